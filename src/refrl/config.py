@@ -1,0 +1,238 @@
+"""The configuration schema of refrl: YAML plus dotted overrides, validated whole before anything is loaded.
+
+Names follow NeMo RL's configuration (project convention). Every field is used somewhere; an unknown key is
+an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the dotted key and the remedy."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+
+
+class AdvantageConfig(_Section):
+    """How rewards become advantages (`refrl.algorithms.advantages`)."""
+
+    estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline"] = "grpo"
+    """Baseline: group mean (GRPO, arXiv 2402.03300; Dr. GRPO, arXiv 2503.20783), leave-one-out mean
+    (RLOO, arXiv 2402.14740), group mean then whitening over the batch (REINFORCE++, arXiv 2501.03262)."""
+    scale: Literal["group", "batch", "none"] = "group"
+    """Divide by the standard deviation of the group, of the batch, or not at all (Dr. GRPO)."""
+    epsilon: float = Field(1e-6, gt=0)
+    """Added to the standard deviation."""
+
+
+class LossConfig(_Section):
+    """The policy loss (`refrl.algorithms.losses`)."""
+
+    kind: Literal["ppo_clip", "gspo", "cispo"] = "ppo_clip"
+    """Ratio per token (PPO, arXiv 1707.06347), per sequence (GSPO, arXiv 2507.18071), or a clipped detached
+    weight on the log-probability (CISPO, arXiv 2506.13585)."""
+    ratio_clip_min: float = Field(0.2, ge=0)
+    """Lower clip: the ratio is held above 1 - ratio_clip_min."""
+    ratio_clip_max: float = Field(0.2, ge=0)
+    """Upper clip: the ratio is held below 1 + ratio_clip_max (clip-higher of DAPO, arXiv 2503.14476)."""
+    ratio_clip_c: float | None = Field(None, gt=1)
+    """Dual clip: bound c on the ratio where the advantage is negative (arXiv 1912.09729)."""
+    reduction: Literal["token", "sequence", "fixed_length"] = "token"
+    """Divide by the global number of valid tokens (DAPO); per-sequence mean, then mean over sequences
+    (GRPO); or sum over `fixed_length` tokens, then mean over sequences (Dr. GRPO)."""
+    fixed_length: int | None = Field(None, gt=0)
+    """The constant of the `fixed_length` reduction, in tokens."""
+    reference_policy_kl_penalty: float = Field(0.01, ge=0)
+    """Coefficient of the KL to the frozen reference policy."""
+    reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of that KL (Schulman 2020, "Approximating KL divergence")."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Whether the KL is a term of the loss or is taken off the reward (no gradient through it)."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus (positive raises entropy)."""
+    importance_sampling: Literal["none", "truncated", "masked"] = "none"
+    """Correction for sampler/trainer mismatch: weight exp(old - sampling) cut at the bound (TIS), or tokens
+    outside the band dropped (IcePop)."""
+    importance_sampling_max: float = Field(2.0, gt=1)
+    """Upper bound of that weight."""
+    importance_sampling_min: float = Field(0.5, gt=0, le=1)
+    """Lower bound of the band (`masked` only)."""
+
+    @model_validator(mode="after")
+    def _fixed_length_is_given(self) -> LossConfig:
+        if (self.reduction == "fixed_length") != (self.fixed_length is not None):
+            raise ValueError("loss_fn.fixed_length goes with loss_fn.reduction=fixed_length, and only with it")
+        return self
+
+
+class OptimizerConfig(_Section):
+    """AdamW."""
+
+    lr: float = Field(1e-3, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+
+
+class SchedulerConfig(_Section):
+    """Learning rate: linear warm-up, then constant, linear or cosine decay to `min_lr_ratio`."""
+
+    name: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    min_lr_ratio: float = Field(0.0, ge=0, le=1)
+
+
+class GenerationConfig(_Section):
+    """Sampling."""
+
+    backend: Literal["torch"] = "torch"
+    max_new_tokens: int = Field(16, gt=0)
+    temperature: float = Field(1.0, gt=0)
+    """Also used when log-probabilities are computed for training."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int | None = Field(None, gt=0)
+    stop_token_ids: tuple[int, ...] | None = None
+    """Ids that end a completion; None takes the model's end-of-sequence ids."""
+
+
+class TokenizerConfig(_Section):
+    """Where the tokenizer comes from."""
+
+    name: str | None = None
+    """Directory of the tokenizer; None takes `policy.model_name`."""
+
+
+class PolicyConfig(_Section):
+    """The model that is trained."""
+
+    model_name: str
+    """Directory of a Hugging Face causal language model."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    precision: Literal["float32", "bfloat16"] = "float32"
+    train_global_batch_size: int = Field(gt=0)
+    """Rows of an optimizer step."""
+    train_micro_batch_size: int = Field(gt=0)
+    """Rows of a forward and backward pass."""
+    logprob_batch_size: int = Field(64, gt=0)
+    """Rows of a forward pass that only scores."""
+    max_total_sequence_length: int = Field(gt=1)
+    """Longest prompt plus completion, in tokens."""
+    sequence_length_buckets: tuple[int, ...] = ()
+    """Padded lengths of prompt plus completion; empty pads to the longest row of the batch."""
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    generation: GenerationConfig = GenerationConfig()
+
+
+class GRPOConfig(_Section):
+    """The GRPO loop."""
+
+    num_prompts_per_step: int = Field(gt=0)
+    num_generations_per_prompt: int = Field(gt=1)
+    max_num_steps: int = Field(gt=0)
+    val_period: int = Field(0, ge=0)
+    """Validate every so many steps; 0 never does."""
+    val_at_start: bool = False
+    val_at_end: bool = False
+    max_val_samples: int = Field(64, gt=0)
+    seed: int = 0
+    advantage: AdvantageConfig = AdvantageConfig()
+
+
+class SFTConfig(_Section):
+    """The SFT loop."""
+
+    max_num_steps: int = Field(gt=0)
+    val_period: int = Field(0, ge=0)
+    val_at_start: bool = False
+    val_at_end: bool = False
+    max_val_samples: int = Field(64, gt=0)
+    seed: int = 0
+
+
+class DataConfig(_Section):
+    """Prompts."""
+
+    task: str
+    """Name of a task in `refrl.tasks`."""
+    task_args: dict[str, int | float | str | bool] = {}
+    """Arguments of the task, such as `max_length: 4`; checked against its signature."""
+    num_train: int = Field(1024, gt=0)
+    num_validation: int = Field(128, gt=0)
+    seed: int = 0
+    """Seed of the splits; independent of the seed of the loop."""
+    shuffle: bool = True
+
+
+class LoggerConfig(_Section):
+    """Where metrics go."""
+
+    log_dir: str
+    tensorboard_enabled: bool = True
+    log_train_data: bool = True
+    """Write each step's rows to `train_data_step<N>.jsonl`."""
+
+
+class CheckpointingConfig(_Section):
+    """The final export."""
+
+    enabled: bool = True
+    checkpoint_dir: str
+    """The trained model is exported to `<checkpoint_dir>/final` as a Hugging Face directory."""
+
+
+class GRPORunConfig(_Section):
+    """Everything a `refrl grpo` run reads."""
+
+    policy: PolicyConfig
+    grpo: GRPOConfig
+    loss_fn: LossConfig = LossConfig()
+    data: DataConfig
+    logger: LoggerConfig
+    checkpointing: CheckpointingConfig
+
+    @model_validator(mode="after")
+    def _batch_sizes_divide(self) -> GRPORunConfig:
+        rows = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
+        if rows % self.policy.train_global_batch_size:
+            raise ValueError(
+                f"policy.train_global_batch_size={self.policy.train_global_batch_size} does not divide the {rows} "
+                "rows of a step (grpo.num_prompts_per_step x grpo.num_generations_per_prompt)"
+            )
+        return self
+
+
+class SFTRunConfig(_Section):
+    """Everything a `refrl sft` run reads."""
+
+    policy: PolicyConfig
+    sft: SFTConfig
+    data: DataConfig
+    logger: LoggerConfig
+    checkpointing: CheckpointingConfig
+
+
+RunConfigT = TypeVar("RunConfigT", GRPORunConfig, SFTRunConfig)
+
+
+def load_config(
+    schema: type[RunConfigT], path: Path, overrides: Sequence[str] = ()
+) -> RunConfigT:
+    """Read a YAML file, apply `a.b=value` overrides (values are YAML), and validate.
+
+    Raises:
+        ConfigError: the file cannot be read, an override is malformed, a key is unknown (the nearest known one
+            is named), or a value has the wrong type or range.
+    """
+    raise NotImplementedError

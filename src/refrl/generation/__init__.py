@@ -1,0 +1,1 @@
+"""Sampling backends under one contract."""

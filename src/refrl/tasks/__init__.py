@@ -1,0 +1,1 @@
+"""Datasets and prompts of tasks with verifiable answers."""

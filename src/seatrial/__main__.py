@@ -1,0 +1,7 @@
+"""`python -m seatrial`."""
+
+import sys
+
+from seatrial.cli import main
+
+sys.exit(main())

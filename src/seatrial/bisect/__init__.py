@@ -1,0 +1,1 @@
+"""Finding the culprit commit, also under noise."""

@@ -1,0 +1,1 @@
+"""Checks: closed expressions over logged series, judged after a run."""

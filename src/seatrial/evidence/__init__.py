@@ -1,0 +1,1 @@
+"""Evidence: what a run left, read whole or reported as damaged."""

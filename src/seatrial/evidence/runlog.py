@@ -1,0 +1,70 @@
+"""What a run logged: series of scalars by tag, with everything that was lost on the way named.
+
+Arrays of a series share one length N and one order (by step, then by time of writing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """A part of the evidence that could not be read."""
+
+    path: str
+    """File that is damaged."""
+    what: str
+    """What is wrong and what was lost, as one sentence: `truncated after step 49: 17 bytes of a record`."""
+    offset: int | None = None
+    """Byte (binary formats) or line (text formats) where it starts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One scalar metric over steps. Steps need not start at 0, be contiguous, or be unique."""
+
+    tag: str
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+    """NaN and infinities are kept; where `nulls` is set the value is NaN."""
+    wall_times: npt.NDArray[np.float64] | None = None
+    """Seconds since the epoch, when the format has them."""
+    nulls: npt.NDArray[np.bool_] | None = None
+    """True where the log holds an explicit null instead of a number; None when there are no nulls."""
+    attempts: npt.NDArray[np.int64] | None = None
+    """Which attempt of the run wrote each point (0 is the oldest); None when there was one."""
+    ghosts: int = 0
+    """Points of abandoned attempts past the resume point, left out of the arrays."""
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLog:
+    """All that was read from one log directory or file."""
+
+    sources: Sequence[str]
+    """Files read, in the order of reading."""
+    series: Mapping[str, Series]
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    """Bare numbers without a step, as evaluation scripts write them (`{"score": 0.3}`)."""
+    damage: Sequence[Damage] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Tags that are present and hold no scalars, with their kind: `{"weights/hist": "histogram"}`."""
+    notes: Sequence[str] = ()
+    """Facts about the reading that a person should see: conflicts, ghost steps, attempts merged."""
+    truncated_tags: bool = False
+    """True when only some tags were asked for, so `series` does not list all that exist."""
+    other_tags: Sequence[str] = ()
+    """Tags that exist and were not asked for (only with a tag filter)."""
+
+    def tags(self) -> list[str]:
+        """Return every tag known to exist, read or not, sorted."""
+        return sorted({*self.series, *self.scalars, *self.unread, *self.other_tags})

@@ -1,0 +1,1 @@
+"""The fault catalogue, planted in refrl."""

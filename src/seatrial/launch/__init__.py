@@ -1,0 +1,1 @@
+"""How a command is started and ended."""

@@ -1,0 +1,1 @@
+"""Relations: laws of RL post-training, called on a stack's components."""

@@ -1,0 +1,1 @@
+"""Views drawn from results.json."""

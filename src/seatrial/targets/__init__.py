@@ -1,0 +1,1 @@
+"""Targets: stacks under trial."""

@@ -1,0 +1,1 @@
+"""Trials: one deliverable of one coverage level each."""

@@ -1,0 +1,1 @@
+"""Canonical metric names and one map per stack."""
