@@ -1,0 +1,34 @@
+# Two commands: `make trial` runs the main job, `make test` runs every test. Both make the environment if needed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: trial test lint docs clean
+.DELETE_ON_ERROR:
+
+trial: $(READY)
+	$(BIN)/seatrial run --level 0
+
+test: $(READY)
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(READY)
+	$(BIN)/python -m seatrial.cli.docs docs
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; install it (Debian: python3-venv)"; exit 2; }
+	@echo "making the environment in $(VENV) (about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --editable '.[stack,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .venv-peers runs build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,56 @@
+"""Shared by all tests: environments of other projects' libraries, made once and kept."""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = Path(os.environ.get("SEATRIAL_PEER_ENVIRONMENTS", ROOT / ".venv-peers"))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Return the root of this checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def peer_python() -> Callable[[str], Path]:
+    """Return a function that gives the interpreter of a peer's environment, making it when it is missing.
+
+    The environments are listed in tests/peers/environments.toml. One that cannot be made skips the test with
+    pip's last words, and fails it when CI=true, so that CI never leaves it out in silence.
+    """
+    return _peer_python
+
+
+def _peer_python(name: str) -> Path:
+    wanted = tomllib.loads((ROOT / "tests/peers/environments.toml").read_text())[name]
+    requirements = [str(item) for item in wanted["requirements"]]
+    key = hashlib.sha256("\n".join([sys.version, *requirements]).encode()).hexdigest()[:12]
+    home = PEERS / f"{name}-{key}"
+    python = home / "bin" / "python"
+    PEERS.mkdir(parents=True, exist_ok=True)
+    with (PEERS / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / ".ready").exists():
+            venv.EnvBuilder(with_pip=True, clear=True).create(home)
+            made = subprocess.run(
+                [str(python), "-m", "pip", "install", "--quiet", *requirements],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if made.returncode:
+                words = f"environment {name!r} could not be made: {made.stderr.strip()[-400:]}"
+                (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(words)
+            (home / ".ready").touch()
+    return python
