@@ -1,1 +1,1 @@
-"""Sampling backends under one contract."""
+"""Generation engines: prompts in, completions with their sampling log-probabilities out."""

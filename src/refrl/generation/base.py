@@ -1,0 +1,81 @@
+"""What every generation engine offers: prompts in, sampled completions with their log-probabilities out.
+
+Shapes: P prompts, B rows, T new tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How completions are drawn. The order is temperature, then top-k, then top-p."""
+
+    max_new_tokens: int
+    """Most tokens of a completion, the end token included."""
+    temperature: float = 1.0
+    """Logits are divided by it; positive. For the most likely token use `greedy`."""
+    top_p: float = 1.0
+    """Keep the fewest most likely tokens whose probabilities sum to at least this; at least one is kept."""
+    top_k: int | None = None
+    """Keep the k most likely tokens and all that tie with the k-th; None or more than V keeps all."""
+    stop_token_ids: tuple[int, ...] | None = None
+    """Ids that end a completion; None takes all end-of-sequence ids of the model, () never stops early."""
+    greedy: bool = False
+    """Take the most likely token (the lowest id of a tie), for evaluation."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range.
+
+        Raises:
+            ValueError: names the field, the value and the range.
+        """
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature={self.temperature} must be positive and finite; set greedy=True for the most likely token"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} must be in (0, 1]")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k={self.top_k} must be at least 1, or None to keep every token")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled continuation of one prompt."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    """Sampled ids, a sampled end token included."""
+    logprobs: tuple[float, ...]
+    """Natural log-probability of each id, in float32, under the distribution it was sampled from (temperature
+    and filters applied). With `greedy`, under the distribution that would have been sampled from."""
+    finish_reason: FinishReason
+    """`stop`: the last id is a stop id. `length`: the bound on tokens was reached first."""
+
+
+class Generator(Protocol):
+    """A generation engine."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
+    ) -> list[Completion]:
+        """Sample one completion per prompt, in the order of the prompts.
+
+        Equal prompts get independent samples: repeat a prompt G times for a group of G completions. Each row
+        has a random stream of its own, seeded from `generator` by its position.
+
+        Raises:
+            ValueError: a prompt is empty or holds an id outside the vocabulary.
+            refrl.config.ConfigError: a prompt leaves no room for a completion.
+        """
+        ...

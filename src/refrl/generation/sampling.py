@@ -1,0 +1,83 @@
+"""Sampling of one token per row: filters, exact log-probabilities, and a random stream of each row's own.
+
+Pure functions on tensors. Shapes: B rows, V vocabulary, T new tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from refrl.generation.base import SamplingParams
+
+
+def row_uniforms(num_rows: int, num_tokens: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw the random numbers of every row before the first token.
+
+    Row b is seeded by the b-th number drawn from `generator`, so its stream depends on neither the other rows
+    nor `num_tokens`: a longer stream starts with the shorter one.
+
+    Returns:
+        uniforms_BT in [0, 1), float64, on the CPU.
+    """
+    seeds = torch.randint(2**63 - 1, (num_rows,), generator=generator, device=generator.device).tolist()
+    uniforms_BT = torch.empty(num_rows, num_tokens, dtype=torch.float64)
+    stream = torch.Generator()
+    for row_T, seed in zip(uniforms_BT, seeds, strict=True):
+        row_T.uniform_(generator=stream.manual_seed(seed))
+    return uniforms_BT
+
+
+def sampling_logprobs(logits_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """Return the log-probabilities sampled from: temperature, then top-k, then top-p, then normalised.
+
+    Returns:
+        logprobs_BV in float32; -inf for a token that was filtered out.
+    """
+    logits_BV = logits_BV.float()
+    if params.temperature != 1.0:
+        logits_BV = logits_BV / params.temperature
+    if params.top_k is not None and params.top_k < logits_BV.shape[-1]:
+        logits_BV = _keep_top_k(logits_BV, params.top_k)
+    if params.top_p < 1.0:
+        logits_BV = _keep_top_p(logits_BV, params.top_p)
+    return torch.log_softmax(logits_BV, dim=-1)
+
+
+def sample_ids(logprobs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
+    """Invert the cumulative distribution at one uniform number per row.
+
+    The sum runs in float64, so that rare tokens of a large vocabulary keep their probability. A token of
+    probability zero is never taken. Rows with NaN give an arbitrary valid id: their log-probability shows it.
+
+    Returns:
+        ids_B, long.
+    """
+    cumulative_BV = logprobs_BV.double().exp_().cumsum(dim=-1)
+    targets_B1 = uniforms_B.unsqueeze(-1) * cumulative_BV[:, -1:]
+    ids_B = torch.searchsorted(cumulative_BV, targets_B1, right=True).squeeze(-1)
+    return ids_B.clamp_(max=logprobs_BV.shape[-1] - 1)
+
+
+def draw(
+    logits_BV: torch.Tensor, uniforms_B: torch.Tensor, params: SamplingParams
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take one token per row: (ids_B, logprobs_B of the ids under the distribution sampled from)."""
+    logprobs_BV = sampling_logprobs(logits_BV, params)
+    ids_B = logprobs_BV.argmax(dim=-1) if params.greedy else sample_ids(logprobs_BV, uniforms_B)
+    return ids_B, logprobs_BV.gather(-1, ids_B.unsqueeze(-1)).squeeze(-1)
+
+
+def _keep_top_k(logits_BV: torch.Tensor, top_k: int) -> torch.Tensor:
+    """Keep the k largest logits and all that tie with the k-th, whatever their ids."""
+    kth_B1 = logits_BV.topk(top_k, dim=-1).values[:, -1:]
+    return logits_BV.masked_fill(logits_BV < kth_B1, float("-inf"))
+
+
+def _keep_top_p(logits_BV: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Keep each token before which, in order of probability then id, less than `top_p` has gathered."""
+    sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
+    probs_BV = torch.softmax(sorted_BV, dim=-1, dtype=torch.float64)
+    mass_before_BV = probs_BV.cumsum(dim=-1) - probs_BV
+    drop_BV = mass_before_BV >= top_p
+    drop_BV[:, 0] = False
+    return logits_BV.masked_fill(torch.zeros_like(drop_BV).scatter_(-1, order_BV, drop_BV), float("-inf"))
