@@ -1,0 +1,119 @@
+"""What flows between a stack's adapter and the relations: rows, inputs, results.
+
+Letters of shapes are those of docs/architecture.md (B rows, S padded sequence, T padded completion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One completion of one prompt, as a rollout returns it. Per-token fields have the completion's length."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    """Sampled ids, the sampled end token included. May hold ids equal to the pad or end id."""
+    completion_mask: tuple[int, ...]
+    """1 on sampled tokens, 0 on tokens that were not (tool output); all 0 for a row that must not train."""
+    prompt_id: int
+    """Identity of the prompt; rows with the same one form a group. Rows of a group need not be adjacent."""
+    reward: float
+    advantage: float
+    sampling_logprobs: tuple[float, ...]
+    old_logprobs: tuple[float, ...]
+    ref_logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInputs:
+    """Arguments of a policy loss; float tensors of shape [B, T] except where noted."""
+
+    logprobs_BT: Tensor
+    """Log-probabilities of the current policy; the leaf that gradients are taken of."""
+    old_logprobs_BT: Tensor
+    ref_logprobs_BT: Tensor
+    sampling_logprobs_BT: Tensor
+    advantages_B: Tensor
+    mask_BT: Tensor
+    """1 on tokens that train, 0 elsewhere; the other tensors may hold anything where it is 0."""
+    entropy_BT: Tensor
+    global_valid_tokens: float
+    """Number of training tokens of the whole optimizer batch, of which this may be a part."""
+    global_valid_seqs: float
+    """Number of rows of the whole optimizer batch that have at least one training token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSpec:
+    """Which loss the stack says it computes; the float64 oracle computes the same from the definition."""
+
+    kind: Literal["ppo_clip", "gspo", "cispo"] = "ppo_clip"
+    ratio_clip_min: float = 0.2
+    ratio_clip_max: float = 0.2
+    ratio_clip_c: float | None = None
+    reduction: Literal["token", "sequence", "fixed_length"] = "token"
+    fixed_length: int | None = None
+    kl_penalty: float = 0.0
+    kl_type: Literal["k1", "k2", "k3"] = "k3"
+    entropy_coefficient: float = 0.0
+    importance_sampling: Literal["none", "truncated", "masked"] = "none"
+    importance_sampling_max: float = 2.0
+    importance_sampling_min: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltBatch:
+    """What a batch builder makes of rows, in sequence coordinates."""
+
+    input_ids_BS: Tensor
+    attention_mask_BS: Tensor
+    """1 on real tokens."""
+    loss_mask_BS: Tensor
+    """1 on the tokens that are trained on (the predicted tokens, not the positions that predict them)."""
+    sampling_logprobs_BS: Tensor
+    """The sampler's log-probability of each token, at the token's own position."""
+    rewards_B: Tensor
+    prompt_ids_B: Tensor
+    """Identity of each row's prompt."""
+    num_cut_tokens: int = 0
+    """Training tokens that the builder says it cut off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a training step computed before clipping and before the optimizer."""
+
+    loss: float
+    gradients: Mapping[str, Tensor]
+    """Raw gradient of every trainable parameter by name."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Logged scalars under the stack's names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """One sampled completion."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Natural logarithm of the probability that each id was sampled with."""
+    finish_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvantageSpec:
+    """Which advantages the stack says it computes (attribute `advantage_spec`)."""
+
+    estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline"] = "grpo"
+    scale: Literal["group", "batch", "none"] = "group"
+    epsilon: float = 1e-6
+    unbiased: bool = False
+    """Whether the standard deviation divides by n - 1."""
