@@ -6,21 +6,17 @@ an error that names the nearest known one.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from refrl.config_loading import ConfigError, load_config, validate_config
 
-class ConfigError(Exception):
-    """The configuration cannot be used; the message names the dotted key and the remedy."""
+__all__ = ["ConfigError", "GRPORunConfig", "SFTRunConfig", "load_config", "validate_config"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class AdvantageConfig(_Section):
@@ -29,10 +25,29 @@ class AdvantageConfig(_Section):
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline"] = "grpo"
     """Baseline: group mean (GRPO, arXiv 2402.03300; Dr. GRPO, arXiv 2503.20783), leave-one-out mean
     (RLOO, arXiv 2402.14740), group mean then whitening over the batch (REINFORCE++, arXiv 2501.03262)."""
-    scale: Literal["group", "batch", "none"] = "group"
-    """Divide by the standard deviation of the group, of the batch, or not at all (Dr. GRPO)."""
+    scale: Literal["group", "batch", "none"] | None = None
+    """Divide by the standard deviation of the group's rewards, of the batch's (arXiv 2508.08221), or not at
+    all. None takes the estimator's own: `group` for grpo, `none` for dr_grpo and rloo, `batch` for
+    reinforce_plus_plus_baseline; dr_grpo and reinforce_plus_plus_baseline allow no other."""
     epsilon: float = Field(1e-6, gt=0)
     """Added to the standard deviation."""
+
+    @property
+    def resolved_scale(self) -> Literal["group", "batch", "none"]:
+        """`scale`, or the estimator's own where it is None."""
+        own: dict[str, Literal["group", "batch", "none"]]
+        own = {"grpo": "group", "dr_grpo": "none", "rloo": "none", "reinforce_plus_plus_baseline": "batch"}
+        return self.scale or own[self.estimator]
+
+    @model_validator(mode="after")
+    def _scale_belongs_to_the_estimator(self) -> AdvantageConfig:
+        own = {"dr_grpo": "none", "reinforce_plus_plus_baseline": "batch"}.get(self.estimator)
+        if own is not None and self.scale not in (None, own):
+            raise ValueError(
+                f"grpo.advantage.scale={self.scale} does not go with grpo.advantage.estimator={self.estimator}, "
+                f"whose scale is {own}; leave scale out, or take estimator=grpo"
+            )
+        return self
 
 
 class LossConfig(_Section):
@@ -56,13 +71,17 @@ class LossConfig(_Section):
     """Coefficient of the KL to the frozen reference policy."""
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of that KL (Schulman 2020, "Approximating KL divergence")."""
+    reference_policy_kl_gradient: Literal["estimator", "k2"] = "estimator"
+    """What is differentiated where the KL is in the loss: the estimator itself (what most stacks do, though only
+    k2 gives the gradient of the KL), or k2 under the estimator's value (arXiv 2506.09477, 2510.01555)."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Whether the KL is a term of the loss or is taken off the reward (no gradient through it)."""
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus (positive raises entropy)."""
     importance_sampling: Literal["none", "truncated", "masked"] = "none"
-    """Correction for sampler/trainer mismatch: weight exp(old - sampling) cut at the bound (TIS), or tokens
-    outside the band dropped (IcePop)."""
+    """Correction for sampler/trainer mismatch: weight exp(old - sampling) cut at the bound (TIS, Yao et al. 2025,
+    "Your efficient RL framework secretly brings you off-policy RL training"), or 0 outside the band and itself
+    inside (IcePop, arXiv 2510.18855)."""
     importance_sampling_max: float = Field(2.0, gt=1)
     """Upper bound of that weight."""
     importance_sampling_min: float = Field(0.5, gt=0, le=1)
@@ -71,7 +90,9 @@ class LossConfig(_Section):
     @model_validator(mode="after")
     def _fixed_length_is_given(self) -> LossConfig:
         if (self.reduction == "fixed_length") != (self.fixed_length is not None):
-            raise ValueError("loss_fn.fixed_length goes with loss_fn.reduction=fixed_length, and only with it")
+            raise ValueError(
+                "loss_fn.fixed_length goes with loss_fn.reduction=fixed_length, and only with it"
+            )
         return self
 
 
@@ -146,7 +167,9 @@ class GRPOConfig(_Section):
     val_at_start: bool = False
     val_at_end: bool = False
     max_val_samples: int = Field(64, gt=0)
-    seed: int = 0
+    val_greedy: bool = False
+    """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
+    seed: int = Field(0, ge=0)
     advantage: AdvantageConfig = AdvantageConfig()
 
 
@@ -158,7 +181,9 @@ class SFTConfig(_Section):
     val_at_start: bool = False
     val_at_end: bool = False
     max_val_samples: int = Field(64, gt=0)
-    seed: int = 0
+    val_greedy: bool = False
+    """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
+    seed: int = Field(0, ge=0)
 
 
 class DataConfig(_Section):
@@ -168,9 +193,11 @@ class DataConfig(_Section):
     """Name of a task in `refrl.tasks`."""
     task_args: dict[str, int | float | str | bool] = {}
     """Arguments of the task, such as `max_length: 4`; checked against its signature."""
+    verifier: str | None = None
+    """Name of a verifier in `refrl.rewards`; None takes the task's own."""
     num_train: int = Field(1024, gt=0)
     num_validation: int = Field(128, gt=0)
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Seed of the splits; independent of the seed of the loop."""
     shuffle: bool = True
 
@@ -192,6 +219,15 @@ class CheckpointingConfig(_Section):
     """The trained model is exported to `<checkpoint_dir>/final` as a Hugging Face directory."""
 
 
+class ClusterConfig(_Section):
+    """What the run computes on."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes CUDA where there is one."""
+    num_threads: int | None = Field(None, gt=0)
+    """Threads of a CPU operation; None leaves torch's own choice."""
+
+
 class GRPORunConfig(_Section):
     """Everything a `refrl grpo` run reads."""
 
@@ -201,14 +237,15 @@ class GRPORunConfig(_Section):
     data: DataConfig
     logger: LoggerConfig
     checkpointing: CheckpointingConfig
+    cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
     def _batch_sizes_divide(self) -> GRPORunConfig:
         rows = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
         if rows % self.policy.train_global_batch_size:
             raise ValueError(
-                f"policy.train_global_batch_size={self.policy.train_global_batch_size} does not divide the {rows} "
-                "rows of a step (grpo.num_prompts_per_step x grpo.num_generations_per_prompt)"
+                f"policy.train_global_batch_size={self.policy.train_global_batch_size} does not divide the "
+                f"{rows} rows of a step (grpo.num_prompts_per_step x grpo.num_generations_per_prompt)"
             )
         return self
 
@@ -221,18 +258,4 @@ class SFTRunConfig(_Section):
     data: DataConfig
     logger: LoggerConfig
     checkpointing: CheckpointingConfig
-
-
-RunConfigT = TypeVar("RunConfigT", GRPORunConfig, SFTRunConfig)
-
-
-def load_config(
-    schema: type[RunConfigT], path: Path, overrides: Sequence[str] = ()
-) -> RunConfigT:
-    """Read a YAML file, apply `a.b=value` overrides (values are YAML), and validate.
-
-    Raises:
-        ConfigError: the file cannot be read, an override is malformed, a key is unknown (the nearest known one
-            is named), or a value has the wrong type or range.
-    """
-    raise NotImplementedError
+    cluster: ClusterConfig = ClusterConfig()
