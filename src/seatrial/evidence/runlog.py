@@ -40,6 +40,10 @@ class Series:
     """Which attempt of the run wrote each point (0 is the oldest); None when there was one."""
     ghosts: int = 0
     """Points of abandoned attempts past the resume point, left out of the arrays."""
+    duplicates: int = 0
+    """Points left out because the same step was written again later; ghosts that were redone are among them."""
+    conflicts: int = 0
+    """Those of the duplicates whose later value was another one."""
 
     def __len__(self) -> int:
         """Return the number of points."""

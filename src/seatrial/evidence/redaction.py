@@ -1,0 +1,108 @@
+"""Secrets taken out of everything that is written or shown: commands, console logs, reports, identity.
+
+Two ways find a secret: by where it stands (an environment variable, an option or a key whose name says so),
+and by its shape (tokens whose issuer gives them a known form). What is left says what was taken out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+MARK = "[redacted]"
+
+_SECRET_NAME = re.compile(
+    r"(?:^|[_\-.])(?:api[_\-]?key|apikey|access[_\-]?key|secret|secrets|token|tokens|passwd|password|passphrase|"
+    r"credential|credentials|private[_\-]?key|auth|cookie|session[_\-]?key|key)(?:$|[_\-.])",
+    re.IGNORECASE,
+)
+_PUBLIC_NAME = re.compile(
+    r"(?:_token_id|_token_ids|tokenizers?|tokens?_per|num_tokens|max_\w*tokens|pad_token|eos_token|bos_token|"
+    r"tokens_parallelism|auth_mode|auth_sock|public_key|valid_tok\w*|stop_token\w*|token_mult\w*)",
+    re.IGNORECASE,
+)
+_MIN_VALUE = 6
+"""A shorter value of a secret-named variable is not searched for in text: it would redact ordinary words."""
+
+_SHAPES: tuple[re.Pattern[str], ...] = (
+    re.compile(r"\bhf_[A-Za-z0-9]{20,}\b"),
+    re.compile(r"\bsk-(?:ant-|proj-)?[A-Za-z0-9_\-]{16,}"),
+    re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}\b"),
+    re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}\b"),
+    re.compile(r"\bglpat-[A-Za-z0-9_\-]{16,}"),
+    re.compile(r"\bnvapi-[A-Za-z0-9_\-]{16,}"),
+    re.compile(r"\bxox[abprs]-[A-Za-z0-9\-]{10,}"),
+    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    re.compile(r"\bAIza[A-Za-z0-9_\-]{30,}"),
+    re.compile(r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+"),
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
+)
+_BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9+/=._\-]{8,}")
+_URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)[^\s/@:]*:[^\s/@]+@")
+_URL_TOKEN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)[^\s/@:]{12,}@")
+_ASSIGNED = re.compile(
+    r"(?P<name>[A-Za-z][A-Za-z0-9_.\-]*)(?P<quote>[\"']?)(?P<glue>\s*[=:]\s*[\"']?|\s+)(?P<value>[^\s\"',;&]{6,})"
+)
+_OPTION = re.compile(r"^--?(?P<name>[A-Za-z][A-Za-z0-9_\-]*)$")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, option or key of this name holds a secret.
+
+    Names of the field that only contain such a word (`pad_token_id`, `max_new_tokens`) do not.
+    """
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-"))
+    return bool(_SECRET_NAME.search(name)) and not _PUBLIC_NAME.search(name)
+
+
+class Redactor:
+    """Takes secrets out of text; knows the values of the secret-named variables of one environment."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """Learn the values that must not appear."""
+        values = {
+            value.strip()
+            for name, value in (environment or {}).items()
+            if is_secret_name(name) and len(value.strip()) >= _MIN_VALUE and not value.strip().isdigit()
+        }
+        # The longest first, so that a value that contains another is taken out whole.
+        self._values = tuple(sorted(values, key=len, reverse=True))
+
+    def text(self, text: str) -> str:
+        """Return the text with every secret replaced by `[redacted]`."""
+        for value in self._values:
+            text = text.replace(value, MARK)
+        for shape in _SHAPES:
+            text = shape.sub(MARK, text)
+        text = _URL_CREDENTIALS.sub(rf"\g<scheme>{MARK}@", text)
+        text = _URL_TOKEN.sub(rf"\g<scheme>{MARK}@", text)
+        text = _BEARER.sub(rf"\1\2{MARK}", text)
+        return _ASSIGNED.sub(_redact_assigned, text)
+
+    def argv(self, argv: Sequence[str]) -> list[str]:
+        """Return a command's words redacted; the word after a secret-named option (`--api-key X`) goes too."""
+        words: list[str] = []
+        after_secret = False
+        for word in argv:
+            option = _OPTION.match(word)
+            words.append(MARK if after_secret and not option else self.text(word))
+            after_secret = option is not None and is_secret_name(option["name"])
+        return words
+
+    def environment(self, environment: Mapping[str, str], prefixes: Iterable[str]) -> dict[str, str]:
+        """Return the variables whose name starts with a prefix, sorted, with secrets redacted."""
+        wanted = tuple(prefixes)
+        return {
+            name: MARK if is_secret_name(name) else self.text(value)
+            for name, value in sorted(environment.items())
+            if name.startswith(wanted)
+        }
+
+
+def _redact_assigned(match: re.Match[str]) -> str:
+    """Redact `name=value` and `"name": "value"`; `name value` only for words that are not prose."""
+    if not is_secret_name(match["name"]) or match["value"].startswith(MARK[:4]):
+        return match[0]
+    if match["glue"].isspace() and not match["name"].startswith("-"):
+        return match[0]
+    return f"{match['name']}{match['quote']}{match['glue']}{MARK}"
