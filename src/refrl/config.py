@@ -29,7 +29,7 @@ class AdvantageConfig(_Section):
     """Divide by the standard deviation of the group's rewards, of the batch's (arXiv 2508.08221), or not at
     all. None takes the estimator's own: `group` for grpo, `none` for dr_grpo and rloo, `batch` for
     reinforce_plus_plus_baseline; dr_grpo and reinforce_plus_plus_baseline allow no other."""
-    epsilon: float = Field(1e-6, gt=0)
+    epsilon: float = Field(default=1e-6, gt=0)
     """Added to the standard deviation."""
 
     @property
@@ -56,18 +56,18 @@ class LossConfig(_Section):
     kind: Literal["ppo_clip", "gspo", "cispo"] = "ppo_clip"
     """Ratio per token (PPO, arXiv 1707.06347), per sequence (GSPO, arXiv 2507.18071), or a clipped detached
     weight on the log-probability (CISPO, arXiv 2506.13585)."""
-    ratio_clip_min: float = Field(0.2, ge=0)
+    ratio_clip_min: float = Field(default=0.2, ge=0)
     """Lower clip: the ratio is held above 1 - ratio_clip_min."""
-    ratio_clip_max: float = Field(0.2, ge=0)
+    ratio_clip_max: float = Field(default=0.2, ge=0)
     """Upper clip: the ratio is held below 1 + ratio_clip_max (clip-higher of DAPO, arXiv 2503.14476)."""
-    ratio_clip_c: float | None = Field(None, gt=1)
+    ratio_clip_c: float | None = Field(default=None, gt=1)
     """Dual clip: bound c on the ratio where the advantage is negative (arXiv 1912.09729)."""
     reduction: Literal["token", "sequence", "fixed_length"] = "token"
     """Divide by the global number of valid tokens (DAPO); per-sequence mean, then mean over sequences
     (GRPO); or sum over `fixed_length` tokens, then mean over sequences (Dr. GRPO)."""
-    fixed_length: int | None = Field(None, gt=0)
+    fixed_length: int | None = Field(default=None, gt=0)
     """The constant of the `fixed_length` reduction, in tokens."""
-    reference_policy_kl_penalty: float = Field(0.01, ge=0)
+    reference_policy_kl_penalty: float = Field(default=0.01, ge=0)
     """Coefficient of the KL to the frozen reference policy."""
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of that KL (Schulman 2020, "Approximating KL divergence")."""
@@ -82,9 +82,9 @@ class LossConfig(_Section):
     """Correction for sampler/trainer mismatch: weight exp(old - sampling) cut at the bound (TIS, Yao et al. 2025,
     "Your efficient RL framework secretly brings you off-policy RL training"), or 0 outside the band and itself
     inside (IcePop, arXiv 2510.18855)."""
-    importance_sampling_max: float = Field(2.0, gt=1)
+    importance_sampling_max: float = Field(default=2.0, gt=1)
     """Upper bound of that weight."""
-    importance_sampling_min: float = Field(0.5, gt=0, le=1)
+    importance_sampling_min: float = Field(default=0.5, gt=0, le=1)
     """Lower bound of the band (`masked` only)."""
 
     @model_validator(mode="after")
@@ -99,29 +99,29 @@ class LossConfig(_Section):
 class OptimizerConfig(_Section):
     """AdamW."""
 
-    lr: float = Field(1e-3, ge=0)
-    weight_decay: float = Field(0.0, ge=0)
+    lr: float = Field(default=1e-3, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
+    eps: float = Field(default=1e-8, gt=0)
 
 
 class SchedulerConfig(_Section):
     """Learning rate: linear warm-up, then constant, linear or cosine decay to `min_lr_ratio`."""
 
     name: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
-    min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    warmup_steps: int = Field(default=0, ge=0)
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
 
 
 class GenerationConfig(_Section):
     """Sampling."""
 
     backend: Literal["torch"] = "torch"
-    max_new_tokens: int = Field(16, gt=0)
-    temperature: float = Field(1.0, gt=0)
+    max_new_tokens: int = Field(default=16, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Also used when log-probabilities are computed for training."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int | None = Field(None, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int | None = Field(default=None, gt=0)
     stop_token_ids: tuple[int, ...] | None = None
     """Ids that end a completion; None takes the model's end-of-sequence ids."""
 
@@ -144,13 +144,13 @@ class PolicyConfig(_Section):
     """Rows of an optimizer step."""
     train_micro_batch_size: int = Field(gt=0)
     """Rows of a forward and backward pass."""
-    logprob_batch_size: int = Field(64, gt=0)
+    logprob_batch_size: int = Field(default=64, gt=0)
     """Rows of a forward pass that only scores."""
     max_total_sequence_length: int = Field(gt=1)
     """Longest prompt plus completion, in tokens."""
     sequence_length_buckets: tuple[int, ...] = ()
     """Padded lengths of prompt plus completion; empty pads to the longest row of the batch."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     generation: GenerationConfig = GenerationConfig()
@@ -162,14 +162,14 @@ class GRPOConfig(_Section):
     num_prompts_per_step: int = Field(gt=0)
     num_generations_per_prompt: int = Field(gt=1)
     max_num_steps: int = Field(gt=0)
-    val_period: int = Field(0, ge=0)
+    val_period: int = Field(default=0, ge=0)
     """Validate every so many steps; 0 never does."""
     val_at_start: bool = False
     val_at_end: bool = False
-    max_val_samples: int = Field(64, gt=0)
+    max_val_samples: int = Field(default=64, gt=0)
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     advantage: AdvantageConfig = AdvantageConfig()
 
 
@@ -177,13 +177,13 @@ class SFTConfig(_Section):
     """The SFT loop."""
 
     max_num_steps: int = Field(gt=0)
-    val_period: int = Field(0, ge=0)
+    val_period: int = Field(default=0, ge=0)
     val_at_start: bool = False
     val_at_end: bool = False
-    max_val_samples: int = Field(64, gt=0)
+    max_val_samples: int = Field(default=64, gt=0)
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
 
 
 class DataConfig(_Section):
@@ -195,9 +195,9 @@ class DataConfig(_Section):
     """Arguments of the task, such as `max_length: 4`; checked against its signature."""
     verifier: str | None = None
     """Name of a verifier in `refrl.rewards`; None takes the task's own."""
-    num_train: int = Field(1024, gt=0)
-    num_validation: int = Field(128, gt=0)
-    seed: int = Field(0, ge=0)
+    num_train: int = Field(default=1024, gt=0)
+    num_validation: int = Field(default=128, gt=0)
+    seed: int = Field(default=0, ge=0)
     """Seed of the splits; independent of the seed of the loop."""
     shuffle: bool = True
 
@@ -224,7 +224,7 @@ class ClusterConfig(_Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA where there is one."""
-    num_threads: int | None = Field(None, gt=0)
+    num_threads: int | None = Field(default=None, gt=0)
     """Threads of a CPU operation; None leaves torch's own choice."""
 
 

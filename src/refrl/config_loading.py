@@ -87,7 +87,7 @@ _Loader.add_implicit_resolver(
 
 
 def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
     for key in keys:
         if keys.count(key) > 1:
             raise yaml.constructor.ConstructorError(
