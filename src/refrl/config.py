@@ -95,6 +95,21 @@ class LossConfig(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _options_have_effect(self) -> LossConfig:
+        if self.kind == "gspo" and self.reduction != "sequence":
+            raise ValueError(
+                f"loss_fn.kind=gspo is a loss per sequence; loss_fn.reduction={self.reduction} would weigh "
+                "sequences by their length: set loss_fn.reduction=sequence"
+            )
+        if self.kind == "cispo" and self.ratio_clip_c is not None:
+            raise ValueError("loss_fn.ratio_clip_c has no effect with loss_fn.kind=cispo: leave it out")
+        if self.kl_in == "reward" and self.reference_policy_kl_gradient != "estimator":
+            raise ValueError(
+                "loss_fn.reference_policy_kl_gradient has no effect with loss_fn.kl_in=reward: leave it out"
+            )
+        return self
+
 
 class OptimizerConfig(_Section):
     """AdamW."""
