@@ -24,16 +24,22 @@ def all_relations() -> tuple[Relation, ...]:
 
 
 def select(names: Sequence[str]) -> tuple[Relation, ...]:
-    """Return the relations with these ids or names; all of them for no names.
+    """Return the relations with these ids (R12.loss), numbers (R12) or names; all of them for no names.
 
     Raises:
         UsageError: a name is unknown; the known ones are listed.
     """
     if not names:
         return all_relations()
-    known = {key: relation for relation in all_relations() for key in (relation.id, relation.name)}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        ids = ", ".join(relation.id for relation in all_relations())
-        raise UsageError(f"no relation {', '.join(unknown)}; known: {ids}")
-    return tuple(dict.fromkeys(known[name] for name in names))
+    chosen: dict[str, Relation] = {}
+    for name in names:
+        matching = [
+            relation
+            for relation in all_relations()
+            if name in (relation.id, relation.id.split(".")[0], relation.name)
+        ]
+        if not matching:
+            ids = ", ".join(relation.id for relation in all_relations())
+            raise UsageError(f"no relation {name!r}; known: {ids}")
+        chosen.update((relation.id, relation) for relation in matching)
+    return tuple(chosen.values())

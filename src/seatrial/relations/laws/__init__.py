@@ -1,0 +1,1 @@
+"""The relations, one module each; `RELATIONS` in a module lists what it offers."""

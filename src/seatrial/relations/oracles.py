@@ -1,0 +1,167 @@
+"""Float64 oracles, written as plain loops from the definitions and independent of any stack.
+
+They are slow on purpose: one token at a time, nothing vectorised, nothing shared with the code under test.
+Sources of the formulas: the papers named in `refrl.config.LossConfig` and `AdvantageConfig`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seatrial.relations.records import AdvantageSpec, LossSpec
+
+Matrix = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class LossOracle:
+    """Loss of a micro-batch and its gradient with respect to each log-probability."""
+
+    loss: float
+    gradient_BT: list[list[float]]
+
+
+def token_logprob(logits_V: Sequence[float], token: int, temperature: float) -> float:
+    """Return the log-probability of a token under softmax(logits / temperature)."""
+    scaled = [logit / temperature for logit in logits_V]
+    top = max(scaled)
+    return scaled[token] - top - math.log(math.fsum(math.exp(value - top) for value in scaled))
+
+
+def kl_value(logprob: float, ref_logprob: float, kind: str) -> float:
+    """Return the k1, k2 or k3 estimate of KL(policy || reference) at a token sampled from the policy."""
+    log_ratio = ref_logprob - logprob
+    if kind == "k1":
+        return -log_ratio
+    if kind == "k2":
+        return log_ratio * log_ratio / 2
+    return math.exp(log_ratio) - 1 - log_ratio
+
+
+def kl_gradient(logprob: float, ref_logprob: float, kind: str) -> float:
+    """Return the derivative of `kl_value` with respect to the policy's log-probability."""
+    log_ratio = ref_logprob - logprob
+    if kind == "k1":
+        return 1.0
+    if kind == "k2":
+        return -log_ratio
+    return 1.0 - math.exp(log_ratio)
+
+
+def advantages(rewards: Sequence[float], prompt_ids: Sequence[int], spec: AdvantageSpec) -> list[float]:
+    """Return one advantage per row; groups are the rows with equal prompt id."""
+    groups: dict[int, list[int]] = {}
+    for row, prompt in enumerate(prompt_ids):
+        groups.setdefault(prompt, []).append(row)
+    centred = [0.0] * len(rewards)
+    result = [0.0] * len(rewards)
+    for rows in groups.values():
+        mean = math.fsum(rewards[row] for row in rows) / len(rows)
+        for row in rows:
+            centred[row] = rewards[row] - mean
+        constant = all(rewards[row] == rewards[rows[0]] for row in rows)
+        spread = 0.0 if constant else _deviation([rewards[row] for row in rows], spec.unbiased)
+        for row in rows:
+            if constant:
+                centred[row] = 0.0
+            value = centred[row]
+            if spec.estimator == "rloo":
+                others = [rewards[other] for other in rows if other != row]
+                value = rewards[row] - math.fsum(others) / len(others) if others and not constant else 0.0
+            if spec.scale == "group":
+                value = 0.0 if constant else value / (spread + spec.epsilon)
+            result[row] = value
+    if spec.scale == "batch":
+        spread = _deviation(result, spec.unbiased)
+        result = [value / (spread + spec.epsilon) if value else 0.0 for value in result]
+    return result
+
+
+def _deviation(values: Sequence[float], unbiased: bool) -> float:
+    if len(values) < 2:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - int(unbiased)))
+
+
+def policy_loss(
+    logprobs: Matrix,
+    old: Matrix,
+    ref: Matrix,
+    sampling: Matrix,
+    entropy: Matrix,
+    advantages_B: Sequence[float],
+    mask: Matrix,
+    spec: LossSpec,
+    global_valid_tokens: float,
+    global_valid_seqs: float,
+) -> LossOracle:
+    """Return the loss of the rows given and its gradient, by the definition of each term."""
+    loss, gradient = 0.0, [[0.0] * len(row) for row in logprobs]
+    for b, row in enumerate(logprobs):
+        valid = [t for t in range(len(row)) if mask[b][t]]
+        if not valid:
+            continue
+        weight = _token_weight(spec, len(valid), global_valid_tokens, global_valid_seqs)
+        surrogate, surrogate_gradient = _surrogate(row, old[b], sampling[b], valid, advantages_B[b], spec)
+        for t in valid:
+            kl = spec.kl_penalty * kl_value(row[t], ref[b][t], spec.kl_type)
+            loss += weight * (surrogate[t] + kl - spec.entropy_coefficient * entropy[b][t])
+            slope = kl_gradient(row[t], ref[b][t], spec.kl_type) if spec.kl_penalty else 0.0
+            gradient[b][t] = weight * (surrogate_gradient[t] + spec.kl_penalty * slope)
+    return LossOracle(loss, gradient)
+
+
+def _token_weight(spec: LossSpec, length: int, tokens: float, sequences: float) -> float:
+    if spec.reduction == "token":
+        return 1.0 / tokens
+    if spec.reduction == "sequence":
+        return 1.0 / (length * sequences)
+    assert spec.fixed_length is not None
+    return 1.0 / (spec.fixed_length * sequences)
+
+
+def _surrogate(
+    logprobs: Sequence[float],
+    old: Sequence[float],
+    sampling: Sequence[float],
+    valid: Sequence[int],
+    advantage: float,
+    spec: LossSpec,
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return value and derivative of the surrogate at each valid token of one row."""
+    values, slopes, ratios = {}, {}, {}
+    if spec.kind == "gspo":
+        mean = math.fsum(logprobs[t] - old[t] for t in valid) / len(valid)
+        ratios = {t: math.exp(mean) for t in valid}
+    else:
+        ratios = {t: math.exp(logprobs[t] - old[t]) for t in valid}
+    low, high = 1 - spec.ratio_clip_min, 1 + spec.ratio_clip_max
+    for t in valid:
+        ratio, correction = ratios[t], _correction(old[t] - sampling[t], spec)
+        if spec.kind == "cispo":
+            held = min(max(ratio, low), high)
+            values[t] = -correction * held * advantage * logprobs[t]
+            slopes[t] = -correction * held * advantage
+            continue
+        plain, held = ratio * advantage, min(max(ratio, low), high) * advantage
+        value, slope = (plain, ratio * advantage) if plain <= held else (held, 0.0)
+        if spec.ratio_clip_c is not None and advantage < 0 and value < spec.ratio_clip_c * advantage:
+            value, slope = spec.ratio_clip_c * advantage, 0.0
+        values[t], slopes[t] = -correction * value, -correction * slope
+    if spec.kind == "gspo":
+        # Every token's surrogate depends on the whole row through the shared ratio.
+        shared = math.fsum(slopes.values()) / len(valid)
+        slopes = dict.fromkeys(valid, shared)
+    return values, slopes
+
+
+def _correction(log_weight: float, spec: LossSpec) -> float:
+    weight = math.exp(log_weight)
+    if spec.importance_sampling == "truncated":
+        return min(weight, spec.importance_sampling_max)
+    if spec.importance_sampling == "masked":
+        return weight if spec.importance_sampling_min <= weight <= spec.importance_sampling_max else 0.0
+    return 1.0
