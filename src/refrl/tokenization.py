@@ -1,0 +1,100 @@
+"""A byte-level tokenizer made locally, and how refrl encodes text with any tokenizer.
+
+Ids 0-255 are the bytes; `<|pad|>`, `<|bos|>` and `<|eos|>` are three distinct tokens above them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from refrl.config import ConfigError
+
+PAD, BOS, EOS = "<|pad|>", "<|bos|>", "<|eos|>"
+VOCAB_SIZE = 256 + 3
+
+
+def byte_alphabet() -> list[str]:
+    """Return the character that stands for each byte in the byte-level alphabet of GPT-2.
+
+    Printable bytes stand for themselves; the others take code points from 256 up, in order.
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
+    rest = (chr(256 + number) for number in range(256))
+    return [chr(byte) if byte in printable else next(rest) for byte in range(256)]
+
+
+def make_byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one token per byte; it puts `<|bos|>` before a text."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    vocabulary = {character: byte for byte, character in enumerate(byte_alphabet())}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in (PAD, BOS, EOS)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    """Return the ids of a prompt, with what the tokenizer puts around a text (such as a first token).
+
+    Text that spells a special token stays text: a prompt cannot end itself.
+    """
+    return tuple(tokenizer(text, split_special_tokens=True)["input_ids"])
+
+
+def encode_answer(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    """Return the ids of a text that follows a prompt, without special tokens."""
+    return tuple(tokenizer(text, split_special_tokens=True, add_special_tokens=False)["input_ids"])
+
+
+def decode_completion(tokenizer: PreTrainedTokenizerBase, ids: tuple[int, ...]) -> str:
+    """Return the text of a completion without its special tokens."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a directory; nothing is downloaded. A missing padding token becomes the end token.
+
+    Raises:
+        ConfigError: the directory or its tokenizer is missing or unreadable, or it has no end-of-sequence token.
+    """
+    from transformers import AutoTokenizer
+
+    if not directory.is_dir():
+        raise ConfigError(
+            f"tokenizer directory {directory} does not exist; give a Hugging Face directory, or make one: "
+            f"python -m refrl make-model --output {directory}"
+        )
+    if not any(
+        (directory / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+    ):
+        raise ConfigError(
+            f"{directory} holds no tokenizer (tokenizer.json); copy the model's tokenizer files there or set "
+            "policy.tokenizer.name to the directory that has them"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(
+            f"the tokenizer in {directory} cannot be read: {' '.join(str(error).split())}"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(f"the tokenizer in {directory} names no eos_token; set it in tokenizer_config.json")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
