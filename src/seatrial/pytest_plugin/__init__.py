@@ -1,0 +1,1 @@
+"""The pytest plugin `seatrial`: tracker, lanes, affected-test selection, functional tests."""
