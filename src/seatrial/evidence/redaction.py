@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 MARK = "[redacted]"
 
 _SECRET_NAME = re.compile(
-    r"(?:^|[_\-.])(?:api[_\-]?key|apikey|access[_\-]?key|secret|secrets|token|tokens|passwd|password|passphrase|"
-    r"credential|credentials|private[_\-]?key|auth|cookie|session[_\-]?key|key)(?:$|[_\-.])",
+    r"(?:^|[_\-.])(?:(?:api|access|private|session|secret|storage|account|license|encryption|signing)[_\-]?key|"
+    r"secret|secrets|token|passwd|password|passphrase|credential|credentials|authorization|cookie)(?:$|[_\-.])",
     re.IGNORECASE,
 )
+_SECRET_VARIABLE = re.compile(r"[A-Z0-9_]+_(?:KEY|TOKENS|AUTH|PAT|PWD)")
 _PUBLIC_NAME = re.compile(
-    r"(?:_token_id|_token_ids|tokenizers?|tokens?_per|num_tokens|max_\w*tokens|pad_token|eos_token|bos_token|"
-    r"tokens_parallelism|auth_mode|auth_sock|public_key|valid_tok\w*|stop_token\w*|token_mult\w*)",
+    r"(?:token_ids?|(?:pad|eos|bos|unk|mask|sep|cls|stop|image|end|start)_token|token_mult\w*|token_file)$|per_token",
     re.IGNORECASE,
 )
 _MIN_VALUE = 6
@@ -35,13 +35,14 @@ _SHAPES: tuple[re.Pattern[str], ...] = (
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     re.compile(r"\bAIza[A-Za-z0-9_\-]{30,}"),
     re.compile(r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+"),
+    re.compile(r"(?i)(?<=key)\W{1,3}[0-9a-f]{40}\b"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9+/=._\-]{8,}")
 _URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)[^\s/@:]*:[^\s/@]+@")
 _URL_TOKEN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)[^\s/@:]{12,}@")
 _ASSIGNED = re.compile(
-    r"(?P<name>[A-Za-z][A-Za-z0-9_.\-]*)(?P<quote>[\"']?)(?P<glue>\s*[=:]\s*[\"']?|\s+)(?P<value>[^\s\"',;&]{6,})"
+    r"(?P<name>[A-Za-z][A-Za-z0-9_.\-]*)(?P<quote>[\"']?)(?P<glue>\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;&]{6,})"
 )
 _OPTION = re.compile(r"^--?(?P<name>[A-Za-z][A-Za-z0-9_\-]*)$")
 
@@ -52,7 +53,8 @@ def is_secret_name(name: str) -> bool:
     Names of the field that only contain such a word (`pad_token_id`, `max_new_tokens`) do not.
     """
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-"))
-    return bool(_SECRET_NAME.search(name)) and not _PUBLIC_NAME.search(name)
+    named = _SECRET_NAME.search(name) or _SECRET_VARIABLE.fullmatch(name)
+    return bool(named) and not _PUBLIC_NAME.search(name)
 
 
 class Redactor:
@@ -100,9 +102,8 @@ class Redactor:
 
 
 def _redact_assigned(match: re.Match[str]) -> str:
-    """Redact `name=value` and `"name": "value"`; `name value` only for words that are not prose."""
-    if not is_secret_name(match["name"]) or match["value"].startswith(MARK[:4]):
-        return match[0]
-    if match["glue"].isspace() and not match["name"].startswith("-"):
+    """Redact `name=value` and `"name": "value"`; a number is no secret, a metric may be called token."""
+    value = match["value"]
+    if not is_secret_name(match["name"]) or MARK in value or value.replace(".", "").isdigit():
         return match[0]
     return f"{match['name']}{match['quote']}{match['glue']}{MARK}"

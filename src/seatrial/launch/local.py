@@ -1,0 +1,233 @@
+"""Start a command as a process group of its own, keep what it says, and leave nothing of it behind.
+
+The group is only ever addressed by the id that starting it gave; nothing is looked up by name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from seatrial.errors import BlockedError
+from seatrial.launch.console import MAX_LOG_BYTES, ConsoleLog
+
+GRACE_SECONDS = 5.0
+"""How long a group may take to end itself after SIGTERM before it gets SIGKILL."""
+KILL_SECONDS = 10.0
+"""How long the kernel may take to remove a killed group (a process in an uninterruptible wait takes longer)."""
+_POLL_SECONDS = 0.02
+_PROGRESS_SECONDS = 0.5
+
+Progress = Callable[[float, str], None]
+"""Called while waiting, with the seconds waited and the last line that the command printed."""
+
+SIGNALS_FROM_OUTSIDE = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU}
+)
+"""Signals that end a process from outside (out of memory, a scheduler, a person); the others are its own crash."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """How a command ended."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    """Exit status; negative: ended by that signal."""
+    seconds: float
+    timed_out: bool
+    """True when the time limit ended it."""
+    log_path: Path
+    num_stragglers: int
+    """Processes of the group that outlived the command, and were ended."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ended by itself with status 0."""
+        return self.returncode == 0 and not self.timed_out
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """Whether a signal that comes from outside ended it (and not our own time limit)."""
+        return not self.timed_out and -self.returncode in SIGNALS_FROM_OUTSIDE
+
+    def describe(self) -> str:
+        """Say in a few words how it ended: `exit status 1`, `killed by signal 9 (SIGKILL)`."""
+        if self.timed_out:
+            return f"ended by the time limit after {self.seconds:.0f} s"
+        if self.returncode < 0:
+            try:
+                name = signal.Signals(-self.returncode).name
+            except ValueError:
+                name = "unknown"
+            return f"killed by signal {-self.returncode} ({name})"
+        return f"exit status {self.returncode}"
+
+
+def run_command(
+    argv: Sequence[str],
+    *,
+    log_path: Path,
+    environment: Mapping[str, str],
+    timeout_seconds: float,
+    directory: Path | None = None,
+    progress: Progress | None = None,
+    redact: Callable[[str], str] = str,
+    max_log_bytes: int = MAX_LOG_BYTES,
+    grace_seconds: float = GRACE_SECONDS,
+) -> Launched:
+    """Run one command to its end; its output goes to `log_path`.
+
+    Args:
+        argv: program and arguments; no shell reads them.
+        log_path: file of standard output and error, redacted by line; written anew.
+        environment: the whole environment of the command (`PYTHONUNBUFFERED=1` is added).
+        timeout_seconds: after this the group is ended and `timed_out` is set.
+        directory: working directory; None is ours.
+        progress: called about twice a second while waiting.
+        redact: applied to each line before it is written anywhere.
+        max_log_bytes: head of the output that is kept; of what follows, the last lines.
+        grace_seconds: between SIGTERM and SIGKILL when the group is ended.
+
+    Raises:
+        BlockedError: the command cannot be started, or its log cannot be written (disk full, no permission).
+        KeyboardInterrupt: we were interrupted; the group has been ended.
+    """
+    started = time.monotonic()
+    try:
+        console = ConsoleLog(log_path, redact, max_log_bytes)
+    except OSError as error:
+        raise BlockedError(f"cannot write the run's log {log_path}: {error.strerror}") from error
+    with console:
+        process = _start(argv, environment, directory)
+        reader = threading.Thread(target=_drain, args=(process, console), daemon=True)
+        try:
+            reader.start()
+            timed_out = not _wait(process, started + timeout_seconds, started, console, progress)
+        finally:
+            num_stragglers = end_group(process, grace_seconds)
+            if reader.is_alive():
+                reader.join(timeout=grace_seconds)
+    if console.error is not None:
+        raise BlockedError(
+            f"cannot write the run's log {log_path}: {console.error.strerror}; free space or give another --output"
+        )
+    return Launched(
+        argv=tuple(argv),
+        returncode=process.returncode,
+        seconds=time.monotonic() - started,
+        timed_out=timed_out,
+        log_path=log_path,
+        num_stragglers=0 if timed_out else num_stragglers,
+    )
+
+
+def _start(
+    argv: Sequence[str], environment: Mapping[str, str], directory: Path | None
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**environment, "PYTHONUNBUFFERED": "1"},
+            cwd=directory,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BlockedError(
+            f"cannot start {argv[0]!r}: {error.strerror}; is it installed and executable?"
+        ) from error
+
+
+def _drain(process: subprocess.Popen[bytes], console: ConsoleLog) -> None:
+    """Copy output until every writer has closed it."""
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    while chunk := os.read(descriptor, 65536):
+        console.feed(chunk)
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    deadline: float,
+    started: float,
+    console: ConsoleLog,
+    progress: Progress | None,
+) -> bool:
+    """Wait for the end; False when the deadline came first."""
+    next_word = started
+    while True:
+        now = time.monotonic()
+        if progress is not None and now >= next_word:
+            progress(now - started, console.last_line)
+            next_word = now + _PROGRESS_SECONDS
+        try:
+            process.wait(timeout=_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return False
+            continue
+        return True
+
+
+def end_group(process: subprocess.Popen[bytes], grace_seconds: float = GRACE_SECONDS) -> int:
+    """End the process group that `process` leads: SIGTERM, a grace, SIGKILL; then reap the leader.
+
+    A second interrupt during the grace goes to SIGKILL at once, and is raised again when the group is gone.
+
+    Returns:
+        How many processes of the group were still there.
+    """
+    members = _members(process.pid)
+    interrupted: KeyboardInterrupt | None = None
+    if members:
+        _signal_group(process.pid, signal.SIGTERM)
+        try:
+            _wait_until_gone(process, grace_seconds)
+        except KeyboardInterrupt as error:
+            interrupted = error
+        _signal_group(process.pid, signal.SIGKILL)
+        _wait_until_gone(process, KILL_SECONDS)
+    process.wait()
+    if interrupted is not None:
+        raise interrupted
+    return len(members)
+
+
+def _wait_until_gone(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
+    deadline = time.monotonic() + grace_seconds
+    while time.monotonic() < deadline:
+        process.poll()
+        if not _members(process.pid):
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    if _members(group):
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            return
+
+
+def _members(group: int) -> list[int]:
+    """Return the living processes of a group (those that only wait to be reaped do not count)."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (ProcessLookupError, psutil.NoSuchProcess, psutil.AccessDenied, PermissionError):
+            continue
+    return found
