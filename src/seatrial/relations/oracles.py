@@ -74,7 +74,9 @@ def advantages(rewards: Sequence[float], prompt_ids: Sequence[int], spec: Advant
                 value = 0.0 if constant else value / (spread + spec.epsilon)
             result[row] = value
     if spec.scale == "batch":
-        spread = _deviation(result, spec.unbiased)
+        # REINFORCE++ whitens what it has centred; the others divide by the spread of all rewards.
+        whitened = result if spec.estimator == "reinforce_plus_plus_baseline" else rewards
+        spread = _deviation(whitened, spec.unbiased)
         result = [value / (spread + spec.epsilon) if value else 0.0 for value in result]
     return result
 

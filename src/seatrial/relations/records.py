@@ -115,5 +115,5 @@ class AdvantageSpec:
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline"] = "grpo"
     scale: Literal["group", "batch", "none"] = "group"
     epsilon: float = 1e-6
-    unbiased: bool = False
+    unbiased: bool = True
     """Whether the standard deviation divides by n - 1."""
