@@ -41,7 +41,7 @@ class SamplingParams:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
         if not 0 < self.temperature < float("inf"):
             raise ValueError(
-                f"temperature={self.temperature} must be positive and finite; set greedy=True for the most likely token"
+                f"temperature={self.temperature} must be positive and finite; greedy=True takes the top token"
             )
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must be in (0, 1]")

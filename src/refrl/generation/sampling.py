@@ -52,7 +52,7 @@ def sample_ids(logprobs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Ten
     Returns:
         ids_B, long.
     """
-    cumulative_BV = logprobs_BV.double().exp_().cumsum(dim=-1)
+    cumulative_BV = logprobs_BV.exp().cumsum(dim=-1, dtype=torch.float64)
     targets_B1 = uniforms_B.unsqueeze(-1) * cumulative_BV[:, -1:]
     ids_B = torch.searchsorted(cumulative_BV, targets_B1, right=True).squeeze(-1)
     return ids_B.clamp_(max=logprobs_BV.shape[-1] - 1)

@@ -1,0 +1,129 @@
+"""The sampling loop: prefill distinct prompts once, draw a token per row, drop rows that are finished.
+
+Shapes: P distinct prompts, B rows, R rows that still run, T new tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from refrl.generation.base import SamplingParams
+from refrl.generation.decoder import Decoder, pad_prompts
+from refrl.generation.sampling import draw
+
+
+@dataclass(frozen=True)
+class SampledRow:
+    """What was sampled for one row."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass
+class _Running:
+    """The rows that still run, in the order of the decoder's cache; column r belongs to row `rows[r]`."""
+
+    rows: list[int]
+    uniforms_TR: torch.Tensor
+    ids_TR: torch.Tensor
+    logprobs_TR: torch.Tensor
+
+    def harvest(self, columns: Sequence[int], num_tokens: int, into: list[SampledRow | None]) -> None:
+        """Write the first `num_tokens` tokens of these columns to their rows.
+
+        Raises:
+            FloatingPointError: a log-probability is not finite.
+        """
+        ids_TR, logprobs_TR = self.ids_TR[:num_tokens, columns], self.logprobs_TR[:num_tokens, columns]
+        if not bool(torch.isfinite(logprobs_TR).all()):
+            raise FloatingPointError(
+                "the model's logits are not finite, so there is no distribution to sample from: look for NaN in the "
+                "weights (a diverged or half-loaded model)"
+            )
+        for column, ids, logprobs in zip(columns, ids_TR.T.tolist(), logprobs_TR.T.tolist(), strict=True):
+            into[self.rows[column]] = SampledRow(tuple(ids), tuple(logprobs))
+
+    def keep(self, columns: torch.Tensor) -> None:
+        """Keep these columns, in this order."""
+        self.rows = [self.rows[column] for column in columns.tolist()]
+        self.uniforms_TR = self.uniforms_TR[:, columns]
+        self.ids_TR = self.ids_TR[:, columns]
+        self.logprobs_TR = self.logprobs_TR[:, columns]
+
+
+def decode(
+    decoder: Decoder,
+    prompts: Sequence[tuple[int, ...]],
+    params: SamplingParams,
+    uniforms_BT: torch.Tensor,
+    *,
+    stop_ids: frozenset[int],
+    pad_token_id: int,
+) -> list[SampledRow]:
+    """Sample a completion for each of B prompts; equal prompts are read into the cache once.
+
+    Args:
+        uniforms_BT: the random numbers of each row (`sampling.row_uniforms`), on the decoder's device.
+        stop_ids: ids that end a row.
+        pad_token_id: fills the unused slots of short prompts.
+
+    Raises:
+        FloatingPointError: the model's logits are not finite.
+    """
+    device = uniforms_BT.device
+    num_rows, num_tokens = uniforms_BT.shape
+    distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+    prompt_of_row_B = torch.tensor([distinct[prompt] for prompt in prompts], device=device)
+    logits_RV = decoder.prefill(pad_prompts(list(distinct), pad_token_id, device))[prompt_of_row_B]
+    decoder.expand(prompt_of_row_B)
+
+    stops = torch.tensor(sorted(stop_ids), dtype=torch.long, device=device)
+    running = _Running(
+        rows=list(range(num_rows)),
+        uniforms_TR=uniforms_BT.T.contiguous(),
+        ids_TR=torch.empty(num_tokens, num_rows, dtype=torch.long, device=device),
+        logprobs_TR=torch.empty(num_tokens, num_rows, device=device),
+    )
+    sampled: list[SampledRow | None] = [None] * num_rows
+    for token in range(num_tokens):
+        if token > 0:
+            logits_RV = decoder.step(running.ids_TR[token - 1])
+        ids_R, logprobs_R = draw(logits_RV, running.uniforms_TR[token], params)
+        running.ids_TR[token] = ids_R
+        running.logprobs_TR[token] = logprobs_R
+        if not stop_ids:
+            continue
+        ended_R = (ids_R[:, None] == stops).any(dim=-1)
+        ended = ended_R.nonzero().squeeze(-1).tolist()
+        if ended:
+            running.harvest(ended, token + 1, sampled)
+            if len(ended) == len(running.rows):
+                return _complete(sampled)
+            kept = compacting_order(~ended_R)
+            running.keep(kept)
+            decoder.keep(kept)
+    running.harvest(range(len(running.rows)), num_tokens, sampled)
+    return _complete(sampled)
+
+
+def compacting_order(going_R: torch.Tensor) -> torch.Tensor:
+    """Return the indices of the rows that go on, such that as few as possible change their place.
+
+    A row that goes on stays where it is, or, when it stands beyond the new end, moves into the hole of a finished
+    one.
+    """
+    num_going = int(going_R.sum())
+    order = torch.arange(num_going, device=going_R.device)
+    holes = (~going_R[:num_going]).nonzero().squeeze(-1)
+    order[holes] = going_R[num_going:].nonzero().squeeze(-1) + num_going
+    return order
+
+
+def _complete(sampled: Sequence[SampledRow | None]) -> list[SampledRow]:
+    rows = [row for row in sampled if row is not None]
+    assert len(rows) == len(sampled), "a row was never harvested"
+    return rows

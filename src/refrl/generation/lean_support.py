@@ -1,0 +1,68 @@
+"""Whether a module is one that the lean decoder computes exactly."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from torch import nn
+from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
+from transformers.activations import ACT2FN
+
+SUPPORTED_MODELS = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+"""Architectures of the lean decoder."""
+
+SUPPORTED_ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary embeddings whose frequencies do not depend on the length of the sequence."""
+
+_PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
+_COMMON_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, type(ACT2FN["silu"]))
+
+
+def supports_lean(model: nn.Module) -> bool:
+    """Return whether `LeanDecoder` computes what this module's forward would, up to rounding.
+
+    Exact types are asked for: a subclass, an adapter, a sharded or quantised weight, a hook or a replaced forward
+    may compute something else, and goes the generic way.
+    """
+    if type(model) not in SUPPORTED_MODELS or not isinstance(model, PreTrainedModel):
+        return False
+    known = _known_types(type(model))
+    return (
+        all(type(module) in known and not _is_hooked(module) for module in model.modules())
+        and _has_plain_attention(model)
+        and _is_uniform(model.parameters())
+    )
+
+
+def _known_types(model_type: type[PreTrainedModel]) -> frozenset[type]:
+    """Return the classes of which an untouched model of this architecture is made."""
+    modeling = sys.modules[model_type.__module__]
+    family = model_type.__name__.removesuffix("ForCausalLM")
+    return frozenset({*_COMMON_PARTS, *(getattr(modeling, family + part) for part in _PARTS)})
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    """Whether calling the module does more than the forward of its class."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+
+
+def _has_plain_attention(model: PreTrainedModel) -> bool:
+    """Whether every layer attends to all earlier tokens, with rotary frequencies that stay as they are."""
+    config = model.config
+    return (
+        set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
+        and getattr(config, "sliding_window", None) is None
+        and model.model.rotary_emb.rope_type in SUPPORTED_ROPE_TYPES
+        and len(model.model.layers) == config.num_hidden_layers > 0
+    )
+
+
+def _is_uniform(parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether all weights are ordinary tensors of one floating type on one device."""
+    weights = list(parameters)
+    first = weights[0]
+    return first.is_floating_point() and all(
+        type(weight) is nn.Parameter and weight.dtype == first.dtype and weight.device == first.device
+        for weight in weights
+    )

@@ -1,0 +1,137 @@
+"""The weights of a Llama, Qwen2 or Qwen3 model, read from the live module and joined into fewer, larger products.
+
+Shapes: V vocabulary, D width of the model, N heads of queries and keys together, H width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+JOIN_LIMIT_BYTES = 512 * 2**20
+"""Models whose layers are larger than this are not joined: the copy would cost memory, and their steps are bound
+by the size of the products, not by their number."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Linear maps of one input whose outputs stand side by side: `inputs @ weight.T + bias`."""
+
+    weights: tuple[torch.Tensor, ...]
+    biases: tuple[torch.Tensor | None, ...]
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Apply the maps; the last dimension of the result holds all their outputs."""
+        if len(self.weights) == 1:
+            return functional.linear(inputs, self.weights[0], self.biases[0])
+        pairs = zip(self.weights, self.biases, strict=True)
+        return torch.cat([functional.linear(inputs, weight, bias) for weight, bias in pairs], dim=-1)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Root-mean-square norm over the last dimension (arXiv 1910.07467), rounded as the Hugging Face models do."""
+
+    weight: torch.Tensor
+    """Broadcasts against the input."""
+    eps: float
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Normalise in float32, round to the type of the input, then scale."""
+        normalised = functional.rms_norm(inputs.float(), inputs.shape[-1:], eps=self.eps)
+        return normalised.to(inputs.dtype) * self.weight
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One decoder layer."""
+
+    attention_norm: Norm
+    qkv: Projection
+    """Outputs: queries, keys, values."""
+    qk_norm: Norm | None
+    """Norm of each head of queries and keys, weight_NH; None without one."""
+    attention_scale: float
+    attention_out: Projection
+    mlp_norm: Norm
+    gate_up: Projection
+    """Outputs: gate, up."""
+    down: Projection
+
+
+@dataclass(frozen=True)
+class LeanWeights:
+    """All that a forward reads, as it is in the module at this moment."""
+
+    embedding_VD: torch.Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: Norm
+    head: Projection
+    inv_freq: torch.Tensor
+    """Frequencies of the rotary embedding, one per pair of dimensions of a head."""
+    attention_scaling: float
+    """Factor on the rotary embedding (above 1 with yarn)."""
+    num_query_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+def read_weights(model: PreTrainedModel) -> LeanWeights:
+    """Read the live module's weights; neighbouring projections of a small model are joined by a copy.
+
+    The copy is as old as the call, so it is made anew for each generation.
+    """
+    inner: Any = model.model
+    attention = inner.layers[0].self_attn
+    num_bytes = sum(weight.numel() * weight.element_size() for weight in inner.layers.parameters())
+    join = num_bytes <= JOIN_LIMIT_BYTES
+    return LeanWeights(
+        embedding_VD=inner.embed_tokens.weight,
+        layers=tuple(_read_layer(layer, join=join) for layer in inner.layers),
+        final_norm=_norm(inner.norm),
+        head=_project(model.lm_head, join=False),
+        inv_freq=inner.rotary_emb.inv_freq,
+        attention_scaling=inner.rotary_emb.attention_scaling,
+        num_query_heads=attention.q_proj.out_features // attention.head_dim,
+        num_kv_heads=attention.k_proj.out_features // attention.head_dim,
+        head_dim=attention.head_dim,
+    )
+
+
+def _read_layer(layer: Any, *, join: bool) -> LayerWeights:
+    attention, mlp = layer.self_attn, layer.mlp
+    return LayerWeights(
+        attention_norm=_norm(layer.input_layernorm),
+        qkv=_project(attention.q_proj, attention.k_proj, attention.v_proj, join=join),
+        qk_norm=_qk_norm(attention) if hasattr(attention, "q_norm") else None,
+        attention_scale=attention.scaling,
+        attention_out=_project(attention.o_proj, join=False),
+        mlp_norm=_norm(layer.post_attention_layernorm),
+        gate_up=_project(mlp.gate_proj, mlp.up_proj, join=join),
+        down=_project(mlp.down_proj, join=False),
+    )
+
+
+def _norm(module: Any) -> Norm:
+    return Norm(module.weight, module.variance_epsilon)
+
+
+def _qk_norm(attention: Any) -> Norm:
+    """Lay the weights of the query norm and of the key norm out over their heads."""
+    pairs = ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
+    weights = [norm.weight.expand(proj.out_features // attention.head_dim, -1) for norm, proj in pairs]
+    return Norm(torch.cat(weights), attention.q_norm.variance_epsilon)
+
+
+def _project(*maps: nn.Linear, join: bool) -> Projection:
+    weights = tuple(linear.weight for linear in maps)
+    biases = tuple(linear.bias for linear in maps)
+    if not join:
+        return Projection(weights, biases)
+    bias = None if biases[0] is None else torch.cat(biases)
+    return Projection((torch.cat(weights),), (bias,))
