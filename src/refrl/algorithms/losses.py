@@ -1,4 +1,8 @@
-"""Losses as pure functions of log-probabilities."""
+"""Losses as pure functions of log-probabilities: policy gradient, supervised, preference and reward model.
+
+Every loss is a share: divided by GLOBAL counts, so that the sum over micro-batches and ranks is the loss, and the sum
+of their gradients the gradient, of the whole batch.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,16 @@ import torch
 from torch import Tensor
 
 from refrl.algorithms.batching import Batch
-from refrl.algorithms.kl import kl_estimate
+from refrl.algorithms.kl import kl_estimate, kl_for_loss
+from refrl.algorithms.metrics import (
+    approx_entropy,
+    importance_metrics,
+    mismatch_metrics,
+    num_valid_samples,
+    ratio_metrics,
+)
+from refrl.algorithms.reductions import check_count, reduce_tokens, select_valid, token_mean
+from refrl.algorithms.surrogates import importance_weights, surrogate
 from refrl.config import LossConfig
 
 
@@ -19,47 +32,178 @@ def policy_loss(
     global_valid_seqs: Tensor | float,
     entropy_BT: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the micro-batch's share of the loss and its metrics; shares add up to the loss of the whole batch.
+    """Return the micro-batch's share of the policy loss, and its share of the metrics.
+
+    Per token: weight * surrogate + beta * KL(current || reference) - gamma * entropy, reduced by `config.reduction`.
+    The surrogate compares the current policy with `batch.old_logprobs_BT`; the weight (`importance_sampling`)
+    corrects old against sampler. What stands at masked positions touches neither loss, gradient nor metrics.
+
+    Args:
+        logprobs_BT: of the current policy, with gradient.
+        batch: with advantages and old log-probabilities, and reference ones where their KL is in the loss. For one
+            update per batch the old ones may be `logprobs_BT.detach()`: the caller says so, it is never assumed.
+        global_valid_tokens: sampled tokens of the whole optimizer step, over micro-batches and ranks.
+        global_valid_seqs: rows of the whole step with at least one sampled token.
+        entropy_BT: entropy of the distribution at each token, with gradient; needed for an entropy bonus, and logged
+            as `entropy` where given.
+
+    Returns:
+        The share of the loss (scalar) and the metrics of NeMo RL: loss, token_mult_prob_error, gen_kl_error,
+        policy_kl_error, js_divergence_error, sampling_importance_ratio, is_oob_ratio, probs_ratio,
+        probs_ratio_clamped and their _min and _max, approx_entropy, kl_penalty, global_valid_toks,
+        global_valid_seqs, num_valid_samples. Merge them with `metrics.merge_metrics`.
 
     Raises:
-        ValueError: the batch lacks advantages, old or (where used) reference log-probabilities.
+        ValueError: the batch or the call lacks what the configuration needs, shapes disagree, or a count is 0.
     """
-    if batch.advantages_B is None or batch.old_logprobs_BT is None:
-        raise ValueError("policy_loss needs batch.advantages_B and batch.old_logprobs_BT")
-    valid_BT = batch.mask_BT.bool()
-    logprobs = torch.where(valid_BT, logprobs_BT, 0.0)
-    old = torch.where(valid_BT, batch.old_logprobs_BT, 0.0)
-    sampling = torch.where(valid_BT, batch.sampling_logprobs_BT, 0.0)
-    advantages_B1 = batch.advantages_B.unsqueeze(1)
-    ratio = (logprobs - old).exp()
-    clamped = ratio.clamp(1 - config.ratio_clip_min, 1 + config.ratio_clip_max)
-    token_loss = -torch.minimum(ratio * advantages_B1, clamped * advantages_B1)
-    kl = torch.zeros_like(token_loss)
-    if config.reference_policy_kl_penalty and config.kl_in == "loss":
-        if batch.ref_logprobs_BT is None:
-            raise ValueError("policy_loss needs batch.ref_logprobs_BT")
-        ref = torch.where(valid_BT, batch.ref_logprobs_BT, 0.0)
-        kl = kl_estimate(logprobs, ref, config.reference_policy_kl_type)
-        token_loss = token_loss + config.reference_policy_kl_penalty * kl
+    check_count(global_valid_tokens, "global_valid_tokens")
+    check_count(global_valid_seqs, "global_valid_seqs")
+    advantages_B = _required(batch.advantages_B, "batch.advantages_B", "compute advantages first")
+    old_BT = _required(
+        batch.old_logprobs_BT, "batch.old_logprobs_BT", "score the batch before the first update"
+    )
+    if not logprobs_BT.shape == old_BT.shape == batch.mask_BT.shape == batch.sampling_logprobs_BT.shape:
+        raise ValueError(
+            f"log-probabilities {tuple(logprobs_BT.shape)}, old {tuple(old_BT.shape)}, sampling "
+            f"{tuple(batch.sampling_logprobs_BT.shape)} and mask {tuple(batch.mask_BT.shape)} must have one shape"
+        )
+    if advantages_B.shape != logprobs_BT.shape[:1]:
+        raise ValueError(
+            f"advantages {tuple(advantages_B.shape)} must be one per row, {tuple(logprobs_BT.shape[:1])}"
+        )
+    mask_BT = batch.mask_BT
+    current_BT = select_valid(logprobs_BT, mask_BT)
+    old_BT = select_valid(old_BT.detach(), mask_BT)
+    sampling_BT = select_valid(batch.sampling_logprobs_BT, mask_BT)
 
-    def mean(values_BT: Tensor) -> Tensor:
-        return torch.where(valid_BT, values_BT, 0.0).sum() / global_valid_tokens
+    policy = surrogate(current_BT, old_BT, advantages_B, mask_BT, config)
+    importance = importance_weights(old_BT, sampling_BT, config)
+    token_loss_BT = importance.weights_BT * policy.loss_BT
 
-    loss = mean(token_loss)
-    with torch.no_grad():
-        metrics = {
-            "loss": loss.detach(),
-            "token_mult_prob_error": mean((sampling - old).abs().exp()),
-            "gen_kl_error": mean(torch.expm1(old - sampling) - (old - sampling)),
-            "probs_ratio": mean(ratio),
-            "probs_ratio_clamped": mean(clamped),
-            "kl_penalty": mean(kl),
-            "global_valid_toks": torch.as_tensor(global_valid_tokens),
-            "global_valid_seqs": torch.as_tensor(global_valid_seqs),
-        }
+    kl_BT = _reference_kl(current_BT, batch, config)
+    if config.kl_in == "loss":
+        token_loss_BT = token_loss_BT + config.reference_policy_kl_penalty * kl_BT
+    if config.entropy_coefficient:
+        bonus_BT = _required(entropy_BT, "entropy_BT", "compute_logprobs returns it")
+        token_loss_BT = token_loss_BT - config.entropy_coefficient * select_valid(bonus_BT, mask_BT)
+
+    def reduce(values_BT: Tensor) -> Tensor:
+        return reduce_tokens(
+            values_BT,
+            mask_BT,
+            config.reduction,
+            global_valid_tokens=global_valid_tokens,
+            global_valid_seqs=global_valid_seqs,
+            fixed_length=config.fixed_length,
+        )
+
+    loss = reduce(token_loss_BT)
+    metrics = {
+        "loss": loss.detach(),
+        **mismatch_metrics(old_BT, sampling_BT, mask_BT, global_valid_tokens),
+        **importance_metrics(importance.ratio_BT, importance.out_of_bounds_BT, mask_BT, global_valid_tokens),
+        **ratio_metrics(policy.ratio_BT, policy.clamped_ratio_BT, mask_BT, global_valid_tokens),
+        "approx_entropy": approx_entropy(current_BT, sampling_BT, mask_BT, global_valid_tokens),
+        "kl_penalty": reduce(kl_BT.detach()),
+        "num_valid_samples": num_valid_samples(mask_BT),
+        "global_valid_toks": torch.as_tensor(global_valid_tokens),
+        "global_valid_seqs": torch.as_tensor(global_valid_seqs),
+    }
+    if entropy_BT is not None:
+        metrics["entropy"] = token_mean(entropy_BT.detach(), mask_BT, global_valid_tokens)
     return loss, metrics
 
 
+def _reference_kl(current_BT: Tensor, batch: Batch, config: LossConfig) -> Tensor:
+    """Return the KL to the reference at each token: for the loss with gradient, for the reward only to be logged."""
+    if config.reference_policy_kl_penalty == 0:
+        return torch.zeros_like(current_BT)
+    ref_BT = _required(
+        batch.ref_logprobs_BT, "batch.ref_logprobs_BT", "reference_policy_kl_penalty=0 does without"
+    )
+    ref_BT = select_valid(ref_BT.detach(), batch.mask_BT)
+    if config.kl_in == "reward":
+        return kl_estimate(current_BT.detach(), ref_BT, config.reference_policy_kl_type)
+    return kl_for_loss(
+        current_BT, ref_BT, config.reference_policy_kl_type, config.reference_policy_kl_gradient
+    )
+
+
+def _required(value: Tensor | None, name: str, remedy: str) -> Tensor:
+    if value is None:
+        raise ValueError(f"policy_loss needs {name}: {remedy}")
+    return value
+
+
 def sft_loss(logprobs_BT: Tensor, mask_BT: Tensor, *, global_valid_tokens: Tensor | float) -> Tensor:
-    """Return the negative log-likelihood of the valid tokens over the global number of valid tokens."""
-    return -torch.where(mask_BT.bool(), logprobs_BT, 0.0).sum() / global_valid_tokens
+    """Return the share of the mean negative log-likelihood of the valid tokens.
+
+    Raises:
+        ValueError: the global count is 0.
+    """
+    return -token_mean(logprobs_BT, mask_BT, check_count(global_valid_tokens, "global_valid_tokens"))
+
+
+def sequence_logprobs(logprobs_BT: Tensor, mask_BT: Tensor, *, average: bool = False) -> Tensor:
+    """Return the log-probability of each completion: the sum over its valid tokens, or their mean."""
+    sums_B = select_valid(logprobs_BT, mask_BT).sum(1)
+    return sums_B / mask_BT.bool().sum(1).clamp_min(1) if average else sums_B
+
+
+def dpo_loss(
+    chosen_logprobs_P: Tensor,
+    rejected_logprobs_P: Tensor,
+    ref_chosen_logprobs_P: Tensor,
+    ref_rejected_logprobs_P: Tensor,
+    *,
+    beta: float,
+    global_num_pairs: Tensor | float,
+    label_smoothing: float = 0.0,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the share of -mean log sigmoid(beta * margin) over P pairs of whole completions.
+
+    The margin is (chosen - ref_chosen) - (rejected - ref_rejected); see `sequence_logprobs`. DPO, arXiv 2305.18290,
+    equation 7. `label_smoothing` is the chance that a pair is labelled the wrong way round (conservative DPO,
+    Mitchell 2023, "A note on DPO with noisy preferences").
+
+    Raises:
+        ValueError: beta is not positive, the smoothing is not in [0, 0.5), or there are no pairs.
+    """
+    if not beta > 0 or not 0 <= label_smoothing < 0.5:
+        raise ValueError(f"beta={beta} must be positive and label_smoothing={label_smoothing} in [0, 0.5)")
+    chosen_P = beta * (chosen_logprobs_P - ref_chosen_logprobs_P.detach())
+    rejected_P = beta * (rejected_logprobs_P - ref_rejected_logprobs_P.detach())
+    return _pairwise_loss(chosen_P, rejected_P, global_num_pairs, label_smoothing)
+
+
+def reward_model_loss(
+    chosen_scores_P: Tensor, rejected_scores_P: Tensor, *, global_num_pairs: Tensor | float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the share of -mean log sigmoid(chosen - rejected) over P pairs of scores (Bradley-Terry).
+
+    Source: arXiv 1706.03741, equation 1; arXiv 2203.02155, equation 1.
+
+    Raises:
+        ValueError: there are no pairs.
+    """
+    return _pairwise_loss(chosen_scores_P, rejected_scores_P, global_num_pairs, 0.0)
+
+
+def _pairwise_loss(
+    chosen_P: Tensor, rejected_P: Tensor, global_num_pairs: Tensor | float, label_smoothing: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    check_count(global_num_pairs, "global_num_pairs")
+    margin_P = chosen_P - rejected_P
+    losses_P = -(1 - label_smoothing) * torch.nn.functional.logsigmoid(
+        margin_P
+    ) - label_smoothing * torch.nn.functional.logsigmoid(-margin_P)
+    loss = losses_P.sum() / global_num_pairs
+    metrics = {
+        "loss": loss.detach(),
+        "preference_loss": loss.detach(),
+        "accuracy": (margin_P > 0).sum() / global_num_pairs,
+        "rewards_chosen_mean": chosen_P.detach().sum() / global_num_pairs,
+        "rewards_rejected_mean": rejected_P.detach().sum() / global_num_pairs,
+        "num_valid_samples": torch.tensor(len(margin_P)),
+    }
+    return loss, metrics

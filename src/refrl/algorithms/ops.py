@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,75 +19,111 @@ def compute_logprobs(
     """Score completion tokens: log pi(token) and the entropy of the distribution it was drawn from, in nats.
 
     Token t of row b is predicted by `logits_BSV[b, prompt_lens_B[b] + t - 1] / temperature`. Computed in float32
-    (float64 stays), because bfloat16 errs by up to 5 % in the ratio of unlikely tokens.
+    (float64 stays): in bfloat16 the ratio of an unlikely token to itself is off by up to 5 %.
 
     Args:
         logits_BSV: logits of the padded rows.
         completion_ids_BT: ids to score.
         prompt_lens_B: position of each row's first completion token.
         temperature: that of sampling.
-        mask_BT: where given, positions where it is 0 give exactly 0 in both results, and no gradient.
+        mask_BT: where it is 0 both results are exactly 0, and the logits there are not read: they may be NaN, and
+            get the gradient 0. None scores every position, padding included.
 
     Returns:
         (logprobs_BT, entropy_BT).
 
     Raises:
-        ValueError: a temperature that is not positive, shapes that disagree, or a row whose completion does not
-            lie within the sequence after at least one token (the message names the row).
+        ValueError: a temperature that is not positive, shapes that disagree, an id outside the vocabulary, or a row
+            whose completion does not lie within the sequence after at least one token (the message names the row).
     """
-    hidden_BTV = gather_predictors(logits_BSV, completion_ids_BT, prompt_lens_B)
-    logits_BTV = hidden_BTV.to(torch.promote_types(hidden_BTV.dtype, torch.float32)) / check_temperature(
-        temperature
-    )
-    all_logprobs_BTV = logits_BTV.log_softmax(-1)
-    logprobs_BT = all_logprobs_BTV.gather(-1, completion_ids_BT.unsqueeze(-1)).squeeze(-1)
-    # A token of probability 0 adds 0, not 0 * -inf.
-    entropy_BT = -(
-        all_logprobs_BTV.exp() * all_logprobs_BTV.clamp_min(torch.finfo(logits_BTV.dtype).min)
-    ).sum(-1)
-    return select_valid(logprobs_BT, mask_BT), select_valid(entropy_BT, mask_BT)
+    check_temperature(temperature)
+    B, S, V = logits_BSV.shape
+    index_BT = predictor_index(prompt_lens_B, completion_ids_BT, B, S)
+    valid_BT = valid_positions(completion_ids_BT, mask_BT)
+    ids_N = checked_ids(completion_ids_BT[valid_BT], V)
+    logits_NV = logits_BSV.reshape(B * S, V)[index_BT[valid_BT]]
+    logprobs_N, entropy_N = score(logits_NV, ids_N, temperature)
+    return scatter(logprobs_N, valid_BT), scatter(entropy_N, valid_BT)
 
 
-def gather_predictors(states_BSX: Tensor, completion_ids_BT: Tensor, prompt_lens_B: Tensor) -> Tensor:
-    """Return `states_BTX`: for each completion token the logits (or hidden state) that predicts it.
+def score(logits_NV: Tensor, ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log-softmax(logits / temperature) at the ids, and the entropy of each of the N distributions."""
+    scaled_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / temperature
+    all_logprobs_NV = scaled_NV.log_softmax(-1)
+    logprobs_N = all_logprobs_NV.gather(-1, ids_N.unsqueeze(-1)).squeeze(-1)
+    # A token of probability 0 adds 0, and not 0 * -inf.
+    finite_NV = all_logprobs_NV.clamp_min(torch.finfo(all_logprobs_NV.dtype).min)
+    return logprobs_N, -(all_logprobs_NV.exp() * finite_NV).sum(-1)
+
+
+def predictor_index(
+    prompt_lens_B: Tensor, completion_ids_BT: Tensor, num_rows: int, num_positions: int
+) -> Tensor:
+    """Return for each completion token the index, into the flattened rows, of the position that predicts it.
+
+    A flat index that passes a row's end would read the next row's first logits without a word; so each row is checked.
 
     Raises:
         ValueError: as `compute_logprobs`.
     """
-    B, S = states_BSX.shape[:2]
-    T = completion_ids_BT.shape[1]
-    if completion_ids_BT.shape[0] != B or prompt_lens_B.shape != (B,):
+    B, T = completion_ids_BT.shape
+    if num_rows != B or prompt_lens_B.shape != (B,):
         raise ValueError(
-            f"{B} rows of logits, completion ids {tuple(completion_ids_BT.shape)}, prompt lengths "
-            f"{tuple(prompt_lens_B.shape)}: the numbers of rows must agree"
+            f"{num_rows} rows of logits, completion ids {(B, T)} and prompt lengths {tuple(prompt_lens_B.shape)}: "
+            "the numbers of rows must agree"
         )
     for row, prompt_len in enumerate(prompt_lens_B.tolist()):
         if prompt_len < 1:
             raise ValueError(
-                f"row {row}: prompt length {prompt_len}; the first completion token has no predictor"
+                f"row {row}: prompt length {prompt_len}: the first completion token has no predictor"
             )
-        if prompt_len - 1 + T > S:
+        if prompt_len - 1 + T > num_positions:
             raise ValueError(
-                f"row {row}: prompt of {prompt_len} and {T} completion tokens pass the {S} positions"
+                f"row {row}: a prompt of {prompt_len} and {T} completion tokens pass the {num_positions} positions"
             )
-    positions_BT = (prompt_lens_B - 1).unsqueeze(1) + torch.arange(T, device=prompt_lens_B.device)
-    rows_B1 = torch.arange(B, device=states_BSX.device).unsqueeze(1)
-    return states_BSX[rows_B1, positions_BT.to(states_BSX.device)]
+    first_B = torch.arange(B, device=prompt_lens_B.device) * num_positions + prompt_lens_B - 1
+    return first_B.unsqueeze(1) + torch.arange(T, device=prompt_lens_B.device)
 
 
-def check_temperature(temperature: float) -> float:
-    """Return the temperature.
+def valid_positions(completion_ids_BT: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """Return the mask as booleans, all true where it is None.
+
+    Raises:
+        ValueError: its shape is not that of the ids.
+    """
+    if mask_BT is None:
+        return torch.ones_like(completion_ids_BT, dtype=torch.bool)
+    if mask_BT.shape != completion_ids_BT.shape:
+        raise ValueError(
+            f"mask {tuple(mask_BT.shape)} and ids {tuple(completion_ids_BT.shape)} must have one shape"
+        )
+    return mask_BT.bool()
+
+
+def checked_ids(ids_N: Tensor, vocab_size: int) -> Tensor:
+    """Return the ids.
+
+    Raises:
+        ValueError: an id lies outside the vocabulary.
+    """
+    bad_N = ids_N[(ids_N < 0) | (ids_N >= vocab_size)]
+    if len(bad_N):
+        raise ValueError(f"token id {int(bad_N[0])} is outside the vocabulary of {vocab_size}")
+    return ids_N
+
+
+def scatter(values_N: Tensor, valid_BT: Tensor) -> Tensor:
+    """Put the values of valid positions back in their places; 0 elsewhere."""
+    return values_N.new_zeros(valid_BT.shape).masked_scatter(valid_BT, values_N)
+
+
+def check_temperature(temperature: float) -> None:
+    """Check a sampling temperature.
 
     Raises:
         ValueError: it is not a positive finite number.
     """
-    if not 0 < temperature < float("inf"):
+    if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(
-            f"temperature is {temperature}; it must be positive (greedy decoding has no log-probability)"
+            f"temperature is {temperature}: it must be positive; greedy choices have no log-probability"
         )
-    return temperature
-
-
-def select_valid(values_BT: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """Return the values where the mask is 1 and exactly 0 elsewhere, whatever stands there (NaN included)."""
-    return values_BT if mask_BT is None else torch.where(mask_BT.bool(), values_BT, 0.0)

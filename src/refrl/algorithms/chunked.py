@@ -1,0 +1,175 @@
+"""Log-probabilities straight from hidden states: the logits of all tokens never exist at once.
+
+At a vocabulary of 152k and 8,192 tokens the logits alone take 5 GB in float32, and log-softmax, entropy and their
+gradients several times that. Here a tile of tokens times a slice of the vocabulary is computed, folded into running
+sums, and dropped; backward computes it again. Equal to `ops.compute_logprobs(hidden @ head.T, ...)` in value and
+gradient. Models that cap or scale their logits after the head (Gemma 2, Granite) need the plain form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from refrl.algorithms.ops import check_temperature, checked_ids, predictor_index, scatter, valid_positions
+
+
+def compute_logprobs_chunked(
+    hidden_BSD: Tensor,
+    head_VD: Tensor,
+    completion_ids_BT: Tensor,
+    prompt_lens_B: Tensor,
+    *,
+    temperature: float = 1.0,
+    vocab_chunk: int = 8192,
+    row_chunk: int = 1024,
+    mask_BT: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Score completion tokens like `ops.compute_logprobs`, given the last hidden states and the output head.
+
+    Args:
+        hidden_BSD: hidden states after the model's final norm.
+        head_VD: weight of the output head, without a bias.
+        completion_ids_BT: ids to score.
+        prompt_lens_B: position of each row's first completion token.
+        temperature: that of sampling.
+        vocab_chunk: entries of the vocabulary per tile; the last slice is narrower, never padded.
+        row_chunk: tokens per tile. Peak memory is a few tiles of vocab_chunk * row_chunk numbers.
+        mask_BT: where it is 0 both results are 0 and the hidden states are not read.
+
+    Returns:
+        (logprobs_BT, entropy_BT).
+
+    Raises:
+        ValueError: as `ops.compute_logprobs`; a chunk that is not positive; widths that disagree.
+    """
+    check_temperature(temperature)
+    B, S, D = hidden_BSD.shape
+    V = head_VD.shape[0]
+    if head_VD.shape[1] != D:
+        raise ValueError(f"hidden states of width {D} and a head of width {head_VD.shape[1]}")
+    if vocab_chunk < 1 or row_chunk < 1:
+        raise ValueError(f"vocab_chunk={vocab_chunk} and row_chunk={row_chunk} must be positive")
+    index_BT = predictor_index(prompt_lens_B, completion_ids_BT, B, S)
+    valid_BT = valid_positions(completion_ids_BT, mask_BT)
+    ids_N = checked_ids(completion_ids_BT[valid_BT], V)
+    hidden_ND = hidden_BSD.reshape(B * S, D)[index_BT[valid_BT]]
+    logprobs_N, entropy_N = _ChunkedScore.apply(
+        hidden_ND, head_VD, ids_N, temperature, vocab_chunk, row_chunk
+    )
+    return scatter(logprobs_N, valid_BT), scatter(entropy_N, valid_BT)
+
+
+class _ChunkedScore(torch.autograd.Function):
+    """`ops.score` of `hidden @ head.T`, a tile at a time.
+
+    With logits l, lse = log sum exp l, p = exp(l - lse) and mean = sum p l: logprob = l[id] - lse,
+    entropy = lse - mean, d logprob / d l = onehot(id) - p, d entropy / d l = -p (l - mean).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_ND: Tensor,
+        head_VD: Tensor,
+        ids_N: Tensor,
+        temperature: float,
+        vocab_chunk: int,
+        row_chunk: int,
+    ) -> tuple[Tensor, Tensor]:
+        dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
+        largest_N = torch.full(ids_N.shape, -torch.inf, dtype=dtype, device=hidden_ND.device)
+        sums_N, weighted_N, target_N = (torch.zeros_like(largest_N) for _ in range(3))
+        for entries, rows in _tiles(len(head_VD), vocab_chunk, len(hidden_ND), row_chunk):
+            logits = _logits(hidden_ND[rows], head_VD[entries], temperature, dtype)
+            inside, column = _targets(ids_N[rows], entries)
+            target_N[rows] += torch.where(inside, logits.gather(1, column).squeeze(1), 0.0)
+            _fold(largest_N[rows], sums_N[rows], weighted_N[rows], logits)
+        lse_N, centre_N = largest_N + sums_N.log(), weighted_N / sums_N
+        ctx.save_for_backward(hidden_ND, head_VD, ids_N, lse_N, largest_N + centre_N)
+        ctx.options = temperature, vocab_chunk, row_chunk, dtype
+        ctx.set_materialize_grads(False)
+        return target_N - lse_N, sums_N.log() - centre_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, logprob_grad_N: Tensor | None, entropy_grad_N: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        hidden_ND, head_VD, ids_N, lse_N, mean_N = ctx.saved_tensors
+        temperature, vocab_chunk, row_chunk, dtype = ctx.options
+        # Gradients accumulate over tiles in float32, whatever the model's dtype.
+        hidden_grad_ND = torch.zeros_like(hidden_ND, dtype=dtype) if ctx.needs_input_grad[0] else None
+        head_grad_VD = torch.zeros_like(head_VD, dtype=dtype) if ctx.needs_input_grad[1] else None
+        if logprob_grad_N is None:
+            logprob_grad_N = torch.zeros_like(lse_N)
+        for entries, rows in _tiles(len(head_VD), vocab_chunk, len(hidden_ND), row_chunk):
+            hidden, head = hidden_ND[rows], head_VD[entries]
+            grad = _logits(hidden, head, temperature, dtype)
+            upstream = logprob_grad_N[rows].unsqueeze(1)
+            probs = (grad - lse_N[rows].unsqueeze(1)).exp_()
+            if entropy_grad_N is None:
+                grad = probs.mul_(-upstream)
+            else:
+                grad.sub_(mean_N[rows].unsqueeze(1)).mul_(-entropy_grad_N[rows].unsqueeze(1)).sub_(upstream)
+                grad.mul_(probs)
+            inside, column = _targets(ids_N[rows], entries)
+            grad.scatter_add_(1, column, upstream * inside.unsqueeze(1))
+            grad = grad.div_(temperature).to(hidden.dtype)
+            if hidden_grad_ND is not None:
+                _add_product(hidden_grad_ND[rows], grad, head)
+            if head_grad_VD is not None:
+                _add_product(head_grad_VD[entries], grad.T, hidden)
+        return (
+            None if hidden_grad_ND is None else hidden_grad_ND.to(hidden_ND.dtype),
+            None if head_grad_VD is None else head_grad_VD.to(head_VD.dtype),
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+def _tiles(vocab_size: int, vocab_chunk: int, num_rows: int, row_chunk: int) -> Iterator[tuple[slice, slice]]:
+    """Yield (entries, rows) of every tile, all rows of a slice of the vocabulary before the next slice."""
+    for first in range(0, vocab_size, vocab_chunk):
+        for start in range(0, num_rows, row_chunk):
+            yield (
+                slice(first, min(first + vocab_chunk, vocab_size)),
+                slice(start, min(start + row_chunk, num_rows)),
+            )
+
+
+def _logits(hidden: Tensor, head: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    """Return a tile of scaled logits, free to be overwritten."""
+    return (hidden @ head.T).to(dtype).div_(temperature)
+
+
+def _targets(ids: Tensor, entries: slice) -> tuple[Tensor, Tensor]:
+    """Return which ids lie in the slice of the vocabulary, and every id's column there (clamped into it)."""
+    inside = (ids >= entries.start) & (ids < entries.stop)
+    return inside, (ids.clamp(entries.start, entries.stop - 1) - entries.start).unsqueeze(1)
+
+
+def _fold(largest: Tensor, sums: Tensor, weighted: Tensor, logits: Tensor) -> None:
+    """Fold a tile into the running largest logit m, sum of exp(l - m) and sum of exp(l - m) (l - m)."""
+    new = torch.maximum(largest, logits.amax(1))
+    shift = (largest - new).clamp_min(torch.finfo(logits.dtype).min)
+    decay = shift.exp()
+    centred = logits.sub_(new.unsqueeze(1))
+    exps = centred.exp()
+    weighted.add_(shift * sums).mul_(decay).add_(torch.einsum("nv,nv->n", exps, centred))
+    sums.mul_(decay).add_(exps.sum(1))
+    largest.copy_(new)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add `left @ right` to a view, in place."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)
