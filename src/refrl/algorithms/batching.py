@@ -8,8 +8,8 @@ same column. Masks come from lengths and never from comparing ids with the paddi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
@@ -85,11 +85,29 @@ class Batch:
         """Positions counted from each row's first real token; padding repeats the nearest real position."""
         return (self.attention_mask_BS.cumsum(1) - 1).clamp_min(0)
 
-    def rows(self, index: slice | Sequence[int] | Tensor) -> Batch:
-        """Return the chosen rows as a batch of the same S and T, in the order of `index`."""
-        chosen = index if isinstance(index, slice) else torch.as_tensor(index, dtype=torch.long)
+    def rows(self, index: slice | Sequence[int] | Tensor, *, trim: bool = False) -> Batch:
+        """Return the chosen rows, in the order of `index`, as a batch of their own.
+
+        The tensors are views or copies of this batch's. `trim` also drops the columns that only padding fills.
+        """
+        chosen = torch.as_tensor(index, dtype=torch.long) if not isinstance(index, slice) else index
+        batch = self._map(lambda _, value: value[chosen])
+        return batch.trimmed() if trim else batch
+
+    def trimmed(self) -> Batch:
+        """Return the batch without the columns that no row needs; `prompt_lens_B[b] + T <= S` still holds."""
+        last_B = self.completion_starts_B + int(self.completion_lens_B.max())
+        first = int(self.attention_mask_BS.argmax(1).min())
+        columns = {"BS": slice(first, int(last_B.max())), "BT": slice(0, int(self.completion_lens_B.max()))}
+        return self._map(lambda name, value: value[:, columns[name[-2:]]] if value.ndim == 2 else value)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch on a device."""
+        return self._map(lambda _, value: value.to(device))
+
+    def _map(self, change: Callable[[str, Tensor], Tensor]) -> Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: value[chosen] for name, value in values.items() if value is not None})
+        return Batch(**{name: change(name, value) for name, value in values.items() if value is not None})
 
 
 def make_batch(
@@ -124,6 +142,8 @@ def make_batch(
     """
     if not samples:
         raise ValueError("make_batch needs at least one sample")
+    if padding_side not in ("right", "left"):
+        raise ValueError(f"padding_side is {padding_side!r}; it must be right or left")
     for row, sample in enumerate(samples):
         _validate(row, sample)
     lens = _kept_lengths(samples, sequence_buckets, completion_buckets, max_sequence_length)
@@ -137,12 +157,12 @@ def make_batch(
     mask_BT = torch.zeros(B, T)
     sampling_logprobs_BT = torch.zeros(B, T)
     for row, (sample, length) in enumerate(zip(samples, lens, strict=True)):
-        ids = sample.prompt_ids + sample.completion_ids[:length]
+        ids = [*sample.prompt_ids, *sample.completion_ids[:length]]
         first = 0 if padding_side == "right" else S - T - len(sample.prompt_ids)
         input_ids_BS[row, first : first + len(ids)] = torch.tensor(ids)
         attention_mask_BS[row, first : first + len(ids)] = 1
         completion_ids_BT[row, :length] = torch.tensor(sample.completion_ids[:length])
-        sampled = torch.tensor(sample.completion_mask or (1,) * len(sample.completion_ids))[:length].bool()
+        sampled = torch.tensor(_completion_mask(sample)[:length]).bool()
         mask_BT[row, :length] = sampled.float()
         logprobs = torch.tensor(sample.sampling_logprobs[:length])
         sampling_logprobs_BT[row, :length] = torch.where(sampled, logprobs, 0.0)
@@ -192,13 +212,17 @@ def _kept_lengths(
     return kept
 
 
+def _completion_mask(sample: TrainSample) -> tuple[int, ...]:
+    return (1,) * len(sample.completion_ids) if sample.completion_mask is None else sample.completion_mask
+
+
 def _validate(row: int, sample: TrainSample) -> None:
     if not sample.prompt_ids or not sample.completion_ids:
         raise ValueError(f"row {row}: prompt and completion need at least one token each")
     num = len(sample.completion_ids)
     if len(sample.sampling_logprobs) != num:
         raise ValueError(f"row {row}: {len(sample.sampling_logprobs)} log-probabilities for {num} tokens")
-    mask = sample.completion_mask or (1,) * num
+    mask = _completion_mask(sample)
     if len(mask) != num or not set(mask) <= {0, 1}:
         raise ValueError(f"row {row}: completion_mask needs {num} entries of 0 or 1, got {mask}")
     for token, (logprob, sampled) in enumerate(zip(sample.sampling_logprobs, mask, strict=True)):
