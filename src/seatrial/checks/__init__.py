@@ -2,6 +2,19 @@
 
 from seatrial.checks.evaluate import evaluate_check
 from seatrial.checks.grammar import parse_check
+from seatrial.checks.intervals import Interval
+from seatrial.checks.known_ranges import KNOWN_RANGES, clip_ranges
+from seatrial.checks.lint import Finding, FindingKind, lint_check
 from seatrial.checks.nodes import Check
 
-__all__ = ["Check", "evaluate_check", "parse_check"]
+__all__ = [
+    "KNOWN_RANGES",
+    "Check",
+    "Finding",
+    "FindingKind",
+    "Interval",
+    "clip_ranges",
+    "evaluate_check",
+    "lint_check",
+    "parse_check",
+]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from seatrial.checks.evaluator import Evaluator
+from seatrial.checks.intervals import Interval
+from seatrial.checks.known_ranges import KNOWN_RANGES
+from seatrial.checks.lint import cannot_fail
 from seatrial.checks.nodes import Check
 from seatrial.checks.reading import Evidence, UnansweredError
 from seatrial.checks.wording import Answer, answer_of, bound_text
@@ -23,6 +27,7 @@ def evaluate_check(
     runs: Mapping[str, RunLog] | None = None,
     allow_nonfinite: Collection[str] = (),
     source: str = HAND_SET,
+    ranges: Mapping[str, Interval] = KNOWN_RANGES,
 ) -> Verdict:
     """Judge a log by a check.
 
@@ -32,9 +37,11 @@ def evaluate_check(
         runs: logs of other runs by the name that `run("NAME")` uses.
         allow_nonfinite: tags whose NaN, infinite and null points are legitimate; they are left out, and counted.
         source: where the bound came from.
+        ranges: values that tags can take by construction; see `clip_ranges` for a run with another clip.
 
     Returns:
-        Pass, Fail, or Blocked when a log that the check reads is damaged.
+        Pass, Fail, Blocked when a log that the check reads is damaged, or Skipped when the check holds and
+        could not have failed on any finite log.
 
     Raises:
         UsageError: the check reads a run that is not given.
@@ -52,6 +59,9 @@ def evaluate_check(
     try:
         good = evaluator.condition(check.condition)
         answer = answer_of(check.condition, evaluator.values, good)
+        empty = cannot_fail(check, log, ranges) if good else None
+        if empty is not None:
+            answer = replace(answer, outcome=Outcome.SKIPPED, reason=f"cannot fail: {empty}; {answer.reason}")
     except UnansweredError as unanswered:
         answer = Answer(outcome=Outcome.FAIL, reason=str(unanswered), bound=bound_text(check.condition, {}))
     return _verdict(check, evidence, answer, source)

@@ -38,7 +38,7 @@ from seatrial.checks.ranges import num_expected, select
 from seatrial.checks.reading import Evidence, Points, UnansweredError, as_step, span
 from seatrial.checks.wording import number_text
 
-_COMPARE: dict[ComparisonOperator, Callable[[float, float], bool]] = {
+COMPARE: dict[ComparisonOperator, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -46,6 +46,7 @@ _COMPARE: dict[ComparisonOperator, Callable[[float, float], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+"""The comparisons of the language."""
 
 
 class Evaluator:
@@ -67,7 +68,7 @@ class Evaluator:
                 values = [self.number(operand) for operand in operands]
                 self.values.update(zip(map(id, operands), values, strict=True))
                 pairs = zip(operators, itertools.pairwise(values), strict=True)
-                return all(_COMPARE[sign](left, right) for sign, (left, right) in pairs)
+                return all(COMPARE[sign](left, right) for sign, (left, right) in pairs)
             case Membership():
                 self.values[id(node)] = found = self._is_member(node)
                 return found is not node.negated

@@ -7,15 +7,12 @@ is refused with its column and what is allowed in its place.
 from __future__ import annotations
 
 import ast
-import difflib
 import itertools
 from typing import get_args
 
-from seatrial.checks import ranges
-from seatrial.checks.functions import FUNCTIONS, FunctionSpec
+from seatrial.checks import calls
+from seatrial.checks.functions import FUNCTIONS
 from seatrial.checks.nodes import (
-    Absolute,
-    Aggregate,
     Arithmetic,
     ArithmeticOperator,
     Check,
@@ -29,10 +26,10 @@ from seatrial.checks.nodes import (
     Not,
     Number,
     Point,
-    Range,
     SeriesRef,
     references,
 )
+from seatrial.checks.ranges import Place
 from seatrial.checks.scan import refusal, scan
 from seatrial.errors import UsageError
 
@@ -50,7 +47,6 @@ _COMPARISONS: dict[type[ast.cmpop], ComparisonOperator] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_ALLOWED_CALLS = ", ".join(sorted([*FUNCTIONS, "abs"]))
 
 
 def parse_check(text: str) -> Check:
@@ -84,20 +80,20 @@ class _Reader:
             case ast.BoolOp(op=op, values=values):
                 parts = tuple(self.condition(value) for value in values)
                 return Logic(
-                    operator="and" if isinstance(op, ast.And) else "or", parts=parts, **self._at(node)
+                    operator="and" if isinstance(op, ast.And) else "or", parts=parts, **self.place(node)
                 )
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return Not(condition=self.condition(operand), **self._at(node))
+                return Not(condition=self.condition(operand), **self.place(node))
             case ast.Compare(ops=[ast.In() | ast.NotIn() as op], left=left, comparators=[right]):
                 return self._membership(node, op, left, right)
             case ast.Compare():
                 return self._comparison(node)
             case ast.Constant():
-                raise self._refusal(
+                raise self.refusal(
                     node, f"{self._source(node)} is constant: a check compares something that was logged"
                 )
             case _:
-                raise self._refusal(
+                raise self.refusal(
                     node,
                     f"'{self._source(node)}' is not a comparison: hold it to a bound with < <= > >= == != or in",
                 )
@@ -106,7 +102,7 @@ class _Reader:
         operators = []
         for op in node.ops:
             if type(op) not in _COMPARISONS:
-                raise self._refusal(
+                raise self.refusal(
                     node, "only < <= > >= == != may be chained; 'in' stands alone, 'is' is not allowed"
                 )
             operators.append(_COMPARISONS[type(op)])
@@ -118,33 +114,33 @@ class _Reader:
                     left.column,
                     f"'{left.text}' against '{right.text}' is constant: nothing logged is read",
                 )
-        return Comparison(operands=operands, operators=tuple(operators), **self._at(node))
+        return Comparison(operands=operands, operators=tuple(operators), **self.place(node))
 
     def _membership(self, node: ast.expr, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Membership:
         if not (isinstance(left, ast.Constant) and isinstance(left.value, str)):
-            raise self._refusal(
+            raise self.refusal(
                 left, 'only a step in quotes may stand before \'in\': "5" in data["train/loss"]'
             )
         series = self.expression(right)
         if not isinstance(series, SeriesRef):
-            raise self._refusal(right, 'after \'in\' stands a series: "5" in data["train/loss"]')
+            raise self.refusal(right, 'after \'in\' stands a series: "5" in data["train/loss"]')
         key = self._key(left)
-        return Membership(key=key, series=series, negated=isinstance(op, ast.NotIn), **self._at(node))
+        return Membership(key=key, series=series, negated=isinstance(op, ast.NotIn), **self.place(node))
 
     def expression(self, node: ast.expr) -> Expression:
         """Read what gives a number or a series."""
         match node:
             case ast.Constant(value=bool() | str() | None):
-                raise self._refusal(
+                raise self.refusal(
                     node, f"{self._source(node)} is not a number; tags stand in data[...], steps after it"
                 )
             case ast.Constant(value=int() | float() as value):
-                return Number(value=float(value), **self._at(node))
+                return Number(value=float(value), **self.place(node))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 inner = self.expression(operand)
                 if isinstance(inner, Number):
-                    return Number(value=-inner.value, **self._at(node))
-                return Negate(operand=inner, **self._at(node))
+                    return Number(value=-inner.value, **self.place(node))
+                return Negate(operand=inner, **self.place(node))
             case ast.BinOp(op=op, left=left, right=right) if type(op) in _ARITHMETIC:
                 return self._arithmetic(
                     node, _ARITHMETIC[type(op)], self.expression(left), self.expression(right)
@@ -152,15 +148,15 @@ class _Reader:
             case ast.Subscript():
                 return self._subscript(node)
             case ast.Call(func=ast.Name(id=name)):
-                return self._call(node, name)
+                return calls.read_call(self, node, name)
             case ast.Name(id=name):
                 raise self._unknown_name(node, name)
             case ast.Compare() | ast.BoolOp():
-                raise self._refusal(
+                raise self.refusal(
                     node, "a comparison cannot stand inside arithmetic, a function or another comparison"
                 )
             case _:
-                raise self._refusal(
+                raise self.refusal(
                     node,
                     f"'{self._source(node)}' is not in the language; allowed are numbers, "
                     'data["TAG"], data["TAG"]["STEP"], run("NAME")["TAG"], + - * /, brackets and functions',
@@ -174,22 +170,22 @@ class _Reader:
         if isinstance(left, Number) and isinstance(right, Number):
             a, b = left.value, right.value
             value = {"+": a + b, "-": a - b, "*": a * b, "/": a / b if b else 0.0}[operator]
-            return Number(value=value, **self._at(node))
-        return Arithmetic(operator=operator, left=left, right=right, **self._at(node))
+            return Number(value=value, **self.place(node))
+        return Arithmetic(operator=operator, left=left, right=right, **self.place(node))
 
     def _subscript(self, node: ast.Subscript) -> Expression:
         match node.value:
             case ast.Name(id="data"):
-                return SeriesRef(tag=self._tag(node.slice), **self._at(node))
+                return SeriesRef(tag=self._tag(node.slice), **self.place(node))
             case ast.Call(func=ast.Name(id="run")) as call:
-                return SeriesRef(tag=self._tag(node.slice), run=self._run_name(call), **self._at(node))
+                return SeriesRef(tag=self._tag(node.slice), run=self._run_name(call), **self.place(node))
             case ast.Subscript() as inner:
                 series = self._subscript(inner)
                 if isinstance(series, SeriesRef):
-                    return Point(series=series, key=self._key(node.slice), **self._at(node))
+                    return Point(series=series, key=self._key(node.slice), **self.place(node))
             case ast.Name(id=name):
                 raise self._unknown_name(node.value, name)
-        raise self._refusal(
+        raise self.refusal(
             node, 'only data["TAG"], run("NAME")["TAG"] and a ["STEP"] after them may have brackets'
         )
 
@@ -198,102 +194,31 @@ class _Reader:
             name = call.args[0]
             if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.strip():
                 return name.value
-        raise self._refusal(call, 'run takes one name in quotes: run("baseline")["train/loss"]')
+        raise self.refusal(call, 'run takes one name in quotes: run("baseline")["train/loss"]')
 
     def _tag(self, node: ast.expr) -> str:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.strip():
             return node.value
-        raise self._refusal(node, 'a tag stands in quotes: data["train/loss"]')
+        raise self.refusal(node, 'a tag stands in quotes: data["train/loss"]')
 
     def _key(self, node: ast.expr) -> str:
         if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.strip()):
-            raise self._refusal(node, f'a step stands in quotes: ["{self._source(node).strip("-")}"]')
+            raise self.refusal(node, f'a step stands in quotes: ["{self._source(node).strip("-")}"]')
         if "$" in node.value:
-            raise self._refusal(
-                node, f"'{node.value}' is a shell variable that was not replaced by its value"
-            )
+            raise self.refusal(node, f"'{node.value}' is a shell variable that was not replaced by its value")
         return node.value
-
-    def _call(self, node: ast.Call, name: str) -> Expression:
-        if name == "run":
-            raise self._refusal(node, 'run("NAME") is followed by a tag: run("baseline")["train/loss"]')
-        if name == "abs":
-            if len(node.args) != 1 or node.keywords:
-                raise self._refusal(node, "abs takes one number or series")
-            return Absolute(operand=self.expression(node.args[0]), **self._at(node))
-        if name in ranges.NAMES and name not in FUNCTIONS:
-            raise self._refusal(
-                node, f'{name}(...) is a range: it stands inside a function, mean(data["TAG"], steps(1, 5))'
-            )
-        if name not in FUNCTIONS:
-            near = difflib.get_close_matches(name, [*FUNCTIONS, "abs"], n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise self._refusal(
-                node, f"'{name}' is not a function of the language{meant} Allowed: {_ALLOWED_CALLS}"
-            )
-        return self._aggregate(node, FUNCTIONS[name])
-
-    def _aggregate(self, node: ast.Call, spec: FunctionSpec) -> Aggregate:
-        positional = list(node.args)
-        if not positional or any(isinstance(item, ast.Starred) for item in positional):
-            raise self._refusal(node, f'{spec.name} takes a series: {spec.name}(data["TAG"])')
-        series = self.expression(positional.pop(0))
-        if not may_be_series(series):
-            raise refusal(
-                self.text, series.column, f"'{series.text}' is a number; {spec.name} takes a series"
-            )
-        argument = self._argument(node, spec, positional)
-        chosen, share = self._range(node, spec, positional)
-        return Aggregate(
-            function=spec.name,
-            series=series,
-            argument=argument,
-            range=chosen,
-            ignore_top_p=share,
-            **self._at(node),
-        )
-
-    def _argument(self, node: ast.Call, spec: FunctionSpec, positional: list[ast.expr]) -> Expression | None:
-        if spec.argument is None:
-            return None
-        if not positional or ranges.is_range(positional[0]):
-            raise self._refusal(node, f'{spec.name} takes a {spec.argument}: {spec.name}(data["TAG"], 0.9)')
-        argument = self.expression(positional.pop(0))
-        if spec.argument == "q" and not (isinstance(argument, Number) and 0 <= argument.value <= 1):
-            raise refusal(self.text, argument.column, f"q is a number from 0 to 1, not {argument.text}")
-        if may_be_series(argument) and not isinstance(argument, SeriesRef):
-            raise refusal(self.text, argument.column, f"the {spec.argument} is one number, not a series")
-        return argument
-
-    def _range(
-        self, node: ast.Call, spec: FunctionSpec, positional: list[ast.expr]
-    ) -> tuple[Range | None, float]:
-        share = 0.0
-        for keyword in node.keywords:
-            value = self.expression(keyword.value)
-            if keyword.arg != "ignore_top_p" or spec.name != "mean":
-                raise refusal(
-                    self.text,
-                    value.column,
-                    f"{spec.name} takes no option '{keyword.arg}'; mean takes ignore_top_p",
-                )
-            if not (isinstance(value, Number) and 0 <= value.value <= 1):
-                raise refusal(self.text, value.column, "ignore_top_p is a number from 0 to 1")
-            share = value.value
-        if spec.whole_series and positional:
-            raise self._refusal(positional[0], f"{spec.name} takes the whole series; count takes a range")
-        return ranges.read_range(self.text, spec, positional, self._at), share
 
     def _unknown_name(self, node: ast.expr, name: str) -> UsageError:
         if name == "data":
-            return self._refusal(node, 'data is followed by a tag: data["train/loss"]')
+            return self.refusal(node, 'data is followed by a tag: data["train/loss"]')
         if name in FUNCTIONS or name == "abs":
-            return self._refusal(node, f'{name} is a function: {name}(data["TAG"])')
-        return self._refusal(
+            return self.refusal(node, f'{name} is a function: {name}(data["TAG"])')
+        return self.refusal(
             node, f"'{name}' is not known; the only names are data, run(\"NAME\") and the functions"
         )
 
-    def _at(self, node: ast.expr) -> ranges.Place:
+    def place(self, node: ast.expr) -> Place:
+        """Return where a node was written."""
         return {"column": self._column(node), "text": self._source(node)}
 
     def _column(self, node: ast.expr) -> int:
@@ -303,21 +228,9 @@ class _Reader:
         end = node.end_col_offset if node.end_col_offset is not None else len(self.bytes)
         return self.bytes[node.col_offset : end].decode()
 
-    def _refusal(self, node: ast.expr, message: str) -> UsageError:
+    def refusal(self, node: ast.expr, message: str) -> UsageError:
+        """Return the usage error of a node."""
         return refusal(self.text, self._column(node), message)
-
-
-def may_be_series(node: Expression) -> bool:
-    """Say whether an expression can give a series (a bare `data["TAG"]` may hold a number instead)."""
-    match node:
-        case SeriesRef():
-            return True
-        case Absolute(operand=operand) | Negate(operand=operand):
-            return may_be_series(operand)
-        case Arithmetic(left=left, right=right):
-            return may_be_series(left) or may_be_series(right)
-        case _:
-            return False
 
 
 assert set(_ARITHMETIC.values()) == set(get_args(ArithmeticOperator))

@@ -215,3 +215,16 @@ def walk(node: Expression | Condition) -> Iterator[Expression | Condition]:
 def references(node: Expression | Condition) -> Iterator[SeriesRef]:
     """Yield every reference to a series below a node."""
     return (item for item in walk(node) if isinstance(item, SeriesRef))
+
+
+def may_be_series(node: Expression) -> bool:
+    """Say whether an expression can give a series (a bare `data["TAG"]` may hold a number instead)."""
+    match node:
+        case SeriesRef():
+            return True
+        case Absolute(operand=operand) | Negate(operand=operand):
+            return may_be_series(operand)
+        case Arithmetic(left=left, right=right):
+            return may_be_series(left) or may_be_series(right)
+        case _:
+            return False

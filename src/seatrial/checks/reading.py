@@ -125,17 +125,12 @@ class Evidence:
         raise UnansweredError(_missing(reference, log))
 
     def read_point(self, reference: SeriesRef, key: str) -> float:
-        """Return the value at one step (the last one written there), or of a named key.
+        """Return the value at one step; where it was logged more than once, the last one written.
 
         Raises:
-            UnansweredError: the tag or the step is missing, or the value is not finite.
+            UnansweredError: the tag or the step is missing, or a value there is not finite.
         """
-        nested = f"{reference.tag}/{key}"
         step = as_step(key)
-        if step is None and nested in self.logs[reference.run].scalars:
-            return self._scalar(
-                f'{reference.label}["{key}"]', nested, self.logs[reference.run].scalars[nested]
-            )
         points = self.read(reference)
         if isinstance(points, float):
             raise UnansweredError(
@@ -263,11 +258,13 @@ def _missing(reference: SeriesRef, log: RunLog) -> str:
     if not names:
         return f'"{reference.tag}" is missing: {owner} holds no scalars at all'
     near = nearest(reference.tag, names)
-    return f'"{reference.tag}" is not in {owner}; ' + (
-        f"nearest of {len(names)} tags: {', '.join(near)}"
-        if near
-        else f"none of its {len(names)} tags is near it"
-    )
+    if len(names) <= NUM_TAGS_LISTED:
+        hint = f"it holds {', '.join(names)}"
+    elif near:
+        hint = f"nearest of its {len(names)} tags: {', '.join(near)}"
+    else:
+        hint = f"none of its {len(names)} tags is near it; seatrial tags LOGS lists them"
+    return f'"{reference.tag}" is not in {owner}; {hint}'
 
 
 def nearest(tag: str, names: Collection[str], count: int = 3) -> list[str]:

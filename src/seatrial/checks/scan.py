@@ -36,6 +36,22 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
+_NOT_HERE = {
+    ".": 'there are no attributes; series are data["TAG"], points data["TAG"]["STEP"]',
+    "%": "allowed are + - * /",
+    "^": "allowed are + - * /",
+    "&": "join comparisons with 'and'",
+    "|": "join comparisons with 'or'",
+    "!": "write != or 'not'",
+    ";": "one check, one comparison; give several checks",
+    "{": "there are no sets, mappings or comprehensions",
+    "}": "there are no sets, mappings or comprehensions",
+    ":": "there are no slices or lambdas; ranges are steps(first, last), last(count), after(step)",
+    "#": "there are no comments",
+    "\n": "a check is one line",
+}
+"""Signs of Python that are not in the language, and what is."""
+
 
 def refusal(text: str, column: int, message: str) -> UsageError:
     """Return the usage error of a check: what is wrong, in which column, and the place with a caret."""
@@ -124,6 +140,8 @@ def _bad_character(text: str, position: int) -> UsageError:
     character = text[position]
     if character in "\"'":
         return refusal(text, position + 1, "a string is not closed")
+    if character in _NOT_HERE:
+        return refusal(text, position + 1, f"'{character}' is not in the language: {_NOT_HERE[character]}")
     name = unicodedata.name(character, f"U+{ord(character):04X}")
     shown = f"'{character}'" if character.isprintable() else "a control character"
     hint = "; it is not the ASCII letter or sign that it looks like" if ord(character) > 127 else ""

@@ -1,0 +1,53 @@
+"""Values that a metric can take by construction, whatever the run does.
+
+A bound outside such a range holds on a broken run too. Names are those of NeMo RL, which refrl shares; the
+formulas are theirs (`nemo_rl/algorithms/loss`, the trainers' logging).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from seatrial.checks.intervals import NOT_NEGATIVE, Interval
+
+DEFAULT_RATIO_CLIP = 0.2
+"""`loss_fn.ratio_clip_min` and `ratio_clip_max` where a recipe does not set them."""
+
+
+def clip_ranges(ratio_clip_min: float, ratio_clip_max: float) -> dict[str, Interval]:
+    """Return the ranges of the clamped probability ratios, which the clip sets.
+
+    Args:
+        ratio_clip_min: the ratio is clamped to at least 1 - ratio_clip_min.
+        ratio_clip_max: and to at most 1 + ratio_clip_max.
+    """
+    clamped = Interval(1 - ratio_clip_min, 1 + ratio_clip_max)
+    return {f"*/probs_ratio_clamped{suffix}": clamped for suffix in ("", "_min", "_max")}
+
+
+KNOWN_RANGES: Mapping[str, Interval] = MappingProxyType(
+    {
+        **clip_ranges(DEFAULT_RATIO_CLIP, DEFAULT_RATIO_CLIP),
+        "*/token_mult_prob_error": NOT_NEGATIVE,
+        "*/gen_kl_error": NOT_NEGATIVE,
+        "*/policy_kl_error": NOT_NEGATIVE,
+        "*/js_divergence_error": NOT_NEGATIVE,
+        "*/sampling_importance_ratio": NOT_NEGATIVE,
+        "*/is_oob_ratio": Interval(0.0, 1.0),
+        "*/grad_norm": NOT_NEGATIVE,
+        "*/lr": NOT_NEGATIVE,
+        "*/global_valid_toks": NOT_NEGATIVE,
+        "*/global_valid_seqs": NOT_NEGATIVE,
+        "*/mean_prompt_length": NOT_NEGATIVE,
+        "*/truncation_rate": Interval(0.0, 1.0),
+        "*/natural_termination_rate": Interval(0.0, 1.0),
+        "timing/*": NOT_NEGATIVE,
+        "ray/*": NOT_NEGATIVE,
+    }
+)
+"""Ranges by tag or pattern. Those of the clamped ratios assume the default clip; `clip_ranges` gives others.
+
+`gen_kl_error` and its kin are the k3 estimate, exp(r) - 1 - r, which is never negative. Sentinels (the extrema
+are -1.0 when no ratio was finite) lie outside: a log that holds one is judged as if no range were known.
+"""
