@@ -5,6 +5,7 @@ Ids 0-255 are the bytes; `<|pad|>`, `<|bos|>` and `<|eos|>` are three distinct t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -49,22 +50,23 @@ def make_byte_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
-    """Return the ids of a prompt, with what the tokenizer puts around a text (such as a first token).
+def encode_prompts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the ids of prompts, with what the tokenizer puts around a text (such as a first token).
 
     Text that spells a special token stays text: a prompt cannot end itself.
     """
-    return tuple(tokenizer(text, split_special_tokens=True)["input_ids"])
+    return [tuple(ids) for ids in tokenizer(list(texts), split_special_tokens=True)["input_ids"]]
 
 
-def encode_answer(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
-    """Return the ids of a text that follows a prompt, without special tokens."""
-    return tuple(tokenizer(text, split_special_tokens=True, add_special_tokens=False)["input_ids"])
+def encode_answers(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the ids of texts that follow a prompt, without special tokens."""
+    encoded = tokenizer(list(texts), split_special_tokens=True, add_special_tokens=False)
+    return [tuple(ids) for ids in encoded["input_ids"]]
 
 
-def decode_completion(tokenizer: PreTrainedTokenizerBase, ids: tuple[int, ...]) -> str:
-    """Return the text of a completion without its special tokens."""
-    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+def decode_completions(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Sequence[int]]) -> list[str]:
+    """Return the texts of completions without their special tokens."""
+    return tokenizer.batch_decode([list(ids) for ids in completions], skip_special_tokens=True)
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:

@@ -1,1 +1,1 @@
-"""The policy that is trained."""
+"""The model that is trained: scoring, optimizer steps, the frozen reference, export."""

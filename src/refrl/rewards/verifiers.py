@@ -28,6 +28,17 @@ def character_match(completion: str, answer: str) -> float:
     return hits / longest if longest else 1.0
 
 
+def byte_closeness(completion: str, answer: str) -> float:
+    """Return how near each byte is to the answer's, 1 - |difference| / 255, averaged over the longer of the two.
+
+    Even the noise of an untrained model differs in it: there is a gradient from the first step.
+    """
+    left, right = completion.strip().encode(), answer.encode()
+    nearness = sum(1 - abs(one - other) / 255 for one, other in zip(left, right, strict=False))
+    longest = max(len(left), len(right))
+    return nearness / longest if longest else 1.0
+
+
 def integer_match(completion: str, answer: str) -> float:
     """Return 1 where the completion is the answer's integer, however it is written (`07` is 7).
 
@@ -52,6 +63,7 @@ def _as_int(text: str) -> int | None:
 VERIFIERS: dict[str, Verifier] = {
     "exact_match": exact_match,
     "character_match": character_match,
+    "byte_closeness": byte_closeness,
     "integer_match": integer_match,
 }
 """Every verifier by the name that `data.verifier` takes."""

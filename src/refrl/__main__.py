@@ -1,0 +1,5 @@
+"""`python -m refrl`."""
+
+from refrl.cli import main
+
+raise SystemExit(main())

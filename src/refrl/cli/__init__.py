@@ -1,0 +1,76 @@
+"""The command line: `refrl grpo|sft --config FILE key=value ...` and `refrl make-model --output DIR`.
+
+Exit codes: 0 success, 1 training cannot go on, 2 wrong usage, 130 interrupted, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from refrl.config_loading import ConfigError
+
+COMMANDS = {
+    "grpo": ("refrl.cli.grpo", "train with group-relative policy optimization"),
+    "sft": ("refrl.cli.sft", "fine-tune on the answers"),
+    "make-model": ("refrl.cli.make_model", "make a tiny byte-level model as a Hugging Face directory"),
+}
+"""Every command: its module, imported when it is called, and its help."""
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; like KeyboardInterrupt, it passes every handler of errors and closes what is open."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser(words).parse_args(words)
+    # A shell starts background jobs with SIGINT ignored; a run is to be stoppable wherever it was started.
+    previous = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate),
+    }
+    try:
+        importlib.import_module(COMMANDS[arguments.command][0]).run(arguments)
+    except ConfigError as error:
+        return _fail(arguments.command, error, EXIT_USAGE)
+    except (OSError, ArithmeticError) as error:  # TrainingError and logits that are not finite among them
+        return _fail(arguments.command, error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _fail(arguments.command, "interrupted", EXIT_INTERRUPTED)
+    except Terminated:
+        return _fail(arguments.command, "terminated", EXIT_TERMINATED)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="refrl", description="A compact, real GRPO and SFT stack.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    called = next((word for word in words if not word.startswith("-")), None)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name == called:
+            importlib.import_module(module).add_arguments(command)
+    return parser
+
+
+def _fail(command: str, reason: object, code: int) -> int:
+    print(f"refrl {command}: {' '.join(str(reason).split())}", file=sys.stderr)
+    return code
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

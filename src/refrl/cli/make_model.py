@@ -1,0 +1,38 @@
+"""`refrl make-model`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare where the model goes and its shape; what is left out is the default of `TinyModelSpec`."""
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty directory")
+    parser.add_argument("--family", choices=["qwen3", "llama"], default=argparse.SUPPRESS)
+    for name, text in {
+        "hidden-size": "width of the model",
+        "num-layers": "transformer layers",
+        "num-heads": "query heads",
+        "num-kv-heads": "key and value heads",
+        "head-dim": "width of a head, at least 32",
+        "intermediate-size": "width of the feed-forward layers",
+        "max-positions": "longest sequence",
+        "seed": "of the random weights",
+    }.items():
+        parser.add_argument(f"--{name}", type=int, metavar="N", default=argparse.SUPPRESS, help=text)
+    parser.add_argument(
+        "--tie-word-embeddings",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="share the input embedding with the output layer",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Make the model and say where it is."""
+    from refrl.models import TinyModelSpec, make_model
+
+    shape = {key: value for key, value in vars(arguments).items() if key not in ("command", "output")}
+    make_model(TinyModelSpec(**shape), arguments.output)
+    print(f"made {arguments.output}")

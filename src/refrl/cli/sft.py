@@ -1,0 +1,21 @@
+"""`refrl sft`."""
+
+from __future__ import annotations
+
+import argparse
+
+from refrl.cli.arguments import add_config_arguments
+from refrl.config import SFTRunConfig, load_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the configuration file and its overrides."""
+    add_config_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train; the configuration is validated before torch is imported."""
+    config = load_config(SFTRunConfig, arguments.config, arguments.overrides)
+    from refrl.algorithms.sft import run_sft
+
+    run_sft(config)

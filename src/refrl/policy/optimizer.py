@@ -1,0 +1,118 @@
+"""AdamW on float32 weights, the learning-rate schedule, and gradient clipping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from refrl.config import OptimizerConfig, PolicyConfig, SchedulerConfig
+
+
+def learning_rate_factor(update: int, config: SchedulerConfig, num_updates: int) -> float:
+    """Return what the learning rate is multiplied by at an update (counted from 0).
+
+    Warm-up rises linearly and reaches 1 at update `warmup_steps - 1`; the first update never has rate 0.
+    Decay falls from 1 to `min_lr_ratio`, which it would reach at update `num_updates`.
+    """
+    if update < config.warmup_steps:
+        return (update + 1) / config.warmup_steps
+    if config.name == "constant":
+        return 1.0
+    progress = min(1.0, (update - config.warmup_steps) / max(1, num_updates - config.warmup_steps))
+    falling = 1 - progress if config.name == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return config.min_lr_ratio + (1 - config.min_lr_ratio) * falling
+
+
+class MasterWeights:
+    """Float32 copies of the trainable weights, and float32 sums of their gradients.
+
+    In bfloat16 a small update is lost in rounding, and so is a small micro-batch gradient added to a large sum.
+    A model whose weights are float32 is its own master.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Copy the trainable weights that are not float32."""
+        self._live = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.weights: Sequence[Tensor] = [
+            parameter if parameter.dtype == torch.float32 else parameter.detach().float().requires_grad_()
+            for parameter in self._live
+        ]
+
+    def add_gradients(self) -> None:
+        """Move the gradients of a micro-batch from the model to the sums."""
+        for live, master in zip(self._live, self.weights, strict=True):
+            if live is master or live.grad is None:
+                continue
+            gradient = live.grad.float()
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            live.grad = None
+
+    def publish(self) -> None:
+        """Round the weights into the model."""
+        with torch.no_grad():
+            for live, master in zip(self._live, self.weights, strict=True):
+                if live is not master:
+                    live.copy_(master)
+
+
+class ClippedAdamW:
+    """AdamW with a schedule; a gradient norm that is not finite is reported and changes nothing."""
+
+    def __init__(self, model: nn.Module, config: PolicyConfig, num_updates: int) -> None:
+        """Optimize the trainable weights of a model.
+
+        Args:
+            model: its weights are updated in place.
+            config: optimizer, schedule and clipping.
+            num_updates: length of the schedule.
+        """
+        self._master = MasterWeights(model)
+        self._config = config
+        self._num_updates = num_updates
+        self._num_done = 0
+        self._optimizer = _make_adamw(self._master.weights, config.optimizer)
+
+    def add_gradients(self) -> None:
+        """Take in the gradients of a micro-batch."""
+        self._master.add_gradients()
+
+    def step(self) -> tuple[float, float]:
+        """Clip, update, clear the gradients.
+
+        Returns:
+            (gradient norm before clipping, learning rate). Where the norm is not finite no weight is changed.
+        """
+        factor = learning_rate_factor(self._num_done, self._config.scheduler, self._num_updates)
+        learning_rate = self._config.optimizer.lr * factor
+        limit = self._config.max_grad_norm
+        norm = float(nn.utils.clip_grad_norm_(self._master.weights, math.inf if limit is None else limit))
+        if math.isfinite(norm):
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+            self._optimizer.step()
+            self._master.publish()
+            self._num_done += 1
+        self.clear_gradients()
+        return norm, learning_rate
+
+    def clear_gradients(self) -> None:
+        """Free the gradients."""
+        self._optimizer.zero_grad(set_to_none=True)
+
+
+def _make_adamw(weights: Sequence[Tensor], config: OptimizerConfig) -> torch.optim.AdamW:
+    """Decay matrices only: norms and biases keep their size."""
+    groups = [
+        {"params": [weight for weight in weights if weight.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [weight for weight in weights if weight.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        fused=True,
+    )

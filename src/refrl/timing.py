@@ -1,0 +1,29 @@
+"""Seconds per phase of a step, under NeMo RL's names (`timing/train/<phase>`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Timer:
+    """Adds up seconds by phase until they are taken."""
+
+    def __init__(self) -> None:
+        """Start with no phase."""
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        """Add the seconds that the block takes to a phase; a block that raises is counted too."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds of every phase since the last take, and start anew."""
+        taken, self._seconds = self._seconds, {}
+        return taken

@@ -1,0 +1,46 @@
+"""Accuracy on the held-out prompts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from refrl.config import GRPOConfig, SFTConfig
+from refrl.session import Session
+from refrl.streams import random_stream
+
+
+def is_validation_step(loop: GRPOConfig | SFTConfig, step: int) -> bool:
+    """Return whether the loop validates after a step; step 0 is before the first."""
+    if step == 0:
+        return loop.val_at_start
+    periodic = loop.val_period > 0 and step % loop.val_period == 0
+    return periodic or (step == loop.max_num_steps and loop.val_at_end)
+
+
+def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> None:
+    """Sample one completion per held-out prompt, log and print `validation/accuracy`.
+
+    `accuracy` is the share of completions with the full reward, `reward` their mean reward. Every validation of a
+    run draws from the same random numbers, so that two of them differ by the policy and not by luck.
+    """
+    params = replace(session.sampling, greedy=loop.val_greedy)
+    stream = random_stream(loop.seed, "validation", 0)
+    with session.timer.time("total_validation_time"):
+        completions = session.worker.sample(session.validation, params, stream)
+        rollouts = session.worker.reward(session.validation, completions, session.verifier)
+    rewards = rollouts.scores.rewards
+    accuracy = sum(reward == 1.0 for reward in rewards) / len(rewards)
+    figures = rollouts.metrics()
+    session.logger.log(
+        {
+            "accuracy": accuracy,
+            "reward": figures["reward"],
+            "avg_length": figures["mean_gen_tokens_per_sample"],
+            "truncation_rate": figures["truncation_rate"],
+            "num_verifier_errors": figures["num_verifier_errors"],
+        },
+        step,
+        "validation",
+    )
+    session.logger.log(session.timer.take(), step, "timing/validation")
+    print(f"step {step}  validation accuracy {accuracy:.3f} ({len(rewards)} held-out prompts)", flush=True)
