@@ -55,6 +55,9 @@ def answer_of(condition: Condition, values: Mapping[int, float | bool], good: bo
     outcome = Outcome.PASS if good else Outcome.FAIL
     if len(parts) == 1 and not isinstance(condition, Not):
         part = parts[0]
+        if isinstance(condition, Membership):
+            reason = f"{part.subject} is {part.value}; it should be {part.bound}"
+            return Answer(outcome=outcome, reason=reason, value=part.value, bound=part.bound)
         verb = "which is" if good else "not"
         reason = f"{part.subject} is {_shown(part.value, part.bound)}, {verb} {part.bound}"
         return Answer(outcome=outcome, reason=reason, value=part.value, bound=part.bound)
