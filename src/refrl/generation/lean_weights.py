@@ -5,6 +5,7 @@ Shapes: V vocabulary, D width of the model, N heads of queries and keys together
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,18 +34,25 @@ class Projection:
         return torch.cat([functional.linear(inputs, weight, bias) for weight, bias in pairs], dim=-1)
 
 
-@dataclass(frozen=True)
 class Norm:
-    """Root-mean-square norm over the last dimension (arXiv 1910.07467), rounded as the Hugging Face models do."""
+    """Root-mean-square norm over the last dimension (arXiv 1910.07467), as the Hugging Face models round it."""
 
-    weight: torch.Tensor
-    """Broadcasts against the input."""
-    eps: float
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        """Prepare the norm; the weight broadcasts against the input."""
+        width = weight.shape[-1]
+        self._weight = weight
+        self._eps = eps
+        # x / sqrt(mean(x^2) + eps) = x * sqrt(width) / hypot(|x|, sqrt(width * eps)): fewer passes over x.
+        self._root_weight = weight * math.sqrt(width)
+        self._floor = torch.tensor(math.sqrt(width * eps), device=weight.device)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Normalise in float32, round to the type of the input, then scale."""
-        normalised = functional.rms_norm(inputs.float(), inputs.shape[-1:], eps=self.eps)
-        return normalised.to(inputs.dtype) * self.weight
+        if inputs.dtype == torch.float32:
+            length = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
+            return inputs / torch.hypot(length, self._floor) * self._root_weight
+        normalised = functional.rms_norm(inputs.float(), inputs.shape[-1:], eps=self._eps)
+        return normalised.to(inputs.dtype) * self._weight
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ def row_uniforms(num_rows: int, num_tokens: int, generator: torch.Generator) -> 
     return uniforms_BT
 
 
-def sampling_logprobs(logits_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Return the log-probabilities sampled from: temperature, then top-k, then top-p, then normalised.
+def filtered_logits(logits_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """Return the logits of the distribution sampled from: temperature, then top-k, then top-p.
 
     Returns:
-        logprobs_BV in float32; -inf for a token that was filtered out.
+        logits_BV in float32; -inf for a token that is filtered out.
     """
     logits_BV = logits_BV.float()
     if params.temperature != 1.0:
@@ -40,31 +40,32 @@ def sampling_logprobs(logits_BV: torch.Tensor, params: SamplingParams) -> torch.
         logits_BV = _keep_top_k(logits_BV, params.top_k)
     if params.top_p < 1.0:
         logits_BV = _keep_top_p(logits_BV, params.top_p)
-    return torch.log_softmax(logits_BV, dim=-1)
+    return logits_BV
 
 
-def sample_ids(logprobs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
-    """Invert the cumulative distribution at one uniform number per row.
+def invert_cdf(probs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
+    """Find the token of each row at which the cumulative probability passes the row's uniform number.
 
     The sum runs in float64, so that rare tokens of a large vocabulary keep their probability. A token of
-    probability zero is never taken. Rows with NaN give an arbitrary valid id: their log-probability shows it.
+    probability zero is never taken. A row of NaN gives an arbitrary valid id: its log-probability shows it.
 
     Returns:
         ids_B, long.
     """
-    cumulative_BV = logprobs_BV.exp().cumsum(dim=-1, dtype=torch.float64)
+    cumulative_BV = probs_BV.cumsum(dim=-1, dtype=torch.float64)
     targets_B1 = uniforms_B.unsqueeze(-1) * cumulative_BV[:, -1:]
     ids_B = torch.searchsorted(cumulative_BV, targets_B1, right=True).squeeze(-1)
-    return ids_B.clamp_(max=logprobs_BV.shape[-1] - 1)
+    return ids_B.clamp_(max=probs_BV.shape[-1] - 1)
 
 
 def draw(
     logits_BV: torch.Tensor, uniforms_B: torch.Tensor, params: SamplingParams
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take one token per row: (ids_B, logprobs_B of the ids under the distribution sampled from)."""
-    logprobs_BV = sampling_logprobs(logits_BV, params)
-    ids_B = logprobs_BV.argmax(dim=-1) if params.greedy else sample_ids(logprobs_BV, uniforms_B)
-    return ids_B, logprobs_BV.gather(-1, ids_B.unsqueeze(-1)).squeeze(-1)
+    """Take one token per row: (ids_B, logprobs_B of these ids in float32 under the distribution sampled from)."""
+    logits_BV = filtered_logits(logits_BV, params)
+    probs_BV = torch.softmax(logits_BV, dim=-1)
+    ids_B = logits_BV.argmax(dim=-1) if params.greedy else invert_cdf(probs_BV, uniforms_B)
+    return ids_B, probs_BV.gather(-1, ids_B.unsqueeze(-1)).squeeze(-1).log_()
 
 
 def _keep_top_k(logits_BV: torch.Tensor, top_k: int) -> torch.Tensor:
