@@ -223,7 +223,8 @@ class LoggerConfig(_Section):
     log_dir: str
     tensorboard_enabled: bool = True
     log_train_data: bool = True
-    """Write each step's rows to `train_data_step<N>.jsonl`."""
+    """Write the rows of each step to `train_data_step<N>.jsonl`, and those of a validation to
+    `validation_data_step<N>.jsonl`."""
 
 
 class CheckpointingConfig(_Section):

@@ -58,11 +58,11 @@ class RunLogger:
         if self._events and metrics:
             self._events.write({f"{prefix}/{name}": value for name, value in metrics.items()}, step)
 
-    def log_train_data(self, rows: Iterable[Mapping[str, Any]], step: int) -> None:
-        """Write the rows of a step, one JSON object per line."""
+    def log_rows(self, rows: Iterable[Mapping[str, Any]], name: str, step: int) -> None:
+        """Write rows of a step to `<name>_step<N>.jsonl`, one JSON object per line (ASCII: no odd line ends)."""
         if self._log_train_data:
-            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-            write_atomically(self.directory / f"train_data_step{step}.jsonl", "".join(lines))
+            lines = [json.dumps(row) + "\n" for row in rows]
+            write_atomically(self.directory / f"{name}_step{step}.jsonl", "".join(lines))
 
     def log_run_info(self, config: BaseModel, seed: int, device: str) -> None:
         """Write `run_info.json`: the configuration and what code on what machine reads it."""

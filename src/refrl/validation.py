@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from refrl.config import GRPOConfig, SFTConfig
+from refrl.rollout.sync import Rollouts
 from refrl.session import Session
 from refrl.streams import random_stream
 
@@ -43,4 +46,24 @@ def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> None:
         "validation",
     )
     session.logger.log(session.timer.take(), step, "timing/validation")
+    session.logger.log_rows(validation_rows(rollouts, step), "validation_data", step)
     print(f"step {step}  validation accuracy {accuracy:.3f} ({len(rewards)} held-out prompts)", flush=True)
+
+
+def validation_rows(rollouts: Rollouts, step: int) -> Iterator[dict[str, Any]]:
+    """Yield one row of evidence per held-out prompt."""
+    rows = zip(rollouts.examples, rollouts.completions, rollouts.texts, rollouts.scores.rewards, strict=True)
+    for index, (example, completion, text, reward) in enumerate(rows):
+        yield {
+            "step": step,
+            "index": index,
+            "prompt_id": example.prompt_id,
+            "prompt": example.prompt,
+            "completion": text,
+            "answer": example.answer,
+            "task": example.task,
+            "token_ids": [*completion.prompt_ids, *completion.ids],
+            "prompt_length": len(completion.prompt_ids),
+            "reward": reward,
+            "finish_reason": completion.finish_reason,
+        }

@@ -165,7 +165,7 @@ def log_step(
         num_generated=figures["mean_gen_tokens_per_sample"] * batch.num_rows,
     )
     session.logger.log(rates, step, "performance")
-    session.logger.log_train_data(train_rows(rollouts, batch, step), step)
+    session.logger.log_rows(train_rows(rollouts, batch, step), "train_data", step)
     if rollouts.scores.first_error:
         print(f"step {step}  {rollouts.scores.num_errors} verifier errors: {rollouts.scores.first_error}")
     shown = {**metrics, "seconds": seconds["total_step_time"]}
@@ -177,7 +177,7 @@ def train_rows(rollouts: Rollouts, batch: Batch, step: int) -> Iterator[dict[str
     if batch.advantages_B is None or batch.old_logprobs_BT is None:
         raise ValueError("train_rows needs a batch that was trained on")
     columns = (
-        batch.completion_ids_BT.tolist(),
+        batch.input_ids_BS.tolist(),
         batch.completion_lens_B.tolist(),
         batch.prompt_lens_B.tolist(),
         batch.sampling_logprobs_BT.tolist(),
@@ -198,7 +198,7 @@ def train_rows(rollouts: Rollouts, batch: Batch, step: int) -> Iterator[dict[str
             "completion": text,
             "answer": example.answer,
             "task": example.task,
-            "token_ids": ids[:length],
+            "token_ids": ids[: prompt_length + length],
             "prompt_length": prompt_length,
             "generation_logprobs": sampling_logprobs[:length],
             "prev_logprobs": old_logprobs[:length],
