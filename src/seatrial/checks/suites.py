@@ -1,0 +1,197 @@
+"""Suites: checks kept in a YAML file, each with why it is there and where its threshold came from.
+
+name: grpo-math-1b
+level: 0
+allow_nonfinite: [train/reward/stddev]
+checks:
+  - expression: max(data["train/token_mult_prob_error"]) < 1.05
+    why: sampler and trainer give the same token the same probability
+    source: hand-set
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from seatrial.checks.evaluate import HAND_SET, evaluate_check
+from seatrial.checks.grammar import parse_check
+from seatrial.checks.intervals import Interval
+from seatrial.checks.known_ranges import KNOWN_RANGES
+from seatrial.checks.nodes import Check
+from seatrial.errors import UsageError
+from seatrial.evidence.runlog import RunLog
+from seatrial.verdict import Outcome, Verdict
+
+MAX_BYTES = 1_000_000
+"""Size of a suite file."""
+NUM_ERRORS_TOLD = 5
+"""Errors of a file that one message lists."""
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class SuiteCheck(_Part):
+    """One check of a suite."""
+
+    expression: Text
+    """In the check language."""
+    why: Text
+    """What a failure would mean."""
+    source: Text = HAND_SET
+    """Where the threshold came from: `hand-set`, `learned from 8 repeats`, a path, a link."""
+    severity: Literal["error", "warning"] = "error"
+    """A `warning` that does not hold is shown and ends Skipped: it fails nothing and passes nothing."""
+    allow_nonfinite: tuple[Text, ...] = Field(default=(), strict=False)
+    """Tags whose NaN, infinite and null points are legitimate in this check."""
+
+    def read(self) -> Check:
+        """Return the check, read.
+
+        Raises:
+            UsageError: the expression is not in the language.
+        """
+        return parse_check(self.expression)
+
+
+class Suite(_Part):
+    """A named set of checks."""
+
+    name: Text
+    level: int | None = Field(default=None, ge=0, le=6)
+    """Coverage level that the suite serves."""
+    description: str = ""
+    allow_nonfinite: tuple[Text, ...] = Field(default=(), strict=False)
+    """Tags whose NaN, infinite and null points are legitimate in every check."""
+    ranges: dict[str, tuple[float, float]] = Field(default_factory=dict, strict=False)
+    """Tag or pattern -> smallest and largest value it can take by construction, beside those that are known."""
+    checks: tuple[SuiteCheck, ...] = Field(min_length=1, strict=False)
+
+
+def load_suite(path: Path) -> Suite:
+    """Read a suite and each of its expressions.
+
+    Raises:
+        UsageError: the file cannot be read, is not a suite, or holds an expression that is not in the language.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"suite {path}: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f"suite {path}: {len(raw):,} bytes; at most {MAX_BYTES:,} are read")
+    try:
+        content = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise UsageError(f"suite {path}: not YAML: {' '.join(str(error).split())}") from error
+    return read_suite(content, str(path))
+
+
+def read_suite(content: object, origin: str) -> Suite:
+    """Validate what a YAML file holds.
+
+    Raises:
+        UsageError: one message with every fault, by its dotted place.
+    """
+    if not isinstance(content, Mapping):
+        raise UsageError(
+            f"suite {origin}: holds {type(content).__name__}, not a mapping with name and checks"
+        )
+    try:
+        suite = Suite.model_validate(dict(content))
+        for tag, (low, high) in suite.ranges.items():
+            if not low <= high:
+                raise UsageError(f"suite {origin}: ranges.{tag}: {low} is not below {high}")
+    except ValidationError as error:
+        raise UsageError(f"suite {origin}: {_faults(error)}") from error
+    for number, item in enumerate(suite.checks):
+        try:
+            item.read()
+        except UsageError as error:
+            raise UsageError(f"suite {origin}: checks.{number}.expression: {error}") from error
+    return suite
+
+
+def evaluate_suite(
+    suite: Suite,
+    log: RunLog,
+    *,
+    runs: Mapping[str, RunLog] | None = None,
+    allow_nonfinite: Collection[str] = (),
+    ranges: Mapping[str, Interval] = KNOWN_RANGES,
+) -> list[Verdict]:
+    """Judge a log by each check of a suite, in its order.
+
+    Raises:
+        UsageError: a check reads a run that is not given.
+    """
+    known = {**ranges, **{tag: Interval(low, high) for tag, (low, high) in suite.ranges.items()}}
+    verdicts = []
+    for item in suite.checks:
+        verdict = evaluate_check(
+            item.read(),
+            log,
+            runs=runs,
+            allow_nonfinite={*allow_nonfinite, *suite.allow_nonfinite, *item.allow_nonfinite},
+            source=item.source,
+            ranges=known,
+        )
+        details: dict[str, Any] = {
+            **verdict.details,
+            "suite": suite.name,
+            "why": item.why,
+            "severity": item.severity,
+        }
+        if item.severity == "warning" and verdict.outcome is Outcome.FAIL:
+            verdict = replace(
+                verdict, outcome=Outcome.SKIPPED, reason=f"warning only, would be Fail: {verdict.reason}"
+            )
+        verdicts.append(replace(verdict, details=details))
+    return verdicts
+
+
+def _faults(error: ValidationError) -> str:
+    """Word the faults that pydantic found: dotted place, what is wrong, nearest key."""
+    told = []
+    for fault in error.errors(include_url=False)[:NUM_ERRORS_TOLD]:
+        place = ".".join(str(part) for part in fault["loc"])
+        message = fault["msg"]
+        if fault["type"] == "extra_forbidden":
+            fields = SuiteCheck.model_fields if "checks" in fault["loc"] else Suite.model_fields
+            near = difflib.get_close_matches(str(fault["loc"][-1]), fields, n=1)
+            message = "unknown key; " + (
+                f"did you mean {near[0]}?" if near else f"allowed: {', '.join(fields)}"
+            )
+        elif fault["type"] == "missing":
+            message = "is missing"
+        told.append(f"{place}: {message}" if place else message)
+    more = error.error_count() - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without aliases (they can grow without bound) and without a key given twice."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuse an alias."""
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read; write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a key that is given twice."""
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        double = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
+        if double is not None:
+            raise yaml.YAMLError(f"the key {double!r} is given twice {node.start_mark}")
+        return super().construct_mapping(node, deep=deep)
