@@ -1,1 +1,50 @@
-"""The pytest plugin `seatrial`: tracker, lanes, affected-test selection, functional tests."""
+"""The pytest plugin `seatrial`: tracker, lanes, affected-test selection, functional tests.
+
+This module is imported by every pytest run of an environment that has Seatrial: it imports nothing but pytest,
+and registers a part of the plugin only when the project or the command line asks for it. No module of this
+package may be called `tracker`: importing it would put the module in the place of the fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from seatrial.pytest_plugin.tracking import Tracker
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the plugin's options."""
+    group = parser.getgroup("seatrial", "Seatrial: tracker, lanes, selection")
+    group.addoption(
+        "--tracker-results",
+        metavar="FILE",
+        help="write the session's result here even if no test tracks anything "
+        "(default: tests/unit/unit_results.json, written when a test uses `tracker`)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the parts that this run needs."""
+    from seatrial.pytest_plugin.session import PLUGIN_NAME, SessionRecord
+    from seatrial.pytest_plugin.settings import default_results, read_settings, table
+
+    settings = read_settings(config.rootpath)
+    if not hasattr(config, "workerinput"):
+        asked = config.option.tracker_results
+        declared = table(settings, "tracker", frozenset({"results"})).get("results")
+        default = config.rootpath / declared if declared else default_results(config.rootpath)
+        path = config.invocation_params.dir / asked if asked else None
+        config.pluginmanager.register(SessionRecord(config, path, default), PLUGIN_NAME)
+
+
+@pytest.fixture
+def tracker(request: pytest.FixtureRequest) -> Iterator[Tracker]:
+    """Track metrics, memory and the elapsed time of this test."""
+    from seatrial.pytest_plugin.tracking import Tracker
+
+    with Tracker(request.node) as active:
+        yield active

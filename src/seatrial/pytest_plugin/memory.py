@@ -1,0 +1,133 @@
+"""Peak memory of a test: its process tree, each GPU, and each node of a Ray cluster that is already up."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from seatrial.pytest_plugin.gpus import used_bytes, visible_gpus
+
+HOST = "host"
+"""Place of the process tree: this process and all its descendants, on this machine."""
+_MIN_INTERVAL = 0.05
+_SAMPLING_SHARE = 0.03
+"""Share of the time that sampling may take; a machine with many processes is sampled less often."""
+_RESET_PEAK = "5"
+"""Written to `clear_refs` this resets a process's peak (Linux: Documentation/filesystems/proc.rst)."""
+
+
+class MemoryWatch:
+    """Keeps the highest memory in use, in bytes by place, from its start on.
+
+    The kernel keeps the exact peak of this process; descendants are sampled in a thread, and the peak of one
+    that came and went between two samples is taken from the kernel when it is reaped.
+    """
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._gpus = visible_gpus()
+        self._peaks: dict[str, int] = {}
+        self._own_minimum = self._process.memory_info().rss
+        self._reaped_before = _reaped_peak()
+        self._exact = _reset_own_peak()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(
+            target=self._sample_until_stopped, name="seatrial-memory", daemon=True
+        )
+
+    def __enter__(self) -> MemoryWatch:
+        self.sample()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def peaks(self) -> dict[str, int]:
+        """Return the highest memory so far in bytes by place: `host`, `gpu:0`, `ray:<node>`."""
+        self.sample()
+        self._add_ray()
+        with self._lock:
+            return dict(self._peaks)
+
+    def sample(self) -> None:
+        """Look at the process tree and the GPUs once."""
+        own = self._process.memory_info().rss
+        tree = own + _descendants_rss(self._process)
+        with self._lock:
+            self._own_minimum = min(self._own_minimum, own)
+            self._raise(HOST, max(tree, self._kernel_peak()))
+            for gpu in self._gpus:
+                used = used_bytes(gpu)
+                if used is not None:
+                    self._raise(f"gpu:{gpu.index}", used)
+
+    def _kernel_peak(self) -> int:
+        """Return what the kernel knows between samples: our own peak, and ours beside a reaped child's."""
+        peak = _own_peak() if self._exact else 0
+        reaped = _reaped_peak()
+        # The kernel keeps one number for all children ever reaped: only a new maximum is this test's.
+        if reaped > self._reaped_before:
+            peak = max(peak, self._own_minimum + reaped)
+        return peak
+
+    def _raise(self, place: str, value: int) -> None:
+        self._peaks[place] = max(value, self._peaks.get(place, 0))
+
+    def _add_ray(self) -> None:
+        from seatrial.pytest_plugin.ray_memory import node_memory
+
+        for node, value in node_memory().items():
+            with self._lock:
+                self._raise(f"ray:{node}", value)
+
+    def _sample_until_stopped(self) -> None:
+        interval = _MIN_INTERVAL
+        while not self._stop.wait(interval):
+            started = time.perf_counter()
+            self.sample()
+            interval = max(_MIN_INTERVAL, (time.perf_counter() - started) / _SAMPLING_SHARE)
+
+
+def _descendants_rss(process: psutil.Process) -> int:
+    total = 0
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            total += child.memory_info().rss
+    return total
+
+
+def _reaped_peak() -> int:
+    """Return the largest peak of any child reaped so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+
+def _reset_own_peak() -> bool:
+    """Start this process's kernel peak anew; False where the system cannot."""
+    try:
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+    except OSError:
+        return False
+    return _own_peak() > 0
+
+
+def _own_peak() -> int:
+    """Return this process's peak since the reset, in bytes; 0 where the system does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,214 @@
+"""`unit_results.json` and its history: what a session measured, in the form of NeMo RL's testing guide.
+
+The guide's keys (`exit_status`, `git_commit`, `start_time`, `metrics`, `gpu_types`, `coverage`) keep their
+places and meanings; `tests`, `summary` and the rest stand beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.pytest_plugin.tracking import METRIC_PREFIX, RECORD_PROPERTY
+from seatrial.pytest_plugin.values import is_finite, to_json
+
+SCHEMA = 1
+_BAD = ("failed", "error", "crashed")
+
+
+@dataclass
+class TestResult:
+    """How one test ended, and what it tracked."""
+
+    __test__ = False
+
+    nodeid: str
+    outcome: str = "passed"
+    """`passed`, `failed`, `skipped`, `blocked`, `xfailed`, `xpassed`, `error` (set-up or teardown), `crashed`."""
+    duration: float = 0.0
+    worker: str = "main"
+    reason: str = ""
+    """Why it was skipped or blocked."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] | None = None
+    """What the tracker knows beside the metrics; None for a test without tracker."""
+
+
+def fold(reports: Iterable[pytest.TestReport]) -> list[TestResult]:
+    """Fold the reports of a session (set-up, call, teardown, reruns) into one result per test, in order."""
+    results: dict[str, TestResult] = {}
+    for report in reports:
+        result = results.get(report.nodeid)
+        if result is None or result.outcome == "rerun":
+            result = results[report.nodeid] = TestResult(report.nodeid)
+        _add(result, report)
+    return list(results.values())
+
+
+def _add(result: TestResult, report: pytest.TestReport) -> None:
+    result.duration += report.duration
+    result.worker = getattr(report, "worker_id", "main")
+    outcome, reason = _outcome(report)
+    if outcome != "passed" and result.outcome not in _BAD:
+        result.outcome, result.reason = outcome, reason
+    properties: list[tuple[str, Any]] = list(report.user_properties)
+    metrics = {
+        name.removeprefix(METRIC_PREFIX): value
+        for name, value in properties
+        if name.startswith(METRIC_PREFIX)
+    }
+    for name, value in properties:
+        if name == RECORD_PROPERTY:
+            result.metrics, result.record = metrics, json.loads(value)
+
+
+def _outcome(report: pytest.TestReport) -> tuple[str, str]:
+    xfail = getattr(report, "wasxfail", None)
+    # Plugins add outcomes of their own, such as `rerun`.
+    outcome: str = report.outcome
+    if outcome == "skipped":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if xfail is not None:
+            return "xfailed", str(xfail)
+        return ("blocked" if reason.startswith("Blocked: ") else "skipped"), reason
+    if outcome == "failed":
+        # xdist reports the test that a worker died in under a phase of its own.
+        kinds = {"call": "failed", "setup": "error", "teardown": "error"}
+        return kinds.get(str(report.when), "crashed"), ""
+    if outcome == "passed":
+        return ("xpassed", str(xfail)) if xfail is not None else ("passed", "")
+    return outcome, ""
+
+
+def metric_keys(nodeids: Iterable[str]) -> dict[str, str]:
+    """Return the guide's key `module::test` of each node id; two files of one name keep their whole path."""
+    short = {nodeid: _short_key(nodeid) for nodeid in nodeids}
+    count = Counter(short.values())
+    return {nodeid: key if count[key] == 1 else nodeid for nodeid, key in short.items()}
+
+
+def _short_key(nodeid: str) -> str:
+    path, separator, rest = nodeid.partition("::")
+    return f"{Path(path).stem}{separator}{rest}"
+
+
+def build(
+    results: list[TestResult],
+    *,
+    exit_status: int | None,
+    start_time: datetime,
+    root: Path,
+    collected: int,
+    deselected: Mapping[str, int],
+    coverage: float | None,
+    note: str,
+) -> dict[str, Any]:
+    """Return the content of `unit_results.json`.
+
+    Args:
+        results: every test that ran.
+        exit_status: pytest's; None while the session runs.
+        start_time: of the session, local time.
+        root: pytest's root directory.
+        collected: how many tests were collected, after deselection.
+        deselected: how many tests were left out, by reason.
+        coverage: total percent, None without `--cov`.
+        note: what a person should know: nothing ran, the session did not finish. May be empty.
+    """
+    from seatrial.pytest_plugin.gpus import visible_gpus
+
+    tracked = {result.nodeid: result for result in results if result.record is not None}
+    keys = metric_keys(tracked)
+    commit, dirty = _git(root)
+    return {
+        "exit_status": exit_status,
+        "git_commit": commit,
+        "start_time": start_time.strftime("%Y-%m-%d %H:%M:%S"),
+        "metrics": {keys[nodeid]: to_json(result.metrics) for nodeid, result in tracked.items()},
+        "gpu_types": sorted({gpu.name for gpu in visible_gpus()}),
+        "coverage": coverage,
+        "schema": SCHEMA,
+        "note": note,
+        "git_dirty": dirty,
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "summary": {
+            "collected": collected,
+            "outcomes": dict(sorted(Counter(result.outcome for result in results).items())),
+            "deselected": dict(deselected),
+        },
+        "tests": {
+            result.nodeid: _test(result, keys.get(result.nodeid))
+            for result in results
+            if result.record is not None or result.outcome in (*_BAD, "blocked")
+        },
+    }
+
+
+def _test(result: TestResult, key: str | None) -> dict[str, Any]:
+    return {
+        "outcome": result.outcome,
+        "duration": result.duration,
+        "worker": result.worker,
+        "reason": result.reason,
+        "key": key,
+        "not_finite": sorted(name for name, value in result.metrics.items() if not is_finite(value)),
+        **(result.record or {}),
+    }
+
+
+def not_finite(results: Iterable[TestResult]) -> list[str]:
+    """Return `test: metric` for each tracked value that holds a NaN or an infinity."""
+    return [
+        f"{result.nodeid}: {name}"
+        for result in results
+        for name, value in result.metrics.items()
+        if not is_finite(value)
+    ]
+
+
+def write(content: Mapping[str, Any], path: Path, history: str | None) -> None:
+    """Write the result file atomically, and a copy under `<stem>/<history>.json` beside it."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    targets = [path]
+    if history is not None:
+        targets.insert(0, path.parent / path.stem / f"{history}.json")
+    for target in targets:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        temporary.write_text(text)
+        temporary.replace(target)
+
+
+def history_name(start_time: datetime) -> str:
+    """Return a name that sorts by time and that two sessions at once do not share."""
+    return f"{start_time:%Y%m%d_%H%M%S}_{start_time.microsecond:06d}_{os.getpid()}"
+
+
+def _git(root: Path) -> tuple[str | None, bool | None]:
+    """Return the commit checked out and whether tracked files differ from it; None outside of git."""
+    commit = _git_output(root, "rev-parse", "HEAD")
+    if not commit:
+        return None, None
+    return commit, bool(_git_output(root, "status", "--porcelain", "--untracked-files=no"))
+
+
+def _git_output(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

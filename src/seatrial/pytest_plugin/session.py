@@ -1,0 +1,146 @@
+"""The session as a whole: its reports, the exit status when something was blocked, the result file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from seatrial.verdict import EXIT_BLOCKED
+
+if TYPE_CHECKING:
+    from seatrial.pytest_plugin.results import TestResult
+
+PLUGIN_NAME = "seatrial-session"
+WORKER_KEY = "seatrial_deselected"
+"""Under this key an xdist worker tells the controller what it left out, by reason."""
+
+
+class SessionRecord:
+    """Collects what happened; lives in the process that reports (with xdist, the controller)."""
+
+    def __init__(self, config: pytest.Config, results_path: Path | None, default_path: Path) -> None:
+        self._config = config
+        self._asked = results_path is not None
+        self._path = results_path or default_path
+        self._reports: list[pytest.TestReport] = []
+        self._start = datetime.now()
+        self._collected = 0
+        self._blocked: list[str] = []
+        self._deselected: Counter[str] = Counter()
+        self._written = False
+        self._results: list[TestResult] = []
+
+    def block(self, what: str) -> None:
+        """Note that the environment withheld something that was requested; the exit status becomes 3."""
+        self._blocked.append(what)
+
+    def leave_out(self, counts: Counter[str]) -> None:
+        """Note how many tests were left out, by reason."""
+        self._deselected.update(counts)
+
+    def pytest_sessionstart(self) -> None:
+        """Take away an earlier session's result: if this one dies, nothing may pass for its result."""
+        if self._writes() and not self._config.option.collectonly:
+            self._write(None, "the session has not finished")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Count the tests that will run."""
+        self._collected = max(self._collected, len(session.items))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep each report; they are read when the session ends."""
+        self._reports.append(report)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what an xdist worker left out; all workers collect the same, so the largest count stands."""
+        for reason, count in getattr(node, "workeroutput", {}).get(WORKER_KEY, {}).items():
+            self._deselected[reason] = max(self._deselected[reason], count)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Count the tests that xdist's workers collected."""
+        self._collected = max(self._collected, len(ids))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Settle the exit status, and write the result if there is anything to tell."""
+        asks_results = self._writes() or any(report.user_properties for report in self._reports)
+        has_blocked = bool(self._blocked) or any(report.outcome == "skipped" for report in self._reports)
+        if asks_results or has_blocked:
+            from seatrial.pytest_plugin.results import fold
+
+            self._results = fold(self._reports)
+        # Fail stays Fail, an interruption stays one; Pass and "nothing ran" become Blocked.
+        may_change = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if may_change and (self._blocked or self._blocked_tests()):
+            session.exitstatus = EXIT_BLOCKED
+        if self._config.option.collectonly and not self._asked:
+            return
+        if self._writes() or any(result.record is not None for result in self._results):
+            self._write(int(session.exitstatus), self._note())
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Tell what was left out, what was blocked, where the result is, and which values are not finite."""
+        for reason, count in sorted(self._deselected.items()):
+            terminalreporter.write_line(f"seatrial: {count} left out: {reason}")
+        blocked = self._blocked + [
+            f"{result.nodeid}: {result.reason.removeprefix('Blocked: ')}" for result in self._blocked_tests()
+        ]
+        if blocked:
+            terminalreporter.section("Blocked", sep="=", yellow=True, bold=True)
+            for line in blocked:
+                terminalreporter.write_line(line)
+        if self._written:
+            self._tell_results(terminalreporter)
+
+    def _tell_results(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from seatrial.pytest_plugin.results import not_finite
+
+        tracked = sum(result.record is not None for result in self._results)
+        terminalreporter.write_line(f"seatrial: {tracked} tests with tracked metrics, in {self._path}")
+        for line in not_finite(self._results):
+            terminalreporter.write_line(f"seatrial: not finite: {line}", yellow=True)
+
+    def _blocked_tests(self) -> list[TestResult]:
+        return [result for result in self._results if result.outcome == "blocked"]
+
+    def _writes(self) -> bool:
+        return self._asked or self._path.exists()
+
+    def _note(self) -> str:
+        if self._config.option.collectonly:
+            return "only collected: no test was run"
+        if not self._results:
+            left_out = sum(self._deselected.values())
+            return f"no test ran: {self._collected} selected, {left_out} left out"
+        return ""
+
+    def _write(self, exit_status: int | None, note: str) -> None:
+        from seatrial.pytest_plugin import results
+
+        content = results.build(
+            self._results,
+            exit_status=exit_status,
+            start_time=self._start,
+            root=self._config.rootpath,
+            collected=self._collected,
+            deselected=self._deselected,
+            coverage=_coverage(self._config),
+            note=note,
+        )
+        finished = exit_status is not None
+        results.write(content, self._path, results.history_name(self._start) if finished else None)
+        self._written = finished
+
+
+def _coverage(config: pytest.Config) -> float | None:
+    """Return the total percent of pytest-cov; None when it did not measure."""
+    plugin = config.pluginmanager.get_plugin("_cov")
+    total = getattr(plugin, "cov_total", None)
+    return None if total is None else float(total)

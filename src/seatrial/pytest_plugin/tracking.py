@@ -1,0 +1,151 @@
+"""The `tracker` fixture: metrics of a test, kept with its report.
+
+What a test tracks travels in pytest's `user_properties`: through xdist, into JUnit, and through reruns.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from seatrial.pytest_plugin.values import storable, to_json
+
+if TYPE_CHECKING:
+    import pytest
+
+    from seatrial.pytest_plugin.memory import MemoryWatch
+
+METRIC_PREFIX = "tracker:"
+"""A property `tracker:NAME` holds one metric."""
+RECORD_PROPERTY = "seatrial.tracker"
+"""This property holds what else is known of the test, as JSON text: parameters, units, directions, device."""
+ELAPSED = "_elapsed"
+"""Metric of every tracked test: seconds from the setup of the fixture to its teardown."""
+
+Direction = Literal["lower", "higher"]
+"""Which way is better."""
+
+
+class Tracker:
+    """Metrics of one test."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self._item = item
+        self._started = time.perf_counter()
+        self._metrics: dict[str, Any] = {}
+        self._record: dict[str, Any] = {
+            "params": _parameters(item),
+            "units": {},
+            "directions": {},
+            "memory": {},
+        }
+        self._memory: MemoryWatch | None = None
+
+    def __enter__(self) -> Tracker:
+        # A rerun starts anew: what the failed attempt tracked is no result.
+        properties = self._item.user_properties
+        earlier = [json.loads(str(text)) for name, text in properties if name == RECORD_PROPERTY]
+        self._record["attempt"] = 1 + max((record["attempt"] for record in earlier), default=0)
+        properties[:] = [entry for entry in properties if not _is_ours(entry[0])]
+        from seatrial.pytest_plugin.memory import MemoryWatch
+
+        self._memory = MemoryWatch().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._metrics[ELAPSED] = time.perf_counter() - self._started
+        self._record["units"][ELAPSED] = "s"
+        self._record["directions"][ELAPSED] = "lower"
+        self._record["device"] = _device()
+        if self._memory is not None:
+            self._memory.__exit__(kind, error, trace)
+        properties = self._item.user_properties
+        properties.extend((METRIC_PREFIX + name, value) for name, value in self._metrics.items())
+        properties.append((RECORD_PROPERTY, json.dumps(to_json(self._record))))
+
+    def track(
+        self,
+        metric_name: str,
+        metric_value: Any,
+        *,
+        unit: str | None = None,
+        direction: Direction | None = None,
+    ) -> None:
+        """Keep one metric; tracked again under the same name, the last value stands.
+
+        Args:
+            metric_name: its name; names that begin with `_` are the harness's own.
+            metric_value: any JSON value, or a scalar of NumPy or PyTorch. NaN is kept, and shown.
+            unit: such as `s`, `bytes`, `tokens/s`.
+            direction: `lower` or `higher` is better; without it a baseline holds both sides.
+
+        Raises:
+            TypeError: the value is no JSON value.
+            ValueError: a name or direction that cannot be.
+        """
+        __tracebackhide__ = True
+        if not isinstance(metric_name, str) or not metric_name or metric_name.startswith("_"):
+            raise ValueError(f"metric name {metric_name!r} must be text that does not begin with '_'")
+        if direction not in (None, "lower", "higher"):
+            raise ValueError(f"direction {direction!r} of metric {metric_name!r} must be 'lower' or 'higher'")
+        self._metrics[metric_name] = storable(metric_value, metric_name)
+        if unit is not None:
+            self._record["units"][metric_name] = unit
+        if direction is not None:
+            self._record["directions"][metric_name] = direction
+
+    def get_max_mem(self, place: str | None = None) -> int:
+        """Return the highest memory of this test so far, in bytes.
+
+        Args:
+            place: `host` (the process tree), `gpu:0`, `ray:<node>`; None is the sum over all places, so that
+                a change anywhere in the cluster shows.
+
+        Raises:
+            KeyError: there is no such place; the message lists those that are.
+        """
+        peaks = self._peaks()
+        if place is None:
+            return sum(peaks.values())
+        if place not in peaks:
+            raise KeyError(f"no memory is known of {place!r}; known: {', '.join(sorted(peaks))}")
+        return peaks[place]
+
+    def log_max_mem(self, metric_name: str) -> None:
+        """Track the highest memory so far, in bytes; the places that it sums are kept beside it."""
+        peaks = self._peaks()
+        self.track(metric_name, sum(peaks.values()), unit="bytes", direction="lower")
+        self._record["memory"][metric_name] = peaks
+
+    def _peaks(self) -> dict[str, int]:
+        if self._memory is None:
+            raise RuntimeError("the tracker of this test has not been entered")
+        return self._memory.peaks()
+
+
+def _is_ours(name: str) -> bool:
+    return name == RECORD_PROPERTY or name.startswith(METRIC_PREFIX)
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    """Return the test's parameters as JSON values; what is none is given by its text."""
+    callspec = getattr(item, "callspec", None)
+    return {name: _shown(value) for name, value in callspec.params.items()} if callspec else {}
+
+
+def _shown(value: Any) -> Any:
+    try:
+        return storable(value, "parameter")
+    except TypeError:
+        return repr(value)[:200]
+
+
+def _device() -> str:
+    """Return the names of the GPUs that this process may use, or `cpu`."""
+    from seatrial.pytest_plugin.gpus import visible_gpus
+
+    return ", ".join(gpu.name for gpu in visible_gpus()) or "cpu"
