@@ -16,6 +16,7 @@ from seatrial.verdict import EXIT_BLOCKED, EXIT_INTERRUPTED, EXIT_USAGE
 COMMANDS: dict[str, str] = {
     "run": "put a stack through trials and print the verdict",
     "check": "judge logs by expressions such as 'max(data[\"train/loss\"]) < 2'",
+    "migrate": "make suites from shell scripts that call NeMo RL's checker",
     "dump": "write all scalars of a log as metrics.json",
     "report": "draw the views of a run directory again",
     "doctor": "look at this machine before a run",
