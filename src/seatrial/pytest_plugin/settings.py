@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 _TABLE = b"[tool.seatrial"
+_TABLES = frozenset({"tracker", "lanes", "affected"})
 
 
 def read_settings(root: Path) -> Mapping[str, Any]:
     """Return the table `[tool.seatrial]`; empty without the file or the table.
 
     Raises:
-        pytest.UsageError: the file is no TOML.
+        pytest.UsageError: the file is no TOML, or a table is unknown.
     """
     path = root / "pyproject.toml"
     try:
@@ -33,6 +34,7 @@ def read_settings(root: Path) -> Mapping[str, Any]:
     settings = data.get("tool", {}).get("seatrial", {})
     if not isinstance(settings, dict):
         raise pytest.UsageError(f"{path}: tool.seatrial must be a table, not {settings!r}")
+    refuse_unknown(settings, _TABLES, "tool.seatrial")
     return settings
 
 
