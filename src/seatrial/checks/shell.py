@@ -1,0 +1,300 @@
+"""Words of a shell script, read and never run: quoting, continuation, comments, here-documents, variables.
+
+What a word is worth is known only where the script itself says so: a variable with a literal value, or the
+default of `${NAME:-default}`. Command substitution and arithmetic are kept as unknown parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SEPARATORS = ";&|()\n"
+_BLANK = " \t\r"
+
+
+class ShellError(Exception):
+    """A script that cannot be read: a quote or bracket that is not closed."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """`$NAME`, `${NAME}`, `${NAME:-default}`, or `${NAME[@]}`."""
+
+    name: str
+    default: str | None = None
+    is_array: bool = False
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A part whose value only a shell could tell."""
+
+    text: str
+
+
+Part = str | Variable | Unknown
+
+
+@dataclass
+class Word:
+    """One word of a command."""
+
+    line: int
+    parts: list[Part] = field(default_factory=list)
+    array: list[Word] | None = None
+    """Elements of `NAME=(...)`."""
+
+    @property
+    def literal(self) -> str | None:
+        """Return the text of a word without variables, else None."""
+        return "".join(map(str, self.parts)) if all(isinstance(part, str) for part in self.parts) else None
+
+    def add(self, text: str) -> None:
+        """Append literal text."""
+        if self.parts and isinstance(self.parts[-1], str):
+            self.parts[-1] += text
+        else:
+            self.parts.append(text)
+
+
+def read_commands(text: str) -> Iterator[list[Word]]:
+    """Yield the simple commands of a script as lists of words, in the order of the text.
+
+    Raises:
+        ShellError: a quote or bracket is not closed.
+    """
+    return _Lexer(text).commands()
+
+
+def expand(word: Word, values: Mapping[str, str | list[str]]) -> list[str] | str:
+    """Return what a word becomes as a list of words, or, as text, why that is not known."""
+    if len(word.parts) == 1 and isinstance(word.parts[0], Variable) and word.parts[0].is_array:
+        elements = values.get(word.parts[0].name)
+        return (
+            elements if isinstance(elements, list) else f"the array {word.parts[0].name} has no literal value"
+        )
+    told = ""
+    for part in word.parts:
+        match part:
+            case str():
+                told += part
+            case Variable(name=name, default=default):
+                value = values.get(name, default)
+                if not isinstance(value, str):
+                    return f"${name} has no literal value in the script"
+                told += value
+            case Unknown(text=text):
+                return f"{text} is known only when the script runs"
+    return [told]
+
+
+class _Lexer:
+    """Splits a script into commands."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.here_documents: list[tuple[str, bool]] = []
+
+    def commands(self) -> Iterator[list[Word]]:
+        """Yield each simple command."""
+        command: list[Word] = []
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if character in _BLANK:
+                self.at += 1
+            elif self._continues():
+                self.at += 2
+            elif character == "#":
+                self.at = self._end_of_line()
+            elif character in _SEPARATORS:
+                if command:
+                    yield command
+                command = []
+                self.at += 1
+                if character == "\n":
+                    self._skip_here_documents()
+            elif character in "<>":
+                self._redirection(command)
+            else:
+                command.append(self._word())
+        if command:
+            yield command
+
+    def _redirection(self, command: list[Word]) -> None:
+        """Skip a redirection with its target; remember the end of a here-document."""
+        if command and (command[-1].literal or "").isdigit() and self.text[self.at - 1].isdigit():
+            command.pop()
+        sign = re.compile(r"<<<|<<-|<<|[<>]+[&|]?").match(self.text, self.at)
+        assert sign is not None
+        self.at = sign.end()
+        while self.at < len(self.text) and self.text[self.at] in _BLANK:
+            self.at += 1
+        if self.at < len(self.text) and self.text[self.at] == "(":
+            self._bracketed("(", ")")
+            return
+        target = self._word() if self.at < len(self.text) and self.text[self.at] not in _SEPARATORS else None
+        if sign.group() in ("<<", "<<-") and target is not None:
+            self.here_documents.append((target.literal or "", sign.group() == "<<-"))
+
+    def _skip_here_documents(self) -> None:
+        """Move past the here-documents that the line just ended announced."""
+        for delimiter, tabs in self.here_documents:
+            while self.at < len(self.text):
+                end = self._end_of_line()
+                line = self.text[self.at : end]
+                self.at = min(end + 1, len(self.text))
+                if (line.lstrip("\t") if tabs else line) == delimiter:
+                    break
+        self.here_documents = []
+
+    def _word(self) -> Word:
+        """Read one word, with `NAME=(...)` as one."""
+        word = Word(line=self.text.count("\n", 0, self.at) + 1)
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if self._continues():
+                self.at += 2
+            elif character == "(" and (word.literal or "").endswith("="):
+                word.array = self._array()
+                break
+            elif character in _BLANK or character in _SEPARATORS or character in "<>":
+                break
+            elif character == "\\":
+                word.add(self.text[self.at + 1 : self.at + 2])
+                self.at += 2
+            elif character == "'":
+                word.add(self._single_quoted())
+            elif character == '"':
+                self._double_quoted(word)
+            elif character == "$":
+                word.parts.append(self._dollar())
+            elif character == "`":
+                word.parts.append(Unknown(self._until("`")))
+            else:
+                word.add(character)
+                self.at += 1
+        return word
+
+    def _array(self) -> list[Word]:
+        self.at += 1
+        elements: list[Word] = []
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if character == ")":
+                self.at += 1
+                return elements
+            if character in _BLANK or character == "\n":
+                self.at += 1
+            elif self._continues():
+                self.at += 2
+            elif character == "#":
+                self.at = self._end_of_line()
+            elif character in "<>;&|(":
+                raise ShellError(f"line {self._line()}: {character} inside an array")
+            else:
+                elements.append(self._word())
+        raise ShellError("an array is not closed")
+
+    def _single_quoted(self) -> str:
+        start = self.at + 1
+        end = self.text.find("'", start)
+        if end < 0:
+            raise ShellError(f"line {self._line()}: a single quote is not closed")
+        self.at = end + 1
+        return self.text[start:end]
+
+    def _double_quoted(self, word: Word) -> None:
+        start = self._line()
+        self.at += 1
+        word.add("")
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if character == '"':
+                self.at += 1
+                return
+            if character == "\\":
+                following = self.text[self.at + 1 : self.at + 2]
+                word.add({"\n": ""}.get(following, following if following in '"\\$`' else f"\\{following}"))
+                self.at += 2
+            elif character == "$":
+                word.parts.append(self._dollar())
+            elif character == "`":
+                word.parts.append(Unknown(self._until("`")))
+            else:
+                word.add(character)
+                self.at += 1
+        raise ShellError(f"line {start}: a double quote is not closed")
+
+    def _dollar(self) -> Part:
+        """Read what starts with a dollar sign."""
+        start = self.at
+        following = self.text[start + 1 : start + 2]
+        if following == "(":
+            self.at += 1
+            self._bracketed("(", ")")
+            return Unknown(self.text[start : self.at])
+        if following == "{":
+            self.at += 1
+            self._bracketed("{", "}")
+            return _braced(self.text[start : self.at])
+        name = _NAME.match(self.text, start + 1)
+        if name:
+            self.at = name.end()
+            return Variable(name.group())
+        if following and following in "@*#?!$-0123456789":
+            self.at += 2
+            return Unknown(f"${following}")
+        self.at += 1
+        return "$"
+
+    def _bracketed(self, opening: str, closing: str) -> None:
+        """Move past a bracket and what it holds."""
+        start, depth = self._line(), 0
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if character == "'" and closing == ")":
+                self._single_quoted()
+                continue
+            depth += (character == opening) - (character == closing)
+            self.at += 2 if character == "\\" else 1
+            if depth == 0:
+                return
+        raise ShellError(f"line {start}: {opening} is not closed")
+
+    def _until(self, sign: str) -> str:
+        end = self.text.find(sign, self.at + 1)
+        if end < 0:
+            raise ShellError(f"line {self._line()}: {sign} is not closed")
+        text = self.text[self.at : end + 1]
+        self.at = end + 1
+        return text
+
+    def _continues(self) -> bool:
+        return self.text.startswith("\\\n", self.at)
+
+    def _end_of_line(self) -> int:
+        end = self.text.find("\n", self.at)
+        return len(self.text) if end < 0 else end
+
+    def _line(self) -> int:
+        return self.text.count("\n", 0, self.at) + 1
+
+
+def _braced(text: str) -> Part:
+    """Return what `${...}` means."""
+    inside = text[2:-1]
+    name = _NAME.match(inside)
+    if name is None:
+        return Unknown(text)
+    rest = inside[name.end() :]
+    if not rest:
+        return Variable(name.group())
+    if rest in ("[@]", "[*]"):
+        return Variable(name.group(), is_array=True)
+    if rest.startswith((":-", "-")) and not set(rest) & set("$`\"'{"):
+        return Variable(name.group(), default=rest.lstrip(":").removeprefix("-"))
+    return Unknown(text)
