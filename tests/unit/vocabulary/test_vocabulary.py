@@ -1,0 +1,71 @@
+"""The vocabulary tables are sound, and stacks are told by what they log."""
+
+import pytest
+
+from seatrial.errors import UsageError
+from seatrial.vocabulary import canonical, metrics, recognise, stack_named, stacks
+
+TRL_TAGS = """clip_ratio/high_max clip_ratio/high_mean clip_ratio/low_mean clip_ratio/low_min clip_ratio/region_mean
+completions/clipped_ratio completions/max_length completions/max_terminated_length completions/mean_length
+completions/mean_terminated_length completions/min_length completions/min_terminated_length entropy epoch
+frac_reward_zero_std grad_norm learning_rate loss num_tokens reward reward_std step_time""".split()  # noqa: SIM905
+"""What TRL 1.16.0's GRPOTrainer was seen to log (shared facts of the project; also held by tests/peers)."""
+
+
+@pytest.mark.parametrize("stack", stacks().values(), ids=lambda stack: stack.name)
+def test_every_tag_maps_to_a_canonical_metric_and_cites_its_source(stack) -> None:
+    """No dangling names; every table says where it was read."""
+    assert set(stack.tags.values()) <= set(metrics())
+    assert len(stack.source) > 20
+    assert stack.tells
+
+
+@pytest.mark.parametrize("metric", metrics().values(), ids=lambda metric: metric.name)
+def test_every_metric_has_meaning_unit_and_a_possible_range(metric) -> None:
+    """Ranges are intervals."""
+    assert metric.meaning
+    assert metric.unit
+    if metric.low is not None and metric.high is not None:
+        assert metric.low < metric.high
+
+
+def test_no_two_tags_of_a_stack_claim_one_meaning() -> None:
+    """A canonical series has one source."""
+    for stack in stacks().values():
+        assert len(set(stack.tags.values())) == len(stack.tags), stack.name
+
+
+@pytest.mark.parametrize("name", ["verl", "openrlhf", "prime_rl", "skyrl", "torchtitan", "trl", "nemo_rl"])
+def test_a_stack_is_recognised_by_its_own_tags(name: str) -> None:
+    """A log with a stack's tags is that stack's."""
+    found = recognise(stacks()[name].tags)
+    assert found is not None
+    assert found.name == name
+
+
+def test_a_real_trl_log_is_recognised_and_understood() -> None:
+    """TRL's tags carry the train/ prefix in TensorBoard."""
+    stack = recognise([f"train/{tag}" for tag in TRL_TAGS])
+    assert stack is stacks()["trl"]
+    metric = canonical("train/frac_reward_zero_std", stack)
+    assert metric is not None
+    assert metric.name == "reward/zero_variance_fraction"
+
+
+def test_one_telling_tag_is_not_enough() -> None:
+    """A lone `train/loss` says nothing about the stack."""
+    assert recognise(["train/loss"]) is None
+    assert recognise([]) is None
+
+
+def test_unknown_tags_pass_through() -> None:
+    """The vocabulary never invents a meaning."""
+    assert canonical("custom/thing", stacks()["verl"]) is None
+    assert canonical("actor/entropy", None) is None
+
+
+def test_an_unknown_stack_names_the_nearest() -> None:
+    """One message with the remedy."""
+    assert stack_named("nemo-rl").name == "nemo_rl"
+    with pytest.raises(UsageError, match="did you mean verl"):
+        stack_named("veral")
