@@ -12,7 +12,8 @@ import yaml
 from seatrial.checks.grammar import parse_check
 from seatrial.checks.lint import Finding, lint_check
 from seatrial.checks.nodes import Check
-from seatrial.checks.shell import ShellError, Word, expand, read_commands
+from seatrial.checks.shell import read_commands
+from seatrial.checks.shell_words import ShellError, Word, expand
 from seatrial.errors import UsageError
 
 CHECKER = "check_metrics.py"

@@ -1,63 +1,16 @@
-"""Words of a shell script, read and never run: quoting, continuation, comments, here-documents, variables.
-
-What a word is worth is known only where the script itself says so: a variable with a literal value, or the
-default of `${NAME:-default}`. Command substitution and arithmetic are kept as unknown parts.
-"""
+"""Commands of a shell script, read and never run: quoting, continuation, comments, here-documents."""
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+from seatrial.checks.shell_words import NAME, Part, ShellError, Unknown, Variable, Word, braced
+
+_REDIRECTION = re.compile(r"<<<|<<-|<<|[<>]+[&|]?")
 _SEPARATORS = ";&|()\n"
 _BLANK = " \t\r"
-
-
-class ShellError(Exception):
-    """A script that cannot be read: a quote or bracket that is not closed."""
-
-
-@dataclass(frozen=True)
-class Variable:
-    """`$NAME`, `${NAME}`, `${NAME:-default}`, or `${NAME[@]}`."""
-
-    name: str
-    default: str | None = None
-    is_array: bool = False
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A part whose value only a shell could tell."""
-
-    text: str
-
-
-Part = str | Variable | Unknown
-
-
-@dataclass
-class Word:
-    """One word of a command."""
-
-    line: int
-    parts: list[Part] = field(default_factory=list)
-    array: list[Word] | None = None
-    """Elements of `NAME=(...)`."""
-
-    @property
-    def literal(self) -> str | None:
-        """Return the text of a word without variables, else None."""
-        return "".join(map(str, self.parts)) if all(isinstance(part, str) for part in self.parts) else None
-
-    def add(self, text: str) -> None:
-        """Append literal text."""
-        if self.parts and isinstance(self.parts[-1], str):
-            self.parts[-1] += text
-        else:
-            self.parts.append(text)
 
 
 def read_commands(text: str) -> Iterator[list[Word]]:
@@ -69,28 +22,6 @@ def read_commands(text: str) -> Iterator[list[Word]]:
     return _Lexer(text).commands()
 
 
-def expand(word: Word, values: Mapping[str, str | list[str]]) -> list[str] | str:
-    """Return what a word becomes as a list of words, or, as text, why that is not known."""
-    if len(word.parts) == 1 and isinstance(word.parts[0], Variable) and word.parts[0].is_array:
-        elements = values.get(word.parts[0].name)
-        return (
-            elements if isinstance(elements, list) else f"the array {word.parts[0].name} has no literal value"
-        )
-    told = ""
-    for part in word.parts:
-        match part:
-            case str():
-                told += part
-            case Variable(name=name, default=default):
-                value = values.get(name, default)
-                if not isinstance(value, str):
-                    return f"${name} has no literal value in the script"
-                told += value
-            case Unknown(text=text):
-                return f"{text} is known only when the script runs"
-    return [told]
-
-
 class _Lexer:
     """Splits a script into commands."""
 
@@ -98,6 +29,7 @@ class _Lexer:
         self.text = text
         self.at = 0
         self.here_documents: list[tuple[str, bool]] = []
+        self.newlines = [place for place, character in enumerate(text) if character == "\n"]
 
     def commands(self) -> Iterator[list[Word]]:
         """Yield each simple command."""
@@ -128,7 +60,7 @@ class _Lexer:
         """Skip a redirection with its target; remember the end of a here-document."""
         if command and (command[-1].literal or "").isdigit() and self.text[self.at - 1].isdigit():
             command.pop()
-        sign = re.compile(r"<<<|<<-|<<|[<>]+[&|]?").match(self.text, self.at)
+        sign = _REDIRECTION.match(self.text, self.at)
         assert sign is not None
         self.at = sign.end()
         while self.at < len(self.text) and self.text[self.at] in _BLANK:
@@ -153,7 +85,7 @@ class _Lexer:
 
     def _word(self) -> Word:
         """Read one word, with `NAME=(...)` as one."""
-        word = Word(line=self.text.count("\n", 0, self.at) + 1)
+        word = Word(line=self._line())
         while self.at < len(self.text):
             character = self.text[self.at]
             if self._continues():
@@ -240,8 +172,8 @@ class _Lexer:
         if following == "{":
             self.at += 1
             self._bracketed("{", "}")
-            return _braced(self.text[start : self.at])
-        name = _NAME.match(self.text, start + 1)
+            return braced(self.text[start : self.at])
+        name = NAME.match(self.text, start + 1)
         if name:
             self.at = name.end()
             return Variable(name.group())
@@ -281,20 +213,4 @@ class _Lexer:
         return len(self.text) if end < 0 else end
 
     def _line(self) -> int:
-        return self.text.count("\n", 0, self.at) + 1
-
-
-def _braced(text: str) -> Part:
-    """Return what `${...}` means."""
-    inside = text[2:-1]
-    name = _NAME.match(inside)
-    if name is None:
-        return Unknown(text)
-    rest = inside[name.end() :]
-    if not rest:
-        return Variable(name.group())
-    if rest in ("[@]", "[*]"):
-        return Variable(name.group(), is_array=True)
-    if rest.startswith((":-", "-")) and not set(rest) & set("$`\"'{"):
-        return Variable(name.group(), default=rest.lstrip(":").removeprefix("-"))
-    return Unknown(text)
+        return bisect.bisect_left(self.newlines, self.at) + 1
