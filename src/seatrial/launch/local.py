@@ -55,21 +55,26 @@ class Launched:
         return self.returncode == 0 and not self.timed_out
 
     @property
+    def signal_number(self) -> int | None:
+        """The signal that ended it; a status of 128 + n tells of signal n as shells and signal handlers do."""
+        if self.returncode < 0:
+            return -self.returncode
+        return self.returncode - 128 if self.returncode - 128 in SIGNALS_FROM_OUTSIDE else None
+
+    @property
     def killed_from_outside(self) -> bool:
         """Whether a signal that comes from outside ended it (and not our own time limit)."""
-        return not self.timed_out and -self.returncode in SIGNALS_FROM_OUTSIDE
+        return not self.timed_out and self.signal_number in SIGNALS_FROM_OUTSIDE
 
     def describe(self) -> str:
         """Say in a few words how it ended: `exit status 1`, `killed by signal 9 (SIGKILL)`."""
         if self.timed_out:
             return f"ended by the time limit after {self.seconds:.0f} s"
-        if self.returncode < 0:
-            try:
-                name = signal.Signals(-self.returncode).name
-            except ValueError:
-                name = "unknown"
-            return f"killed by signal {-self.returncode} ({name})"
-        return f"exit status {self.returncode}"
+        if self.signal_number is None:
+            return f"exit status {self.returncode}"
+        names = {int(number): number.name for number in signal.Signals}
+        words = f"killed by signal {self.signal_number} ({names.get(self.signal_number, 'unknown')})"
+        return words if self.returncode < 0 else f"{words}, exit status {self.returncode}"
 
 
 def run_command(

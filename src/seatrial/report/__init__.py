@@ -1,1 +1,1 @@
-"""Views drawn from results.json."""
+"""Views of a run, all drawn from results.json: console, Markdown, JUnit, the summary form."""

@@ -13,9 +13,25 @@ HEX40 = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.mark.parametrize(
     "name",
-    "WANDB_API_KEY HF_TOKEN HUGGING_FACE_HUB_TOKEN OPENAI_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID "
-    "AWS_SESSION_TOKEN GITHUB_TOKEN MLFLOW_TRACKING_PASSWORD NGC_API_KEY AZURE_STORAGE_KEY COMET_KEY db.password "
-    "--api-key logger.wandb.api_key clientSecret SSH_PRIVATE_KEY".split(),
+    [
+        "WANDB_API_KEY",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "OPENAI_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SESSION_TOKEN",
+        "GITHUB_TOKEN",
+        "MLFLOW_TRACKING_PASSWORD",
+        "NGC_API_KEY",
+        "AZURE_STORAGE_KEY",
+        "COMET_KEY",
+        "db.password",
+        "--api-key",
+        "logger.wandb.api_key",
+        "clientSecret",
+        "SSH_PRIVATE_KEY",
+    ],
 )
 def test_names_of_secrets(name: str) -> None:
     """Names that say so."""
@@ -24,9 +40,25 @@ def test_names_of_secrets(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    "pad_token_id eos_token max_new_tokens global_valid_toks tokens_per_sec TOKENIZERS_PARALLELISM num_tokens "
-    "train/token_mult_prob_error policy.generation.stop_token_ids keyboard monkey sort_key author RAY_AUTH_MODE "
-    "tokenizer secretary PYTHONPATH".split(),
+    [
+        "pad_token_id",
+        "eos_token",
+        "max_new_tokens",
+        "global_valid_toks",
+        "tokens_per_sec",
+        "TOKENIZERS_PARALLELISM",
+        "num_tokens",
+        "train/token_mult_prob_error",
+        "policy.generation.stop_token_ids",
+        "keyboard",
+        "monkey",
+        "sort_key",
+        "author",
+        "RAY_AUTH_MODE",
+        "tokenizer",
+        "secretary",
+        "PYTHONPATH",
+    ],
 )
 def test_names_of_the_field_are_no_secrets(name: str) -> None:
     """Tokens of a language model are not credentials."""

@@ -182,7 +182,7 @@ def test_a_program_that_cannot_be_started_is_blocked(tmp_path: Path, kind: str) 
     program = tmp_path / "program"
     if kind == "not executable":
         program.write_text("hello")
-    with pytest.raises(BlockedError, match="cannot start .*program"):
+    with pytest.raises(BlockedError, match=r"cannot start .*program"):
         run_command(
             [str(program)],
             log_path=tmp_path / "run.log",

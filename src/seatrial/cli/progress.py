@@ -1,0 +1,48 @@
+"""One line that shows what is being waited for."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+
+class StatusLine:
+    """A line on standard error that is replaced as work goes on; a log without a terminal gets a line per change.
+
+    Use as a context manager: the line is gone when the block ends.
+    """
+
+    def __init__(self) -> None:
+        """Look whether anybody watches."""
+        self._console = Console(file=sys.stderr, highlight=False, emoji=False)
+        self._status: Status | None = None
+        self._last_subject = ""
+
+    def say(self, text: str) -> None:
+        """Show what is being waited for."""
+        if self._status is not None:
+            self._status.update(escape(text[: self._console.width - 4]))
+            return
+        subject = text.partition(":")[0]
+        if subject != self._last_subject:
+            self._last_subject = subject
+            self._console.print(subject, markup=False)
+
+    def __enter__(self) -> StatusLine:
+        """Begin to show."""
+        if self._console.is_terminal:
+            self._status = self._console.status("")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

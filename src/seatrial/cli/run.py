@@ -1,0 +1,146 @@
+"""`seatrial run`: put a stack through trials and print the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from seatrial.cli.progress import StatusLine
+from seatrial.errors import UsageError
+from seatrial.evidence.redaction import Redactor
+from seatrial.launch.interrupts import termination_interrupts
+from seatrial.report.console import make_console, print_conclusion, print_results
+from seatrial.report.files import write_views
+from seatrial.report.summary import summary_text
+from seatrial.targets import TARGETS, get_target
+from seatrial.targets.base import Target
+from seatrial.trials.plan import all_trials, parse_levels, select_trials
+from seatrial.trials.results import Results, TrialState
+from seatrial.trials.rundir import RunDirectory
+from seatrial.trials.runner import Request, new_results, run_trials
+from seatrial.verdict import exit_code
+
+DEFAULT_TIMEOUT_SECONDS = 600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what can be asked for."""
+    parser.add_argument(
+        "--target",
+        default=None,
+        metavar="NAME",
+        help=f"stack under trial: {', '.join(TARGETS)} (default: reference)",
+    )
+    parser.add_argument(
+        "--level", default=None, metavar="LEVELS", help="such as 0, or 0,6, or 0-2 (default: 0)"
+    )
+    parser.add_argument(
+        "--trial", action="append", default=[], metavar="NAME", help="one trial by name; may be repeated"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=None, metavar="N", help="seed of models, data and sampling"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="where run directories are made (default: runs)",
+    )
+    parser.add_argument(
+        "--resume", type=Path, default=None, metavar="DIR", help="go on with an interrupted run"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=None, metavar="SECONDS", help="limit of each command (default: 600)"
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="settings of the stack, such as grpo.max_num_steps=5",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the trials; the exit code is that of the whole."""
+    console = make_console(sys.stdout)
+    with termination_interrupts():
+        directory, results, target, request = _open(arguments)
+        with directory:
+            try:
+                with StatusLine() as status:
+                    run_trials(directory, results, target, request, status.say)
+            finally:
+                # Also when interrupted: the views show what is known.
+                if (directory.path / "results.json").exists():
+                    report = write_views(directory.path, results)
+                    print_results(console, results)
+                    console.print(summary_text(results), soft_wrap=True)
+                    print_conclusion(console, results, report)
+    return exit_code(results.outcome)
+
+
+def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target, Request]:
+    """Check the whole request before anything is made."""
+    if arguments.resume is not None:
+        return _reopen(arguments)
+    seed = 0 if arguments.seed is None else arguments.seed
+    timeout = DEFAULT_TIMEOUT_SECONDS if arguments.timeout is None else arguments.timeout
+    if seed < 0:
+        raise UsageError(f"--seed {seed} is negative; give 0 or more")
+    if not timeout > 0:
+        raise UsageError(f"--timeout {timeout:g} is not positive")
+    target = get_target(arguments.target or "reference")
+    levels = parse_levels(arguments.level) if arguments.level is not None else None
+    if levels is None and not arguments.trial:
+        levels = [0]
+    trials = select_trials(levels, arguments.trial)
+    target.check_overrides(arguments.overrides)
+    words = [f"level {','.join(map(str, levels))}"] if levels is not None else []
+    words += [f"trial {name}" for name in arguments.trial]
+    request = Request(
+        trials=trials,
+        words=" ".join(words),
+        seed=seed,
+        overrides=tuple(arguments.overrides),
+        timeout_seconds=timeout,
+    )
+    directory = RunDirectory.create(arguments.output or Path("runs"), target.name)
+    return directory, new_results(directory, target, request, _redactor()), target, request
+
+
+def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target, Request]:
+    """Go on with an interrupted run under the request that it was started with."""
+    for option in ("target", "level", "seed", "output", "timeout"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} goes with a new run; --resume goes on with what was asked for then")
+    if arguments.trial or arguments.overrides:
+        raise UsageError(
+            "--trial and key=value go with a new run; --resume goes on with what was asked for then"
+        )
+    directory, results = RunDirectory.reopen(arguments.resume)
+    wanted = {trial.name for trial in results.requested_trials()}
+    for trial in results.requested_trials():
+        if trial.state is not TrialState.CONCLUDED:
+            trial.state = TrialState.PENDING
+    request = Request(
+        trials=[trial for trial in all_trials() if trial.name in wanted],
+        words=results.requested,
+        seed=results.seed,
+        overrides=tuple(results.overrides),
+        timeout_seconds=results.timeout_seconds,
+    )
+    unknown = wanted - {trial.name for trial in request.trials}
+    if unknown:
+        directory.close()
+        raise UsageError(
+            f"{arguments.resume} asks for trials that are not known here: {', '.join(sorted(unknown))}"
+        )
+    return directory, results, get_target(results.target), request
+
+
+def _redactor() -> Redactor:
+    import os
+
+    return Redactor(os.environ)

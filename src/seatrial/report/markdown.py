@@ -1,0 +1,54 @@
+"""report.md: the summary form, then every verdict of every requested trial."""
+
+from __future__ import annotations
+
+from seatrial.report.rows import HEADINGS, WORDS, row
+from seatrial.report.summary import summary_text
+from seatrial.trials.results import Results, TrialResult
+
+
+def report_markdown(results: Results) -> str:
+    """Return the report as Markdown."""
+    parts = [
+        f"# {results.target}: {WORDS[results.outcome]}",
+        summary_text(results),
+        *(_trial(trial) for trial in results.requested_trials()),
+        _facts(results),
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _trial(trial: TrialResult) -> str:
+    lines = [
+        f"## Level {trial.level}: {trial.name}: {WORDS[trial.outcome]}",
+        "",
+        f"{trial.summary}. Proves: {trial.proves}. Does not prove: {trial.does_not_prove}.",
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "|" + "---|" * len(HEADINGS),
+    ]
+    lines += ["| " + " | ".join(_cell(cell) for cell in row(verdict)) + " |" for verdict in trial.verdicts]
+    if not trial.verdicts:
+        lines.append("|" + " - |" * len(HEADINGS))
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Escape what would break a table or be read as markup."""
+    escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")
+    for character in "`*_[]":
+        escaped = escaped.replace(character, "\\" + character)
+    return " ".join(escaped.split())
+
+
+def _facts(results: Results) -> str:
+    rows = {
+        "run": results.run,
+        "started": results.started_at,
+        "finished": results.finished_at or "not finished",
+        "seed": str(results.seed),
+        "overrides": " ".join(results.overrides) or "none",
+        "seatrial": results.seatrial_version,
+        "schema of results.json": str(results.schema_version),
+    }
+    return "\n".join(["## Run", "", *(f"- {name}: {_cell(value)}" for name, value in rows.items())])

@@ -1,0 +1,115 @@
+"""The summary form: did the requested deliverables pass, on what evidence, with what limits.
+
+Its headings are those of the seed documents on end-to-end testing: Result, Requested coverage, Model,
+Deliverables, Evidence, Limitations, Follow-ups. Every known deliverable has a line; none is left implicit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from seatrial.report.rows import WORDS, format_value
+from seatrial.trials.results import Results, TrialResult, TrialState
+from seatrial.verdict import Outcome
+
+_KEY_LINES = 4
+
+
+def summary_text(results: Results) -> str:
+    """Return the summary form as plain text, which is also Markdown."""
+    sections = [
+        f"Result: {WORDS[results.outcome]} - {_sentence(results)}",
+        f"Requested coverage: {results.requested} on target {results.target}",
+        f"Model: {', '.join(sorted({t.model for t in results.requested_trials() if t.model})) or 'none was reached'}",
+        _section("Deliverables", [_deliverable(trial) for trial in results.trials]),
+        _section("Evidence", _evidence(results)),
+        _section("Limitations", _limitations(results)),
+        _section("Follow-ups", _follow_ups(results)),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _section(heading: str, lines: list[str]) -> str:
+    return "\n".join([f"{heading}:", *(f"- {line}" for line in lines or ["none"])])
+
+
+def _sentence(results: Results) -> str:
+    requested = results.requested_trials()
+    counts = Counter(trial.outcome for trial in requested)
+    tally = ", ".join(f"{number} {WORDS[outcome]}" for outcome, number in counts.items())
+    if results.outcome is Outcome.PASS:
+        proven = "; ".join(trial.proves for trial in requested if trial.outcome is Outcome.PASS)
+        return f"{tally} of {len(requested)} requested: {proven}"
+    first = next((trial for trial in requested if trial.outcome is results.outcome), None)
+    reason = f": {first.name}: {_first_reason(first)}" if first else ""
+    blocked = (
+        "; blocked by the environment, this is no evidence against the stack"
+        if results.outcome is Outcome.BLOCKED
+        else ""
+    )
+    return f"{tally} of {len(requested)} requested{reason}{blocked}"
+
+
+def _first_reason(trial: TrialResult) -> str:
+    wanted = [verdict for verdict in trial.verdicts if verdict.outcome is trial.outcome]
+    if wanted:
+        return f"{wanted[0].name}: {wanted[0].reason}"
+    return _unfinished(trial)
+
+
+def _unfinished(trial: TrialResult) -> str:
+    return {
+        TrialState.PENDING: "not begun when the run ended",
+        TrialState.RUNNING: "the harness was ended before it concluded",
+        TrialState.INTERRUPTED: "interrupted before it concluded",
+    }.get(trial.state, trial.state.value)
+
+
+def _deliverable(trial: TrialResult) -> str:
+    words = f"level {trial.level} {trial.name}: {WORDS[trial.outcome]}"
+    if not trial.requested:
+        return f"{words} - {trial.summary}"
+    if trial.outcome is Outcome.PASS:
+        counts = Counter(verdict.outcome for verdict in trial.verdicts)
+        tally = ", ".join(f"{number} {WORDS[outcome]}" for outcome, number in counts.items())
+        return f"{words} - {tally}; proves: {trial.proves}; does not prove: {trial.does_not_prove}"
+    return f"{words} - {_first_reason(trial)}"
+
+
+def _evidence(results: Results) -> list[str]:
+    lines = [f"{name}: {state}" for name, state in results.repositories.items()]
+    for trial in results.requested_trials():
+        lines += [f"Command ({trial.name}): {command}" for command in trial.commands]
+        judged = [verdict for verdict in trial.verdicts if verdict.value is not None][:_KEY_LINES]
+        lines += [
+            f"Key line ({trial.name}): {verdict.name}: {format_value(verdict.value)}"
+            + (f", bound {verdict.bound}" if verdict.bound else "")
+            for verdict in judged
+        ]
+        if trial.directory:
+            lines.append(f"Files ({trial.name}): {trial.directory}/")
+    return lines
+
+
+def _limitations(results: Results) -> list[str]:
+    lines = []
+    for trial in results.requested_trials():
+        lines.append(f"{trial.name} does not prove: {trial.does_not_prove}")
+        lines += [f"{trial.name}: {words}" for words in trial.limitations]
+        skipped = [verdict.name for verdict in trial.verdicts if verdict.outcome is Outcome.SKIPPED]
+        if skipped:
+            lines.append(f"{trial.name}: skipped, no evidence either way: {'; '.join(skipped)}")
+    return lines
+
+
+def _follow_ups(results: Results) -> list[str]:
+    lines = []
+    for trial in results.requested_trials():
+        lines += [
+            f"{trial.name}: {verdict.name}: {verdict.reason}"
+            for verdict in trial.verdicts
+            if verdict.outcome in {Outcome.FAIL, Outcome.BLOCKED}
+        ]
+        if trial.state is not TrialState.CONCLUDED:
+            lines.append(f"{trial.name}: {_unfinished(trial)}; go on with: seatrial run --resume DIR")
+    return lines

@@ -1,0 +1,131 @@
+"""The protocol of a target: a stack under trial.
+
+A target knows how its stack is launched, where a run leaves its evidence, where its modules should come from,
+and which components it exposes to relations. It launches nothing and judges nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One command of the stack."""
+
+    what: str
+    """What it does, for a person who waits: `making a tiny model`."""
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables it needs beside ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvantageFacts:
+    """How the run turns rewards into advantages, for who recomputes them."""
+
+    estimator: str
+    scale: str
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob(Job):
+    """A training command, and where its evidence will lie."""
+
+    log_dir: Path
+    """Folder of the logged series."""
+    ledger_dir: Path
+    """Folder of `train_data_step<N>.jsonl`."""
+    initial_model: Path
+    """Hugging Face folder that training starts from."""
+    final_model: Path
+    """Hugging Face folder of the trained model."""
+    num_steps: int
+    """Optimizer steps the configuration asks for; the last logged step."""
+    num_rows_per_step: int
+    num_generations_per_prompt: int
+    precision: str
+    ratio_clip: tuple[float, float]
+    """The interval that the clamped probability ratio is held to."""
+    advantage: AdvantageFacts | None
+    """How the stack says it computes advantages; None when logged rewards alone do not determine them."""
+    has_reference: bool
+    """Whether a frozen reference policy takes part, so that the distance to it is logged."""
+    verifier: str
+    """Name of the reward rule."""
+    vocabulary_size: int | None
+    """Ids are below it; None when the model's configuration does not say."""
+    byte_level: bool
+    """Whether ids below 256 are the bytes of the text."""
+
+
+class Target(Protocol):
+    """A stack under trial."""
+
+    name: str
+    modules: tuple[str, ...]
+    """Modules whose import origin is part of the evidence."""
+    packages: tuple[str, ...]
+    """Distributions whose version is part of the evidence."""
+
+    def preflight(self) -> None:
+        """Look whether the stack can run here at all, without running it.
+
+        Raises:
+            BlockedError: something is missing; the message names the remedy.
+        """
+        ...
+
+    def check_overrides(self, overrides: Sequence[str]) -> None:
+        """Look whether these words are keys and values that the stack knows.
+
+        Raises:
+            UsageError: a key is unknown (the nearest known one is named), reserved, or its value is wrong.
+        """
+        ...
+
+    def expected_origins(self) -> Mapping[str, Path]:
+        """Return the folder that each of `modules` must come from."""
+        ...
+
+    def given_model(self, overrides: Sequence[str]) -> Path | None:
+        """Return the model folder that the overrides name, after a look at it; None when they name none.
+
+        Raises:
+            BlockedError: the folder is missing, or holds no model or no tokenizer.
+        """
+        ...
+
+    def make_model(self, output: Path, seed: int) -> Job:
+        """Return the command that makes a small model folder."""
+        ...
+
+    def smoke(self, model: Path, directory: Path, seed: int, overrides: Sequence[str]) -> TrainingJob:
+        """Return a GRPO run of a few steps."""
+        ...
+
+    def warm_up(self, model: Path, directory: Path, seed: int) -> tuple[Job, Path]:
+        """Return the SFT run that takes a made model to where GRPO has something to improve, and its model folder."""
+        ...
+
+    def learning(
+        self, model: Path, directory: Path, seed: int, number: int, overrides: Sequence[str]
+    ) -> TrainingJob:
+        """Return a GRPO run long enough to learn, with validation before the first step and after the last.
+
+        Args:
+            model: folder that training starts from.
+            directory: where its evidence will lie.
+            seed: of the data: the split is the same for all runs of a trial.
+            number: which of the trial's runs; sets the seed of the loop.
+            overrides: `a.b=value` words.
+        """
+        ...
+
+    def components(self) -> Mapping[str, object]:
+        """Return the components that relations may call, by the name of their contract; may be empty."""
+        ...

@@ -1,0 +1,217 @@
+"""The reference target: refrl, the stack that comes with the harness, on made or given models."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import seatrial
+from seatrial.errors import BlockedError, UsageError
+from seatrial.targets.base import AdvantageFacts, Job, TrainingJob
+
+if TYPE_CHECKING:
+    from refrl.config import GRPORunConfig
+
+_SOURCES = Path(seatrial.__file__).resolve().parent.parent
+_CONFIGS = _SOURCES.parent / "configs"
+_RESERVED = {
+    "logger.log_dir": "the trial's folder holds the log",
+    "logger.tensorboard_enabled": "the trial judges the log",
+    "logger.log_train_data": "the trial judges the trained rows",
+    "checkpointing.checkpoint_dir": "the trial's folder holds the checkpoints",
+    "checkpointing.enabled": "the trial compares the weights",
+    "grpo.seed": "give --seed",
+    "data.seed": "give --seed",
+}
+"""Keys that a trial sets itself, with the reason."""
+_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Nothing is downloaded: models and tokenizers are local folders."""
+_STACK = ("torch", "transformers", "tokenizers", "safetensors")
+
+
+class ReferenceTarget:
+    """A `seatrial.targets.base.Target`."""
+
+    name = "reference"
+    modules: tuple[str, ...] = ("refrl",)
+    packages: tuple[str, ...] = (*_STACK, "math-verify")
+
+    def __init__(
+        self, entry: Sequence[str] = ("-m", "refrl"), environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Choose how refrl is started.
+
+        Args:
+            entry: words of Python's command line before refrl's own (`-m seatrial.faults.launch lr-zero --`
+                plants a fault).
+            environment: variables that its commands need beside ours.
+        """
+        self._entry = tuple(entry)
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
+
+    def preflight(self) -> None:
+        """Look for the packages of the stack and its configurations."""
+        missing = [name for name in _STACK if importlib.util.find_spec(name) is None]
+        if missing:
+            raise BlockedError(
+                f"{', '.join(missing)} not installed, which the reference stack needs: pip install 'seatrial[stack]'"
+            )
+        if not _CONFIGS.is_dir():
+            raise BlockedError(
+                f"the recipes of the reference stack are not at {_CONFIGS}: run from a checkout (git clone, make trial)"
+            )
+
+    def check_overrides(self, overrides: Sequence[str]) -> None:
+        """Hold the words against the schema of refrl's configuration."""
+        for override in overrides:
+            key = override.partition("=")[0]
+            if key in _RESERVED:
+                raise UsageError(f"{key} is set by the trial: {_RESERVED[key]}")
+        self._load("grpo-smoke", overrides)
+
+    def expected_origins(self) -> Mapping[str, Path]:
+        """Return the refrl that came with this seatrial: they are one distribution."""
+        return {"refrl": _SOURCES / "refrl"}
+
+    def given_model(self, overrides: Sequence[str]) -> Path | None:
+        """Return the folder of `policy.model_name=DIR`, made absolute, after a look at what it holds."""
+        names = [word.partition("=")[2] for word in overrides if word.startswith("policy.model_name=")]
+        if not names:
+            return None
+        model = Path(names[-1])
+        remedy = "give a Hugging Face folder, or leave policy.model_name out to have a tiny model made"
+        if not model.is_dir():
+            raise BlockedError(f"policy.model_name={model} is no folder; {remedy}")
+        if not (model / "config.json").is_file() or not any(model.glob("*.safetensors")):
+            raise BlockedError(
+                f"policy.model_name={model} holds no model (config.json, *.safetensors); {remedy}"
+            )
+        given = [word.partition("=")[2] for word in overrides if word.startswith("policy.tokenizer.name=")]
+        tokenizer = Path(given[-1]) if given else model
+        if not any(
+            (tokenizer / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
+        ):
+            raise BlockedError(
+                f"{tokenizer} holds no tokenizer (tokenizer.json); copy the model's tokenizer files there, or set "
+                "policy.tokenizer.name to the folder that has them"
+            )
+        return model.resolve()
+
+    def make_model(self, output: Path, seed: int) -> Job:
+        """Return the command that makes a tiny byte-level model."""
+        words = ("make-model", "--output", str(output), "--seed", str(seed))
+        return Job(what="making a tiny model", argv=self._argv(words), environment=self._environment)
+
+    def smoke(self, model: Path, directory: Path, seed: int, overrides: Sequence[str]) -> TrainingJob:
+        """Return a GRPO run of a few steps."""
+        return self._grpo("grpo-smoke", "a few steps of GRPO", model, directory, seed, overrides)
+
+    def warm_up(self, model: Path, directory: Path, seed: int) -> tuple[Job, Path]:
+        """Return the SFT run that teaches the task's form, and the folder of its model."""
+        words = (
+            "sft",
+            "--config",
+            str(_config("sft-warmup")),
+            f"policy.model_name={model}",
+            f"logger.log_dir={directory / 'logs'}",
+            f"checkpointing.checkpoint_dir={directory / 'checkpoints'}",
+            f"sft.seed={seed}",
+            f"data.seed={seed}",
+        )
+        job = Job(what="SFT warm-up", argv=self._argv(words), environment=self._environment)
+        return job, directory / "checkpoints" / "final"
+
+    def learning(
+        self, model: Path, directory: Path, seed: int, number: int, overrides: Sequence[str]
+    ) -> TrainingJob:
+        """Return a GRPO run long enough to learn; the loop's seed is drawn apart for each number."""
+        own = (f"grpo.seed={1000 * seed + number}", "grpo.val_at_start=true", "grpo.val_at_end=true")
+        what = f"GRPO, run {number + 1}"
+        return self._grpo("grpo-learning", what, model, directory, seed, (*overrides, *own))
+
+    def components(self) -> Mapping[str, object]:
+        """Return none yet: refrl's components join with the relations."""
+        return {}
+
+    def _grpo(
+        self, recipe: str, what: str, model: Path, directory: Path, seed: int, overrides: Sequence[str]
+    ) -> TrainingJob:
+        """Return a GRPO run whose evidence lies under `directory`."""
+        chosen = [word for word in overrides if not word.startswith("policy.model_name=")]
+        words = [
+            f"policy.model_name={model}",
+            f"logger.log_dir={directory / 'logs'}",
+            f"checkpointing.checkpoint_dir={directory / 'checkpoints'}",
+            f"grpo.seed={seed}",
+            f"data.seed={seed}",
+            *chosen,
+        ]
+        config = self._load(recipe, words)
+        advantage = config.grpo.advantage
+        recomputable = config.loss_fn.kl_in == "loss" or config.loss_fn.reference_policy_kl_penalty == 0
+        return TrainingJob(
+            what=what,
+            argv=self._argv(("grpo", "--config", str(_config(recipe)), *words)),
+            environment=self._environment,
+            log_dir=directory / "logs",
+            ledger_dir=directory / "logs",
+            initial_model=model,
+            final_model=directory / "checkpoints" / "final",
+            num_steps=config.grpo.max_num_steps,
+            num_rows_per_step=config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt,
+            num_generations_per_prompt=config.grpo.num_generations_per_prompt,
+            precision=config.policy.precision,
+            ratio_clip=(1 - config.loss_fn.ratio_clip_min, 1 + config.loss_fn.ratio_clip_max),
+            advantage=AdvantageFacts(
+                estimator=advantage.estimator, scale=advantage.resolved_scale, epsilon=advantage.epsilon
+            )
+            if recomputable
+            else None,
+            has_reference=config.loss_fn.reference_policy_kl_penalty > 0,
+            verifier=_verifier(config),
+            vocabulary_size=_vocabulary_size(model),
+            byte_level=_is_byte_level(Path(config.policy.tokenizer.name or model)),
+        )
+
+    def _argv(self, words: Sequence[str]) -> tuple[str, ...]:
+        return (sys.executable, *self._entry, *words)
+
+    def _load(self, recipe: str, overrides: Sequence[str]) -> GRPORunConfig:
+        from refrl.config import ConfigError, GRPORunConfig, load_config
+
+        try:
+            return load_config(GRPORunConfig, _config(recipe), list(overrides))
+        except ConfigError as error:
+            raise UsageError(str(error)) from error
+
+
+def _config(recipe: str) -> Path:
+    return _CONFIGS / f"{recipe}.yaml"
+
+
+def _verifier(config: GRPORunConfig) -> str:
+    """Return the name of the reward rule in force."""
+    from refrl.tasks import make_task
+
+    return config.data.verifier or make_task(config.data.task, config.data.task_args).verifier
+
+
+def _vocabulary_size(model: Path) -> int | None:
+    try:
+        size = json.loads((model / "config.json").read_text()).get("vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return size if isinstance(size, int) else None
+
+
+def _is_byte_level(tokenizer: Path) -> bool:
+    """Whether the tokenizer has one token per byte and no merges."""
+    try:
+        model = json.loads((tokenizer / "tokenizer.json").read_text())["model"]
+        return sorted(model["vocab"].values()) == list(range(256)) and not model["merges"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

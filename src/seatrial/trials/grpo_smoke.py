@@ -1,0 +1,146 @@
+"""Level 0: does the loop close?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from seatrial.evidence.ledger import LedgerRow
+from seatrial.evidence.origins import driver_origin, run_origin
+from seatrial.targets.base import TrainingJob
+from seatrial.trials import ledger_sensors
+from seatrial.trials.base import TrialContext
+from seatrial.trials.launching import exit_verdict, launch
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors import (
+    FINITE,
+    GRADIENT_POSITIVE,
+    LOG_UNDAMAGED,
+    PARAMETERS_MOVED,
+    STEPS_REACHED,
+    Sensor,
+    ask,
+    check_sensor,
+    not_judged,
+)
+from seatrial.verdict import Outcome, Verdict
+
+SEED_CHECKS = (
+    'max(data["train/token_mult_prob_error"]) < 1.05',
+    'min(data["train/probs_ratio_clamped_min"]) > 0.79',
+    'max(data["train/probs_ratio_clamped_min"]) < 1.21',
+    'min(data["train/probs_ratio_clamped_max"]) > 0.79',
+    'max(data["train/probs_ratio_clamped_max"]) < 1.21',
+)
+"""The five checks of the Megatron GRPO smoke that the seed document names."""
+RATIO_CHECKS = (
+    'min(data["train/probs_ratio_min"]) > 0.79',
+    'max(data["train/probs_ratio_max"]) < 1.21',
+)
+"""The same bounds on the ratio before it is clamped: these can fail."""
+AGREEMENT_CHECK = 'max(data["train/token_mult_prob_error"]) <= 1.0001'
+"""Sampler and trainer agree to 1e-4 in float32."""
+
+
+def _ledger_sensor(name: str, judge: Callable[[list[LedgerRow], TrainingJob], Verdict]) -> Sensor:
+    return Sensor(name, lambda evidence: judge(evidence.ledger, evidence.job))
+
+
+LEDGER_SENSORS = (
+    _ledger_sensor("ledger: every trained row is there, once", ledger_sensors.rows_complete),
+    _ledger_sensor("ledger: tokens are valid and are the rewarded text", ledger_sensors.tokens_valid),
+    _ledger_sensor("ledger: sampler and trainer agree per token", ledger_sensors.sampler_agrees_with_trainer),
+    _ledger_sensor("ledger: rewards recomputed equal the logged", ledger_sensors.rewards_right),
+    _ledger_sensor("ledger: advantages recomputed equal the logged", ledger_sensors.advantages_right),
+)
+
+
+def smoke_sensors(job: TrainingJob) -> list[Sensor]:
+    """Return every question that the smoke asks of a run, in order."""
+    agreement = [check_sensor(AGREEMENT_CHECK)] if job.precision == "float32" else []
+    return [
+        LOG_UNDAMAGED,
+        STEPS_REACHED,
+        FINITE,
+        *map(check_sensor, SEED_CHECKS),
+        *map(check_sensor, RATIO_CHECKS),
+        *agreement,
+        GRADIENT_POSITIVE,
+        PARAMETERS_MOVED,
+        *LEDGER_SENSORS,
+    ]
+
+
+class GrpoSmoke:
+    """A few steps of GRPO, every part of the loop looked at. A `seatrial.trials.base.Trial`."""
+
+    name = "grpo-smoke"
+    level = 0
+    summary = "a few steps of GRPO on a tiny model"
+    proves = (
+        "the loop closes: policy, reference, rollout, reward, log-probabilities and optimizer run together, "
+        "sampler and trainer agree, rewards and advantages belong to their rows, every trainable tensor moves"
+    )
+    does_not_prove = (
+        "that the model learns (level 6), convergence, other backends, parallelism, save and resume"
+    )
+
+    def run(self, context: TrialContext) -> None:
+        """Prepare, launch, collect, sense."""
+        target = context.target
+        target.preflight()
+        for module, folder in target.expected_origins().items():
+            context.record(driver_origin(module, folder))
+        model = prepare_model(context, context.directory / "model", context.seed)
+        if model is None:
+            return
+        job = target.smoke(model, context.directory, context.seed, context.overrides)
+        launched = launch(context, job, context.directory / "run.log")
+        judge_run(context, RunEvidence(job, launched, context.imports), smoke_sensors(job))
+
+
+def prepare_model(context: TrialContext, output: Path, seed: int) -> Path | None:
+    """Return the given model, or make one; None when making it failed (recorded)."""
+    given = context.target.given_model(context.overrides)
+    if given is not None:
+        context.result.model = str(given)
+        return given
+    context.result.model = "tiny byte-level model with random weights, made here"
+    context.result.limitations.append(
+        "a tiny made model: nothing is said about pretrained weights or real sizes"
+    )
+    launched = launch(context, context.target.make_model(output, seed), context.directory / "make-model.log")
+    if launched.ok:
+        return output
+    context.record(exit_verdict("a model is made", launched))
+    return None
+
+
+def judge_run(context: TrialContext, evidence: RunEvidence, sensors: list[Sensor], prefix: str = "") -> bool:
+    """Judge how the run ended and whose code it was; when both say something, ask the sensors.
+
+    Args:
+        context: the trial.
+        evidence: what the run left.
+        sensors: the questions.
+        prefix: put before each verdict's name, where a trial has several runs.
+
+    Returns:
+        Whether the sensors were asked.
+    """
+    record = context.record
+    gates = [exit_verdict(f"{prefix}training ends with status 0", evidence.launched)]
+    if gates[0].outcome is not Outcome.BLOCKED:
+        gates += [
+            run_origin(module, folder, evidence.imports)
+            for module, folder in context.target.expected_origins().items()
+        ]
+    record(*gates)
+    gates += [verdict for verdict in context.result.verdicts if verdict.name.startswith("origin of")]
+    closed = next((gate for gate in gates if gate.outcome is Outcome.BLOCKED), None)
+    named = [Sensor(f"{prefix}{sensor.name}", sensor.judge) for sensor in sensors]
+    if closed is not None:
+        not_judged(named, closed, record)
+        return False
+    ask(named, evidence, record)
+    return True

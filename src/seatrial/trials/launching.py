@@ -1,0 +1,91 @@
+"""Launch a target's commands on behalf of a trial: observed, recorded, and judged by how they ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from seatrial.evidence.origins import observing_environment, read_imports
+from seatrial.launch import Launched, run_command
+from seatrial.targets.base import Job
+from seatrial.trials.base import TrialContext
+from seatrial.trials.rundir import write_text
+from seatrial.trials.triage import environment_cause, last_lines
+from seatrial.verdict import EXIT_USAGE, Outcome, Verdict
+
+
+def launch(context: TrialContext, job: Job, log_path: Path) -> Launched:
+    """Run one command; its words go to the result and to command.txt, its imports to the context.
+
+    Raises:
+        BlockedError: it cannot be started, or nothing can be written.
+        KeyboardInterrupt: we were interrupted; the command was ended.
+    """
+    words = shlex.join(context.redactor.argv(job.argv))
+    context.result.commands.append(words)
+    context.save()
+    _write_command(context, job, words)
+    imports_file = log_path.with_name(f"{log_path.stem}.imports.jsonl")
+    environment = observing_environment(
+        {**context.environment, **job.environment}, context.target.modules, imports_file
+    )
+    launched = run_command(
+        job.argv,
+        log_path=log_path,
+        environment=environment,
+        timeout_seconds=context.timeout_seconds,
+        progress=lambda seconds, line: context.say(f"{job.what}: {seconds:.0f} s  {line}"),
+        redact=context.redactor.text,
+    )
+    context.imports += read_imports(imports_file)
+    return launched
+
+
+def _write_command(context: TrialContext, job: Job, words: str) -> None:
+    """Add the command to command.txt, in a form that can be pasted."""
+    path = context.directory / "command.txt"
+    before = path.read_text() if path.exists() else f"# from {os.getcwd()}\n"  # noqa: PTH109
+    variables = " ".join(
+        f"{name}={shlex.quote(value)}"
+        for name, value in context.redactor.environment(job.environment, [""]).items()
+    )
+    write_text(path, before + f"{variables} {words}\n".lstrip())
+
+
+def exit_verdict(name: str, launched: Launched) -> Verdict:
+    """Judge how a command ended: Pass on 0; Blocked where the environment ended it; else Fail."""
+    if launched.ok:
+        left = f"; {launched.num_stragglers} processes outlived it, ended" if launched.num_stragglers else ""
+        return Verdict(
+            name=name,
+            outcome=Outcome.PASS,
+            reason=f"ended by itself after {launched.seconds:.1f} s{left}",
+            value=launched.describe(),
+            bound="exit status 0",
+            num_samples=1,
+        )
+    outcome, reason = _why(launched)
+    return Verdict(
+        name=name,
+        outcome=outcome,
+        reason=reason,
+        value=launched.describe(),
+        bound="exit status 0",
+        num_samples=1,
+        details={"last_lines": last_lines(launched.log_path, 5)},
+    )
+
+
+def _why(launched: Launched) -> tuple[Outcome, str]:
+    said = last_lines(launched.log_path, 1)
+    last = f"; last words: {said[0].strip()[:300]}" if said else "; it said nothing"
+    if launched.timed_out:
+        return Outcome.FAIL, f"{launched.describe()}{last}; a slow machine needs a larger --timeout"
+    if launched.killed_from_outside:
+        return Outcome.BLOCKED, f"{launched.describe()}: out of memory, or ended by somebody{last}"
+    if cause := environment_cause(launched.log_path):
+        return Outcome.BLOCKED, f"{launched.describe()}: {cause.line[:300]}; {cause.remedy}"
+    if launched.returncode == EXIT_USAGE:
+        return Outcome.BLOCKED, f"the stack refused its configuration{last}"
+    return Outcome.FAIL, f"{launched.describe()}{last}"

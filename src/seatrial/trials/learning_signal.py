@@ -1,0 +1,134 @@
+"""Level 6: does it learn?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.origins import driver_origin
+from seatrial.targets.base import TrainingJob
+from seatrial.trials.base import TrialContext
+from seatrial.trials.grpo_smoke import LEDGER_SENSORS, judge_run, prepare_model
+from seatrial.trials.launching import exit_verdict, launch
+from seatrial.trials.learning_sensors import (
+    GRADIENT_ALIVE,
+    TREND,
+    Outcomes,
+    rise_verdict,
+    validation_outcomes,
+)
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors import (
+    FINITE,
+    LOG_UNDAMAGED,
+    PARAMETERS_MOVED,
+    STEPS_REACHED,
+    Sensor,
+    check_sensor,
+)
+from seatrial.verdict import Outcome, Verdict
+
+NUM_SEEDS = 3
+
+
+def learning_sensors(job: TrainingJob) -> list[Sensor]:
+    """Return every question that is asked of each run, in order."""
+    left_reference = [check_sensor('mean(data["train/kl_penalty"], -5) > 0')] if job.has_reference else []
+    return [
+        LOG_UNDAMAGED,
+        STEPS_REACHED,
+        FINITE,
+        GRADIENT_ALIVE,
+        *left_reference,
+        PARAMETERS_MOVED,
+        TREND,
+        *LEDGER_SENSORS,
+    ]
+
+
+class LearningSignal:
+    """GRPO from a briefly warmed tiny model, over several seeds. A `seatrial.trials.base.Trial`."""
+
+    name = "learning-signal"
+    level = 6
+    summary = "GRPO from a briefly warmed tiny model, over several seeds"
+    proves = "the reward on held-out prompts rises by more than chance explains, in every run, without a silent freeze"
+    does_not_prove = "convergence, a benchmark result, learning at other sizes, tasks or precisions"
+
+    def __init__(self, num_seeds: int = NUM_SEEDS) -> None:
+        """Choose how many runs the verdict rests on."""
+        self._num_seeds = num_seeds
+
+    def run(self, context: TrialContext) -> None:
+        """Warm up, train once per seed, sense each run, conclude over all."""
+        target = context.target
+        target.preflight()
+        for module, folder in target.expected_origins().items():
+            context.record(driver_origin(module, folder))
+        model = self._warm_model(context)
+        if model is None:
+            return
+        outcomes: list[tuple[Outcomes, Outcomes]] = []
+        causes: list[Verdict] = []
+        num_steps = 0
+        for number in range(self._num_seeds):
+            directory = context.directory / f"seed-{number}"
+            directory.mkdir()
+            job = target.learning(model, directory, context.seed, number, context.overrides)
+            num_steps = job.num_steps
+            launched = launch(context, job, directory / "run.log")
+            evidence = RunEvidence(job, launched, context.imports)
+            judge_run(context, evidence, learning_sensors(job), prefix=f"seed {number}: ")
+            try:
+                outcomes.append(validation_outcomes(evidence))
+            except (BlockedError, ValueError) as error:
+                causes.append(_unanswered(error, number, launched.ok))
+        context.record(self._conclude(context, outcomes, causes, num_steps))
+
+    def _warm_model(self, context: TrialContext) -> Path | None:
+        """Return the model that GRPO starts from; None when it could not be made (recorded)."""
+        model = prepare_model(context, context.directory / "model", context.seed)
+        if model is None or context.target.given_model(context.overrides) is not None:
+            return model
+        directory = context.directory / "warm-up"
+        directory.mkdir()
+        job, warmed = context.target.warm_up(model, directory, context.seed)
+        launched = launch(context, job, directory / "run.log")
+        if launched.ok and warmed.is_dir():
+            return warmed
+        context.record(exit_verdict("the model is warmed up by SFT", launched))
+        return None
+
+    def _conclude(
+        self,
+        context: TrialContext,
+        outcomes: list[tuple[Outcomes, Outcomes]],
+        causes: list[Verdict],
+        num_steps: int,
+    ) -> Verdict:
+        """Judge the rise, unless the runs are no evidence or not all of them were validated."""
+        blocked = [
+            verdict
+            for verdict in context.result.verdicts
+            if verdict.outcome is Outcome.BLOCKED
+            and ("origin of" in verdict.name or "ends with" in verdict.name)
+        ]
+        verdict = rise_verdict(outcomes, num_steps)
+        for cause in (*blocked, *causes):
+            return Verdict(
+                name=verdict.name,
+                outcome=cause.outcome,
+                reason=f"not judged: {cause.name}: {cause.reason}",
+                bound=verdict.bound,
+            )
+        return verdict
+
+
+def _unanswered(error: Exception, number: int, completed: bool) -> Verdict:
+    """A run without its validations fails when it completed, and blocks when the rows cannot be read."""
+    blocked = isinstance(error, BlockedError) or not completed
+    return Verdict(
+        name=f"seed {number}: validations",
+        outcome=Outcome.BLOCKED if blocked else Outcome.FAIL,
+        reason=str(error),
+    )

@@ -1,0 +1,64 @@
+"""Which trials there are, and which of them a request names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from seatrial.errors import UsageError
+from seatrial.trials.base import Trial
+from seatrial.trials.grpo_smoke import GrpoSmoke
+from seatrial.trials.learning_signal import LearningSignal
+
+MAX_LEVEL = 6
+
+
+def all_trials() -> list[Trial]:
+    """Return every trial, lowest level first."""
+    return [GrpoSmoke(), LearningSignal()]
+
+
+def parse_levels(text: str) -> list[int]:
+    """Read `0`, `0,6`, `0-2,6` as sorted levels.
+
+    Raises:
+        UsageError: a part is no level or no range of levels.
+    """
+    levels: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"--level {text!r}: {part.strip()!r} is no level; write 0, or 0,6, or 0-2,6")
+        low, high = int(first), int(last) if dash else int(first)
+        if low > high or high > MAX_LEVEL:
+            raise UsageError(f"--level {text!r}: {part.strip()!r} is not within 0-{MAX_LEVEL}")
+        levels.update(range(low, high + 1))
+    return sorted(levels)
+
+
+def select_trials(levels: Sequence[int] | None, names: Sequence[str]) -> list[Trial]:
+    """Return the trials of these levels, or these trials by name; of both, those that both name.
+
+    Raises:
+        UsageError: a level has no trial, a name is unknown (the nearest is named), or nothing is left.
+    """
+    known = all_trials()
+    for name in names:
+        if name not in {trial.name for trial in known}:
+            near = difflib.get_close_matches(name, [trial.name for trial in known], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(t.name for t in known)}"
+            raise UsageError(f"--trial {name!r} is unknown; {hint}")
+    with_trials = sorted({trial.level for trial in known})
+    for level in levels or ():
+        if level not in with_trials:
+            raise UsageError(
+                f"--level {level} has no trial yet; levels with trials: {', '.join(map(str, with_trials))}"
+            )
+    chosen = [
+        trial
+        for trial in known
+        if (levels is None or trial.level in levels) and (not names or trial.name in names)
+    ]
+    if not chosen:
+        raise UsageError(f"--trial {', '.join(names)} is not of level {', '.join(map(str, levels or ()))}")
+    return chosen

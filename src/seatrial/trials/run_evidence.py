@@ -1,0 +1,59 @@
+"""All that one training command left, read once, each part when a sensor first asks for it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+
+from seatrial.evidence.ledger import LedgerRow, ValidationRow, read_ledger, read_validation
+from seatrial.evidence.origins import Import
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.runlog import RunLog, Series
+from seatrial.evidence.weights import WeightComparison, compare_weights
+from seatrial.launch import Launched
+from seatrial.targets.base import TrainingJob
+
+
+class RunEvidence:
+    """Evidence of one training run; a part that cannot be read raises BlockedError when it is asked for."""
+
+    def __init__(self, job: TrainingJob, launched: Launched, imports: Sequence[Import]) -> None:
+        """Remember where to look."""
+        self.job = job
+        self.launched = launched
+        self.imports = imports
+
+    @cached_property
+    def log(self) -> RunLog:
+        """The logged series."""
+        return read_logs(self.job.log_dir)
+
+    @cached_property
+    def ledger(self) -> list[LedgerRow]:
+        """The trained rows."""
+        return read_ledger(self.job.ledger_dir)
+
+    @cached_property
+    def validation(self) -> dict[int, list[ValidationRow]]:
+        """The rows of each validation, by step."""
+        return read_validation(self.job.ledger_dir)
+
+    @cached_property
+    def weights(self) -> WeightComparison:
+        """The trained model against the one it started from."""
+        return compare_weights(self.job.initial_model, self.job.final_model)
+
+    def series(self, tag: str) -> Series | None:
+        """Return one logged series, or None when the run did not log it."""
+        return self.log.series.get(tag)
+
+    @cached_property
+    def steps_without_signal(self) -> list[int]:
+        """Steps at which every group of the ledger has equal rewards: no advantage, and nothing to learn from."""
+        rewards: dict[int, dict[int, set[float]]] = defaultdict(lambda: defaultdict(set))
+        for row in self.ledger:
+            rewards[row.step][row.prompt_id].add(row.reward)
+        return [
+            step for step, groups in sorted(rewards.items()) if all(len(of) == 1 for of in groups.values())
+        ]

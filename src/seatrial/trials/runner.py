@@ -1,0 +1,173 @@
+"""Take a target through its trials, and keep `results.json` true at every moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import seatrial
+from seatrial.errors import BlockedError
+from seatrial.evidence.identity import Repository, collect_identity, imports_as_json, repository_of
+from seatrial.evidence.redaction import Redactor
+from seatrial.targets.base import Target
+from seatrial.trials.base import Say, Trial, TrialContext
+from seatrial.trials.plan import all_trials
+from seatrial.trials.results import Results, TrialResult, TrialState
+from seatrial.trials.rundir import RunDirectory
+from seatrial.verdict import Outcome, Verdict
+
+SEATRIAL_PACKAGES = ("seatrial", "numpy", "pydantic", "tensorboard", "psutil")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What somebody asked for."""
+
+    trials: Sequence[Trial]
+    words: str
+    """The request in words: `level 0,6`."""
+    seed: int
+    overrides: Sequence[str]
+    timeout_seconds: float
+    """Time limit of each launched command."""
+
+
+def new_results(directory: RunDirectory, target: Target, request: Request, redactor: Redactor) -> Results:
+    """Return the results of a run at its start: every requested trial pending, the others not requested."""
+    wanted = {trial.name for trial in request.trials}
+    return Results(
+        run=directory.path.name,
+        target=target.name,
+        requested=request.words,
+        seed=request.seed,
+        overrides=redactor.argv(request.overrides),
+        timeout_seconds=request.timeout_seconds,
+        started_at=_now(),
+        seatrial_version=seatrial.__version__,
+        trials=[
+            TrialResult(
+                name=trial.name,
+                level=trial.level,
+                summary=trial.summary,
+                proves=trial.proves,
+                does_not_prove=trial.does_not_prove,
+                state=TrialState.PENDING if trial.name in wanted else TrialState.NOT_REQUESTED,
+            )
+            for trial in _with_unknown(request.trials)
+        ],
+    )
+
+
+def _with_unknown(trials: Sequence[Trial]) -> list[Trial]:
+    """Return all trials, with those of the request that the plan does not list."""
+    known = {trial.name: trial for trial in all_trials()}
+    known.update({trial.name: trial for trial in trials})
+    return sorted(known.values(), key=lambda trial: trial.level)
+
+
+def run_trials(
+    directory: RunDirectory, results: Results, target: Target, request: Request, say: Say
+) -> Results:
+    """Run every requested trial that has not concluded; write `results.json` after each verdict.
+
+    Args:
+        directory: the run's folder.
+        results: as `new_results` gave them, or as an earlier, interrupted run left them.
+        target: the stack under trial.
+        request: what was asked for.
+        say: shows what is being waited for.
+
+    Raises:
+        KeyboardInterrupt: we were interrupted; what is known is written.
+        BlockedError: `results.json` itself cannot be written.
+    """
+    environment = dict(os.environ)
+    redactor = Redactor(environment)
+    results.finished_at = None
+    directory.write_results(results)
+    say("reading commits, packages and devices")
+    repositories = _repositories(target)
+    results.repositories = {name: state.describe() for name, state in repositories.items()}
+    identity = collect_identity(
+        repositories=repositories,
+        modules=("seatrial", *target.modules),
+        packages=(*SEATRIAL_PACKAGES, *target.packages),
+        environment=environment,
+        redactor=redactor,
+    )
+    directory.write_identity(identity)
+    by_name = {trial.name: trial for trial in request.trials}
+    for result in results.requested_trials():
+        if result.state is TrialState.CONCLUDED:
+            continue
+        context = _context(directory, results, result, target, request, environment, redactor, say)
+        try:
+            _run_one(by_name[result.name], context)
+        finally:
+            identity["runs"][result.name] = imports_as_json(context.imports)
+            directory.write_identity(identity)
+    results.finished_at = _now()
+    directory.write_results(results)
+    return results
+
+
+def _context(
+    directory: RunDirectory,
+    results: Results,
+    result: TrialResult,
+    target: Target,
+    request: Request,
+    environment: dict[str, str],
+    redactor: Redactor,
+    say: Say,
+) -> TrialContext:
+    """Set a trial to its beginning: nothing of an abandoned attempt counts."""
+    folder = directory.begin_trial(result.level, result.name)
+    result.verdicts = []
+    result.commands = []
+    result.limitations = []
+    result.directory = str(folder.relative_to(directory.path))
+    return TrialContext(
+        directory=folder,
+        target=target,
+        seed=request.seed,
+        overrides=request.overrides,
+        timeout_seconds=request.timeout_seconds,
+        environment=environment,
+        redactor=redactor,
+        say=say,
+        result=result,
+        save=lambda: directory.write_results(results),
+    )
+
+
+def _run_one(trial: Trial, context: TrialContext) -> None:
+    started = time.monotonic()
+    result = context.result
+    result.state = TrialState.RUNNING
+    context.save()
+    try:
+        trial.run(context)
+        result.state = TrialState.CONCLUDED
+    except BlockedError as error:
+        result.verdicts.append(Verdict(name=trial.name, outcome=Outcome.BLOCKED, reason=str(error)))
+        result.state = TrialState.CONCLUDED
+    except KeyboardInterrupt:
+        result.state = TrialState.INTERRUPTED
+        raise
+    finally:
+        result.seconds = time.monotonic() - started
+        context.save()
+
+
+def _repositories(target: Target) -> dict[str, Repository]:
+    folders = {"seatrial": Path(seatrial.__file__).parent, **target.expected_origins()}
+    return {name: repository_of(folder) for name, folder in folders.items() if folder.is_dir()}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
