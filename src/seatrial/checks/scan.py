@@ -140,9 +140,9 @@ def _bad_character(text: str, position: int) -> UsageError:
     character = text[position]
     if character in "\"'":
         return refusal(text, position + 1, "a string is not closed")
-    if character in _NOT_HERE:
-        return refusal(text, position + 1, f"'{character}' is not in the language: {_NOT_HERE[character]}")
-    name = unicodedata.name(character, f"U+{ord(character):04X}")
     shown = f"'{character}'" if character.isprintable() else "a control character"
+    if character in _NOT_HERE:
+        return refusal(text, position + 1, f"{shown} is not in the language: {_NOT_HERE[character]}")
+    name = unicodedata.name(character, f"U+{ord(character):04X}")
     hint = "; it is not the ASCII letter or sign that it looks like" if ord(character) > 127 else ""
     return refusal(text, position + 1, f"{shown} ({name}) is not in the language{hint}")
