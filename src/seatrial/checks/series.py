@@ -43,7 +43,8 @@ def combine(sign: ArithmeticOperator, left: Value, right: Value, text: str) -> V
     if isinstance(left, float) and isinstance(right, float):
         if sign == "/" and right == 0:
             raise UnansweredError(f"division by zero in {text}")
-        return float(_OPERATORS[sign](np.asarray(left), np.asarray(right)))
+        with np.errstate(all="ignore"):
+            return float(_OPERATORS[sign](np.asarray(left), np.asarray(right)))
     if isinstance(left, Points) and isinstance(right, Points):
         left, right = _paired(left, right)
     return _combine_paired(sign, left, right, text)

@@ -98,7 +98,9 @@ def _parts(condition: Condition, values: Mapping[int, float | bool]) -> list[_Pa
             bound = f"{'not in' if negated else 'in'} {series.label}"
             return [
                 _Part(
-                    subject=f"step {key}", value="present" if values[id(condition)] else "absent", bound=bound
+                    subject=f"step {key}",
+                    value="present" if values.get(id(condition)) else "absent",
+                    bound=bound,
                 )
             ]
         case Logic(parts=inner):

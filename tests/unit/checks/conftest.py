@@ -19,7 +19,7 @@ def _series(tag: str, points: Points) -> Series:
         tag=tag,
         steps=np.array([step for step, _ in pairs], dtype=np.int64),
         values=np.array([np.nan if value is None else value for _, value in pairs], dtype=np.float64),
-        nulls=np.array([value is None for _, value in pairs]),
+        nulls=np.array([value is None for _, value in pairs], dtype=np.bool_),
     )
 
 

@@ -218,7 +218,7 @@ def test_what_is_not_in_the_language_is_refused_with_its_column(
     assert says in message
     if column is not None:
         assert f"at column {column}:" in message
-        told, shown, caret = message.split("\n")
+        _told, shown, caret = message.split("\n")
         assert shown[len(caret) - 1] == (text.strip()[column - 1] if text[column - 1].isprintable() else "?")
 
 
