@@ -6,76 +6,114 @@ Source: NVIDIA-NeMo/RL tests/json_dump_tb_logs.py (the writer) and its evaluatio
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from seatrial.errors import BlockedError
-from seatrial.evidence.numbers import decode, decode_step
-from seatrial.evidence.runlog import Damage, RunLog, Series
+from seatrial.evidence.assemble import assemble
+from seatrial.evidence.numbers import Number, decode, decode_step
+from seatrial.evidence.runlog import Damage, RunLog
+from seatrial.evidence.segments import PointBuffer, Segment
+
+NAME = "metrics.json"
 
 PROVENANCE_KEY = "//seatrial"
 """Where `seatrial dump` says where the numbers came from; no tag may have this name."""
 
+_MAX_DAMAGES = 8
 
-def read(path: Path, tags: Collection[str] | None = None) -> RunLog:
+Pairs = list[tuple[str, Any]]
+
+
+def claims(file: Path, head: bytes) -> bool:
+    """Say whether a file is a JSON object whose entries are series or numbers.
+
+    Configuration files are objects with numbers too: among other files, one without any series counts only when it
+    is called metrics.json.
+    """
+    if file.suffix != ".json" or not head.lstrip().startswith(b"{"):
+        return False
+    if file.name == "metrics.json":
+        return True
+    try:
+        document = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and any(_is_series(content) for content in document.values())
+
+
+def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
     """Read one metrics.json.
 
     Raises:
-        BlockedError: the file is not one JSON object, or holds no number at all.
+        BlockedError: there are several, or the file is not one JSON object, or it holds no number at all.
+        OSError: the file cannot be read.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise BlockedError(f"{path}: not a JSON document ({error}); write it again") from error
-    if not isinstance(document, dict):
-        raise BlockedError(f"{path}: a JSON {type(document).__name__}, not an object of tags")
-    series: dict[str, Series] = {}
+    if len(paths) > 1:
+        names = ", ".join(str(path) for path in paths[:5])
+        raise BlockedError(
+            f"{root}: holds {len(paths)} files in the form of metrics.json ({names}); name one of them"
+        )
+    path = paths[0]
+    document = _load(path)
+    segment = Segment(source=str(path))
     scalars: dict[str, float] = {}
     damage: list[Damage] = []
     unread: dict[str, str] = {}
-    others: list[str] = []
-    for tag, content in document.items():
+    for tag, content in document:
         if tag == PROVENANCE_KEY:
             continue
-        if tags is not None and tag not in tags:
-            others.append(tag)
-        elif isinstance(content, Mapping):
-            series[tag] = _series(tag, content, path, damage)
-        elif (number := decode(content)) is not None and not number.null:
-            scalars[tag] = number.value
+        if isinstance(content, _Object):
+            segment.points[tag] = _points(tag, content.pairs, path, damage).points()
+        elif (number := decode(content)) is None:
+            unread[tag] = "text" if isinstance(content, str) else type(content).__name__
+        elif number.null:
+            unread[tag] = "null"
         else:
-            unread[tag] = "null" if content is None else type(content).__name__
-    if not (series or scalars or others):
+            scalars[tag] = number.value
+    if not (segment.points or scalars):
         raise BlockedError(f"{path}: holds no metric; run the job again or name another log")
-    return RunLog(
-        sources=[str(path)],
-        series=series,
-        scalars=scalars,
-        damage=damage,
-        unread=unread,
-        truncated_tags=tags is not None,
-        other_tags=others,
-    )
+    return assemble([str(path)], [segment], tags, scalars=scalars, damage=damage, unread=unread)
 
 
-def _series(tag: str, content: Mapping[str, Any], path: Path, damage: list[Damage]) -> Series:
-    points: list[tuple[int, float, bool]] = []
-    for key, raw in content.items():
-        step, number = decode_step(key), decode(raw)
-        if step is None or number is None:
+class _Object:
+    """A JSON object with all its pairs, so that a key that stands twice is seen."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.pairs = pairs
+
+
+def _load(path: Path) -> Pairs:
+    try:
+        document = json.loads(path.read_bytes(), object_pairs_hook=_Object)
+    except (ValueError, RecursionError) as error:
+        raise BlockedError(
+            f"{path}: not a JSON document ({error}); write it again or name another log"
+        ) from error
+    if not isinstance(document, _Object):
+        raise BlockedError(f"{path}: not an object of tags, as metrics.json is; name another log")
+    return document.pairs
+
+
+def _points(tag: str, pairs: Pairs, path: Path, damage: list[Damage]) -> PointBuffer:
+    buffer = PointBuffer()
+    for key, raw in pairs:
+        step = decode_step(key)
+        number: Number | None = decode(raw)
+        if step is not None and number is not None:
+            buffer.add(step, number)
+        elif len(damage) < _MAX_DAMAGES:
+            shown = "an object" if isinstance(raw, _Object) else f"{str(raw)[:40]!r}"
             damage.append(
-                Damage(path=str(path), what=f"{tag} at {key[:40]!r}: {str(raw)[:40]!r} is not a number")
+                Damage(path=str(path), what=f"{tag} at {key[:40]!r}: {shown} is no number at a step")
             )
-            continue
-        points.append((step, number.value, number.null))
-    points.sort(key=lambda point: point[0])
-    nulls = np.array([null for _, _, null in points], dtype=np.bool_)
-    return Series(
-        tag=tag,
-        steps=np.array([step for step, _, _ in points], dtype=np.int64),
-        values=np.array([value for _, value, _ in points], dtype=np.float64),
-        nulls=nulls if nulls.any() else None,
+    return buffer
+
+
+def _is_series(content: Any) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and bool(content)
+        and all(decode_step(key) is not None and decode(value) is not None for key, value in content.items())
     )

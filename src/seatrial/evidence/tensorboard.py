@@ -1,60 +1,79 @@
-"""TensorBoard event files: scalars of both generations, read whole, checksums on."""
+"""TensorBoard folders: all event files of a run, read whole, checksums on, attempts put together.
+
+tensorboard's own EventAccumulator keeps a sample of 10,000 points, hides tensor scalars and stops at damage without
+a word; the files are read here by their framing (`tfrecord`) and by tensorboard's protobufs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from seatrial.errors import BlockedError
-from seatrial.evidence.runlog import Damage, RunLog, Series
-from seatrial.evidence.tfrecord import Loss, iterate
+from seatrial.evidence.attempts import merge
+from seatrial.evidence.event_file import EventFile
+from seatrial.evidence.event_rows import Decoder
+from seatrial.evidence.runlog import Damage, RunLog
+from seatrial.evidence.segments import Segment
+from seatrial.evidence.tfrecord import is_header
+
+NAME = "TensorBoard"
 
 
-def read(paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
+def claims(file: Path, head: bytes) -> bool:
+    """Say whether a file is an event file; one that is called so and holds something else is damaged evidence."""
+    return is_header(head) or ".tfevents." in file.name
+
+
+def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
     """Read event files as one run.
+
+    Args:
+        root: Folder that the lanes of the run (sub-folders) are named from.
+        paths: The files.
+        tags: Read only these; None reads all.
 
     Raises:
         BlockedError: no file holds a readable event.
+        OSError: a file cannot be read.
     """
-    from tensorboard.compat.proto import event_pb2
-
-    points: dict[str, list[tuple[int, float, float]]] = {}
+    lanes = {
+        path: path.parent.relative_to(root).as_posix() if root in path.parents else "." for path in paths
+    }
+    wanted = None if tags is None else _raw_tags(tags, set(lanes.values()))
+    decoder = Decoder(wanted)
+    segments: list[Segment] = []
     damage: list[Damage] = []
-    events = 0
+    unread: dict[str, str] = {}
+    others: set[str] = set()
+    num_events = 0
     for path in paths:
-        last_step = None
-        for item in iterate(path):
-            if isinstance(item, Loss):
-                where = "" if last_step is None else f" after step {last_step}"
-                damage.append(
-                    Damage(path=str(path), what=f"truncated{where}: {item.what}", offset=item.offset)
-                )
-                continue
-            event = event_pb2.Event.FromString(item.data)
-            events += 1
-            for value in event.summary.value:
-                if value.HasField("simple_value"):
-                    last_step = event.step
-                    points.setdefault(value.tag, []).append((event.step, event.wall_time, value.simple_value))
-    if not events:
-        raise BlockedError(f"{paths[0]}: no readable event; run the job again")
-    series = {}
-    for tag, rows in points.items():
-        if tags is None or tag in tags:
-            unique = {row[0]: row for row in sorted(rows, key=lambda row: row[1])}
-            ordered = [unique[step] for step in sorted(unique)]
-            series[tag] = Series(
-                tag=tag,
-                steps=np.array([row[0] for row in ordered], dtype=np.int64),
-                values=np.array([row[2] for row in ordered], dtype=np.float64),
-                wall_times=np.array([row[1] for row in ordered], dtype=np.float64),
-            )
+        file = EventFile(path, decoder, wanted)
+        segments += file.segments(lanes[path])
+        damage += file.damage
+        unread |= file.unread
+        others |= set(file.tags)
+        num_events += file.num_events
+    if not num_events:
+        raise BlockedError(
+            f"{paths[0]}: holds no readable event ({damage[0].what if damage else 'it is empty'}); "
+            "run the job again, or name the folder of another run"
+        )
+    merged = merge(segments)
+    series = {tag: one for tag, one in merged.series.items() if tags is None or tag in tags}
     return RunLog(
         sources=[str(path) for path in paths],
         series=series,
         damage=damage,
+        unread={tag: kind for tag, kind in unread.items() if tag not in others},
+        notes=merged.notes,
         truncated_tags=tags is not None,
-        other_tags=[tag for tag in points if tag not in series],
+        other_tags=[] if tags is None else sorted((others | set(merged.series)) - set(series)),
     )
+
+
+def _raw_tags(tags: Collection[str], lanes: set[str]) -> frozenset[str]:
+    """Return the tags as files hold them: the folder may stand before the name of one that several lanes write."""
+    return frozenset(tags) | {
+        tag[len(lane) + 1 :] for tag in tags for lane in lanes if tag.startswith(f"{lane}/")
+    }

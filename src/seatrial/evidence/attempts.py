@@ -1,0 +1,284 @@
+"""Puts the attempts of one run together: who wrote when, who superseded whom, and what was abandoned.
+
+A run that is started again from a checkpoint writes some steps a second time and leaves others behind. What the
+newest attempt says about a step counts; points of an older attempt at or after the step where a newer one took
+over are ghosts: they belong to weights that were thrown away. Order is by the events' own time, never by that of
+files, which copying changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from seatrial.evidence.runlog import Series
+from seatrial.evidence.segments import Points, Segment, join_points
+
+TIME_STEPPED_PREFIXES = ("ray/",)
+"""Tags whose step is seconds since the process started: NeMo RL's Ray monitor (nemo_rl/utils/logger.py)."""
+
+
+class Merged(NamedTuple):
+    """The series of a run, and facts about how they came together."""
+
+    series: dict[str, Series]
+    notes: list[str]
+
+
+@dataclass
+class _Attempt:
+    segments: list[Segment]
+    resume_step: int | None = None
+    end: float = -np.inf
+    tags: set[str] = field(default_factory=set)
+
+
+def is_time_stepped(tag: str) -> bool:
+    """Say whether the step of a tag is a clock that starts at 0 in every attempt."""
+    return tag.startswith(TIME_STEPPED_PREFIXES)
+
+
+def _is_clocked(tag: str, part: Segment) -> bool:
+    return tag in part.time_stepped or is_time_stepped(tag)
+
+
+def merge(segments: Sequence[Segment], *, lanes_are_runs: bool = False) -> Merged:
+    """Put the segments of one run together.
+
+    Args:
+        segments: What each process wrote.
+        lanes_are_runs: True where lanes are runs of their own, which are never attempts of one another.
+
+    Returns:
+        One series per tag, and notes on attempts, ghosts, duplicates and writers kept apart.
+    """
+    notes: list[str] = []
+    ordered = sorted(segments, key=lambda part: (-np.inf if part.start is None else part.start, part.source))
+    _keep_lanes_apart(ordered, lanes_are_runs, notes)
+    attempts = _attempts(ordered)
+    _note_attempts(attempts, notes)
+    tags = dict.fromkeys(tag for part in ordered for tag in part.points)
+    abandoned: list[npt.NDArray[np.int64]] = []
+    series = {tag: _series(tag, attempts, abandoned) for tag in tags}
+    notes += _account(series, abandoned)
+    return Merged(series, notes)
+
+
+def _keep_lanes_apart(segments: list[Segment], always: bool, notes: list[str]) -> None:
+    """Rename a tag that several lanes write at the same time: these are different series, not attempts."""
+    spans: dict[str, dict[str, tuple[float, float]]] = {}
+    for part in segments:
+        for tag, points in part.points.items():
+            low, high = _span(points)
+            lanes = spans.setdefault(tag, {})
+            before = lanes.get(part.lane, (low, high))
+            lanes[part.lane] = (min(low, before[0]), max(high, before[1]))
+    apart = {tag for tag, lanes in spans.items() if len(lanes) > 1 and _overlap(list(lanes.values()))}
+    if always:
+        apart = set(spans) if len({part.lane for part in segments}) > 1 else set()
+    for part in segments:
+        if part.lane != ".":
+            names = {tag: f"{part.lane}/{tag}" if tag in apart else tag for tag in part.points}
+            part.points = {names[tag]: points for tag, points in part.points.items()}
+            part.time_stepped = frozenset(names[tag] for tag in part.time_stepped)
+    if apart:
+        notes.append(
+            "written by several writers, whose name (folder, file, or run) now stands before the tag: "
+            f"{_some(apart)}"
+        )
+
+
+def _span(points: Points) -> tuple[float, float]:
+    """Return when a tag was first and last written; without times it may have been at any time."""
+    if points.wall_times is None or not len(points):
+        return -np.inf, np.inf
+    return float(points.wall_times.min()), float(points.wall_times.max())
+
+
+def _overlap(spans: list[tuple[float, float]]) -> bool:
+    spans = sorted(spans)
+    return any(after[0] < before[1] for before, after in itertools.pairwise(spans))
+
+
+def _attempts(segments: list[Segment]) -> list[_Attempt]:
+    """Group segments, oldest first: one begins a new attempt when it continues tags after the last one ended."""
+    attempts: list[_Attempt] = []
+    for part in segments:
+        tags = {tag for tag in part.points if not _is_clocked(tag, part)} or set(part.points)
+        follows = attempts and (
+            part.resume_step is not None
+            or (tags & attempts[-1].tags and (part.start is None or part.start >= attempts[-1].end))
+        )
+        if not attempts or follows:
+            attempts.append(_Attempt([]))
+        attempt = attempts[-1]
+        attempt.segments.append(part)
+        attempt.tags |= tags
+        attempt.end = max(attempt.end, -np.inf if part.end is None else part.end)
+    known: set[str] = set()
+    for attempt in attempts:
+        attempt.resume_step = _resume_step(attempt, known)
+        known |= attempt.tags
+    return attempts
+
+
+def _resume_step(attempt: _Attempt, known: set[str]) -> int | None:
+    """Return the step from which an attempt took over: said by its writer, else where most of its tags begin.
+
+    Tags of set-up work, logged once at step 0 in each attempt, say nothing about it.
+    """
+    said = [part.resume_step for part in attempt.segments if part.resume_step is not None]
+    if said:
+        return min(said)
+    firsts: Counter[int] = Counter()
+    for tag in known & attempt.tags:
+        steps = [part.points[tag].steps for part in attempt.segments if tag in part.points]
+        first = min((int(held.min()) for held in steps if len(held)), default=None)
+        only_zero = first == 0 and sum(len(held) for held in steps) == 1
+        if (
+            first is not None
+            and not only_zero
+            and not any(_is_clocked(tag, part) for part in attempt.segments)
+        ):
+            firsts[first] += 1
+    return max(firsts, key=lambda step: (firsts[step], step)) if firsts else None
+
+
+def _series(tag: str, attempts: list[_Attempt], abandoned: list[npt.NDArray[np.int64]]) -> Series:
+    """Put the points of one tag together, oldest attempt first; append the steps of its ghosts to `abandoned`."""
+    parts: list[Points] = []
+    numbers: list[int] = []
+    for number, attempt in enumerate(attempts):
+        held = [part.points[tag] for part in attempt.segments if tag in part.points]
+        if held:
+            parts.append(_by_time(join_points(held)) if len(held) > 1 else held[0])
+            numbers.append(number)
+    points = join_points(parts)
+    owner = np.repeat(np.array(numbers, dtype=np.int64), [len(part) for part in parts])
+    if any(_is_clocked(tag, part) for attempt in attempts for part in attempt.segments):
+        order = np.argsort(points.steps, kind="stable")
+        return _finish(tag, points.take(order), owner[order], len(attempts), 0, 0, 0)
+    ghost = _ghosts(points.steps, owner, attempts)
+    if ghost.any():
+        abandoned.append(points.steps[ghost])
+    return _newest(tag, points, owner, ghost, len(attempts))
+
+
+def _by_time(points: Points) -> Points:
+    if points.wall_times is None:
+        return points
+    return points.take(np.argsort(points.wall_times, kind="stable"))
+
+
+def _ghosts(
+    steps: npt.NDArray[np.int64], owner: npt.NDArray[np.int64], attempts: list[_Attempt]
+) -> npt.NDArray[np.bool_]:
+    """Say which points a newer attempt made void: those at or after the step where it took over this tag."""
+    ghost = np.zeros(len(steps), dtype=np.bool_)
+    for number in range(1, len(attempts)):
+        attempt = attempts[number]
+        own = steps[owner == number]
+        limits = [] if attempt.resume_step is None else [attempt.resume_step]
+        limits += [int(own.min())] if len(own) else []
+        if limits:
+            ghost |= (owner < number) & (steps >= min(limits))
+    return ghost
+
+
+def _newest(
+    tag: str,
+    points: Points,
+    owner: npt.NDArray[np.int64],
+    ghost: npt.NDArray[np.bool_],
+    num_attempts: int,
+) -> Series:
+    """Keep the last point of each step, and count what it superseded."""
+    steps = points.steps
+    if len(steps) < 2 or (not ghost.any() and bool((np.diff(steps) > 0).all())):
+        return _finish(tag, points, owner, num_attempts, 0, 0, 0)
+    # Ghosts sort before the points that live, so the last one of each step lives if any does.
+    order = np.lexsort((np.arange(len(steps)), ~ghost, steps))
+    last = np.append(np.diff(steps[order]) != 0, True)
+    keeper = order[np.flatnonzero(last)[np.cumsum(last) - last]]
+    superseded = ~last
+    values = points.values
+    mine, kept = values[order], values[keeper]
+    differs = (mine != kept) & ~(np.isnan(mine) & np.isnan(kept))
+    alive = order[last & ~ghost[order]]
+    return _finish(
+        tag,
+        points.take(alive),
+        owner[alive],
+        num_attempts,
+        int(ghost.sum()),
+        int(superseded.sum()),
+        int((superseded & differs).sum()),
+    )
+
+
+def _finish(
+    tag: str,
+    points: Points,
+    owner: npt.NDArray[np.int64],
+    num_attempts: int,
+    ghosts: int,
+    duplicates: int,
+    conflicts: int,
+) -> Series:
+    return Series(
+        tag=tag,
+        steps=points.steps,
+        values=points.values,
+        wall_times=points.wall_times,
+        nulls=points.nulls if points.nulls is not None and points.nulls.any() else None,
+        attempts=owner if num_attempts > 1 else None,
+        ghosts=ghosts,
+        duplicates=duplicates,
+        conflicts=conflicts,
+    )
+
+
+def _note_attempts(attempts: list[_Attempt], notes: list[str]) -> None:
+    for number, attempt in enumerate(attempts[1:], start=1):
+        where = "" if attempt.resume_step is None else f", which took over at step {attempt.resume_step}"
+        sources = _some({part.source for part in attempt.segments})
+        notes.append(f"attempt {number} of the run is {sources}{where}")
+
+
+def _account(series: dict[str, Series], abandoned: list[npt.NDArray[np.int64]]) -> list[str]:
+    """Describe ghosts and duplicates, the tags with most of them first."""
+    notes = []
+    ghosts = {tag: one.ghosts for tag, one in series.items() if one.ghosts}
+    if ghosts:
+        steps = np.concatenate(abandoned)
+        notes.append(
+            f"{sum(ghosts.values())} points of abandoned attempts, at steps {steps.min()} to {steps.max()}, are left "
+            f"out (ghosts): {_most(ghosts)}"
+        )
+    conflicts = {tag: one.conflicts for tag, one in series.items() if one.conflicts}
+    if conflicts:
+        notes.append(
+            f"{sum(conflicts.values())} points were written again with another value; the last counts: "
+            f"{_most(conflicts)}"
+        )
+    repeats = sum(one.duplicates - one.conflicts for one in series.values())
+    if repeats:
+        notes.append(f"{repeats} points were written again with the same value")
+    return notes
+
+
+def _most(counts: dict[str, int]) -> str:
+    ranked = sorted(counts, key=lambda tag: (-counts[tag], tag))
+    shown = ", ".join(f"{tag} {counts[tag]}" for tag in ranked[:5])
+    return shown + (f" and {len(ranked) - 5} more tags" if len(ranked) > 5 else "")
+
+
+def _some(names: set[str]) -> str:
+    ranked = sorted(names)
+    return ", ".join(ranked[:5]) + (f" and {len(ranked) - 5} more" if len(ranked) > 5 else "")

@@ -1,0 +1,95 @@
+"""CSV with a header and a column of steps; an empty cell is a missing value, not a NaN.
+
+Source of the forms: PyTorch Lightning's CSVLogger (`epoch,step,train_loss`), TensorBoard's download
+(`Wall time,Step,Value`, whose tag is the name of the file), W&B's export (`Step`, `run - metric`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from seatrial.evidence.assemble import assemble_rows
+from seatrial.evidence.numbers import decode, decode_step
+from seatrial.evidence.rows import RowLog
+from seatrial.evidence.runlog import RunLog
+
+NAME = "CSV"
+
+_STEP_NAMES = ("step", "global_step", "_step", "iteration", "iter")
+_TIME_NAMES = ("wall time", "wall_time", "time", "_timestamp", "timestamp")
+_DELIMITERS = ",\t;"
+
+
+def claims(file: Path, head: bytes) -> bool:
+    """Say whether the first line is a header with a column of steps."""
+    if file.suffix not in {".csv", ".tsv", ".txt", ""}:
+        return False
+    return _step_column(_header(head)) is not None
+
+
+def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
+    """Read CSV files as one run.
+
+    Raises:
+        BlockedError: no row could be read.
+        OSError: a file cannot be read.
+    """
+    return assemble_rows([_read(path) for path in paths], tags)
+
+
+def _header(head: bytes) -> list[str]:
+    line = head.lstrip(b"\xef\xbb\xbf").partition(b"\n")[0].decode(errors="replace").strip("\r")
+    cells = next(csv.reader([line], delimiter=_delimiter(line)), [])
+    return cells if (len(cells) > 1 and line.isprintable()) or "\t" in line else []
+
+
+def _delimiter(line: str) -> str:
+    return max(_DELIMITERS, key=line.count)
+
+
+def _step_column(header: Sequence[str]) -> int | None:
+    names = [name.strip().lower() for name in header]
+    return next((names.index(name) for name in _STEP_NAMES if name in names), None)
+
+
+def _read(path: Path) -> RowLog:
+    log = RowLog(str(path))
+    with path.open("rb") as binary:
+        header = _header(binary.read(1 << 16))
+    step_at = _step_column(header)
+    names = [name.strip().lower() for name in header]
+    time_at = next((names.index(name) for name in _TIME_NAMES if name in names), None)
+    tags = [path.stem if name.strip() == "Value" and len(header) <= 3 else name.strip() for name in header]
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
+        delimiter = _delimiter(stream.readline())
+        rows = csv.reader(stream, delimiter=delimiter)
+        try:
+            for cells in rows:
+                if cells:
+                    _add(log, rows.line_num + 1, cells, tags, step_at or 0, time_at)
+        except csv.Error as error:
+            log.lose(rows.line_num + 1, f"reading stopped at line {rows.line_num + 1}: {error}")
+    return log
+
+
+def _add(
+    log: RowLog, line: int, cells: list[str], tags: list[str], step_at: int, time_at: int | None
+) -> None:
+    if len(cells) != len(tags):
+        log.lose(
+            line, f"line {line} has {len(cells)} cells where the header has {len(tags)}: it was left out"
+        )
+        return
+    step = decode_step(cells[step_at].strip())
+    if step is None:
+        log.lose(line, f"line {line}: the step {cells[step_at][:40]!r} is no whole number")
+        return
+    time = None if time_at is None else decode(cells[time_at])
+    metrics = {
+        tag: cell
+        for place, (tag, cell) in enumerate(zip(tags, cells, strict=True))
+        if place not in (step_at, time_at) and cell.strip()
+    }
+    log.add(step, metrics, line=line, wall_time=None if time is None or time.null else time.value)

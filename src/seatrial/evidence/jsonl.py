@@ -1,0 +1,145 @@
+"""JSON Lines: one object of metrics per line, with a step under one of the usual keys.
+
+Source of the keys: Hugging Face (`global_step`), W&B exports (`_step`, `_timestamp`), prime-rl (`step`, `time`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seatrial.evidence.assemble import assemble_rows
+from seatrial.evidence.numbers import decode_step
+from seatrial.evidence.rows import RowLog
+from seatrial.evidence.runlog import RunLog
+
+NAME = "JSON Lines"
+
+STEP_KEYS = ("step", "global_step", "train/global_step", "_step", "iteration", "iter", "trainer/global_step")
+TIME_KEYS = ("time", "_timestamp", "timestamp", "wall_time")
+MAX_LINE_BYTES = 64 << 20
+MAX_FIRST_LINE_BYTES = 1 << 20
+_MAX_LOST_LINES = 5
+
+
+class Line(NamedTuple):
+    """A line that holds a JSON object."""
+
+    number: int
+    row: Mapping[str, Any]
+
+
+RowAdder = Callable[[RowLog, Line], None]
+
+
+def claims(file: Path, head: bytes) -> bool:
+    """Say whether a file is JSON Lines: its first line is a JSON object with a step, or there are more of them."""
+    if not head.lstrip().startswith(b"{"):
+        return False
+    if file.suffix in {".jsonl", ".ndjson"}:
+        return True
+    row = first_object(file, head)
+    if row is None or "log_history" in row:
+        return False
+    return step_key(row) is not None or head.lstrip().partition(b"\n")[2].lstrip().startswith(b"{")
+
+
+def first_object(file: Path, head: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in the first line of a file, or None when that line holds none."""
+    text = head.lstrip()
+    if not text.startswith(b"{"):
+        return None
+    if b"\n" not in text:
+        with file.open("rb") as stream:
+            text = stream.read(MAX_FIRST_LINE_BYTES).lstrip()
+    row = parse(text.partition(b"\n")[0])
+    return row if isinstance(row, dict) else None
+
+
+def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
+    """Read JSON Lines files as one run. Where no row of a file has a step, the line number stands for it.
+
+    Raises:
+        BlockedError: no line is a JSON object.
+        OSError: a file cannot be read.
+    """
+    logs: list[RowLog] = []
+    notes: list[str] = []
+    for path in paths:
+        log = RowLog(str(path))
+        rows = list(lines(path, log))
+        stepless = not any(step_key(line.row) for line in rows)
+        if rows and stepless:
+            notes.append(
+                f"{path.name}: no row has a step (one of {', '.join(STEP_KEYS)}); the line number counts"
+            )
+        for line in rows:
+            add_row(log, line, line.number if stepless else None)
+        logs.append(log)
+    return assemble_rows(logs, tags, notes=notes)
+
+
+def read_with(root: Path, paths: Sequence[Path], tags: Collection[str] | None, add: RowAdder) -> RunLog:
+    """Read JSON Lines files whose objects mean what `add` says."""
+    logs = []
+    for path in paths:
+        log = RowLog(str(path))
+        for line in lines(path, log):
+            add(log, line)
+        logs.append(log)
+    return assemble_rows(logs, tags)
+
+
+def lines(path: Path, log: RowLog) -> Iterator[Line]:
+    """Yield the objects of a file; what is no object is counted and named in the log's damage."""
+    lost: list[int] = []
+    number = 0
+    ends = True
+    with path.open("rb") as stream:
+        while text := stream.readline(MAX_LINE_BYTES):
+            number += 1
+            ends = text.endswith(b"\n")
+            row = parse(text)
+            if isinstance(row, dict):
+                yield Line(number, row)
+            elif text.strip():
+                lost.append(number)
+    if lost and lost[-1] == number and not ends:
+        lost.pop()
+        log.lose(number, f"truncated in line {number}, which is no whole JSON object")
+    if lost:
+        some = ", ".join(str(one) for one in lost[:_MAX_LOST_LINES])
+        more = f" and {len(lost) - _MAX_LOST_LINES} more" if len(lost) > _MAX_LOST_LINES else ""
+        log.lose(lost[0], f"{len(lost)} of {number} lines are no JSON objects and were lost: {some}{more}")
+
+
+def parse(text: bytes | str) -> Any:
+    """Return the JSON value of a text (NaN and Infinity are read), or None where it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def step_key(row: Mapping[str, Any]) -> str | None:
+    """Return the key under which a row holds its step."""
+    return next((key for key in STEP_KEYS if decode_step(row.get(key)) is not None), None)
+
+
+def add_row(log: RowLog, line: Line, step: int | None = None) -> None:
+    """Add a row whose metrics stand beside its step; `step` is the one of a row that has none."""
+    key = step_key(line.row)
+    if key is not None:
+        step = decode_step(line.row[key])
+    time_key = next((name for name in TIME_KEYS if _is_date(line.row.get(name))), None)
+    # A row with a time and no step is a sample by the clock only where the format says so (prime_rl.py).
+    wall_time = None if time_key is None or step is None else float(line.row[time_key])
+    metrics = {name: value for name, value in line.row.items() if name not in (key, time_key)}
+    log.add(step, metrics, line=line.number, wall_time=wall_time)
+
+
+def _is_date(value: Any) -> bool:
+    """Say whether a number is seconds since the epoch rather than since some start."""
+    return isinstance(value, int | float) and 1e9 < value < 1e11
