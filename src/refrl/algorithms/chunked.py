@@ -9,6 +9,7 @@ gradient. Models that cap or scale their logits after the head (Gemma 2, Granite
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ def compute_logprobs_chunked(
     *,
     temperature: float = 1.0,
     vocab_chunk: int = 8192,
-    row_chunk: int = 1024,
+    row_chunk: int = 512,
+    keep_share: float = 0.25,
     mask_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Score completion tokens like `ops.compute_logprobs`, given the last hidden states and the output head.
@@ -39,13 +41,16 @@ def compute_logprobs_chunked(
         temperature: that of sampling.
         vocab_chunk: entries of the vocabulary per tile; the last slice is narrower, never padded.
         row_chunk: tokens per tile. Peak memory is a few tiles of vocab_chunk * row_chunk numbers.
+        keep_share: share of the logits that is kept from forward to backward. Computing all of them again costs a
+            third more in matrix products; 0 takes the least memory, 1 the least time.
         mask_BT: where it is 0 both results are 0 and the hidden states are not read.
 
     Returns:
         (logprobs_BT, entropy_BT).
 
     Raises:
-        ValueError: as `ops.compute_logprobs`; a chunk that is not positive; widths that disagree.
+        ValueError: as `ops.compute_logprobs`; a chunk that is not positive, a share outside [0, 1]; widths that
+            disagree.
     """
     check_temperature(temperature)
     B, S, D = hidden_BSD.shape
@@ -54,14 +59,34 @@ def compute_logprobs_chunked(
         raise ValueError(f"hidden states of width {D} and a head of width {head_VD.shape[1]}")
     if vocab_chunk < 1 or row_chunk < 1:
         raise ValueError(f"vocab_chunk={vocab_chunk} and row_chunk={row_chunk} must be positive")
+    if not 0 <= keep_share <= 1:
+        raise ValueError(f"keep_share={keep_share} must lie in [0, 1]")
     index_BT = predictor_index(prompt_lens_B, completion_ids_BT, B, S)
     valid_BT = valid_positions(completion_ids_BT, mask_BT)
     ids_N = checked_ids(completion_ids_BT[valid_BT], V)
     hidden_ND = hidden_BSD.reshape(B * S, D)[index_BT[valid_BT]]
-    logprobs_N, entropy_N = _ChunkedScore.apply(
-        hidden_ND, head_VD, ids_N, temperature, vocab_chunk, row_chunk
-    )
+    tiling = Tiling(temperature, vocab_chunk, row_chunk, keep_share if torch.is_grad_enabled() else 0)
+    logprobs_N, entropy_N = _ChunkedScore.apply(hidden_ND, head_VD, ids_N, tiling)
     return scatter(logprobs_N, valid_BT), scatter(entropy_N, valid_BT)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How `_ChunkedScore` cuts its work."""
+
+    temperature: float
+    vocab_chunk: int
+    row_chunk: int
+    keep_share: float
+
+    def tiles(self, vocab_size: int, num_rows: int) -> Iterator[tuple[slice, slice]]:
+        """Yield (entries, rows) of every tile, all rows of a slice of the vocabulary before the next slice."""
+        for first in range(0, vocab_size, self.vocab_chunk):
+            for start in range(0, num_rows, self.row_chunk):
+                yield (
+                    slice(first, min(first + self.vocab_chunk, vocab_size)),
+                    slice(start, min(start + self.row_chunk, num_rows)),
+                )
 
 
 class _ChunkedScore(torch.autograd.Function):
@@ -73,25 +98,26 @@ class _ChunkedScore(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_ND: Tensor,
-        head_VD: Tensor,
-        ids_N: Tensor,
-        temperature: float,
-        vocab_chunk: int,
-        row_chunk: int,
+        ctx: Any, hidden_ND: Tensor, head_VD: Tensor, ids_N: Tensor, tiling: Tiling
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
         largest_N = torch.full(ids_N.shape, -torch.inf, dtype=dtype, device=hidden_ND.device)
         sums_N, weighted_N, target_N = (torch.zeros_like(largest_N) for _ in range(3))
-        for entries, rows in _tiles(len(head_VD), vocab_chunk, len(hidden_ND), row_chunk):
-            logits = _logits(hidden_ND[rows], head_VD[entries], temperature, dtype)
+        tiles = list(tiling.tiles(len(head_VD), len(hidden_ND)))
+        num_kept = int(len(tiles) * tiling.keep_share) if any(ctx.needs_input_grad) else 0
+        kept: list[Tensor] = []
+        for entries, rows in tiles:
+            product = hidden_ND[rows] @ head_VD[entries].T
+            keep = len(kept) < num_kept
+            if keep:
+                kept.append(product)
+            logits = product.to(dtype, copy=keep).div_(tiling.temperature)
             inside, column = _targets(ids_N[rows], entries)
             target_N[rows] += torch.where(inside, logits.gather(1, column).squeeze(1), 0.0)
             _fold(largest_N[rows], sums_N[rows], weighted_N[rows], logits)
         lse_N, centre_N = largest_N + sums_N.log(), weighted_N / sums_N
         ctx.save_for_backward(hidden_ND, head_VD, ids_N, lse_N, largest_N + centre_N)
-        ctx.options = temperature, vocab_chunk, row_chunk, dtype
+        ctx.tiling, ctx.tiles, ctx.kept = tiling, tiles, kept
         ctx.set_materialize_grads(False)
         return target_N - lse_N, sums_N.log() - centre_N
 
@@ -101,15 +127,20 @@ class _ChunkedScore(torch.autograd.Function):
         ctx: Any, logprob_grad_N: Tensor | None, entropy_grad_N: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         hidden_ND, head_VD, ids_N, lse_N, mean_N = ctx.saved_tensors
-        temperature, vocab_chunk, row_chunk, dtype = ctx.options
+        tiling, dtype = ctx.tiling, lse_N.dtype
         # Gradients accumulate over tiles in float32, whatever the model's dtype.
         hidden_grad_ND = torch.zeros_like(hidden_ND, dtype=dtype) if ctx.needs_input_grad[0] else None
         head_grad_VD = torch.zeros_like(head_VD, dtype=dtype) if ctx.needs_input_grad[1] else None
-        if logprob_grad_N is None:
-            logprob_grad_N = torch.zeros_like(lse_N)
-        for entries, rows in _tiles(len(head_VD), vocab_chunk, len(hidden_ND), row_chunk):
+        # d logits / d product = 1 / temperature.
+        logprob_grad_N = (
+            torch.zeros_like(lse_N) if logprob_grad_N is None else logprob_grad_N / tiling.temperature
+        )
+        if entropy_grad_N is not None:
+            entropy_grad_N = entropy_grad_N / tiling.temperature
+        for number, (entries, rows) in enumerate(ctx.tiles):
             hidden, head = hidden_ND[rows], head_VD[entries]
-            grad = _logits(hidden, head, temperature, dtype)
+            product = ctx.kept[number] if number < len(ctx.kept) else hidden @ head.T
+            grad = product.to(dtype, copy=True).div_(tiling.temperature)
             upstream = logprob_grad_N[rows].unsqueeze(1)
             probs = (grad - lse_N[rows].unsqueeze(1)).exp_()
             if entropy_grad_N is None:
@@ -119,7 +150,7 @@ class _ChunkedScore(torch.autograd.Function):
                 grad.mul_(probs)
             inside, column = _targets(ids_N[rows], entries)
             grad.scatter_add_(1, column, upstream * inside.unsqueeze(1))
-            grad = grad.div_(temperature).to(hidden.dtype)
+            grad = grad.to(hidden.dtype)
             if hidden_grad_ND is not None:
                 _add_product(hidden_grad_ND[rows], grad, head)
             if head_grad_VD is not None:
@@ -129,24 +160,7 @@ class _ChunkedScore(torch.autograd.Function):
             None if head_grad_VD is None else head_grad_VD.to(head_VD.dtype),
             None,
             None,
-            None,
-            None,
         )
-
-
-def _tiles(vocab_size: int, vocab_chunk: int, num_rows: int, row_chunk: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (entries, rows) of every tile, all rows of a slice of the vocabulary before the next slice."""
-    for first in range(0, vocab_size, vocab_chunk):
-        for start in range(0, num_rows, row_chunk):
-            yield (
-                slice(first, min(first + vocab_chunk, vocab_size)),
-                slice(start, min(start + row_chunk, num_rows)),
-            )
-
-
-def _logits(hidden: Tensor, head: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    """Return a tile of scaled logits, free to be overwritten."""
-    return (hidden @ head.T).to(dtype).div_(temperature)
 
 
 def _targets(ids: Tensor, entries: slice) -> tuple[Tensor, Tensor]:
