@@ -111,7 +111,8 @@ def policy_loss(
         for t in valid:
             kl = spec.kl_penalty * kl_value(row[t], ref[b][t], spec.kl_type)
             loss += weight * (surrogate[t] + kl - spec.entropy_coefficient * entropy[b][t])
-            slope = kl_gradient(row[t], ref[b][t], spec.kl_type) if spec.kl_penalty else 0.0
+            differentiated = "k2" if spec.kl_gradient == "k2" else spec.kl_type
+            slope = kl_gradient(row[t], ref[b][t], differentiated) if spec.kl_penalty else 0.0
             gradient[b][t] = weight * (surrogate_gradient[t] + spec.kl_penalty * slope)
     return LossOracle(loss, gradient)
 

@@ -62,6 +62,8 @@ class LossSpec:
     fixed_length: int | None = None
     kl_penalty: float = 0.0
     kl_type: Literal["k1", "k2", "k3"] = "k3"
+    kl_gradient: Literal["estimator", "k2"] = "estimator"
+    """What is differentiated: the estimator, or k2 under the estimator's value."""
     entropy_coefficient: float = 0.0
     importance_sampling: Literal["none", "truncated", "masked"] = "none"
     importance_sampling_max: float = 2.0

@@ -48,7 +48,7 @@ def _policy_gradient(stack: Any, case: Rollout) -> Measure | None:
             "fixed_length": 1 / ((spec.fixed_length or 1) * inputs.global_valid_seqs),
         }[spec.reduction]
         # k1 alone keeps a slope where policy and reference agree.
-        kl_slope = spec.kl_penalty if spec.kl_type == "k1" else 0.0
+        kl_slope = spec.kl_penalty if (spec.kl_type, spec.kl_gradient) == ("k1", "estimator") else 0.0
         expected = weight * (kl_slope - float(inputs.advantages_B[row]))
         for token in range(len(mask)):
             error = abs(float(gradient_BT[row, token]) - expected * mask[token])
