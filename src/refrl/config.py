@@ -199,6 +199,14 @@ class SFTConfig(_Section):
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
     seed: int = Field(default=0, ge=0)
+    stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """End, and export, after the first validation that reaches this accuracy."""
+
+    @model_validator(mode="after")
+    def _stopping_needs_validations(self) -> SFTConfig:
+        if self.stop_at_accuracy is not None and self.val_period == 0:
+            raise ValueError("sft.stop_at_accuracy needs sft.val_period: without validations it never stops")
+        return self
 
 
 class DataConfig(_Section):

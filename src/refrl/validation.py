@@ -20,8 +20,8 @@ def is_validation_step(loop: GRPOConfig | SFTConfig, step: int) -> bool:
     return periodic or (step == loop.max_num_steps and loop.val_at_end)
 
 
-def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> None:
-    """Sample one completion per held-out prompt, log and print `validation/accuracy`.
+def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> float:
+    """Sample one completion per held-out prompt; log, print and return `validation/accuracy`.
 
     `accuracy` is the share of completions with the full reward, `reward` their mean reward. Every validation of a
     run draws from the same random numbers, so that two of them differ by the policy and not by luck.
@@ -48,6 +48,7 @@ def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> None:
     session.logger.log(session.timer.take(), step, "timing/validation")
     session.logger.log_rows(validation_rows(rollouts, step), "validation_data", step)
     print(f"step {step}  validation accuracy {accuracy:.3f} ({len(rewards)} held-out prompts)", flush=True)
+    return accuracy
 
 
 def validation_rows(rollouts: Rollouts, step: int) -> Iterator[dict[str, Any]]:

@@ -34,8 +34,10 @@ def run_sft(config: SFTRunConfig) -> None:
             if step:
                 train_step(session, config, step)
             if is_validation_step(config.sft, step):
-                validate(session, config.sft, step)
+                accuracy = validate(session, config.sft, step)
                 log_validation_loss(session, config, step)
+                if config.sft.stop_at_accuracy is not None and accuracy >= config.sft.stop_at_accuracy:
+                    break
         export_final(session.policy, session.final)
 
 
