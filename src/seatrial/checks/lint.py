@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -44,6 +45,13 @@ class FindingKind(enum.StrEnum):
     """It reads a tag that the target never logs."""
     STEP_OUT_OF_REACH = "step out of reach"
     """It reads a step that the run does not reach."""
+    ONE_STEP_DECIDES = "one step decides"
+    """It holds as soon as one step was good (`max(...) > 0.5`): a collapse after it is not seen. A note only."""
+
+    @property
+    def is_note(self) -> bool:
+        """Say whether the check can stand as it is."""
+        return self is FindingKind.ONE_STEP_DECIDES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +80,7 @@ def lint_check(
         ranges: by tag or pattern, the values that a tag can take by construction.
         max_num_steps: last step of the run; None: not known.
     """
-    findings = [*_truth_findings(check, ranges)]
+    findings = [*_truth_findings(check, ranges), *_one_step_findings(check)]
     if known_tags is not None:
         findings += _tag_findings(check, known_tags)
     if max_num_steps is not None:
@@ -123,6 +131,29 @@ def _reasons(check: Check, ranges: Mapping[str, Interval]) -> list[str]:
             if not isinstance(operand, Number) and interval != EVERYTHING:
                 reasons.append(f"{operand.text} lies in {interval} by construction")
     return list(dict.fromkeys(reasons))
+
+
+def _one_step_findings(check: Check) -> list[Finding]:
+    """Note each comparison that the best step alone can satisfy."""
+    findings = []
+    for comparison in (node for node in walk(check.condition) if isinstance(node, Comparison)):
+        links = zip(comparison.operators, itertools.pairwise(comparison.operands), strict=True)
+        for sign, (left, right) in links:
+            larger, smaller = (left, right) if sign in (">", ">=") else (right, left)
+            best = [
+                side
+                for side, name in ((larger, "max"), (smaller, "min"))
+                if isinstance(side, Aggregate) and side.function == name and sign in ("<", "<=", ">", ">=")
+            ]
+            findings += [
+                Finding(
+                    kind=FindingKind.ONE_STEP_DECIDES,
+                    message=f"{side.text} is one step of the run; mean(..., last(5)) or slope(...) sees the rest",
+                    column=side.column,
+                )
+                for side in best
+            ]
+    return findings
 
 
 def _tag_findings(check: Check, known_tags: Collection[str]) -> list[Finding]:

@@ -21,7 +21,7 @@ from seatrial.checks import (
     parse_check,
 )
 from seatrial.checks.suites import Suite, evaluate_suite, load_suite
-from seatrial.cli.verdict_table import print_verdicts
+from seatrial.cli.verdict_table import print_verdicts, printable
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
@@ -160,10 +160,11 @@ def _lint(arguments: argparse.Namespace) -> int:
     found = False
     for check in request.all_checks():
         findings = lint_check(check, known, request.ranges, arguments.max_num_steps)
-        found = found or bool(findings)
-        print(f"{'finding' if findings else 'sound':8} {check.text}")
+        faults = [finding for finding in findings if not finding.kind.is_note]
+        found = found or bool(faults)
+        print(printable(f"{'fault' if faults else 'note' if findings else 'sound':8}{check.text}"))
         for finding in findings:
-            print(f"{'':8} {finding}")
+            print(printable(f"{'':8}{finding}"))
     return EXIT_FAIL if found else EXIT_PASS
 
 

@@ -53,7 +53,7 @@ def _report(migration: Migration) -> None:
         print(printable(f"{migration.script}:{item.line}: left behind: {item.text}"))
         print(printable(f"    {item.reason}"))
     for carried in migration.carried:
-        for finding in carried.findings:
+        for finding in (item for item in carried.findings if not item.kind.is_note):
             print(printable(f"{migration.script}:{carried.line}: {finding}"))
 
 
