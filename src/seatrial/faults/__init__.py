@@ -1,1 +1,1 @@
-"""The fault catalogue, planted in refrl."""
+"""Faults planted in the reference stack, to see that the harness finds them."""

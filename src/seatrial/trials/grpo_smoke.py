@@ -25,21 +25,25 @@ from seatrial.trials.sensors import (
 )
 from seatrial.verdict import Outcome, Verdict
 
+_SEED = "asked for by the seed document's smoke"
 SEED_CHECKS = (
-    'max(data["train/token_mult_prob_error"]) < 1.05',
-    'min(data["train/probs_ratio_clamped_min"]) > 0.79',
-    'max(data["train/probs_ratio_clamped_min"]) < 1.21',
-    'min(data["train/probs_ratio_clamped_max"]) > 0.79',
-    'max(data["train/probs_ratio_clamped_max"]) < 1.21',
+    check_sensor(
+        'max(data["train/token_mult_prob_error"]) < 1.05', "sampler and trainer agree within 5 % on average"
+    ),
+    check_sensor('min(data["train/probs_ratio_clamped_min"]) > 0.79', _SEED),
+    check_sensor('max(data["train/probs_ratio_clamped_min"]) < 1.21', _SEED),
+    check_sensor('min(data["train/probs_ratio_clamped_max"]) > 0.79', _SEED),
+    check_sensor('max(data["train/probs_ratio_clamped_max"]) < 1.21', _SEED),
 )
 """The five checks of the Megatron GRPO smoke that the seed document names."""
 RATIO_CHECKS = (
-    'min(data["train/probs_ratio_min"]) > 0.79',
-    'max(data["train/probs_ratio_max"]) < 1.21',
+    check_sensor('min(data["train/probs_ratio_min"]) > 0.79', "no token's ratio is low before clamping"),
+    check_sensor('max(data["train/probs_ratio_max"]) < 1.21', "no token's ratio is high before clamping"),
 )
 """The same bounds on the ratio before it is clamped: these can fail."""
-AGREEMENT_CHECK = 'max(data["train/token_mult_prob_error"]) <= 1.0001'
-"""Sampler and trainer agree to 1e-4 in float32."""
+AGREEMENT_CHECK = check_sensor(
+    'max(data["train/token_mult_prob_error"]) <= 1.0001', "sampler and trainer agree to 1e-4 in float32"
+)
 
 
 def _ledger_sensor(name: str, judge: Callable[[list[LedgerRow], TrainingJob], Verdict]) -> Sensor:
@@ -57,14 +61,13 @@ LEDGER_SENSORS = (
 
 def smoke_sensors(job: TrainingJob) -> list[Sensor]:
     """Return every question that the smoke asks of a run, in order."""
-    agreement = [check_sensor(AGREEMENT_CHECK)] if job.precision == "float32" else []
     return [
         LOG_UNDAMAGED,
         STEPS_REACHED,
         FINITE,
-        *map(check_sensor, SEED_CHECKS),
-        *map(check_sensor, RATIO_CHECKS),
-        *agreement,
+        *SEED_CHECKS,
+        *RATIO_CHECKS,
+        *([AGREEMENT_CHECK] if job.precision == "float32" else []),
         GRADIENT_POSITIVE,
         PARAMETERS_MOVED,
         *LEDGER_SENSORS,

@@ -29,11 +29,15 @@ from seatrial.trials.sensors import (
 from seatrial.verdict import Outcome, Verdict
 
 NUM_SEEDS = 3
+LEFT_REFERENCE = check_sensor(
+    'min(data["train/kl_penalty"], -3) > 0',
+    "the policy has left its frozen reference: log-probabilities change",
+)
 
 
 def learning_sensors(job: TrainingJob) -> list[Sensor]:
     """Return every question that is asked of each run, in order."""
-    left_reference = [check_sensor('mean(data["train/kl_penalty"], -5) > 0')] if job.has_reference else []
+    left_reference = [LEFT_REFERENCE] if job.has_reference else []
     return [
         LOG_UNDAMAGED,
         STEPS_REACHED,

@@ -48,10 +48,15 @@ def not_judged(sensors: Sequence[Sensor], cause: Verdict, record: Callable[[Verd
         )
 
 
-def check_sensor(text: str, *, source: str = "hand-set") -> Sensor:
+def check_sensor(text: str, meaning: str, *, source: str = "hand-set") -> Sensor:
     """Return a check of the expression language as a sensor.
 
     A check that held and could not have failed is no evidence: it ends Skipped, with the reason.
+
+    Args:
+        text: the expression.
+        meaning: what it means that it holds.
+        source: where its bound came from.
     """
     check = parse_check(text)
 
@@ -59,19 +64,12 @@ def check_sensor(text: str, *, source: str = "hand-set") -> Sensor:
         verdict = evaluate_check(check, evidence.log, source=source)
         low, high = evidence.job.ratio_clip
         ranges = {**KNOWN_RANGES, **clip_ranges(1 - low, high - 1)}
-        why = cannot_fail(check, evidence.log, ranges) if verdict.outcome is Outcome.PASS else None
-        if why is None:
+        if verdict.outcome is not Outcome.PASS:
             return verdict
-        return Verdict(
-            name=verdict.name,
-            outcome=Outcome.SKIPPED,
-            reason=f"cannot fail: {why}",
-            value=verdict.value,
-            bound=verdict.bound,
-            num_samples=verdict.num_samples,
-            steps=verdict.steps,
-            source=verdict.source,
-        )
+        if why := cannot_fail(check, evidence.log, ranges):
+            reason = why.removeprefix(f"{check.text} is always true: ")
+            return replace(verdict, outcome=Outcome.SKIPPED, reason=f"cannot fail: {reason}")
+        return replace(verdict, reason=meaning)
 
     return Sensor(text, judge)
 
@@ -164,21 +162,19 @@ def gradient_positive(evidence: RunEvidence) -> Verdict:
     """The gradient norm is positive at every step; not triggered at steps whose groups all have equal rewards."""
     verdict = evaluate_check(_GRADIENT, evidence.log)
     series = evidence.series("train/grad_norm")
+    if verdict.outcome is Outcome.PASS:
+        return replace(verdict, reason="a gradient flows at every step")
     if verdict.outcome is not Outcome.FAIL or series is None:
         return verdict
     zero_steps = {int(step) for step, value in zip(series.steps, series.values, strict=True) if not value > 0}
     silent = set(evidence.steps_without_signal)
     if not np.isfinite(series.values).all() or not zero_steps <= silent:
         return verdict
-    return Verdict(
-        name=verdict.name,
+    return replace(
+        verdict,
         outcome=Outcome.SKIPPED,
         reason=f"not triggered: at steps {_few(sorted(zero_steps))} every group has equal rewards, so that no "
         "advantage is left",
-        value=verdict.value,
-        bound=verdict.bound,
-        num_samples=verdict.num_samples,
-        steps=verdict.steps,
     )
 
 

@@ -1,0 +1,152 @@
+"""`seatrial doctor`: look at this machine before a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from seatrial.evidence.identity import gpus, package_versions, usable_cores
+from seatrial.report.console import make_console, print_verdicts
+from seatrial.verdict import Outcome, Verdict, combine, exit_code
+
+MIN_PYTHON = (3, 11)
+MIN_MEMORY_GIB = 4.0
+"""Level 0 takes under 2 GiB; a second process and the page cache need the rest."""
+MIN_DISK_GIB = 1.0
+EXTRAS = {
+    "stack": ("torch", "transformers", "tokenizers", "safetensors", "math-verify"),
+    "readers": ("wandb",),
+    "ray": ("ray",),
+}
+"""Packages by the extra that brings them; only `stack` is needed for the reference target."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare where runs would be written."""
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs"), metavar="DIR", help="where runs would be written"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was found; 0 when the reference target can run here, 3 when something is missing."""
+    verdicts = [
+        _python(),
+        _cores(),
+        _memory(),
+        *_folders([arguments.output, Path(tempfile.gettempdir())]),
+        *_packages(),
+        _gpus(),
+    ]
+    print_verdicts(make_console(sys.stdout), "this machine", verdicts)
+    return exit_code(combine(verdicts))
+
+
+def _verdict(name: str, good: bool, value: float | str, bound: str, reason: str, remedy: str) -> Verdict:
+    return Verdict(
+        name=name,
+        outcome=Outcome.PASS if good else Outcome.BLOCKED,
+        reason=reason if good else remedy,
+        value=value,
+        bound=bound,
+        num_samples=1,
+    )
+
+
+def _python() -> Verdict:
+    version = ".".join(map(str, sys.version_info[:3]))
+    wanted = ".".join(map(str, MIN_PYTHON))
+    good = sys.version_info >= MIN_PYTHON
+    return _verdict(
+        "python", good, version, f">= {wanted}", sys.executable, f"install Python {wanted} or newer"
+    )
+
+
+def _cores() -> Verdict:
+    number = usable_cores()
+    return _verdict(
+        "cores", number >= 1, float(number), ">= 1", "usable by this process", "no core is usable"
+    )
+
+
+def _memory() -> Verdict:
+    free = psutil.virtual_memory().available / 2**30
+    return _verdict(
+        "free memory (GiB)",
+        free >= MIN_MEMORY_GIB,
+        free,
+        f">= {MIN_MEMORY_GIB:g}",
+        f"of {psutil.virtual_memory().total / 2**30:.1f} GiB",
+        "end other programs",
+    )
+
+
+def _folders(paths: Iterable[Path]) -> list[Verdict]:
+    return [_folder(path) for path in paths]
+
+
+def _folder(path: Path) -> Verdict:
+    """Look whether a folder, or the nearest one above it that exists, can be written and has room."""
+    place = path.absolute()
+    while not place.exists():
+        place = place.parent
+    name = f"folder {path}"
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        return _verdict(
+            name, False, "not writable", "writable", "", f"{place} cannot be written; give another --output"
+        )
+    free = psutil.disk_usage(str(place)).free / 2**30
+    return _verdict(
+        f"{name}: free (GiB)",
+        free >= MIN_DISK_GIB,
+        free,
+        f">= {MIN_DISK_GIB:g}",
+        f"on {place}",
+        f"free space on {place}",
+    )
+
+
+def _packages() -> list[Verdict]:
+    return [
+        _package(name, version, extra)
+        for extra, names in EXTRAS.items()
+        for name, version in package_versions(names).items()
+    ]
+
+
+def _package(name: str, version: str | None, extra: str) -> Verdict:
+    if version:
+        return Verdict(
+            name=f"package {name}",
+            outcome=Outcome.PASS,
+            reason=f"of the extra {extra}",
+            value=version,
+            num_samples=1,
+        )
+    needed = extra == "stack"
+    words = "not installed" if needed else "not installed, not needed for levels 0 and 6"
+    return Verdict(
+        name=f"package {name}",
+        outcome=Outcome.BLOCKED if needed else Outcome.NOT_REQUESTED,
+        reason=f"{words}: pip install 'seatrial[{extra}]'",
+    )
+
+
+def _gpus() -> Verdict:
+    found = gpus()
+    if not found:
+        return Verdict(
+            name="GPUs",
+            outcome=Outcome.NOT_REQUESTED,
+            reason="none found; levels 0 and 6 of the reference target run on the CPU",
+        )
+    names = ", ".join(f"{gpu['name']} {gpu['memory.total']}" for gpu in found)
+    return Verdict(
+        name="GPUs", outcome=Outcome.PASS, reason=names, value=float(len(found)), num_samples=len(found)
+    )

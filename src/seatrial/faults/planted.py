@@ -1,0 +1,155 @@
+"""How each fault is planted: by replacing one function of refrl in the launched process, and nothing on disk."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from refrl.config import AdvantageConfig, GRPORunConfig
+    from refrl.generation.base import Completion, SamplingParams
+    from refrl.rewards.verifiers import Verifier
+    from refrl.rollout.sync import Rollouts, RolloutWorker
+    from refrl.session import Session
+    from refrl.tasks import Example
+
+After = Callable[[Sequence[str]], None]
+"""Called with refrl's arguments when the command has ended."""
+
+CUT_BYTES = 7
+"""Bytes that a truncated log lacks: fewer than any record has."""
+
+
+def _grpo_module() -> Any:
+    """Return the module of the loop, whose imported names are replaced."""
+    return importlib.import_module("refrl.algorithms.grpo")
+
+
+def _lr_zero() -> None:
+    from refrl.policy import optimizer
+
+    optimizer.learning_rate_factor = lambda update, config, num_updates: 0.0
+
+
+def _advantages_negated() -> None:
+    grpo = _grpo_module()
+    right = grpo.compute_advantages
+
+    def negated(rewards_B: torch.Tensor, group_ids_B: torch.Tensor, config: AdvantageConfig) -> torch.Tensor:
+        advantages_B: torch.Tensor = -right(rewards_B, group_ids_B, config)
+        return advantages_B
+
+    grpo.compute_advantages = negated
+
+
+def _rewards_shifted() -> None:
+    from refrl.rollout.sync import RolloutWorker
+
+    right = RolloutWorker.reward
+
+    def shifted(
+        self: RolloutWorker,
+        examples: Sequence[Example],
+        completions: Sequence[Completion],
+        verifier: Verifier,
+    ) -> Rollouts:
+        rollouts = right(self, examples, completions, verifier)
+        rewards = list(rollouts.scores.rewards)
+        return replace(rollouts, scores=replace(rollouts.scores, rewards=rewards[1:] + rewards[:1]))
+
+    RolloutWorker.reward = shifted  # type: ignore[method-assign]
+
+
+def _sampled_at_another_temperature() -> None:
+    from refrl.generation.torch_engine import TorchGenerator
+
+    right = TorchGenerator.generate
+
+    def cooler(
+        self: TorchGenerator,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        generator: torch.Generator,
+    ) -> list[Completion]:
+        return right(self, prompts, replace(params, temperature=0.7), generator)
+
+    TorchGenerator.generate = cooler  # type: ignore[method-assign]
+
+
+def _loss_nan_at_step_2() -> None:
+    grpo = _grpo_module()
+    right_loss, right_step = grpo.policy_loss, grpo.train_step
+    current = [0]
+
+    def counted(session: Session, config: GRPORunConfig, step: int) -> None:
+        current[0] = step
+        right_step(session, config, step)
+
+    def spoilt(*arguments: Any, **options: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, metrics = right_loss(*arguments, **options)
+        if current[0] != 2:
+            return loss, metrics
+        return loss * math.nan, {**metrics, "loss": metrics["loss"] * math.nan}
+
+    grpo.train_step, grpo.policy_loss = counted, spoilt
+
+
+def _stop_after_step_1() -> None:
+    grpo = _grpo_module()
+    right = grpo.run_grpo
+
+    def shortened(config: GRPORunConfig) -> None:
+        right(config.model_copy(update={"grpo": config.grpo.model_copy(update={"max_num_steps": 1})}))
+
+    grpo.run_grpo = shortened
+
+
+def _truncate_log(words: Sequence[str]) -> None:
+    """Cut the end off the event file that `logger.log_dir=DIR` among the words names."""
+    (log_dir,) = [word.partition("=")[2] for word in words if word.startswith("logger.log_dir=")]
+    for file in Path(log_dir).rglob("events.out.tfevents.*"):
+        os.truncate(file, file.stat().st_size - CUT_BYTES)
+
+
+def _log_truncated() -> After:
+    return _truncate_log
+
+
+def _from_another_path() -> None:
+    """Nothing is replaced: `copy_of_refrl` makes the environment in which the fault shows."""
+
+
+PLANTS: Mapping[str, Callable[[], After | None]] = {
+    "lr-zero": _lr_zero,
+    "advantages-negated": _advantages_negated,
+    "rewards-shifted-between-rows": _rewards_shifted,
+    "sample-at-0.7-score-at-1.0": _sampled_at_another_temperature,
+    "loss-nan-at-step-2": _loss_nan_at_step_2,
+    "stop-after-step-1-exit-0": _stop_after_step_1,
+    "log-truncated": _log_truncated,
+    "refrl-from-another-path": _from_another_path,
+}
+"""How to plant each fault of the catalogue; what is returned runs after the command."""
+
+
+def run_with_fault(fault_id: str, words: Sequence[str]) -> int:
+    """Plant a fault and run refrl with these arguments; return its exit status.
+
+    Commands other than `grpo` run as they are: the fault is in the loop under trial.
+    """
+    from refrl.cli import main
+
+    after = PLANTS[fault_id]() if words[:1] == ["grpo"] else None
+    sys.argv = ["refrl", *words]
+    status = main(list(words))
+    if after is not None:
+        after(words)
+    return status
