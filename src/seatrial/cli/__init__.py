@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "check": "judge logs by expressions such as 'max(data[\"train/loss\"]) < 2'",
     "migrate": "make suites from shell scripts that call NeMo RL's checker",
     "dump": "write all scalars of a log as metrics.json",
+    "tags": "show what a log holds, tag by tag",
     "report": "draw the views of a run directory again",
     "doctor": "look at this machine before a run",
 }

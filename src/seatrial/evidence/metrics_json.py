@@ -21,6 +21,9 @@ NAME = "metrics.json"
 PROVENANCE_KEY = "//seatrial"
 """Where `seatrial dump` says where the numbers came from; no tag may have this name."""
 
+FORM = 1
+"""Version of what stands there."""
+
 _MAX_DAMAGES = 8
 
 Pairs = list[tuple[str, Any]]
@@ -61,10 +64,11 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
     scalars: dict[str, float] = {}
     damage: list[Damage] = []
     unread: dict[str, str] = {}
+    notes: list[str] = []
     for tag, content in document:
         if tag == PROVENANCE_KEY:
-            continue
-        if isinstance(content, _Object):
+            _read_provenance(content, path, damage, notes, unread)
+        elif isinstance(content, _Object):
             segment.points[tag] = _points(tag, content.pairs, path, damage).points()
         elif (number := decode(content)) is None:
             unread[tag] = "text" if isinstance(content, str) else type(content).__name__
@@ -74,7 +78,22 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
             scalars[tag] = number.value
     if not (segment.points or scalars):
         raise BlockedError(f"{path}: holds no metric; run the job again or name another log")
-    return assemble([str(path)], [segment], tags, scalars=scalars, damage=damage, unread=unread)
+    return assemble([str(path)], [segment], tags, scalars=scalars, damage=damage, unread=unread, notes=notes)
+
+
+def _read_provenance(
+    content: Any, path: Path, damage: list[Damage], notes: list[str], unread: dict[str, str]
+) -> None:
+    """Take over what was lost, noted and left out when the log was dumped."""
+    held = dict(content.pairs) if isinstance(content, _Object) else {}
+    for item in held.get("damage") or []:
+        lost = dict(item.pairs) if isinstance(item, _Object) else {}
+        what, source = str(lost.get("what", "not said")), str(lost.get("path", "the log"))
+        damage.append(Damage(path=str(path), what=f"when it was dumped, {source} was damaged: {what}"))
+    notes += [f"when it was dumped: {note}" for note in held.get("notes") or [] if isinstance(note, str)]
+    kinds = held.get("unread")
+    if isinstance(kinds, _Object):
+        unread.update({tag: str(kind) for tag, kind in kinds.pairs})
 
 
 class _Object:

@@ -1,0 +1,150 @@
+"""`seatrial tags LOGS`: show what a log holds, tag by tag."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.runlog import RunLog, Series
+from seatrial.verdict import EXIT_BLOCKED, EXIT_PASS
+
+
+class TagSummary(NamedTuple):
+    """What a log holds under one tag; the range is over finite values, None where there are none."""
+
+    tag: str
+    kind: str
+    """`series`, `number` (one without a step), or what else it is: `histogram`, `text`."""
+    num_points: int
+    first_step: int | None
+    last_step: int | None
+    minimum: float | None
+    maximum: float | None
+    last: float | None
+    num_nonfinite: int
+    """NaN and infinities; nulls are not counted here."""
+    num_nulls: int
+    num_ghosts: int
+    meaning: str
+
+
+Meaning = Callable[[str], str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `seatrial tags`."""
+    parser.add_argument("logs", metavar="LOGS", help="TensorBoard folder or any other log")
+    parser.add_argument("--prefix", metavar="PREFIX", default="", help="only tags that begin so")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the tags of a log.
+
+    Returns:
+        0; 3 when part of the log could not be read.
+
+    Raises:
+        BlockedError: nothing could be read.
+    """
+    log = read_logs(Path(arguments.logs))
+    rows = [row for row in summarise(log, meaning_of) if row.tag.startswith(arguments.prefix)]
+    if arguments.json:
+        for row in rows:
+            print(json.dumps(row._asdict()))
+    else:
+        _print_table(rows, log)
+    for item in log.damage:
+        print(f"seatrial tags: Blocked: {item.path}: {item.what}", file=sys.stderr)
+    return EXIT_BLOCKED if log.damage else EXIT_PASS
+
+
+def meaning_of(tag: str) -> str:
+    """Say what a tag means; nothing is known here."""
+    return ""
+
+
+def summarise(log: RunLog, meaning: Meaning) -> list[TagSummary]:
+    """Return one row per tag, sorted by name."""
+    rows = [_of_series(series, meaning) for series in log.series.values()]
+    for tag, value in log.scalars.items():
+        finite = value if math.isfinite(value) else None
+        rows.append(
+            TagSummary(
+                tag, "number", 1, None, None, finite, finite, value, int(finite is None), 0, 0, meaning(tag)
+            )
+        )
+    rows += [
+        TagSummary(tag, kind, 0, None, None, None, None, None, 0, 0, 0, meaning(tag))
+        for tag, kind in log.unread.items()
+    ]
+    return sorted(rows, key=lambda row: row.tag)
+
+
+def _of_series(series: Series, meaning: Meaning) -> TagSummary:
+    nulls = np.zeros(len(series), dtype=np.bool_) if series.nulls is None else series.nulls
+    finite = np.isfinite(series.values)
+    values = series.values[finite]
+    return TagSummary(
+        tag=series.tag,
+        kind="series",
+        num_points=len(series),
+        first_step=int(series.steps[0]) if len(series) else None,
+        last_step=int(series.steps[-1]) if len(series) else None,
+        minimum=float(values.min()) if len(values) else None,
+        maximum=float(values.max()) if len(values) else None,
+        last=float(series.values[-1]) if len(series) else None,
+        num_nonfinite=int((~finite & ~nulls).sum()),
+        num_nulls=int(nulls.sum()),
+        num_ghosts=series.ghosts,
+        meaning=meaning(series.tag),
+    )
+
+
+def _print_table(rows: list[TagSummary], log: RunLog) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    with_meaning = any(row.meaning for row in rows)
+    table = Table(title=Text(f"{len(rows)} tags in {len(log.sources)} file(s)"), title_justify="left")
+    table.add_column("tag", overflow="fold")
+    for name in ("points", "steps", "min", "max", "last", "not finite"):
+        table.add_column(name, justify="right")
+    if with_meaning:
+        table.add_column("meaning")
+    for row in rows:
+        steps = "" if row.first_step is None else f"{row.first_step}..{row.last_step}"
+        odd = ", ".join(
+            f"{count} {name}"
+            for count, name in ((row.num_nonfinite, ""), (row.num_nulls, "null"), (row.num_ghosts, "ghost"))
+            if count
+        ).replace(" ,", ",")
+        points = str(row.num_points) if row.kind == "series" else row.kind
+        cells = [
+            row.tag,
+            points,
+            steps,
+            _number(row.minimum),
+            _number(row.maximum),
+            _number(row.last),
+            odd.strip(),
+        ]
+        # Tags are text of the log: brackets in them are no markup.
+        table.add_row(*(Text(cell) for cell in [*cells, *([row.meaning] if with_meaning else [])]))
+    console = Console()
+    console.print(table)
+    for note in log.notes:
+        console.print(Text(f"note: {note}"))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
