@@ -30,7 +30,7 @@ from seatrial.verdict import Outcome, Verdict
 
 NUM_SEEDS = 3
 LEFT_REFERENCE = check_sensor(
-    'min(data["train/kl_penalty"], -3) > 0',
+    'min(data["train/kl_penalty"], last(3)) > 0',
     "the policy has left its frozen reference: log-probabilities change",
 )
 
