@@ -139,7 +139,7 @@ def _misspelt(row: LedgerRow) -> list[str]:
 
 def _text_of(token_ids: Sequence[int]) -> str:
     """Return the text of byte-level ids; ids above a byte are special and have none."""
-    return bytes(token for token in token_ids if token < 256).decode("utf-8", errors="replace")
+    return bytes(token for token in token_ids if 0 <= token < 256).decode("utf-8", errors="replace")
 
 
 def sampler_agrees_with_trainer(rows: Sequence[LedgerRow], job: TrainingJob) -> Verdict:
