@@ -38,6 +38,26 @@ class Job:
     seed: int
 
 
+class StepClock:
+    """Wall time and processor time (of all threads) at the end of each step."""
+
+    def __init__(self) -> None:
+        """Start the first step."""
+        self._ends = [(time.perf_counter(), time.process_time())]
+
+    def tick(self) -> None:
+        """End a step."""
+        self._ends.append((time.perf_counter(), time.process_time()))
+
+    def steps(self) -> dict[str, list[float]]:
+        """Return the seconds and the processor seconds of each step."""
+        wall, processor = zip(*self._ends, strict=True)
+        return {
+            "seconds": [after - before for before, after in itertools.pairwise(wall)],
+            "cpu_seconds": [after - before for before, after in itertools.pairwise(processor)],
+        }
+
+
 def data_section() -> dict[str, Any]:
     """Return prompts of one length."""
     return {
@@ -80,19 +100,19 @@ def measure_refrl(job: Job) -> dict[str, Any]:
             "cluster": {"num_threads": job.num_threads, "device": "cpu"},
         }
     )
-    ends = [time.perf_counter()]
+    clock = StepClock()
     step = grpo.train_step
 
     def timed_step(*arguments: Any) -> None:
         step(*arguments)
-        ends.append(time.perf_counter())
+        clock.tick()
 
     grpo.train_step = timed_step
     grpo.run_grpo(config)
     last = Path(job.output, "logs", f"train_data_step{job.num_steps}.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in last.splitlines()]
     return {
-        "seconds": [after - before for before, after in itertools.pairwise(ends)],
+        **clock.steps(),
         "prompt_tokens": statistics.mean(row["prompt_length"] for row in rows),
         "new_tokens": statistics.mean(len(row["generation_logprobs"]) for row in rows),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
@@ -109,11 +129,11 @@ def measure_trl(job: Job) -> dict[str, Any]:
 
     torch.set_num_threads(job.num_threads)
     prompts = [json.loads(line) for line in Path(job.prompts).read_text(encoding="utf-8").splitlines()]
-    ends = [time.perf_counter()]
+    clock = StepClock()
 
     class Clock(TrainerCallback):
         def on_step_end(self, *arguments: Any, **keywords: Any) -> None:
-            ends.append(time.perf_counter())
+            clock.tick()
 
     def share_of_e(completions: list[str], **columns: Any) -> list[float]:
         return [text.count("e") / max(1, len(text)) for text in completions]
@@ -150,7 +170,7 @@ def measure_trl(job: Job) -> dict[str, Any]:
     new_tokens = last["completions/mean_length"]
     num_rows = job.num_steps * NUM_PROMPTS * NUM_GENERATIONS
     return {
-        "seconds": [after - before for before, after in itertools.pairwise(ends)],
+        **clock.steps(),
         "prompt_tokens": round(last["num_tokens"] / num_rows - new_tokens, 3),
         "new_tokens": new_tokens,
         "versions": {
