@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from seatrial.evidence.runlog import Series
 
-_REGULAR = 0.8
+_REGULAR = 0.5
 _MAX_HOLES = 1_000_000
 
 
 def missing_steps(series: Series) -> npt.NDArray[np.int64]:
     """Return the steps between the first and the last where a series that is logged regularly has no point.
 
-    A series is regular when at least four of five distances between its steps are the same and every other one is
-    a multiple of it; of others nothing is known, and the answer is empty.
+    A series is regular when at least half of the distances between its steps are the same and every other one is a
+    multiple of it; of others nothing is known, and the answer is empty.
     """
     none = np.zeros(0, dtype=np.int64)
     distances = np.diff(series.steps)
