@@ -13,14 +13,13 @@ from seatrial.checks.grammar import parse_check
 from seatrial.checks.lint import Finding, lint_check
 from seatrial.checks.nodes import Check
 from seatrial.checks.shell import read_commands
+from seatrial.checks.shell_values import ShellValues
 from seatrial.checks.shell_words import ShellError, Word, expand
 from seatrial.errors import UsageError
 
 CHECKER = "check_metrics.py"
 MAX_BYTES = 2_000_000
 """Size of a script."""
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-_DECLARING = frozenset({"export", "local", "readonly", "declare", "typeset"})
 _MAX_STEPS = re.compile(r"(?:\w+\.)?max_num_steps=(\d+)$")
 
 
@@ -106,24 +105,21 @@ class _ScriptReader:
 
     def __init__(self, migration: Migration) -> None:
         self.migration = migration
-        self.values: dict[str, str | list[str]] = {}
+        self.values = ShellValues()
 
     def read(self, command: list[Word]) -> None:
         """Read one command."""
+        command = self.values.follow(command)
         place = next((n for n, word in enumerate(command) if (word.literal or "").endswith(CHECKER)), None)
-        if place is not None:
+        if place is None:
+            self._note_max_steps(command)
+        else:
             self._call(command[place], command[place + 1 :])
-            return
-        declaring = bool(command) and command[0].literal in _DECLARING
-        for word in command[1:] if declaring else command:
-            if not self._assign(word) and not declaring:
-                break
-        self._note_max_steps(command)
 
     def finish(self) -> Migration:
         """Return the migration, with faults of the checks that are known now."""
         if self.migration.max_num_steps is None:
-            self.migration.max_num_steps = _whole(self.values.get("MAX_STEPS"))
+            self.migration.max_num_steps = _whole(self.values.known.get("MAX_STEPS"))
         for call in self.migration.calls:
             call.carried = [
                 CarriedCheck(
@@ -135,29 +131,10 @@ class _ScriptReader:
             ]
         return self.migration
 
-    def _assign(self, word: Word) -> bool:
-        """Remember `NAME=value`; say whether the word is one."""
-        match = _ASSIGNMENT.match(word.parts[0]) if word.parts and isinstance(word.parts[0], str) else None
-        if match is None:
-            return False
-        name = match.group(1)
-        self.values.pop(name, None)
-        if word.array is not None:
-            elements = [expand(item, self.values) for item in word.array]
-            if all(isinstance(item, list) for item in elements):
-                self.values[name] = [text for item in elements for text in item]
-            return True
-        value = expand(
-            Word(line=word.line, parts=[str(word.parts[0])[match.end() :], *word.parts[1:]]), self.values
-        )
-        if isinstance(value, list):
-            self.values[name] = value[0]
-        return True
-
     def _note_max_steps(self, command: list[Word]) -> None:
         """Remember the largest `grpo.max_num_steps=N` that a run is started with."""
         for word in command:
-            value = expand(word, self.values)
+            value = expand(word, self.values.known)
             match = _MAX_STEPS.search(value[0]) if isinstance(value, list) and value else None
             if match:
                 self.migration.max_num_steps = max(self.migration.max_num_steps or 0, int(match.group(1)))
@@ -175,7 +152,7 @@ class _ScriptReader:
         call = CheckerCall(metrics=_as_written(words[0]), line=name.line)
         self.migration.calls.append(call)
         for word in words[1:]:
-            texts = expand(word, self.values)
+            texts = expand(word, self.values.known)
             if isinstance(texts, str):
                 self.migration.left_behind.append(
                     LeftBehind(text=_as_written(word), line=word.line, reason=texts)

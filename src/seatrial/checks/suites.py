@@ -73,7 +73,7 @@ class Suite(_Part):
     description: str = ""
     allow_nonfinite: tuple[Text, ...] = Field(default=(), strict=False)
     """Tags whose NaN, infinite and null points are legitimate in every check."""
-    ranges: dict[str, tuple[float, float]] = Field(default_factory=dict, strict=False)
+    ranges: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
     """Tag or pattern -> smallest and largest value it can take by construction, beside those that are known."""
     checks: tuple[SuiteCheck, ...] = Field(min_length=1, strict=False)
 
