@@ -81,7 +81,6 @@ def decode(
     logits_RV = decoder.prefill(pad_prompts(list(distinct), pad_token_id, device))[prompt_of_row_B]
     decoder.expand(prompt_of_row_B)
 
-    stops = torch.tensor(sorted(stop_ids), dtype=torch.long, device=device)
     running = _Running(
         rows=list(range(num_rows)),
         uniforms_TR=uniforms_BT.T.contiguous(),
@@ -95,32 +94,28 @@ def decode(
         ids_R, logprobs_R = draw(logits_RV, running.uniforms_TR[token], params)
         running.ids_TR[token] = ids_R
         running.logprobs_TR[token] = logprobs_R
-        if not stop_ids:
-            continue
-        ended_R = (ids_R[:, None] == stops).any(dim=-1)
-        ended = ended_R.nonzero().squeeze(-1).tolist()
+        ended = [column for column, sampled_id in enumerate(ids_R.tolist()) if sampled_id in stop_ids]
         if ended:
             running.harvest(ended, token + 1, sampled)
             if len(ended) == len(running.rows):
                 return _complete(sampled)
-            kept = compacting_order(~ended_R)
+            kept = torch.tensor(compacting_order(len(running.rows), ended), device=device)
             running.keep(kept)
             decoder.keep(kept)
     running.harvest(range(len(running.rows)), num_tokens, sampled)
     return _complete(sampled)
 
 
-def compacting_order(going_R: torch.Tensor) -> torch.Tensor:
+def compacting_order(num_rows: int, ended: Sequence[int]) -> list[int]:
     """Return the indices of the rows that go on, such that as few as possible change their place.
 
     A row that goes on stays where it is, or, when it stands beyond the new end, moves into the hole of a finished
     one.
     """
-    num_going = int(going_R.sum())
-    order = torch.arange(num_going, device=going_R.device)
-    holes = (~going_R[:num_going]).nonzero().squeeze(-1)
-    order[holes] = going_R[num_going:].nonzero().squeeze(-1) + num_going
-    return order
+    holes = set(ended)
+    num_going = num_rows - len(holes)
+    fillers = (row for row in range(num_going, num_rows) if row not in holes)
+    return [next(fillers) if row in holes else row for row in range(num_going)]
 
 
 def _complete(sampled: Sequence[SampledRow | None]) -> list[SampledRow]:

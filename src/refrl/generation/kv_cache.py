@@ -5,7 +5,22 @@ Shapes: L layers, B rows, K key/value heads, S slots, T slots appended at once, 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+
+
+class LayerSlots(NamedTuple):
+    """Views into the cache of one layer, for T new tokens."""
+
+    new_keys_BKTH: torch.Tensor
+    """To be written."""
+    new_values_BKTH: torch.Tensor
+    """To be written."""
+    keys_BKSH: torch.Tensor
+    """All slots up to and with the new ones."""
+    values_BKSH: torch.Tensor
+    """All slots up to and with the new ones."""
 
 
 class KVCache:
@@ -24,24 +39,18 @@ class KVCache:
         """Allocate on the device and in the type of `like`; `num_slots` is the most that can be appended."""
         self._store_L2BKSH = like.new_empty(num_layers, 2, num_rows, num_heads, num_slots, head_dim)
         self.num_filled = 0
-        """Slots that hold keys and values in every layer."""
+        """Slots that hold keys and values."""
 
-    def append(
-        self, layer: int, keys_BTKH: torch.Tensor, values_BTKH: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write one layer's next T slots; return keys_BKSH and values_BKSH of all slots up to them, as views.
-
-        Call `advance(T)` after the last layer.
-        """
-        start, end = self.num_filled, self.num_filled + keys_BTKH.shape[1]
-        keys_BKSH, values_BKSH = self._store_L2BKSH[layer, ..., :end, :].unbind()
-        keys_BKSH[:, :, start:] = keys_BTKH.transpose(1, 2)
-        values_BKSH[:, :, start:] = values_BTKH.transpose(1, 2)
-        return keys_BKSH, values_BKSH
-
-    def advance(self, num_slots: int) -> None:
-        """Count the slots that every layer has appended."""
-        self.num_filled += num_slots
+    def extend(self, num_tokens: int) -> list[LayerSlots]:
+        """Count the next T slots as filled; return the views of each layer, which is to write them before it reads."""
+        start, end = self.num_filled, self.num_filled + num_tokens
+        self.num_filled = end
+        filled = self._store_L2BKSH[..., :end, :].flatten(0, 1).unbind()
+        new = self._store_L2BKSH[..., start:end, :].flatten(0, 1).unbind()
+        return [
+            LayerSlots(new[number], new[number + 1], filled[number], filled[number + 1])
+            for number in range(0, len(filled), 2)
+        ]
 
     def expand(self, rows: torch.Tensor) -> None:
         """Make row b a copy of the present row `rows[b]`: a shared prompt is read once, then repeated."""

@@ -3,8 +3,8 @@
 A step of a small model is bound by the number of tensor operations, not by their size; this decoder issues
 about a third of those of the module's own forward.
 
-Shapes: P prompts, B rows, T tokens read at once, S slots of the cache, D width, N heads of queries and keys,
-Q query heads, K key/value heads, G = Q / K queries to a key, H width of a head, V vocabulary.
+Shapes: P prompts, B rows, T tokens read at once, S slots of the cache, D width, N = Q + K
+heads of queries and keys, X = N + K with the values, G = Q / K queries to a key, H width of a head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from refrl.generation.decoder import PaddedPrompts
-from refrl.generation.kv_cache import KVCache
+from refrl.generation.kv_cache import KVCache, LayerSlots
 from refrl.generation.lean_weights import LayerWeights, read_weights
 
 
@@ -38,9 +38,9 @@ class LeanDecoder:
         self._cache = KVCache(
             num_layers=len(weights.layers),
             num_rows=num_prompts,
-            num_heads=weights.num_kv_heads,
+            num_heads=weights.layers[0].num_kv_heads,
             num_slots=num_slots,
-            head_dim=weights.head_dim,
+            head_dim=weights.layers[0].head_dim,
             like=weights.embedding_VD,
         )
         self._lens_B = prompts.lens_P
@@ -82,64 +82,53 @@ class LeanDecoder:
         self, ids_BT: torch.Tensor, positions: torch.Tensor | int, allowed: torch.Tensor | None
     ) -> torch.Tensor:
         """Read T tokens at their positions (one number when all rows share it); return the last token's logits."""
+        weights = self._weights
         cos, sin = (table[positions].unsqueeze(-2) for table in self._rotary_SH)
-        hidden_BTD = functional.embedding(ids_BT, self._weights.embedding_VD)
-        for number, layer in enumerate(self._weights.layers):
-            hidden_BTD = hidden_BTD + self._attend(number, layer, hidden_BTD, cos, sin, allowed)
+        hidden_BTD = functional.embedding(ids_BT, weights.embedding_VD)
+        for layer, slots in zip(weights.layers, self._cache.extend(ids_BT.shape[1]), strict=True):
+            hidden_BTD = hidden_BTD + self._attend(layer, slots, hidden_BTD, cos, sin, allowed)
             gate, up = layer.gate_up(layer.mlp_norm(hidden_BTD)).chunk(2, dim=-1)
             hidden_BTD = hidden_BTD + layer.down(functional.silu(gate) * up)
-        self._cache.advance(ids_BT.shape[1])
-        return self._weights.head(self._weights.final_norm(hidden_BTD[:, -1]))
+        return weights.head(weights.final_norm(hidden_BTD[:, -1]))
 
     def _attend(
         self,
-        number: int,
         layer: LayerWeights,
+        slots: LayerSlots,
         hidden_BTD: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
         allowed: torch.Tensor | None,
     ) -> torch.Tensor:
         """Return what the attention of one layer adds; `allowed` is True where a slot may be seen."""
-        num_queries, num_keys = self._weights.num_query_heads, self._weights.num_kv_heads
         num_rows, num_tokens, _ = hidden_BTD.shape
-        heads = layer.qkv(layer.attention_norm(hidden_BTD)).view(
-            num_rows, num_tokens, -1, self._weights.head_dim
-        )
-        qk_BTNH, values_BTKH = heads[:, :, :-num_keys], heads[:, :, -num_keys:]
+        num_queries, num_keys, head_dim = layer.num_query_heads, layer.num_kv_heads, layer.head_dim
+        heads_BTXH = layer.qkv(layer.attention_norm(hidden_BTD)).view(num_rows, num_tokens, -1, head_dim)
+        qk_BTNH, values_BTKH = heads_BTXH.split((num_queries + num_keys, num_keys), dim=2)
         if layer.qk_norm is not None:
             qk_BTNH = layer.qk_norm(qk_BTNH)
-        qk_BTNH = qk_BTNH * cos + _swap_halves(qk_BTNH) * sin
-        keys_BKSH, values_BKSH = self._cache.append(number, qk_BTNH[:, :, num_queries:], values_BTKH)
-        queries_BTQH = qk_BTNH[:, :, :num_queries]
+        first, second = qk_BTNH.chunk(2, dim=-1)
+        qk_BTNH = torch.addcmul(qk_BTNH * cos, torch.cat([second, first], dim=-1), sin)
+        queries_BTQH, keys_BTKH = qk_BTNH.split((num_queries, num_keys), dim=2)
+        slots.new_keys_BKTH.copy_(keys_BTKH.transpose(1, 2))
+        slots.new_values_BKTH.copy_(values_BTKH.transpose(1, 2))
         if num_tokens == 1:
-            # The queries that share a key stand in the place of tokens.
-            queries_BKGH = queries_BTQH.reshape(num_rows, num_keys, -1, self._weights.head_dim)
-            mixed = _attention_of_step(queries_BKGH, keys_BKSH, values_BKSH, allowed, layer.attention_scale)
+            # The G queries that share a key stand in the place of tokens: no key is repeated.
+            queries = queries_BTQH.view(num_rows, num_keys, -1, head_dim)
         else:
-            mixed = functional.scaled_dot_product_attention(
-                queries_BTQH.transpose(1, 2),
-                keys_BKSH,
-                values_BKSH,
-                attn_mask=allowed,
-                is_causal=allowed is None,
-                scale=layer.attention_scale,
-                enable_gqa=num_queries != num_keys,
-            ).transpose(1, 2)
+            queries = queries_BTQH.transpose(1, 2)
+        mixed = functional.scaled_dot_product_attention(
+            queries,
+            slots.keys_BKSH,
+            slots.values_BKSH,
+            attn_mask=allowed,
+            is_causal=allowed is None and num_tokens > 1,
+            scale=layer.attention_scale,
+            enable_gqa=num_tokens > 1,
+        )
+        if num_tokens > 1:
+            mixed = mixed.transpose(1, 2)
         return layer.attention_out(mixed.reshape(num_rows, num_tokens, -1))
-
-
-def _attention_of_step(
-    queries_BKGH: torch.Tensor,
-    keys_BKSH: torch.Tensor,
-    values_BKSH: torch.Tensor,
-    allowed_B11S: torch.Tensor | None,
-    scale: float,
-) -> torch.Tensor:
-    """Attend from one new token of each row to every slot."""
-    return functional.scaled_dot_product_attention(
-        queries_BKGH, keys_BKSH, values_BKSH, attn_mask=allowed_B11S, scale=scale
-    )
 
 
 def _rotary_tables(
@@ -153,8 +142,3 @@ def _rotary_tables(
     angles = positions_S[:, None] * inv_freq.float()
     cos, sin = angles.cos() * scaling, angles.sin() * scaling
     return torch.cat([cos, cos], dim=-1).to(dtype), torch.cat([-sin, sin], dim=-1).to(dtype)
-
-
-def _swap_halves(heads: torch.Tensor) -> torch.Tensor:
-    first, second = heads.chunk(2, dim=-1)
-    return torch.cat([second, first], dim=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
@@ -19,19 +19,23 @@ _PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm",
 _COMMON_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, type(ACT2FN["silu"]))
 
 
-def supports_lean(model: nn.Module) -> bool:
+def supports_lean(model: nn.Module, modules: Sequence[nn.Module] | None = None) -> bool:
     """Return whether `LeanDecoder` computes what this module's forward would, up to rounding.
 
     Exact types are asked for: a subclass, an adapter, a sharded or quantised weight, a hook or a replaced forward
     may compute something else, and goes the generic way.
+
+    Args:
+        modules: the model and all its submodules, when the caller has them at hand.
     """
     if type(model) not in SUPPORTED_MODELS or not isinstance(model, PreTrainedModel):
         return False
+    modules = tuple(model.modules()) if modules is None else modules
     known = _known_types(type(model))
     return (
-        all(type(module) in known and not _is_hooked(module) for module in model.modules())
+        all(type(module) in known and not _is_hooked(module) for module in modules)
         and _has_plain_attention(model)
-        and _is_uniform(model.parameters())
+        and _is_uniform([weight for module in modules for weight in module._parameters.values()])
     )
 
 
@@ -58,11 +62,9 @@ def _has_plain_attention(model: PreTrainedModel) -> bool:
     )
 
 
-def _is_uniform(parameters: Iterable[nn.Parameter]) -> bool:
+def _is_uniform(weights: Iterable[nn.Parameter | None]) -> bool:
     """Whether all weights are ordinary tensors of one floating type on one device."""
-    weights = list(parameters)
-    first = weights[0]
-    return first.is_floating_point() and all(
-        type(weight) is nn.Parameter and weight.dtype == first.dtype and weight.device == first.device
-        for weight in weights
+    kinds = {(type(weight), weight.dtype, weight.device) for weight in weights if weight is not None}
+    return len(kinds) == 1 and all(
+        kind is nn.Parameter and dtype.is_floating_point for kind, dtype, _ in kinds
     )

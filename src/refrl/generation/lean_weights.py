@@ -59,6 +59,9 @@ class Norm:
 class LayerWeights:
     """One decoder layer."""
 
+    num_query_heads: int
+    num_kv_heads: int
+    head_dim: int
     attention_norm: Norm
     qkv: Projection
     """Outputs: queries, keys, values."""
@@ -84,9 +87,6 @@ class LeanWeights:
     """Frequencies of the rotary embedding, one per pair of dimensions of a head."""
     attention_scaling: float
     """Factor on the rotary embedding (above 1 with yarn)."""
-    num_query_heads: int
-    num_kv_heads: int
-    head_dim: int
 
 
 def read_weights(model: PreTrainedModel) -> LeanWeights:
@@ -95,7 +95,6 @@ def read_weights(model: PreTrainedModel) -> LeanWeights:
     The copy is as old as the call, so it is made anew for each generation.
     """
     inner: Any = model.model
-    attention = inner.layers[0].self_attn
     num_bytes = sum(weight.numel() * weight.element_size() for weight in inner.layers.parameters())
     join = num_bytes <= JOIN_LIMIT_BYTES
     return LeanWeights(
@@ -105,15 +104,15 @@ def read_weights(model: PreTrainedModel) -> LeanWeights:
         head=_project(model.lm_head, join=False),
         inv_freq=inner.rotary_emb.inv_freq,
         attention_scaling=inner.rotary_emb.attention_scaling,
-        num_query_heads=attention.q_proj.out_features // attention.head_dim,
-        num_kv_heads=attention.k_proj.out_features // attention.head_dim,
-        head_dim=attention.head_dim,
     )
 
 
 def _read_layer(layer: Any, *, join: bool) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
     return LayerWeights(
+        num_query_heads=attention.q_proj.out_features // attention.head_dim,
+        num_kv_heads=attention.k_proj.out_features // attention.head_dim,
+        head_dim=attention.head_dim,
         attention_norm=_norm(layer.input_layernorm),
         qkv=_project(attention.q_proj, attention.k_proj, attention.v_proj, join=join),
         qk_norm=_qk_norm(attention) if hasattr(attention, "q_norm") else None,

@@ -52,10 +52,10 @@ def invert_cdf(probs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor
     Returns:
         ids_B, long.
     """
+    last = probs_BV.shape[-1] - 1
     cumulative_BV = probs_BV.cumsum(dim=-1, dtype=torch.float64)
-    targets_B1 = uniforms_B.unsqueeze(-1) * cumulative_BV[:, -1:]
-    ids_B = torch.searchsorted(cumulative_BV, targets_B1, right=True).squeeze(-1)
-    return ids_B.clamp_(max=probs_BV.shape[-1] - 1)
+    targets_B = uniforms_B * cumulative_BV.select(-1, last)
+    return torch.searchsorted(cumulative_BV, targets_B.unsqueeze(-1), right=True).squeeze(-1).clamp_(max=last)
 
 
 def draw(

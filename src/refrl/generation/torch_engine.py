@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -50,9 +50,15 @@ class TorchGenerator:
         self._check_prompts(rows, params.max_new_tokens)
         stop_ids = frozenset(params.stop_token_ids) if params.stop_token_ids is not None else self.stop_ids()
         uniforms_BT = row_uniforms(len(rows), params.max_new_tokens, generator)
-        with torch.no_grad(), _evaluating(self._model):
+        modules = tuple(self._model.modules())
+        lean = self._lean and supports_lean(self._model, modules)
+        # The lean decoder only reads the weights; a module's own forward may write buffers that training needs.
+        with torch.inference_mode() if lean else torch.no_grad(), _evaluating(modules):
+            decoder: Decoder = (
+                LeanDecoder(self._model, params.max_new_tokens) if lean else CachedDecoder(self._model)
+            )
             sampled = decode(
-                self._decoder(params.max_new_tokens),
+                decoder,
                 rows,
                 params,
                 uniforms_BT.to(self._embedding().weight.device),
@@ -77,11 +83,6 @@ class TorchGenerator:
             if ids is not None:
                 found.update(ids if isinstance(ids, list | tuple) else (ids,))
         return frozenset(found)
-
-    def _decoder(self, max_new_tokens: int) -> Decoder:
-        if self._lean and supports_lean(self._model):
-            return LeanDecoder(self._model, max_new_tokens)
-        return CachedDecoder(self._model)
 
     def _embedding(self) -> nn.Embedding:
         embedding = self._model.get_input_embeddings()
@@ -108,9 +109,9 @@ class TorchGenerator:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def _evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Switch dropout and the like off; afterwards every submodule has the mode it had."""
-    training = [module for module in model.modules() if module.training]
+    training = [module for module in modules if module.training]
     for module in training:
         module.training = False
     try:
