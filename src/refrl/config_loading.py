@@ -156,15 +156,23 @@ def _describe(problem: Mapping[str, Any], known: Sequence[str]) -> str:
         return f"{'.'.join(map(str, path))}: input should be a number, a text or a boolean, got {problem['input']!r}"
     key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        sections = [name.rpartition(".")[0] for name in known if "." in name]
-        nearest = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.0)
-        return f"unknown key {key!r}; the nearest known key is {nearest[0]!r}"
+        return f"unknown key {key!r}; the nearest known key is {_nearest(key, problem['input'], known)!r}"
     if problem["type"] == "missing":
         return f"required key {key!r} is missing"
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     message = problem["msg"][0].lower() + problem["msg"][1:]
     return f"{key}: {message}, got {problem['input']!r}"
+
+
+def _nearest(key: str, value: Any, known: Sequence[str]) -> str:
+    """Return the known section nearest to a mapping's key; for a value a key of the same last name, if there is one."""
+    if isinstance(value, Mapping):
+        candidates = [name.rpartition(".")[0] for name in known]
+    else:
+        last = key.rpartition(".")[2]
+        candidates = [name for name in known if name.rpartition(".")[2] == last] or list(known)
+    return difflib.get_close_matches(key, candidates, n=1, cutoff=0.0)[0]
 
 
 def _one_line(error: object) -> str:

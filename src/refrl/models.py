@@ -26,8 +26,8 @@ class TinyModelSpec:
     """`qwen3` normalises queries and keys per head; `llama` does not."""
     hidden_size: int = 64
     num_layers: int = 2
-    num_heads: int = 2
-    num_kv_heads: int = 1
+    num_heads: int = 4
+    num_kv_heads: int = 2
     head_dim: int = 32
     """At least 32: vLLM's CPU attention takes no less."""
     intermediate_size: int | None = None
@@ -126,6 +126,7 @@ def load_model(directory: Path) -> PreTrainedModel:
         ConfigError: the directory, its configuration or its weights are missing or unreadable.
     """
     _check_model_directory(directory)
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     _silence_progress_bars()
@@ -133,7 +134,7 @@ def load_model(directory: Path) -> PreTrainedModel:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             str(directory), local_files_only=True, dtype=torch.float32, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"the model in {directory} cannot be loaded: {reason}") from error
     model: PreTrainedModel

@@ -1,0 +1,135 @@
+"""The set of options is deliberate: each is listed here, and each is read by code."""
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+import refrl
+from refrl.config import GRPORunConfig, SFTRunConfig, load_config
+from refrl.config_loading import leaf_annotations
+
+OPTIONS = """
+checkpointing.checkpoint_dir
+checkpointing.enabled
+cluster.device
+cluster.num_threads
+data.num_train
+data.num_validation
+data.seed
+data.shuffle
+data.task
+data.task_args
+data.verifier
+grpo.advantage.epsilon
+grpo.advantage.estimator
+grpo.advantage.scale
+grpo.max_num_steps
+grpo.max_val_samples
+grpo.num_generations_per_prompt
+grpo.num_prompts_per_step
+grpo.seed
+grpo.val_at_end
+grpo.val_at_start
+grpo.val_greedy
+grpo.val_period
+logger.log_dir
+logger.log_train_data
+logger.tensorboard_enabled
+loss_fn.entropy_coefficient
+loss_fn.fixed_length
+loss_fn.importance_sampling
+loss_fn.importance_sampling_max
+loss_fn.importance_sampling_min
+loss_fn.kind
+loss_fn.kl_in
+loss_fn.ratio_clip_c
+loss_fn.ratio_clip_max
+loss_fn.ratio_clip_min
+loss_fn.reduction
+loss_fn.reference_policy_kl_gradient
+loss_fn.reference_policy_kl_penalty
+loss_fn.reference_policy_kl_type
+policy.generation.backend
+policy.generation.max_new_tokens
+policy.generation.stop_token_ids
+policy.generation.temperature
+policy.generation.top_k
+policy.generation.top_p
+policy.logprob_batch_size
+policy.max_grad_norm
+policy.max_total_sequence_length
+policy.model_name
+policy.optimizer.betas
+policy.optimizer.eps
+policy.optimizer.lr
+policy.optimizer.weight_decay
+policy.precision
+policy.scheduler.min_lr_ratio
+policy.scheduler.name
+policy.scheduler.warmup_steps
+policy.sequence_length_buckets
+policy.tokenizer.name
+policy.train_global_batch_size
+policy.train_micro_batch_size
+sft.max_num_steps
+sft.max_val_samples
+sft.seed
+sft.stop_at_accuracy
+sft.val_at_end
+sft.val_at_start
+sft.val_greedy
+sft.val_period
+"""
+
+SOURCES = Path(refrl.__file__).parent
+CONFIGS = Path(__file__).resolve().parents[4] / "configs"
+
+
+def options() -> dict[str, object]:
+    """Return every dotted key of the two schemas."""
+    return {**leaf_annotations(GRPORunConfig), **leaf_annotations(SFTRunConfig)}
+
+
+def test_the_set_of_options_is_frozen() -> None:
+    """Whoever adds or renames an option changes this list, and thinks of those who use it."""
+    assert sorted(options()) == sorted(OPTIONS.split())
+
+
+@pytest.mark.parametrize("key", sorted(options()))
+def test_every_option_is_read_by_code(key: str) -> None:
+    """Some module takes the attribute; validators of the schema do not count."""
+    assert key.rpartition(".")[2] in attributes_read()
+
+
+@functools.cache
+def attributes_read() -> frozenset[str]:
+    """Return the names of all attributes that refrl reads, the schema's own validators aside."""
+    names: set[str] = set()
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(without_validators(ast.parse(path.read_text()))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                names.add(node.attr)
+    return frozenset(names)
+
+
+def without_validators(tree: ast.Module) -> ast.Module:
+    """Drop functions that are decorated as validators of a model."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.body = [
+                item
+                for item in node.body
+                if not (
+                    isinstance(item, ast.FunctionDef)
+                    and any("model_validator" in ast.unparse(decorator) for decorator in item.decorator_list)
+                )
+            ] or [ast.Pass()]
+    return tree
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_recipe_is_valid(path: Path) -> None:
+    """The recipes in configs/ read under the schema of their loop."""
+    load_config(SFTRunConfig if path.name.startswith("sft") else GRPORunConfig, path)

@@ -1,0 +1,133 @@
+"""Tiny models are ordinary Hugging Face directories, made from a seed; broken directories are refused in words."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from refrl.config import ConfigError
+from refrl.models import Family, TinyModelSpec, load_model, make_model
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_a_directory_is_read_by_plain_transformers(tmp_path: Path, family: Family, tied: bool) -> None:
+    """Model, tokenizer, and the option to tie the embeddings."""
+    make_model(TinyModelSpec(family=family, tie_word_embeddings=tied), tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(str(tmp_path / "model"))
+    tokenizer = AutoTokenizer.from_pretrained(str(tmp_path / "model"))
+    assert model.config.model_type == family
+    assert model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+    assert model.config.head_dim >= 32
+    assert any("q_norm" in name for name, _ in model.named_parameters()) == (family == "qwen3")
+    assert {path.suffix for path in (tmp_path / "model").iterdir()} <= {".json", ".safetensors"}
+
+
+def test_weights_come_from_the_seed_alone(tmp_path: Path) -> None:
+    """torch's global generator neither matters nor moves."""
+    before = torch.random.get_rng_state()
+    for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
+        torch.manual_seed(len(name) + seed)
+        state = torch.random.get_rng_state()
+        make_model(TinyModelSpec(seed=seed), tmp_path / name)
+        assert torch.equal(torch.random.get_rng_state(), state)
+    torch.random.set_rng_state(before)
+    a, b, c = (load_file(tmp_path / name / "model.safetensors") for name in "abc")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["lm_head.weight"], c["lm_head.weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"head_dim": 16}, "head_dim=16"),
+        ({"head_dim": 33}, "head_dim=33"),
+        ({"num_heads": 3, "num_kv_heads": 2}, "num_kv_heads=2 must divide"),
+        ({"num_layers": 0}, "num_layers=0"),
+        ({"hidden_size": -1}, "hidden_size=-1"),
+    ],
+)
+def test_shapes_that_no_backend_takes_are_refused(change: dict[str, int], words: str) -> None:
+    """When the shape is given, before anything is made."""
+    with pytest.raises(ConfigError, match=words):
+        TinyModelSpec(**change)  # type: ignore[arg-type]
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """Neither a directory with something in it nor a file; an empty directory is used."""
+    (tmp_path / "empty").mkdir()
+    make_model(TinyModelSpec(), tmp_path / "empty")
+    with pytest.raises(ConfigError, match="not an empty directory"):
+        make_model(TinyModelSpec(), tmp_path / "empty")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="not an empty directory"):
+        make_model(TinyModelSpec(), tmp_path / "file")
+    with pytest.raises(ConfigError, match="cannot write"):
+        make_model(TinyModelSpec(), tmp_path / "file" / "below")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"]
+
+
+@pytest.fixture
+def model_directory(tmp_path: Path) -> Path:
+    """Return a good model directory to be broken."""
+    make_model(TinyModelSpec(num_layers=1), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_good_directory_is_loaded_in_float32_and_evaluation_mode(model_directory: Path) -> None:
+    """Also where the weights are stored in bfloat16."""
+    weights = load_file(model_directory / "model.safetensors")
+    halved = {name: tensor.to(torch.bfloat16) for name, tensor in weights.items()}
+    save_file(halved, model_directory / "model.safetensors", metadata={"format": "pt"})
+    model = load_model(model_directory)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert not model.training
+
+
+def test_missing_parts_are_refused_with_the_remedy(model_directory: Path, tmp_path: Path) -> None:
+    """No directory, no configuration, no weights: three messages."""
+    with pytest.raises(ConfigError, match=r"is not a directory.*make-model"):
+        load_model(tmp_path / "none")
+    (model_directory / "model.safetensors").rename(tmp_path / "weights")
+    with pytest.raises(ConfigError, match="holds no weights"):
+        load_model(model_directory)
+    (tmp_path / "weights").rename(model_directory / "model.safetensors")
+    (model_directory / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+        load_model(model_directory)
+
+
+def test_a_name_on_the_hub_is_not_looked_up() -> None:
+    """Models are directories; the network is never asked."""
+    with pytest.raises(ConfigError, match="is not a directory"):
+        load_model(Path("Qwen/Qwen2.5-0.5B"))
+
+
+def test_a_truncated_file_of_weights_is_refused(model_directory: Path) -> None:
+    """In one message that names the directory."""
+    path = model_directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        load_model(model_directory)
+
+
+def test_an_unknown_architecture_is_refused(model_directory: Path) -> None:
+    """In one message that names the directory."""
+    path = model_directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "nonesuch"}))
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        load_model(model_directory)
+
+
+def test_weights_that_lack_a_parameter_are_refused(model_directory: Path) -> None:
+    """transformers would draw it at random and go on."""
+    path = model_directory / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.norm.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lack 1 parameters of the model \(model\.norm\.weight\)"):
+        load_model(model_directory)
