@@ -104,12 +104,12 @@ class LeanDecoder:
         num_rows, num_tokens, _ = hidden_BTD.shape
         num_queries, num_keys, head_dim = layer.num_query_heads, layer.num_kv_heads, layer.head_dim
         heads_BTXH = layer.qkv(layer.attention_norm(hidden_BTD)).view(num_rows, num_tokens, -1, head_dim)
-        qk_BTNH, values_BTKH = heads_BTXH.split((num_queries + num_keys, num_keys), dim=2)
+        qk_BTNH, values_BTKH = heads_BTXH.split_with_sizes((num_queries + num_keys, num_keys), dim=2)
         if layer.qk_norm is not None:
             qk_BTNH = layer.qk_norm(qk_BTNH)
         first, second = qk_BTNH.chunk(2, dim=-1)
         qk_BTNH = torch.addcmul(qk_BTNH * cos, torch.cat([second, first], dim=-1), sin)
-        queries_BTQH, keys_BTKH = qk_BTNH.split((num_queries, num_keys), dim=2)
+        queries_BTQH, keys_BTKH = qk_BTNH.split_with_sizes((num_queries, num_keys), dim=2)
         slots.new_keys_BKTH.copy_(keys_BTKH.transpose(1, 2))
         slots.new_values_BKTH.copy_(values_BTKH.transpose(1, 2))
         if num_tokens == 1:
