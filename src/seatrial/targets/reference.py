@@ -157,7 +157,7 @@ class ReferenceTarget:
             what=what,
             argv=self._argv(("grpo", "--config", str(_config(recipe)), *words)),
             environment=self._environment,
-            log_dir=directory / "logs",
+            log_dir=directory / "logs" / "tensorboard",
             ledger_dir=directory / "logs",
             initial_model=model,
             final_model=directory / "checkpoints" / "final",

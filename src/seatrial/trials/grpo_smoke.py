@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from seatrial.errors import BlockedError
+from seatrial.evidence import dump
 from seatrial.evidence.ledger import LedgerRow
 from seatrial.evidence.origins import driver_origin, run_origin
 from seatrial.targets.base import TrainingJob
@@ -12,6 +14,7 @@ from seatrial.trials import ledger_sensors
 from seatrial.trials.base import TrialContext
 from seatrial.trials.launching import exit_verdict, launch
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.rundir import write_text
 from seatrial.trials.sensors import (
     FINITE,
     GRADIENT_POSITIVE,
@@ -132,12 +135,13 @@ def judge_run(context: TrialContext, evidence: RunEvidence, sensors: list[Sensor
         Whether the sensors were asked.
     """
     record = context.record
-    gates = [exit_verdict(f"{prefix}training ends with status 0", evidence.launched)]
-    if gates[0].outcome is not Outcome.BLOCKED:
-        gates += [
+    gates = [
+        exit_verdict(f"{prefix}training ends with status 0", evidence.launched),
+        *(
             run_origin(module, folder, evidence.imports)
             for module, folder in context.target.expected_origins().items()
-        ]
+        ),
+    ]
     record(*gates)
     gates += [verdict for verdict in context.result.verdicts if verdict.name.startswith("origin of")]
     closed = next((gate for gate in gates if gate.outcome is Outcome.BLOCKED), None)
@@ -145,5 +149,17 @@ def judge_run(context: TrialContext, evidence: RunEvidence, sensors: list[Sensor
     if closed is not None:
         not_judged(named, closed, record)
         return False
+    _keep_metrics(evidence)
     ask(named, evidence, record)
     return True
+
+
+def _keep_metrics(evidence: RunEvidence) -> None:
+    """Write the logged series beside the log in NeMo RL's form; a log that cannot be read leaves none."""
+    try:
+        log = evidence.log
+    except BlockedError:
+        return
+    write_text(
+        evidence.launched.log_path.with_name("metrics.json"), "".join(f"{line}\n" for line in dump.lines(log))
+    )

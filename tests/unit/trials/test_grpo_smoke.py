@@ -1,0 +1,154 @@
+"""The smoke trial on a toy stack: every way to end has its verdict, and nothing is left implicit."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.trials.toy_target import TOY, ToyTarget, run_toy
+
+from seatrial.trials.results import TrialResult, TrialState
+from seatrial.trials.rundir import read_results
+from seatrial.verdict import Outcome, Verdict
+
+PASS, FAIL, BLOCKED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.BLOCKED, Outcome.SKIPPED
+EXIT = "training ends with status 0"
+ORIGIN = "origin of toystack in the run"
+
+
+@pytest.fixture(autouse=True)
+def _toystack_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver finds the toy where it should be."""
+    monkeypatch.syspath_prepend(str(TOY))
+
+
+def smoke(tmp_path: Path, mode: str, **options: float) -> tuple[TrialResult, dict[str, Verdict]]:
+    """Run the trial on a misbehaving toy; what is on disk is what was concluded."""
+    path, results = run_toy(tmp_path, ToyTarget(mode), **options)
+    assert read_results(path).to_text() == results.to_text()
+    (trial,) = results.requested_trials()
+    assert trial.state is TrialState.CONCLUDED
+    return trial, {verdict.name: verdict for verdict in trial.verdicts}
+
+
+def test_a_right_run_passes_and_what_cannot_fail_does_not_count(tmp_path: Path) -> None:
+    """All pass, but for the checks on values that the clip holds in bounds."""
+    trial, verdicts = smoke(tmp_path, "right")
+    assert trial.outcome is PASS
+    skipped = {name for name, verdict in verdicts.items() if verdict.outcome is SKIPPED}
+    assert skipped == {name for name in verdicts if "clamped" in name}
+    assert len(skipped) == 4
+    assert all(verdicts[name].reason.startswith("cannot fail") for name in skipped)
+    assert {verdict.outcome for name, verdict in verdicts.items() if name not in skipped} == {PASS}
+
+
+NAMES = 21
+"""Verdicts of the trial, whatever happens."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "outcome", "name", "words"),
+    [
+        ("stop-early", FAIL, "steps reached", "reached step 1 of 2; missing: 2"),
+        ("nan-at-2", FAIL, "every series finite", "train/loss is nan at step 2"),
+        ("lr-zero", FAIL, "every trainable tensor moved", "2 tensors did not move: embed, head"),
+        ("no-ratio", FAIL, 'min(data["train/probs_ratio_min"]) > 0.79', "train/probs_ratio_min"),
+        ("crash", FAIL, EXIT, "exit status 1; last words: RuntimeError: a bug in the stack"),
+        ("hang", FAIL, EXIT, "time limit"),
+        ("truncated", BLOCKED, "log undamaged", "truncated"),
+        ("empty-log", BLOCKED, "log undamaged", "log"),
+        ("garbage-log", BLOCKED, "log undamaged", "log"),
+        ("no-log", BLOCKED, "log undamaged", "log"),
+        ("killed", BLOCKED, EXIT, "killed by signal 9 (SIGKILL)"),
+        ("terminated", BLOCKED, EXIT, "killed by signal 15 (SIGTERM), exit status 143"),
+        ("disk-full", BLOCKED, EXIT, "No space left on device"),
+        ("refused", BLOCKED, EXIT, "unknown key 'grpo.sede'"),
+    ],
+)
+def test_each_way_to_go_wrong(tmp_path: Path, mode: str, outcome: Outcome, name: str, words: str) -> None:
+    """The trial's outcome, and the verdict that says why."""
+    trial, verdicts = smoke(tmp_path, mode, timeout_seconds=8.0 if mode == "hang" else 60.0)
+    assert trial.outcome is outcome, trial.verdicts
+    assert verdicts[name].outcome is outcome, verdicts[name]
+    assert words in verdicts[name].reason, verdicts[name]
+    assert len(verdicts) == NAMES
+    if name == EXIT and outcome is BLOCKED:
+        # Half a run is no evidence for or against the stack: the rest is Blocked, each by name.
+        rest = [verdict for key, verdict in verdicts.items() if key != EXIT and "origin of" not in key]
+        assert {verdict.outcome for verdict in rest} == {BLOCKED}
+        assert all(verdict.reason.startswith(f"not judged: {EXIT}") for verdict in rest)
+
+
+def test_zero_variance_is_not_triggered_at_level_0(tmp_path: Path) -> None:
+    """FP40: no reward differs, so that neither the gradient nor the weights can be asked to move."""
+    trial, verdicts = smoke(tmp_path, "zero-variance")
+    names = (
+        'min(data["train/grad_norm"]) > 0',
+        "every trainable tensor moved",
+        "ledger: advantages recomputed equal the logged",
+    )
+    for name in names:
+        assert verdicts[name].outcome is SKIPPED, verdicts[name]
+        assert "not triggered" in verdicts[name].reason
+    assert trial.outcome is PASS
+
+
+def test_another_copy_in_the_run_blocks_everything(tmp_path: Path) -> None:
+    """FP35: the driver is right, the launched process is not."""
+    shutil.copytree(TOY, tmp_path / "other")
+    _, results = run_toy(tmp_path / "runs", ToyTarget(place=tmp_path / "other"))
+    (trial,) = results.requested_trials()
+    verdicts = {verdict.name: verdict for verdict in trial.verdicts}
+    assert trial.outcome is BLOCKED
+    assert verdicts["origin of toystack on the driver"].outcome is PASS
+    assert verdicts[ORIGIN].outcome is BLOCKED
+    assert str(tmp_path / "other" / "toystack.py") in verdicts[ORIGIN].reason
+    assert verdicts["steps reached"].reason.startswith("not judged: origin of toystack in the run")
+    assert not [verdict for verdict in trial.verdicts if verdict.outcome is FAIL]
+
+
+def test_another_copy_on_the_driver_blocks_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FP35: the run is right, the driver is not."""
+    shutil.copytree(TOY, tmp_path / "other")
+    monkeypatch.syspath_prepend(str(tmp_path / "other"))
+    monkeypatch.delitem(sys.modules, "toystack", raising=False)
+    _, results = run_toy(tmp_path / "runs", ToyTarget())
+    (trial,) = results.requested_trials()
+    verdicts = {verdict.name: verdict for verdict in trial.verdicts}
+    assert verdicts["origin of toystack on the driver"].outcome is BLOCKED
+    assert verdicts["steps reached"].outcome is BLOCKED
+    assert trial.outcome is BLOCKED
+
+
+def test_what_is_missing_before_the_run_is_blocked_with_the_remedy(tmp_path: Path) -> None:
+    """Such as an extra that is not installed."""
+    _, results = run_toy(tmp_path, ToyTarget(missing="torch is not installed: pip install 'seatrial[stack]'"))
+    (trial,) = results.requested_trials()
+    assert trial.outcome is BLOCKED
+    assert "pip install 'seatrial[stack]'" in trial.verdicts[-1].reason
+
+
+def test_the_run_directory_holds_what_the_design_says(tmp_path: Path) -> None:
+    """Identity, commands, console log, and where each process imported the stack from."""
+    path, results = run_toy(tmp_path, ToyTarget())
+    trial = path / "trials" / "0-grpo-smoke"
+    assert results.requested_trials()[0].directory == "trials/0-grpo-smoke"
+    assert "toystack.main()" in (trial / "command.txt").read_text()
+    assert (trial / "run.log").read_text() == "step 1/2\nstep 2/2\n"
+    identity = json.loads((path / "identity.json").read_text())
+    assert set(identity["repositories"]) == {"seatrial", "toystack"}
+    imports = identity["runs"]["grpo-smoke"]
+    assert {item["file"] for item in imports} == {str(TOY / "toystack.py")}
+    assert len({item["pid"] for item in imports}) == 2
+    assert identity["driver"]["origins"]["toystack"] == str(TOY / "toystack.py")
+
+
+def test_metrics_of_the_run_are_kept_as_json(tmp_path: Path) -> None:
+    """NeMo RL's form: tag, step, value; a value that is not finite is kept."""
+    path, _ = run_toy(tmp_path, ToyTarget("nan-at-2"))
+    metrics = json.loads((path / "trials" / "0-grpo-smoke" / "metrics.json").read_text())
+    assert metrics["train/grad_norm"] == {"1": 0.5, "2": 0.5}
+    assert str(metrics["train/loss"]["2"]).lower() == "nan"

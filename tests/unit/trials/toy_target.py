@@ -1,0 +1,113 @@
+"""The toy stack as a target, and a whole run of it through the runner."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.redaction import Redactor
+from seatrial.targets.base import AdvantageFacts, Job, TrainingJob
+from seatrial.trials.base import Trial
+from seatrial.trials.grpo_smoke import GrpoSmoke
+from seatrial.trials.results import Results
+from seatrial.trials.rundir import RunDirectory
+from seatrial.trials.runner import Request, new_results, run_trials
+
+TOY = Path(__file__).parent / "toy"
+
+
+class ToyTarget:
+    """A `seatrial.targets.base.Target` whose runs take a moment."""
+
+    name = "toy"
+    modules: tuple[str, ...] = ("toystack",)
+    packages: tuple[str, ...] = ("numpy",)
+
+    def __init__(self, mode: str = "right", place: Path = TOY, missing: str | None = None) -> None:
+        """Choose how it misbehaves, where it is imported from, and what it lacks."""
+        self.mode = mode
+        self.place = place
+        self.missing = missing
+
+    def preflight(self) -> None:
+        """Lack what was asked to be lacking."""
+        if self.missing:
+            raise BlockedError(self.missing)
+
+    def check_overrides(self, overrides: Sequence[str]) -> None:
+        """Take any."""
+
+    def expected_origins(self) -> Mapping[str, Path]:
+        """The folder beside this file."""
+        return {"toystack": TOY}
+
+    def given_model(self, overrides: Sequence[str]) -> Path | None:
+        """None is ever given."""
+        return None
+
+    def _job(self, what: str, *words: str) -> Job:
+        script = "import sys, runpy; import toystack; sys.exit(toystack.main())"
+        argv = (sys.executable, "-c", script, *words)
+        return Job(what=what, argv=argv, environment={"PYTHONPATH": str(self.place)})
+
+    def make_model(self, output: Path, seed: int) -> Job:
+        """Make two tensors."""
+        return self._job("making a toy", "make-model", "--output", str(output))
+
+    def warm_up(self, model: Path, directory: Path, seed: int) -> tuple[Job, Path]:
+        """Make two more."""
+        return self._job("warming up", "warm-up", "--output", str(directory / "warm")), directory / "warm"
+
+    def smoke(
+        self, model: Path, directory: Path, seed: int, overrides: Sequence[str], num_steps: int = 2
+    ) -> TrainingJob:
+        """Train for two steps of two rows."""
+        words = ("train", "--output", str(directory), "--steps", str(num_steps), "--mode", self.mode)
+        job = self._job("toy training", *words)
+        return TrainingJob(
+            what=job.what,
+            argv=job.argv,
+            environment=job.environment,
+            log_dir=directory / "logs" / "tensorboard",
+            ledger_dir=directory / "logs",
+            initial_model=model,
+            final_model=directory / "final",
+            num_steps=num_steps,
+            num_rows_per_step=2,
+            num_generations_per_prompt=2,
+            precision="float32",
+            ratio_clip=(0.8, 1.2),
+            advantage=AdvantageFacts(estimator="grpo", scale="group", epsilon=1e-6),
+            has_reference=True,
+            verifier="exact_match",
+            vocabulary_size=259,
+            byte_level=True,
+        )
+
+    def learning(
+        self, model: Path, directory: Path, seed: int, number: int, overrides: Sequence[str]
+    ) -> TrainingJob:
+        """Train for ten steps."""
+        return self.smoke(model, directory, seed, overrides, num_steps=10)
+
+    def components(self) -> Mapping[str, object]:
+        """It has none."""
+        return {}
+
+
+def run_toy(
+    base: Path, target: ToyTarget, trials: Sequence[Trial] | None = None, timeout_seconds: float = 60.0
+) -> tuple[Path, Results]:
+    """Take the toy through trials; return the run directory and what it concluded."""
+    request = Request(
+        trials=trials or [GrpoSmoke()],
+        words="level 0",
+        seed=0,
+        overrides=(),
+        timeout_seconds=timeout_seconds,
+    )
+    with RunDirectory.create(base, target.name) as directory:
+        results = new_results(directory, target, request, Redactor())
+        return directory.path, run_trials(directory, results, target, request, lambda text: None)
