@@ -22,8 +22,9 @@ _STYLES = {
 
 def print_verdicts(verdicts: Sequence[Verdict], outcome: Outcome) -> None:
     """Print each verdict with its value, bound, samples and steps, then the whole."""
-    if sys.stdout.isatty() and shutil.get_terminal_size().columns >= MIN_TABLE_WIDTH:
-        _print_table(verdicts)
+    width = shutil.get_terminal_size().columns
+    if sys.stdout.isatty() and width >= MIN_TABLE_WIDTH:
+        _print_table(verdicts, width)
     else:
         for verdict in verdicts:
             print("\n".join(plain_lines(verdict)))
@@ -74,7 +75,7 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _print_table(verdicts: Sequence[Verdict]) -> None:
+def _print_table(verdicts: Sequence[Verdict], width: int) -> None:
     """Print a table; cells are plain text, so that brackets in tags are shown and not read as markup."""
     from rich.console import Console
     from rich.table import Table
@@ -95,4 +96,4 @@ def _print_table(verdicts: Sequence[Verdict]) -> None:
             Text(steps_text(verdict)),
             Text(printable(verdict.reason)),
         )
-    Console().print(table)
+    Console(width=width, height=25).print(table)  # rich ignores a width alone where TERM=dumb
