@@ -7,16 +7,19 @@ package may be called `tracker`: importing it would put the module in the place 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from seatrial.pytest_plugin.affected.plugin import Observation
     from seatrial.pytest_plugin.lanes import Lane
     from seatrial.pytest_plugin.tracking import Tracker
 
 _LANES: pytest.StashKey[list[Lane]] = pytest.StashKey()
+_OBSERVATION: pytest.StashKey[Observation] = pytest.StashKey()
 _SETTINGS: pytest.StashKey[Any] = pytest.StashKey()
 
 
@@ -31,6 +34,21 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         help="write the session's result here even if no test tracks anything "
         "(default: tests/unit/unit_results.json, written when a test uses `tracker`)",
     )
+    group.addoption(
+        "--affected",
+        *_testmon_alias(pluginmanager),
+        dest="affected",
+        action="store_true",
+        help="run only tests that a change since their last run can affect; the first run seeds the map",
+    )
+    group.addoption(
+        "--affected-explain", action="store_true", help="as --affected, and print the reason for every test"
+    )
+    group.addoption(
+        "--affected-audit",
+        action="store_true",
+        help="run everything, and score what --affected would have left out",
+    )
     # pytest settles its root directory before it loads plugins; only then can the project be asked.
     config: Any = pluginmanager.get_plugin("pytestconfig")
     config.stash[_SETTINGS] = read_settings(config.rootpath)
@@ -40,6 +58,30 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
         config.stash[_LANES] = parse_lanes(config.stash[_SETTINGS])
         add_options(group, config.stash[_LANES])
+
+
+def _testmon_alias(pluginmanager: pytest.PytestPluginManager) -> list[str]:
+    """Return `--testmon` as a second name of `--affected` when it is asked for and testmon is not installed."""
+    config: Any = pluginmanager.get_plugin("pytestconfig")
+    if "--testmon" not in config.invocation_params.args:
+        return []
+    from importlib.util import find_spec
+
+    return [] if find_spec("testmon") else ["--testmon"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """With --affected, begin to watch before the first conftest is imported."""
+    options = early_config.known_args_namespace
+    if not (options.affected or options.affected_explain or options.affected_audit):
+        return
+    # xdist's controller runs no test; its workers are told of the same options.
+    spreads = getattr(options, "numprocesses", None) or getattr(options, "dist", "no") != "no"
+    if not (options.help or options.version or (spreads and "PYTEST_XDIST_WORKER" not in os.environ)):
+        from seatrial.pytest_plugin.affected.plugin import Observation
+
+        early_config.stash[_OBSERVATION] = Observation(early_config.rootpath)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,6 +102,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from seatrial.pytest_plugin import lanes
 
         manager.register(lanes.LanesPlugin(config, config.stash[_LANES], record), lanes.PLUGIN_NAME)
+    option = config.option
+    if option.affected or option.affected_explain or option.affected_audit:
+        from seatrial.pytest_plugin.affected import plugin as affected
+
+        observation = config.stash.get(_OBSERVATION, None)
+        selecting = affected.AffectedPlugin(config, config.stash[_SETTINGS], observation)
+        manager.register(selecting, affected.PLUGIN_NAME)
 
 
 @pytest.fixture

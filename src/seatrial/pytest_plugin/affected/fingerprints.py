@@ -1,0 +1,187 @@
+"""The present content of anything a test can depend on, as a short text that changes when it changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from seatrial.pytest_plugin.affected.packages import ABSENT, version
+from seatrial.pytest_plugin.affected.sources import REST, Source, digest, read_source
+from seatrial.pytest_plugin.affected.watch import BLIND, DIR, ENV, FILE, PY, is_ignored
+
+PART: Final = "part"
+"""A part of a test module or conftest: `path::qualified name`, or `path::` for its rest."""
+DIST: Final = "dist"
+"""An installed distribution."""
+GLOB: Final = "glob"
+"""Files that a pattern matches, with their contents."""
+PYTHON: Final = "python"
+CONFIG: Final = "config"
+"""pytest's own settings in a configuration file."""
+MACHINE: Final = "machine"
+"""Processor, system and GPUs: a test that was skipped here may run elsewhere."""
+UNKNOWN: Final = "?"
+"""Fingerprint of what changed while the tests ran: equal to nothing."""
+
+_WATCHED_SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".sh", ".cfg", ".ini", ".j2", ".jinja")
+Known = tuple[str, str, dict[str, str]]
+"""Digest of a file's bytes, fingerprint of its code, fingerprints of its parts."""
+
+
+class Fingerprints:
+    """Looks at each thing once.
+
+    Args:
+        root: the project.
+        environ: the environment as it was when the session began.
+        known: what earlier sessions found in Python files; a file with the same bytes is not compiled again.
+    """
+
+    def __init__(self, root: Path, environ: Mapping[str, str], known: Mapping[str, Known]) -> None:
+        self._root = root
+        self._environ = environ
+        self.known: dict[str, Known] = dict(known)
+        self._sources: dict[str, Source | None] = {}
+        self._contents: dict[str, bytes | None] = {}
+        self._found: dict[tuple[str, str], str] = {}
+
+    def of(self, kind: str, name: str) -> str:
+        """Return the fingerprint of one thing."""
+        key = (kind, name)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._look(kind, name)
+        return found
+
+    def source(self, path: str) -> Source | None:
+        """Return a Python file taken apart; None when there is no such file."""
+        if path not in self._sources:
+            content = self._content(path)
+            self._sources[path] = None if content is None else read_source(content, split=_splits(path))
+        return self._sources[path]
+
+    def _look(self, kind: str, name: str) -> str:
+        looks: dict[str, Callable[[str], str]] = {
+            PY: self._code,
+            PART: self._part,
+            FILE: self._bytes,
+            DIR: self._listing,
+            ENV: self._variable,
+            DIST: version,
+            GLOB: self._matches,
+            CONFIG: self._settings,
+            BLIND: self._everything,
+            PYTHON: lambda _: f"{sys.implementation.name} {platform.python_version()}",
+            MACHINE: lambda _: _machine(),
+        }
+        return looks[kind](name)
+
+    def _code(self, path: str) -> str:
+        known = self._up_to_date(path)
+        return ABSENT if known is None else known[1]
+
+    def _part(self, name: str) -> str:
+        path, _, part = name.partition("::")
+        known = self._up_to_date(path)
+        if known is None:
+            return ABSENT
+        # A function that has no part of its own lies in the rest; in a file not taken apart that is everything.
+        return known[2].get(part, known[1] if part == REST else ABSENT)
+
+    def _up_to_date(self, path: str) -> Known | None:
+        """Return what is known of a Python file as it is now; None when it is not there."""
+        content = self._content(path)
+        if content is None:
+            return None
+        raw = digest(content)
+        known = self.known.get(path)
+        if known is None or known[0] != raw:
+            source = self.source(path)
+            if source is None:
+                return None
+            parts = {name: part.fingerprint for name, part in source.parts.items()}
+            known = self.known[path] = (raw, source.whole.fingerprint, parts)
+        return known
+
+    def _bytes(self, path: str) -> str:
+        try:
+            # A pipe or a device has no content to depend on, and reading it could wait for ever.
+            if not (self._root / path).is_file():
+                return ABSENT
+            with (self._root / path).open("rb") as file:
+                return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=10)).hexdigest()
+        except OSError:
+            return ABSENT
+
+    def _content(self, path: str) -> bytes | None:
+        if path not in self._contents:
+            file = self._root / path
+            try:
+                self._contents[path] = file.read_bytes() if file.is_file() else None
+            except OSError:
+                self._contents[path] = None
+        return self._contents[path]
+
+    def _listing(self, path: str) -> str:
+        try:
+            names = [entry.name for entry in os.scandir(self._root / path)]
+        except OSError:
+            return ABSENT
+        kept = sorted(name for name in names if not name.startswith(".") and not is_ignored(name))
+        return digest("\n".join(kept).encode())
+
+    def _variable(self, name: str) -> str:
+        value = self._environ.get(name)
+        # The value may be a secret; the map may be shared.
+        return ABSENT if value is None else digest(b"env:" + value.encode(errors="surrogateescape"))
+
+    def _matches(self, pattern: str) -> str:
+        state = hashlib.blake2b(digest_size=10)
+        for path in sorted(self._root.glob(pattern)):
+            relative = path.relative_to(self._root).as_posix()
+            if path.is_file() and not is_ignored(relative):
+                state.update(f"{relative}\0{self._bytes(relative)}\0".encode())
+        return state.hexdigest()
+
+    def _everything(self, _: str) -> str:
+        state = hashlib.blake2b(digest_size=10)
+        for path in sorted(self._project_files()):
+            state.update(
+                f"{path}\0{self._code(path) if path.endswith('.py') else self._bytes(path)}\0".encode()
+            )
+        return state.hexdigest()
+
+    def _project_files(self) -> Iterator[str]:
+        for folder, folders, files in os.walk(self._root):
+            here = Path(folder).relative_to(self._root)
+            folders[:] = [name for name in folders if not name.startswith(".") and not is_ignored(name)]
+            yield from ((here / name).as_posix() for name in files if name.endswith(_WATCHED_SUFFIXES))
+
+    def _settings(self, path: str) -> str:
+        """Return pytest's settings alone: a linter's options in the same file change no test."""
+        content = self._content(path)
+        if content is None or not path.endswith(".toml"):
+            return self._bytes(path)
+        try:
+            data = tomllib.loads(content.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+            return self._bytes(path)
+        return digest(repr(data.get("tool", {}).get("pytest")).encode())
+
+
+def _splits(path: str) -> bool:
+    """Return whether a file's tests and fixtures may be told apart; any file can be a test module."""
+    name = path.rpartition("/")[2]
+    return name == "conftest.py" or name.startswith("test") or name.endswith("_test.py")
+
+
+def _machine() -> str:
+    from seatrial.pytest_plugin.gpus import visible_gpus
+
+    return ", ".join([platform.machine(), platform.system(), *(gpu.name for gpu in visible_gpus())])

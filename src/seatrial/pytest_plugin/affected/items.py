@@ -1,0 +1,134 @@
+"""Which parts of which files make up a test: its module, its own function, its fixtures, its conftests."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.pytest_plugin.affected.fingerprints import DIST, GLOB
+from seatrial.pytest_plugin.affected.sources import REST
+from seatrial.pytest_plugin.affected.watch import ENV, FILE
+from seatrial.pytest_plugin.affected.windows import Use
+
+MARKER = "depends_on"
+MARKER_HELP = (
+    "depends_on(*globs, env=(), modules=(), packages=()): what --affected cannot see this test use: files by "
+    "pattern, environment variables, modules that another process imports, distributions"
+)
+Relative = Callable[[str], str | None]
+FixtureKey = tuple[str, str]
+"""Name of a fixture and the node id below which it is defined."""
+
+
+@dataclass
+class TestFacts:
+    """What pytest itself knows that a test is made of."""
+
+    __test__ = False
+
+    parts: set[str] = field(default_factory=set)
+    """`path::qualified name` of its function and fixtures; `path::` for the rest of their files."""
+    uses: set[Use] = field(default_factory=set)
+    """What it declares."""
+    modules: set[str] = field(default_factory=set)
+    """Modules that it declares."""
+    fixtures: set[FixtureKey] = field(default_factory=set)
+    """Its fixtures, also those that other tests share."""
+
+
+def facts_of(item: pytest.Item, root: Path, relative: Relative) -> TestFacts:
+    """Return what is known of a test before it runs."""
+    facts = TestFacts()
+    path = relative(str(item.path))
+    if path is not None:
+        if path.endswith(".py"):
+            facts.parts.add(f"{path}::{REST}")
+            _add_function(getattr(item, "function", None), facts, relative)
+        else:
+            facts.uses.add((FILE, path))
+        _add_conftests(path, root, facts)
+    for marker in item.iter_markers(MARKER):
+        _add_declared(marker, facts)
+    return facts
+
+
+def add_fixtures(item: pytest.Item, facts: TestFacts, relative: Relative) -> None:
+    """Add the fixtures that a test has asked for by now, by name or through `request.getfixturevalue`."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions: Mapping[str, Iterable[Any]] = getattr(info, "name2fixturedefs", {})
+    asked = {
+        one.argname: [one] for one in getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()
+    }
+    for found in (definitions, asked):
+        for name, defined in found.items():
+            for definition in defined:
+                facts.fixtures.add((name, definition.baseid or ""))
+                _add_function(definition.func, facts, relative)
+
+
+def _add_function(function: Any, facts: TestFacts, relative: Relative) -> None:
+    """Add a test's or fixture's function, and the rest of its file."""
+    function = inspect.unwrap(function) if callable(function) else None
+    code = getattr(function, "__code__", None)
+    path = relative(code.co_filename) if code is not None else None
+    if path is not None:
+        facts.parts.add(f"{path}::{REST}")
+        facts.parts.add(f"{path}::{getattr(function, '__qualname__', '')}")
+
+
+def _add_conftests(path: str, root: Path, facts: TestFacts) -> None:
+    """Add every conftest from the root down to the test's folder, present or not: a new one would count."""
+    folder = Path(path).parent
+    for place in (folder, *folder.parents):
+        name = (place / "conftest.py").as_posix()
+        if (root / name).is_file():
+            facts.parts.add(f"{name}::{REST}")
+        else:
+            facts.uses.add((FILE, name))
+
+
+def _add_declared(marker: pytest.Mark, facts: TestFacts) -> None:
+    """Read `@pytest.mark.depends_on`.
+
+    Raises:
+        pytest.UsageError: an argument that it does not have.
+    """
+    unknown = set(marker.kwargs) - {"env", "modules", "packages"}
+    if unknown or not all(isinstance(pattern, str) for pattern in marker.args):
+        raise pytest.UsageError(f"@pytest.mark.{MARKER} takes {MARKER_HELP}; not {marker}")
+    facts.uses |= {(GLOB, pattern) for pattern in marker.args}
+    facts.uses |= {(ENV, name) for name in _words(marker.kwargs.get("env", ()))}
+    facts.uses |= {(DIST, name) for name in _words(marker.kwargs.get("packages", ()))}
+    facts.modules |= set(_words(marker.kwargs.get("modules", ())))
+
+
+def _words(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def imported_modules(relative: Relative) -> dict[str, str]:
+    """Return the project's files among the modules that this process has imported, by module name."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        path = relative(file) if isinstance(file, str) and file.endswith(".py") else None
+        if path is not None:
+            found[name] = path
+    return found
+
+
+def plugin_files(manager: pytest.PytestPluginManager, relative: Relative) -> set[str]:
+    """Return the project's files among pytest's plugins; conftests are found by their place."""
+    files = set()
+    for plugin in manager.get_plugins():
+        file = getattr(plugin, "__file__", None)
+        path = relative(file) if isinstance(file, str) else None
+        if path is not None and not path.endswith("conftest.py"):
+            files.add(path)
+    return files

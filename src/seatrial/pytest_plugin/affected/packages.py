@@ -1,0 +1,66 @@
+"""Installed distributions: which one a top-level module comes from, and what that one requires."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+ABSENT = "absent"
+
+
+def version(distribution: str) -> str:
+    """Return the installed version of a distribution, or `absent`."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ABSENT
+
+
+class Packages:
+    """Finds distributions; the index of the environment is read once, and only when something asks."""
+
+    def __init__(self) -> None:
+        self._index: Mapping[str, list[str]] | None = None
+        self._requirements: dict[str, frozenset[str]] = {}
+
+    def behind(self, modules: Iterable[str]) -> set[str]:
+        """Return the distributions behind top-level modules, and all that they require, transitively.
+
+        A module that no distribution offers counts as a distribution of its own name, so that installing it shows.
+        """
+        outside = {name for name in modules if name not in sys.stdlib_module_names}
+        if not outside:
+            return set()
+        if self._index is None:
+            self._index = metadata.packages_distributions()
+        found: set[str] = set()
+        waiting = [name for module in outside for name in self._index.get(module, [module])]
+        while waiting:
+            name = _normal(waiting.pop())
+            if name not in found:
+                found.add(name)
+                waiting.extend(self._required(name) - found)
+        return found
+
+    def _required(self, distribution: str) -> frozenset[str]:
+        known = self._requirements.get(distribution)
+        if known is None:
+            known = self._requirements[distribution] = frozenset(_requirements(distribution))
+        return known
+
+
+def _requirements(distribution: str) -> list[str]:
+    try:
+        lines = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:
+        return []
+    names = [match[0] for line in lines if "extra ==" not in line and (match := _NAME.match(line))]
+    # What is required for another system only is not there, and its coming is no change of ours.
+    return [name for name in map(_normal, names) if version(name) != ABSENT]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

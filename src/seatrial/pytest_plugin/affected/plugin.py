@@ -1,0 +1,279 @@
+"""pytest's hooks of `--affected`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial.pytest_plugin.affected import report
+from seatrial.pytest_plugin.affected.calls import CallWatch
+from seatrial.pytest_plugin.affected.child import CURRENT, ROOT, TOKEN_BYTES
+from seatrial.pytest_plugin.affected.decide import Decision, decide
+from seatrial.pytest_plugin.affected.fingerprints import Fingerprints
+from seatrial.pytest_plugin.affected.items import (
+    MARKER_HELP,
+    FixtureKey,
+    TestFacts,
+    add_fixtures,
+    facts_of,
+    imported_modules,
+    plugin_files,
+)
+from seatrial.pytest_plugin.affected.learn import Always, Learner, Seen, Session
+from seatrial.pytest_plugin.affected.store import Store, locked
+from seatrial.pytest_plugin.affected.watch import OUT, TOKEN_VARIABLE
+from seatrial.pytest_plugin.affected.windows import Window, Windows
+from seatrial.pytest_plugin.settings import table
+
+PLUGIN_NAME = "seatrial-affected"
+DEFAULT_MAP = ".seatrial/affected.json"
+SEEN_KEY = "seatrial_affected_seen"
+DECISIONS_KEY = "seatrial_affected_decisions"
+_SETTINGS = frozenset({"map", "depends", "env"})
+_STARTUP = Path(__file__).parent / "startup"
+
+
+class Observation:
+    """Watches this process and its children from before the first conftest is imported."""
+
+    def __init__(self, root: Path) -> None:
+        self.environ = dict(os.environ)
+        self.folder = Path(tempfile.mkdtemp(prefix="seatrial-watch-"))
+        (self.folder / ROOT).write_text(str(root))
+        (self.folder / CURRENT).write_text(" " * TOKEN_BYTES)
+        self.windows = Windows(root, self.folder)
+        self.calls = CallWatch(self.windows.called)
+        later = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), later] if later else [str(_STARTUP)])
+        os.environ[TOKEN_VARIABLE] = str(self.folder)
+        self.windows.watch.start()
+        self.calls.start()
+
+    def stop(self) -> None:
+        """Stop to watch, and put the environment back."""
+        self.calls.stop()
+        self.windows.watch.stop()
+        for name in ("PYTHONPATH", TOKEN_VARIABLE):
+            if name in self.environ:
+                os.environ[name] = self.environ[name]
+            else:
+                os.environ.pop(name, None)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class AffectedPlugin:
+    """Selects, watches, learns. With xdist the workers select and watch, and the controller learns."""
+
+    def __init__(
+        self, config: pytest.Config, settings: Mapping[str, Any], observation: Observation | None
+    ) -> None:
+        is_worker = hasattr(config, "workerinput")
+        if observation is not None and not is_worker and getattr(config.option, "dist", "no") != "no":
+            # Inside a test that itself runs under xdist, its controller looks like a worker at first.
+            observation.stop()
+            observation = None
+        options = table(settings, "affected", _SETTINGS)
+        config.addinivalue_line("markers", MARKER_HELP)
+        self._config = config
+        self._root = config.rootpath
+        self._observation = observation
+        self._map = self._root / str(options.get("map", DEFAULT_MAP))
+        self._always = Always(
+            config=self._config_file(),
+            globs=tuple(options.get("depends", ())),
+            env=tuple(options.get("env", ())),
+        )
+        self._started = time.time()
+        self._store = Store.load(self._map)
+        self._fingerprints = Fingerprints(
+            self._root, observation.environ if observation else os.environ, self._store.known
+        )
+        self._session = Session()
+        self._facts: dict[str, TestFacts] = {}
+        self._windows: dict[str, Window] = {}
+        self._fixtures: dict[FixtureKey, Window] = {}
+        self._outcomes: dict[str, str] = {}
+        self._ended: set[str] = set()
+        self._decisions: dict[str, Decision] = {}
+
+    def _config_file(self) -> str | None:
+        path = self._config.inipath
+        inside = path is not None and path.is_relative_to(self._root)
+        return path.relative_to(self._root).as_posix() if path is not None and inside else None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what no change can affect; what `-k` asks for always runs."""
+        nodeids = [item.nodeid for item in items]
+        if config.option.keyword:
+            self._decisions = {nodeid: Decision(True, "-k asks for it") for nodeid in nodeids}
+        else:
+            with self._paused():
+                self._decisions = decide(nodeids, self._store.tests, self._fingerprints)
+        if config.option.affected_audit:
+            return
+        dropped = [item for item in items if not self._decisions[item.nodeid].chosen]
+        if dropped:
+            config.hook.pytest_deselected(items=dropped)
+            items[:] = [item for item in items if self._decisions[item.nodeid].chosen]
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Say what was chosen and why, before the tests run."""
+        return self._report()
+
+    def _paused(self) -> AbstractContextManager[None]:
+        return self._observation.windows.paused() if self._observation else nullcontext()
+
+    def _report(self) -> list[str]:
+        return report.selection(
+            self._decisions,
+            seeding=not self._store.tests,
+            explain=self._config.option.affected_explain,
+            audit=self._config.option.affected_audit,
+        )
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Let what is used now be this test's."""
+        if self._observation is None:
+            return (yield)
+        windows = self._observation.windows
+        self._facts[item.nodeid] = facts_of(item, self._root, windows.watch.relative)
+        window = self._windows[item.nodeid] = Window(f"t{len(self._windows)}")
+        self._outcomes.pop(item.nodeid, None)
+        self._observation.calls.restart()
+        with windows.open(window):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        """Let what a shared fixture uses be that of every test that asks for the fixture."""
+        if self._observation is None or fixturedef.scope == "function":
+            return (yield)
+        key = (fixturedef.argname, fixturedef.baseid or "")
+        window = self._fixtures.setdefault(key, Window(f"f{len(self._fixtures)}"))
+        self._observation.calls.restart()
+        with self._observation.windows.open(window):
+            result = yield
+        self._observation.calls.restart()
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Note the fixtures, while pytest still knows them."""
+        if self._observation is not None and item.nodeid in self._facts:
+            add_fixtures(item, self._facts[item.nodeid], self._observation.windows.watch.relative)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the worst outcome of a test's phases."""
+        outcome: str = report.outcome
+        if outcome == "skipped" and _is_blocked(report):
+            outcome = "blocked"
+        if outcome == "rerun":
+            self._outcomes.pop(report.nodeid, None)
+        elif self._outcomes.get(report.nodeid) not in ("failed", "blocked") and (
+            outcome != "passed" or report.nodeid not in self._outcomes
+        ):
+            self._outcomes[report.nodeid] = outcome
+        if report.when == "teardown":
+            self._ended.add(report.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what an xdist worker saw; one that died leaves no record, so its tests run again."""
+        output = getattr(node, "workeroutput", {})
+        if SEEN_KEY in output:
+            self._session.add_json(json.loads(output[SEEN_KEY]))
+            rows = json.loads(output[DECISIONS_KEY])
+            self._decisions = {nodeid: Decision(chosen, why) for nodeid, (chosen, why) in rows.items()}
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Hand over what was seen, or learn from it."""
+        if not self._config.option.collectonly:
+            with self._paused():
+                self._finish(session)
+
+    def _finish(self, session: pytest.Session) -> None:
+        if self._observation is not None:
+            self._gather(self._observation)
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[SEEN_KEY] = json.dumps(self._session.to_json())
+            output[DECISIONS_KEY] = json.dumps(
+                {nodeid: (d.chosen, d.reason) for nodeid, d in self._decisions.items()}
+            )
+        else:
+            self._learn()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """With xdist, say what was chosen; with --affected-audit, what selection would have missed."""
+        if self._observation is None:
+            for line in self._report():
+                terminalreporter.write_line(line)
+        if self._config.option.affected_audit:
+            lines = report.audit(self._decisions, self._store.tests, self._outcomes)
+            terminalreporter.section("audit of --affected")
+            for line in lines:
+                terminalreporter.write_line(line)
+
+    def pytest_unconfigure(self) -> None:
+        """Stop to watch."""
+        if self._observation is not None:
+            self._observation.stop()
+
+    def _gather(self, observation: Observation) -> None:
+        """Put together what each test used: itself, its shared fixtures, its child processes."""
+        self._read_children(observation)
+        windows, session = observation.windows, self._session
+        for nodeid, facts in self._facts.items():
+            outcome = self._outcomes.get(nodeid)
+            if outcome is None or outcome == "blocked" or nodeid not in self._ended:
+                continue
+            mine = [
+                self._windows[nodeid],
+                *(self._fixtures[k] for k in facts.fixtures if k in self._fixtures),
+            ]
+            session.tests[nodeid] = Seen(
+                outcome="passed" if outcome not in ("failed", "skipped") else outcome,
+                parts=facts.parts,
+                uses=facts.uses.union(*(window.uses for window in mine)),
+                modules=facts.modules,
+                loaded_by=set().union(*(window.loaded_by for window in mine)),
+            )
+        relative = windows.watch.relative
+        session.modules = imported_modules(relative)
+        session.search = [path for entry in sys.path if entry and (path := relative(entry)) is not None]
+        session.learned, session.loads, session.outputs = windows.learned, windows.loads, windows.outputs
+        session.plugins = plugin_files(self._config.pluginmanager, relative)
+
+    def _read_children(self, observation: Observation) -> None:
+        for log in observation.folder.glob("*.log"):
+            for line in log.read_text(errors="replace").splitlines():
+                token, kind, name = json.loads(line)
+                if kind == OUT:
+                    observation.windows.outputs.add(name)
+                elif token in observation.windows.by_token:
+                    observation.windows.by_token[token].uses.add((kind, name))
+
+    def _learn(self) -> None:
+        learner = Learner(self._root, self._session, self._fingerprints, self._always)
+        records = learner.records(self._store.tests, self._started)
+        with locked(self._map):
+            store = Store.load(self._map)
+            gone = [n for n in store.tests if not (self._root / n.partition("::")[0]).exists()]
+            store.merge(records, self._fingerprints.known, gone)
+            store.save(self._map)
+
+
+def _is_blocked(report: pytest.TestReport) -> bool:
+    return isinstance(report.longrepr, tuple) and "Skipped: Blocked: " in report.longrepr[2]

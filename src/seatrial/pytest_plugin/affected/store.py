@@ -1,0 +1,107 @@
+"""The map on disk: what each test depended on, with the fingerprints it last ran on.
+
+Paths are relative to the project, so that a moved checkout or another machine keeps its map. A record is
+`versions` (kind, name, fingerprint) by number; tests of one module share most of them, so sets are shared too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seatrial.pytest_plugin.affected.fingerprints import Known
+
+SCHEMA = 1
+Version = tuple[str, str, str]
+"""Kind, name, fingerprint."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one test depended on when it last ran."""
+
+    outcome: str
+    """`passed`, `skipped` or `failed`."""
+    versions: frozenset[Version]
+
+
+@dataclass
+class Store:
+    """All records, and what is known of Python files."""
+
+    tests: dict[str, Record] = field(default_factory=dict)
+    known: dict[str, Known] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Store:
+        """Read the map; one that is missing, of another schema, or damaged is empty: then every test runs."""
+        try:
+            data = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return cls()
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            return cls()
+        try:
+            return cls._from_json(data)
+        except (KeyError, TypeError, ValueError, IndexError):
+            return cls()
+
+    @classmethod
+    def _from_json(cls, data: Mapping[str, Any]) -> Store:
+        versions: list[Version] = [(kind, name, fingerprint) for kind, name, fingerprint in data["versions"]]
+        sets = [frozenset(versions[number] for number in numbers) for numbers in data["sets"]]
+        return cls(
+            {nodeid: Record(outcome, sets[number]) for nodeid, (outcome, number) in data["tests"].items()},
+            {path: (raw, whole, dict(parts)) for path, (raw, whole, parts) in data["known"].items()},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the map as JSON values."""
+        numbers: dict[Version, int] = {}
+        sets: dict[frozenset[Version], int] = {}
+        rows: list[list[int]] = []
+        tests = {}
+        for nodeid, record in sorted(self.tests.items()):
+            if record.versions not in sets:
+                sets[record.versions] = len(sets)
+                rows.append(sorted(numbers.setdefault(v, len(numbers)) for v in record.versions))
+            tests[nodeid] = [record.outcome, sets[record.versions]]
+        return {
+            "schema": SCHEMA,
+            "versions": [list(version) for version in numbers],
+            "sets": rows,
+            "tests": tests,
+            "known": {path: list(known) for path, known in sorted(self.known.items())},
+        }
+
+    def merge(self, tests: Mapping[str, Record], known: Mapping[str, Known], gone: Iterable[str]) -> None:
+        """Take over what a session learned, and drop tests that are gone."""
+        self.tests.update(tests)
+        for nodeid in gone:
+            self.tests.pop(nodeid, None)
+        needed = {name.partition("::")[0] for record in self.tests.values() for _, name, _ in record.versions}
+        self.known = {path: facts for path, facts in {**self.known, **known}.items() if path in needed}
+
+    def save(self, path: Path) -> None:
+        """Write the map atomically."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(self.to_json(), separators=(",", ":")))
+        temporary.replace(path)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the map's lock, so that two sessions that end at once both keep what they learned."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ignore = path.parent / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    with path.with_name(path.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,304 @@
+"""Write down what a Python process uses of a project: modules, data files, folders, environment variables.
+
+Used in two places. In pytest's process the plugin is told of every use. In a child process (of any depth, Ray
+workers included) `startup/sitecustomize.py` loads this file by its path, and uses are appended to a log.
+Therefore it needs nothing but the standard library, and must never disturb the process that it sits in.
+
+Python's audit events are the source: they see what an import hook or a patched `open` would miss, and cost
+nothing per line or call.
+"""
+
+# ruff: noqa: PTH100, PTH109, PTH112, PTH113, PTH117, PTH118, PTH119, PTH120
+# pathlib would double what each child process pays at its start.
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from opcode import opname
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final
+
+PY: Final = "py"
+"""A Python file of the project, imported or executed."""
+FILE: Final = "file"
+"""A data file that was read, or looked for in vain."""
+DIR: Final = "dir"
+"""A folder whose entries were listed."""
+ENV: Final = "env"
+"""An environment variable read by the project's code."""
+OUT: Final = "out"
+"""A file that was opened for writing: what reads it later depends on the writer, not on the file."""
+BLIND: Final = "blind"
+"""A Python process was started that cannot be watched: it could use anything of the project."""
+
+TOKEN_VARIABLE = "SEATRIAL_WATCH"
+"""Folder of the session's logs; its presence in a process's environment is what makes it watched."""
+
+Emit = Callable[[str, str, "FrameType | None"], None]
+"""Told of each use: its kind, its name (a path relative to the project, or a variable), the frame that used it."""
+
+_IGNORED_PARTS = frozenset(
+    {
+        ".git",
+        ".hg",
+        "__pycache__",
+        "site-packages",
+        "node_modules",
+        ".pytest_cache",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".hypothesis",
+        ".seatrial",
+        ".tox",
+        ".nox",
+        ".venv",
+        "venv",
+    }
+)
+_IGNORED_VARIABLES = ("PYTEST_", "SEATRIAL_", "COVERAGE_", "COV_CORE_")
+_SUBSCRIPTS = ("BINARY_SUBSCR", "BINARY_OP")
+_EVENTS = frozenset(
+    {
+        "open",
+        "exec",
+        "import",
+        "os.listdir",
+        "os.scandir",
+        "subprocess.Popen",
+        "os.posix_spawn",
+        "os.exec",
+        "cpython.run_file",
+        "pickle.find_class",
+        "sqlite3.connect",
+    }
+)
+# What these read is the program's text for a traceback, or a module's, which `exec` tells of.
+_READERS_OF_SOURCE = ("linecache", "tokenize", "inspect", "traceback", "pkgutil", "zipimport", "runpy")
+# What a faulty observer could raise inside the observed program; nothing of it may reach that program.
+_OWN_FAULTS = (OSError, ValueError, TypeError, AttributeError, KeyError, IndexError, UnicodeError)
+
+
+class Watch:
+    """Tells `emit` what this process uses of the project under `root`."""
+
+    def __init__(self, root: str, emit: Emit) -> None:
+        self.root = os.path.realpath(root)
+        self.active = False
+        self._prefixes = tuple({os.path.join(self.root, ""), os.path.join(os.path.abspath(root), "")})
+        self._emit = emit
+        self._known: dict[str, str | None] = {}
+        self._busy: set[int] = set()
+        self.standard = os.path.join(os.path.dirname(os.__file__), "")
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin to watch. The audit hook stays for the life of the process, as Python has no way back."""
+        if self.active:
+            return
+        self._patch_environ()
+        self._patch_import_module()
+        self.active = True
+        sys.addaudithook(self._audit)
+
+    def stop(self) -> None:
+        """Stop to watch; the audit hook falls silent."""
+        self.active = False
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def relative(self, path: str) -> str | None:
+        """Return a path relative to the project; None for what is outside, or no source of anything."""
+        found = self._known.get(path, "")
+        if found != "":
+            return found
+        if path.startswith("<"):  # code without a file
+            return None
+        absolute = os.path.normpath(path if os.path.isabs(path) else os.path.join(os.getcwd(), path))
+        found = None
+        for prefix in self._prefixes:
+            if absolute.startswith(prefix):
+                relative = absolute[len(prefix) :].replace(os.sep, "/")
+                if not is_ignored(relative):
+                    found = relative
+                break
+        if os.path.isabs(path):
+            self._known[path] = found
+        return found
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _EVENTS or not self.active:
+            return
+        thread = get_ident()
+        if thread in self._busy:
+            return
+        self._busy.add(thread)
+        try:
+            self._handle(event, arguments, sys._getframe(1))
+        except _OWN_FAULTS:
+            return
+        finally:
+            self._busy.discard(thread)
+
+    def _handle(self, event: str, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
+        if event == "open":
+            self._opened(arguments, frame)
+        elif event == "exec":
+            code = arguments[0]
+            if isinstance(code, CodeType) and code.co_name == "<module>":
+                self._use(PY, code.co_filename, frame)
+        elif event == "import":
+            if len(arguments) > 1 and isinstance(arguments[1], str):  # an extension module
+                self._use(FILE, arguments[1], frame)
+        elif event in ("os.listdir", "os.scandir"):
+            self._listed(arguments[0], frame)
+        elif event == "subprocess.Popen":
+            self._started(arguments[0], arguments[1], arguments[2], arguments[3], frame)
+        elif event in ("os.posix_spawn", "os.exec"):
+            self._started(arguments[0], arguments[1], None, arguments[2], frame)
+        elif event == "pickle.find_class":
+            self._loaded(sys.modules.get(arguments[0]), frame)
+        else:  # cpython.run_file, sqlite3.connect
+            self._use(PY if event == "cpython.run_file" else FILE, _text(arguments[0]), frame)
+
+    def _use(self, kind: str, path: str | None, frame: FrameType | None) -> None:
+        relative = self.relative(path) if path else None
+        if relative is not None:
+            self._emit(kind, relative, frame)
+
+    def _opened(self, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
+        path, mode, flags = arguments
+        name = _text(path)
+        relative = self.relative(name) if name else None
+        if relative is None or relative.endswith((".pyc", ".pyo")):
+            return
+        if _writes(mode, flags):
+            self._emit(OUT, relative, frame)
+        elif not self._reads_source(frame, relative) and not os.path.isdir(name or ""):
+            self._emit(FILE, relative, frame)
+
+    def _listed(self, path: Any, frame: FrameType | None) -> None:
+        name = "." if path is None else _text(path)
+        if not name or self._reads_source(frame, ""):
+            return
+        absolute = os.path.abspath(name)
+        if absolute + os.sep in self._prefixes:
+            self._emit(DIR, ".", frame)
+        else:
+            self._use(DIR, absolute, frame)
+
+    def _reads_source(self, frame: FrameType | None, relative: str) -> bool:
+        """Return whether Python's import system, or what shows tracebacks, is reading."""
+        if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        if not relative.endswith(".py"):
+            return False
+        depth = 0
+        while frame is not None and depth < 4:
+            name = frame.f_globals.get("__name__", "")
+            if name in _READERS_OF_SOURCE:
+                return True
+            frame, depth = frame.f_back, depth + 1
+        return False
+
+    def _started(
+        self, executable: Any, argv: Any, cwd: Any, environment: Any, frame: FrameType | None
+    ) -> None:
+        """A process was started: the files that its command line names, and whether it can be watched."""
+        words = [argv] if isinstance(argv, str | bytes) else list(argv or ())
+        texts = [text for text in (_text(word) for word in words) if text]
+        base = _text(cwd) or os.getcwd()
+        for text in texts:
+            for piece in {text, *text.replace("=", " ").replace('"', " ").replace("'", " ").split()}:
+                path = piece if os.path.isabs(piece) else os.path.join(base, piece)
+                if os.path.isfile(path):
+                    self._use(PY if piece.endswith(".py") else FILE, path, frame)
+        program = os.path.basename(texts[0] if texts else _text(executable) or "")
+        if program.startswith(("python", "pypy")) and _is_unwatched(texts[1:], environment):
+            self._emit(BLIND, " ".join([program, *texts[1:]])[:200], frame)
+
+    def _loaded(self, module: ModuleType | None, frame: FrameType | None) -> None:
+        """A module was asked for by name: a use, though it may have been imported long ago."""
+        self._use(PY, getattr(module, "__file__", None), frame)
+
+    def _patch_environ(self) -> None:
+        kind: Any = type(os.environ)
+        original = kind.__getitem__
+        watch = self
+
+        def get_item(environ: Any, key: Any) -> Any:
+            if watch.active and isinstance(key, str):
+                watch._read_variable(key, sys._getframe(1))
+            return original(environ, key)
+
+        kind.__getitem__ = functools.wraps(original)(get_item)
+        self._undo.append(functools.partial(setattr, kind, "__getitem__", original))
+
+    def _read_variable(self, name: str, frame: FrameType) -> None:
+        # Copying the whole environment for a child reads no variable: only `environ[name]` does.
+        if opname[frame.f_code.co_code[frame.f_lasti]] not in _SUBSCRIPTS:
+            return
+        self._emit_variable(name, frame)
+
+    def _emit_variable(self, name: str, frame: FrameType | None) -> None:
+        # os.getenv and Mapping.get stand between the reader and the variable.
+        while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
+            frame = frame.f_back
+        if frame is None or name.startswith(_IGNORED_VARIABLES):
+            return
+        if self.relative(frame.f_code.co_filename) is not None:
+            self._emit(ENV, name, frame)
+
+    def _patch_import_module(self) -> None:
+        original = importlib.import_module
+        watch = self
+
+        @functools.wraps(original)
+        def import_module(name: str, package: str | None = None) -> ModuleType:
+            module = original(name, package)
+            if watch.active:
+                watch._loaded(module, sys._getframe(1))
+            return module
+
+        importlib.import_module = import_module
+        self._undo.append(functools.partial(setattr, importlib, "import_module", original))
+
+
+def is_ignored(relative: str) -> bool:
+    """Return whether a path relative to the project is no source of anything: caches, other people's packages."""
+    parts = relative.split("/")
+    return not _IGNORED_PARTS.isdisjoint(parts) or parts[-1].startswith(".coverage")
+
+
+def _text(path: Any) -> str | None:
+    """Return a path as text; None for file descriptors and what is no path."""
+    if isinstance(path, int) or path is None:
+        return None
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        return None
+
+
+def _writes(mode: Any, flags: Any) -> bool:
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wax+")
+    return isinstance(flags, int) and (flags & (os.O_WRONLY | os.O_RDWR)) != 0
+
+
+def _is_unwatched(arguments: list[str], environment: Any) -> bool:
+    """Return whether a Python process started so would not load our `sitecustomize`."""
+    for word in arguments:
+        if not word.startswith("-") or word in ("-c", "-m", "-"):
+            break
+        if not word.startswith("--") and set(word) & set("IES") and not word.startswith(("-X", "-W")):
+            return True
+    if environment is None:
+        return False
+    names = {_text(name) for name in environment}
+    return not {TOKEN_VARIABLE, "PYTHONPATH"} <= names
