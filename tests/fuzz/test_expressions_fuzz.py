@@ -72,7 +72,8 @@ LOOK_ALIKES = {
 TOKENS = (
     'data["train/loss"]', 'run("old")["train/loss"]', '["1"]', "max(", "mean(", "min", "(", ")", "[", "]", ",", "<",
     ">=", "==", "!=", "in", "not", "and", "or", "+", "-", "*", "/", "**", "//", "1", "0.5", "1e18", "1e400", "True",
-    "None", "last(2)", "steps(1,2)", "after(1)", "ignore_top_p=0.5", "data", '"1"', "is", "if", "else", "lambda", ":", ".", "@",
+    "None", "last(2)", "steps(1,2)", "after(1)", "ignore_top_p=0.5", "data", '"1"', "is", "if",
+    "else", "lambda", ":", ".", "@",
     "1j", "nan", "inf", "quantile(", "abs(", "len(", "\x00", "\n", "é", "\\", "'", '"', "#", "{", "}", ";", "$",
     "~", "0x1",
 )  # fmt: skip
