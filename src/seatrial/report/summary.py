@@ -80,7 +80,9 @@ def _evidence(results: Results) -> list[str]:
     lines = [f"{name}: {state}" for name, state in results.repositories.items()]
     for trial in results.requested_trials():
         lines += [f"Command ({trial.name}): {command}" for command in trial.commands]
-        judged = [verdict for verdict in trial.verdicts if verdict.value is not None][:_KEY_LINES]
+        judged = [verdict for verdict in trial.verdicts if verdict.steps and verdict.value is not None]
+        # Verdicts over all runs of a trial say more than those on one of them.
+        judged = sorted(judged, key=lambda verdict: verdict.name.startswith("seed "))[:_KEY_LINES]
         lines += [
             f"Key line ({trial.name}): {verdict.name}: {format_value(verdict.value)}"
             + (f", bound {verdict.bound}" if verdict.bound else "")

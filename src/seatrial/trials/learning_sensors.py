@@ -15,7 +15,7 @@ from seatrial.verdict import Outcome, Verdict
 
 ALPHA = 1e-3
 """Probability that a stack which does not learn passes the test of the rise."""
-POWER_BETTER, POWER_WORSE = 0.30, 0.08
+POWER_BETTER, POWER_WORSE = 0.40, 0.08
 """Shares of prompts that get better and worse, at which the power of the test is stated."""
 WINDOW_SHARE = 0.2
 """Share of the steps that make the first and the last window of the training reward."""
