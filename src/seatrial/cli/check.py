@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.checks import (
     KNOWN_RANGES,
@@ -20,12 +20,14 @@ from seatrial.checks import (
     lint_check,
     parse_check,
 )
-from seatrial.checks.suites import Suite, evaluate_suite, load_suite
 from seatrial.cli.verdict_table import print_verdicts, printable
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS, Outcome, Verdict, combine, exit_code
+
+if TYPE_CHECKING:
+    from seatrial.checks.suites import Suite
 
 JSON_SCHEMA = 1
 
@@ -116,7 +118,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _read_request(arguments: argparse.Namespace, expressions: Sequence[str]) -> _Request:
     ranges = {**KNOWN_RANGES, **dict(_range(text) for text in arguments.range)}
     checks = [parse_check(text) for text in expressions]
-    return _Request(checks=checks, suites=[load_suite(path) for path in arguments.suite], ranges=ranges)
+    suites: list[Suite] = []
+    if arguments.suite:
+        from seatrial.checks.suites import load_suite  # Its schema library is slow to import.
+
+        suites = [load_suite(path) for path in arguments.suite]
+    return _Request(checks=checks, suites=suites, ranges=ranges)
 
 
 def _judge(
@@ -135,6 +142,8 @@ def _judge(
         evaluate_check(check, log, runs=runs, allow_nonfinite=allow_nonfinite, ranges=request.ranges)
         for check in request.checks
     ]
+    if request.suites:
+        from seatrial.checks.suites import evaluate_suite
     for suite in request.suites:
         verdicts += evaluate_suite(
             suite, log, runs=runs, allow_nonfinite=allow_nonfinite, ranges=request.ranges
