@@ -18,6 +18,11 @@ from torch.autograd.function import once_differentiable
 
 from refrl.algorithms.ops import check_temperature, checked_ids, predictor_index, scatter, valid_positions
 
+HOST_CHUNKS = (8192, 512)
+"""Entries and tokens of a tile on a CPU: 16 MiB, near its caches."""
+DEVICE_CHUNKS = (32768, 4096)
+"""On a GPU: 512 MiB, above which starting the kernels costs nothing against running them."""
+
 
 def compute_logprobs_chunked(
     hidden_BSD: Tensor,
@@ -26,8 +31,8 @@ def compute_logprobs_chunked(
     prompt_lens_B: Tensor,
     *,
     temperature: float = 1.0,
-    vocab_chunk: int = 8192,
-    row_chunk: int = 512,
+    vocab_chunk: int | None = None,
+    row_chunk: int | None = None,
     keep_share: float = 0.25,
     mask_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -39,8 +44,9 @@ def compute_logprobs_chunked(
         completion_ids_BT: ids to score.
         prompt_lens_B: position of each row's first completion token.
         temperature: that of sampling.
-        vocab_chunk: entries of the vocabulary per tile; the last slice is narrower, never padded.
-        row_chunk: tokens per tile. Peak memory is a few tiles of vocab_chunk * row_chunk numbers.
+        vocab_chunk: entries of the vocabulary per tile; the last slice is narrower, never padded. None takes what
+            suits the device.
+        row_chunk: tokens per tile, likewise. Peak memory is a few tiles of vocab_chunk * row_chunk numbers.
         keep_share: share of the logits that is kept from forward to backward. Computing all of them again costs a
             third more in matrix products; 0 takes the least memory, 1 the least time.
         mask_BT: where it is 0 both results are 0 and the hidden states are not read.
@@ -57,6 +63,9 @@ def compute_logprobs_chunked(
     V = head_VD.shape[0]
     if head_VD.shape[1] != D:
         raise ValueError(f"hidden states of width {D} and a head of width {head_VD.shape[1]}")
+    default_vocab_chunk, default_row_chunk = DEVICE_CHUNKS if hidden_BSD.is_cuda else HOST_CHUNKS
+    vocab_chunk = default_vocab_chunk if vocab_chunk is None else vocab_chunk
+    row_chunk = default_row_chunk if row_chunk is None else row_chunk
     if vocab_chunk < 1 or row_chunk < 1:
         raise ValueError(f"vocab_chunk={vocab_chunk} and row_chunk={row_chunk} must be positive")
     if not 0 <= keep_share <= 1:
@@ -108,10 +117,9 @@ class _ChunkedScore(torch.autograd.Function):
         kept: list[Tensor] = []
         for entries, rows in tiles:
             product = hidden_ND[rows] @ head_VD[entries].T
-            keep = len(kept) < num_kept
-            if keep:
+            if len(kept) < num_kept:
                 kept.append(product)
-            logits = product.to(dtype, copy=keep).div_(tiling.temperature)
+            logits = _logits(product, tiling.temperature, dtype)
             inside, column = _targets(ids_N[rows], entries)
             target_N[rows] += torch.where(inside, logits.gather(1, column).squeeze(1), 0.0)
             _fold(largest_N[rows], sums_N[rows], weighted_N[rows], logits)
@@ -140,16 +148,12 @@ class _ChunkedScore(torch.autograd.Function):
         for number, (entries, rows) in enumerate(ctx.tiles):
             hidden, head = hidden_ND[rows], head_VD[entries]
             product = ctx.kept[number] if number < len(ctx.kept) else hidden @ head.T
-            grad = product.to(dtype, copy=True).div_(tiling.temperature)
-            upstream = logprob_grad_N[rows].unsqueeze(1)
-            probs = (grad - lse_N[rows].unsqueeze(1)).exp_()
-            if entropy_grad_N is None:
-                grad = probs.mul_(-upstream)
-            else:
-                grad.sub_(mean_N[rows].unsqueeze(1)).mul_(-entropy_grad_N[rows].unsqueeze(1)).sub_(upstream)
-                grad.mul_(probs)
-            inside, column = _targets(ids_N[rows], entries)
-            grad.scatter_add_(1, column, upstream * inside.unsqueeze(1))
+            logits = _logits(product, tiling.temperature, dtype)
+            entropy_grad = None if entropy_grad_N is None else entropy_grad_N[rows]
+            targets = _targets(ids_N[rows], entries)
+            grad = _logits_grad(
+                logits, lse_N[rows], mean_N[rows], targets, logprob_grad_N[rows], entropy_grad
+            )
             grad = grad.to(hidden.dtype)
             if hidden_grad_ND is not None:
                 _add_product(hidden_grad_ND[rows], grad, head)
@@ -161,6 +165,32 @@ class _ChunkedScore(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _logits(product: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    """Return a tile of logits in a tensor of its own; a divisor with one dimension promotes in the same pass."""
+    return product / torch.full((1,), temperature, dtype=dtype, device=product.device)
+
+
+def _logits_grad(
+    logits: Tensor,
+    lse: Tensor,
+    mean: Tensor,
+    targets: tuple[Tensor, Tensor],
+    logprob_grad: Tensor,
+    entropy_grad: Tensor | None,
+) -> Tensor:
+    """Return the gradient of a tile of logits, in their place."""
+    inside, column = targets
+    if entropy_grad is None:
+        probs = logits.sub_(lse.unsqueeze(1)).exp_()
+        return probs.scatter_add_(1, column, -inside.to(probs.dtype).unsqueeze(1)).mul_(
+            -logprob_grad.unsqueeze(1)
+        )
+    probs = (logits - lse.unsqueeze(1)).exp_()
+    grad = logits.sub_(mean.unsqueeze(1)).mul_(entropy_grad.unsqueeze(1)).add_(logprob_grad.unsqueeze(1))
+    grad.mul_(probs).neg_()
+    return grad.scatter_add_(1, column, torch.where(inside, logprob_grad, 0.0).unsqueeze(1))
 
 
 def _targets(ids: Tensor, entries: slice) -> tuple[Tensor, Tensor]:
