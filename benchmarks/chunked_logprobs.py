@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--width", type=int, default=1024, help="width of the hidden states")
     parser.add_argument("--vocab-chunk", type=int, help="default: that of the function")
     parser.add_argument("--row-chunk", type=int, help="default: that of the function")
-    parser.add_argument("--keep-share", type=float, help="default: that of the function")
+    parser.add_argument("--keep-bytes", type=int, help="default: that of the function")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument(
@@ -112,7 +112,7 @@ def _step(arguments: argparse.Namespace) -> Callable[[], None]:
     ids = torch.randint(arguments.vocab, (arguments.rows, arguments.tokens), generator=generator)
     ids = ids.to(arguments.device)
     prompt_lens = torch.ones(arguments.rows, dtype=torch.long, device=arguments.device)
-    names = ("vocab_chunk", "row_chunk", "keep_share")
+    names = ("vocab_chunk", "row_chunk", "keep_bytes")
     options = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
 
     def score() -> tuple[Tensor, Tensor]:

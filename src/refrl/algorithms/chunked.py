@@ -1,8 +1,8 @@
-"""Log-probabilities straight from hidden states: the logits of all tokens never exist at once.
+"""Log-probabilities straight from hidden states, a tile of tokens and vocabulary at a time.
 
 At a vocabulary of 152k and 8,192 tokens the logits alone take 5 GB in float32, and log-softmax, entropy and their
 gradients several times that. Here a tile of tokens times a slice of the vocabulary is computed, folded into running
-sums, and dropped; backward computes it again. Equal to `ops.compute_logprobs(hidden @ head.T, ...)` in value and
+sums, and dropped, or kept as far as a budget goes; backward computes the dropped ones again. Equal to `ops.compute_logprobs(hidden @ head.T, ...)` in value and
 gradient. Models that cap or scale their logits after the head (Gemma 2, Granite) need the plain form.
 """
 
@@ -33,7 +33,7 @@ def compute_logprobs_chunked(
     temperature: float = 1.0,
     vocab_chunk: int | None = None,
     row_chunk: int | None = None,
-    keep_share: float = 0.25,
+    keep_bytes: int = 4 * 2**30,
     mask_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Score completion tokens like `ops.compute_logprobs`, given the last hidden states and the output head.
@@ -47,15 +47,15 @@ def compute_logprobs_chunked(
         vocab_chunk: entries of the vocabulary per tile; the last slice is narrower, never padded. None takes what
             suits the device.
         row_chunk: tokens per tile, likewise. Peak memory is a few tiles of vocab_chunk * row_chunk numbers.
-        keep_share: share of the logits that is kept from forward to backward. Computing all of them again costs a
-            third more in matrix products; 0 takes the least memory, 1 the least time.
+        keep_bytes: budget for logits kept from forward to backward. What does not fit is computed again, which costs
+            up to a third more in matrix products; 0 takes the least memory.
         mask_BT: where it is 0 both results are 0 and the hidden states are not read.
 
     Returns:
         (logprobs_BT, entropy_BT).
 
     Raises:
-        ValueError: as `ops.compute_logprobs`; a chunk that is not positive, a share outside [0, 1]; widths that
+        ValueError: as `ops.compute_logprobs`; a chunk that is not positive, a negative budget; widths that
             disagree.
     """
     check_temperature(temperature)
@@ -68,13 +68,13 @@ def compute_logprobs_chunked(
     row_chunk = default_row_chunk if row_chunk is None else row_chunk
     if vocab_chunk < 1 or row_chunk < 1:
         raise ValueError(f"vocab_chunk={vocab_chunk} and row_chunk={row_chunk} must be positive")
-    if not 0 <= keep_share <= 1:
-        raise ValueError(f"keep_share={keep_share} must lie in [0, 1]")
+    if keep_bytes < 0:
+        raise ValueError(f"keep_bytes={keep_bytes} must not be negative")
     index_BT = predictor_index(prompt_lens_B, completion_ids_BT, B, S)
     valid_BT = valid_positions(completion_ids_BT, mask_BT)
     ids_N = checked_ids(completion_ids_BT[valid_BT], V)
     hidden_ND = hidden_BSD.reshape(B * S, D)[index_BT[valid_BT]]
-    tiling = Tiling(temperature, vocab_chunk, row_chunk, keep_share if torch.is_grad_enabled() else 0)
+    tiling = Tiling(temperature, vocab_chunk, row_chunk, keep_bytes if torch.is_grad_enabled() else 0)
     logprobs_N, entropy_N = _ChunkedScore.apply(hidden_ND, head_VD, ids_N, tiling)
     return scatter(logprobs_N, valid_BT), scatter(entropy_N, valid_BT)
 
@@ -86,7 +86,7 @@ class Tiling:
     temperature: float
     vocab_chunk: int
     row_chunk: int
-    keep_share: float
+    keep_bytes: int
 
     def tiles(self, vocab_size: int, num_rows: int) -> Iterator[tuple[slice, slice]]:
         """Yield (entries, rows) of every tile, all rows of a slice of the vocabulary before the next slice."""
@@ -113,12 +113,13 @@ class _ChunkedScore(torch.autograd.Function):
         largest_N = torch.full(ids_N.shape, -torch.inf, dtype=dtype, device=hidden_ND.device)
         sums_N, weighted_N, target_N = (torch.zeros_like(largest_N) for _ in range(3))
         tiles = list(tiling.tiles(len(head_VD), len(hidden_ND)))
-        num_kept = int(len(tiles) * tiling.keep_share) if any(ctx.needs_input_grad) else 0
-        kept: list[Tensor] = []
-        for entries, rows in tiles:
+        kept: dict[int, Tensor] = {}
+        free = tiling.keep_bytes
+        for number, (entries, rows) in enumerate(tiles):
             product = hidden_ND[rows] @ head_VD[entries].T
-            if len(kept) < num_kept:
-                kept.append(product)
+            if product.nbytes <= free:
+                kept[number] = product
+                free -= product.nbytes
             logits = _logits(product, tiling.temperature, dtype)
             inside, column = _targets(ids_N[rows], entries)
             target_N[rows] += torch.where(inside, logits.gather(1, column).squeeze(1), 0.0)
@@ -147,7 +148,7 @@ class _ChunkedScore(torch.autograd.Function):
             entropy_grad_N = entropy_grad_N / tiling.temperature
         for number, (entries, rows) in enumerate(ctx.tiles):
             hidden, head = hidden_ND[rows], head_VD[entries]
-            product = ctx.kept[number] if number < len(ctx.kept) else hidden @ head.T
+            product = ctx.kept[number] if number in ctx.kept else hidden @ head.T
             logits = _logits(product, tiling.temperature, dtype)
             entropy_grad = None if entropy_grad_N is None else entropy_grad_N[rows]
             targets = _targets(ids_N[rows], entries)
