@@ -1,9 +1,9 @@
 """Log-probabilities straight from hidden states, a tile of tokens and vocabulary at a time.
 
 At a vocabulary of 152k and 8,192 tokens the logits alone take 5 GB in float32, and log-softmax, entropy and their
-gradients several times that. Here a tile of tokens times a slice of the vocabulary is computed, folded into running
-sums, and dropped, or kept as far as a budget goes; backward computes the dropped ones again. Equal to `ops.compute_logprobs(hidden @ head.T, ...)` in value and
-gradient. Models that cap or scale their logits after the head (Gemma 2, Granite) need the plain form.
+gradients several times that. Here a tile is computed, folded into running sums, and dropped, or kept as far as a
+budget goes; backward computes the dropped ones again. Equal to `ops.compute_logprobs(hidden @ head.T, ...)` in value
+and gradient. Models that cap or scale their logits after the head (Gemma 2, Granite) need the plain form.
 """
 
 from __future__ import annotations
