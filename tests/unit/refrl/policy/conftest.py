@@ -1,0 +1,63 @@
+"""A policy small enough to be made for every test."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from refrl.algorithms.batching import Batch, TrainSample, make_batch
+from refrl.config import PolicyConfig, validate_config
+from refrl.models import TinyModelSpec, build_model
+from refrl.policy.hf import HFPolicy
+from refrl.tokenization import make_byte_tokenizer
+
+MakePolicy = Callable[..., HFPolicy]
+
+
+@pytest.fixture
+def make_policy() -> MakePolicy:
+    """Return a function that makes a policy; keywords replace values of `policy.*`."""
+
+    def make(*, with_reference: bool = False, temperature: float = 1.0, **changes: Any) -> HFPolicy:
+        values = {
+            "model_name": "made here",
+            "train_global_batch_size": 5,
+            "train_micro_batch_size": 5,
+            "max_total_sequence_length": 32,
+            **changes,
+        }
+        tokenizer = make_byte_tokenizer()
+        spec = TinyModelSpec(hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, seed=3)
+        return HFPolicy(
+            build_model(spec, tokenizer),
+            tokenizer,
+            validate_config(PolicyConfig, values, source="test"),
+            device=torch.device("cpu"),
+            num_updates=10,
+            temperature=temperature,
+            with_reference=with_reference,
+        )
+
+    return make
+
+
+@pytest.fixture
+def batch() -> Batch:
+    """Return five rows of unequal length, with advantages of both signs."""
+    stream = torch.Generator().manual_seed(5)
+    samples = []
+    for prompt_length, length in [(3, 1), (9, 4), (1, 7), (5, 2), (2, 5)]:
+        ids = torch.randint(0, 259, (prompt_length + length,), generator=stream).tolist()
+        samples.append(
+            TrainSample(
+                prompt_ids=tuple(ids[:prompt_length]),
+                completion_ids=tuple(ids[prompt_length:]),
+                sampling_logprobs=(-1.0,) * length,
+                reward=0.0,
+                group_id=0,
+            )
+        )
+    made = make_batch(samples, pad_token_id=256)
+    made.advantages_B = torch.tensor([1.0, -0.5, 2.0, 0.25, -1.5])
+    return made
