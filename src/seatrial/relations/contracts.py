@@ -99,6 +99,29 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class Packing(Protocol):
+    """Scores and trains on rows laid end to end; the padded forms stand beside for comparison."""
+
+    vocab_size: int
+
+    def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
+        """See `Policy`."""
+        ...
+
+    def score_packed(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
+        """Return what `score` returns, computed from packed rows."""
+        ...
+
+    def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        """See `TrainStep`."""
+        ...
+
+    def gradients_packed(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        """Return what `gradients` returns, computed from packed rows."""
+        ...
+
+
+@runtime_checkable
 class OptimizerStep(Protocol):
     """One whole update."""
 
@@ -242,6 +265,7 @@ COMPONENTS: Mapping[str, type] = {
     "batch_builder": BatchBuilder,
     "train_step": TrainStep,
     "policy": Policy,
+    "packing": Packing,
     "optimizer_step": OptimizerStep,
     "sampler": Sampler,
     "reward": Reward,

@@ -98,3 +98,19 @@ def _movement(row: Row, seed: int) -> list[float]:
     generator = torch.Generator().manual_seed(hash((seed, row.completion_ids, row.prompt_ids)) & 0x7FFFFFFF)
     moves = torch.randn(len(row.completion_ids), generator=generator, dtype=torch.float64) * 0.4
     return [float(move) for move in moves]
+
+
+def largest_score_difference(
+    left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]
+) -> tuple[float, str]:
+    """Return the largest difference between two lists of per-token log-probabilities, and where it stands."""
+    worst, place = 0.0, "no token"
+    if len(left) != len(right):
+        return float("inf"), f"{len(left)} and {len(right)} rows"
+    for row, (one, other) in enumerate(zip(left, right, strict=True)):
+        if len(one) != len(other):
+            return float("inf"), f"row {row}: {len(one)} and {len(other)} tokens"
+        for token, (a, b) in enumerate(zip(one, other, strict=True)):
+            if not abs(a - b) <= worst:
+                worst, place = abs(a - b), f"row {row}, token {token}"
+    return worst, place

@@ -168,6 +168,17 @@ class ReferenceComponents:
             tuple(logprobs_BT[index, : len(row.completion_ids)].tolist()) for index, row in enumerate(rows)
         ]
 
+    def score_packed(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
+        """See `contracts.Packing`."""
+        return self._in_layout("packed").score(rows, temperature)
+
+    def gradients_packed(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        """See `contracts.Packing`."""
+        return self._in_layout("packed").gradients(rows, micro_batches)
+
+    def _in_layout(self, layout: Literal["padded", "packed"]) -> ReferenceComponents:
+        return ReferenceComponents(replace(self.cell, layout=layout))
+
     def sample(
         self,
         prompts: Sequence[Sequence[int]],

@@ -10,7 +10,13 @@ import torch
 
 from seatrial.relations.cases import Rollout, make_rollout
 from seatrial.relations.engine import Law, Measure, Relation
-from seatrial.relations.tensors import counts_of, gradient_of, largest_difference, loss_inputs
+from seatrial.relations.tensors import (
+    counts_of,
+    gradient_of,
+    largest_difference,
+    largest_score_difference,
+    loss_inputs,
+)
 
 BOUND = 1e-10
 SCORE_BOUND = 2e-5
@@ -82,15 +88,7 @@ def _score_other_mates(stack: Any, case: Rollout) -> Measure | None:
 
 
 def _score_distance(left: list[tuple[float, ...]], right: list[tuple[float, ...]], what: str) -> Measure:
-    worst, place = 0.0, "no token"
-    for row, (one, other) in enumerate(zip(left, right, strict=True)):
-        if len(one) != len(other):
-            return Measure(
-                error=float("inf"), bound=0, what=f"row {row}: {len(one)} and {len(other)} log-probabilities"
-            )
-        for token, (a, b) in enumerate(zip(one, other, strict=True)):
-            if not abs(a - b) <= worst:
-                worst, place = abs(a - b), f"row {row}, token {token}"
+    worst, place = largest_score_difference(left, right)
     return Measure(error=worst, bound=SCORE_BOUND, what=f"log-probability of {what}, at {place}")
 
 
