@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,16 @@ import numpy.typing as npt
 
 from seatrial.evidence.crc32c import masked_crc
 from seatrial.evidence.event_rows import MAX_BYTES, MIN_BYTES, Decoder
+from seatrial.evidence.event_table import ScalarTable
 from seatrial.evidence.event_values import scalar_or_kind
 from seatrial.evidence.runlog import Damage
-from seatrial.evidence.segments import Points, Segment
+from seatrial.evidence.segments import Segment
 from seatrial.evidence.tfrecord import FOOTER_BYTES, HEADER_BYTES, Block, Loss, blocks, words_at
 
 _MIN_GROUP = 4
 _MAX_DAMAGES = 8
 
 Indices = npt.NDArray[np.int64]
-
-
-@dataclass
-class _Scalars:
-    """Scalars in arrays of one length, not yet in any order."""
-
-    tag_ids: list[Indices] = field(default_factory=list)
-    places: list[Indices] = field(default_factory=list)
-    """Offset in the file: the order of writing."""
-    steps: list[Indices] = field(default_factory=list)
-    wall_times: list[npt.NDArray[np.float64]] = field(default_factory=list)
-    values: list[npt.NDArray[np.float64]] = field(default_factory=list)
-
-    def add(self, tag_ids: Any, places: Any, steps: Any, wall_times: Any, values: Any) -> None:
-        self.tag_ids.append(np.asarray(tag_ids, dtype=np.int32))
-        self.places.append(np.asarray(places, dtype=np.int64))
-        self.steps.append(np.asarray(steps, dtype=np.int64))
-        self.wall_times.append(np.asarray(wall_times, dtype=np.float64))
-        self.values.append(np.asarray(values, dtype=np.float64))
 
 
 class EventFile:
@@ -64,7 +45,7 @@ class EventFile:
         self.damage: list[Damage] = []
         self._decoder = decoder
         self._wanted = wanted
-        self._scalars = _Scalars()
+        self._scalars = ScalarTable(path.stat().st_size)
         self._restarts: list[tuple[int, int]] = []
         self._losses: list[tuple[Loss, str]] = []
         for block in blocks(path):
@@ -76,51 +57,24 @@ class EventFile:
             )
 
     def segments(self, lane: str) -> list[Segment]:
-        """Return the points, one segment for each start that the writer announced."""
-        held = self._sorted()
-        bounds = [place for place, _ in self._restarts]
-        segments: list[Segment] = []
-        for number in range(len(bounds) + 1):
-            low = bounds[number - 1] if number else -1
-            high = bounds[number] if number < len(bounds) else np.iinfo(np.int64).max
-            segment = Segment(source=str(self.path), lane=lane)
-            segment.resume_step = self._restarts[number - 1][1] if number else None
-            for tag, (places, points) in held.items():
-                inside = points.take((places > low) & (places < high)) if bounds else points
-                if len(inside):
-                    segment.points[tag] = inside
-            if segment.points:
-                walls = [
-                    points.wall_times for points in segment.points.values() if points.wall_times is not None
-                ]
+        """Return the points, one segment for each start that the writer announced; they are handed over once."""
+        names = list(self.tags)
+        segments = [
+            Segment(source=str(self.path), lane=lane, resume_step=step) for step in self._resume_steps()
+        ]
+        cuts = [place for place, _ in self._restarts]
+        for number, section, points in self._scalars.take_all(len(names), cuts):
+            if len(points):
+                segments[section].points[names[number]] = points
+        for segment in segments:
+            walls = [points.wall_times for points in segment.points.values() if points.wall_times is not None]
+            if walls:
                 segment.start = float(min(wall.min() for wall in walls))
                 segment.end = float(max(wall.max() for wall in walls))
-                segments.append(segment)
-        return segments
+        return [segment for segment in segments if segment.points]
 
-    def _sorted(self) -> dict[str, tuple[Indices, Points]]:
-        """Return places and points by tag, each in the order of writing."""
-        table = self._scalars
-        if not table.tag_ids:
-            return {}
-        ids = np.concatenate(table.tag_ids)
-        few = len(self.tags) < 2**15
-        order = np.argsort(ids.astype(np.int16) if few else ids, kind="stable")
-        bounds = np.cumsum(np.bincount(ids, minlength=len(self.tags)))
-        places, steps, walls, values = (
-            _reordered(part, order) for part in (table.places, table.steps, table.wall_times, table.values)
-        )
-        held: dict[str, tuple[Indices, Points]] = {}
-        for tag, number in self.tags.items():
-            span = slice(int(bounds[number - 1]) if number else 0, int(bounds[number]))
-            mine = places[span]
-            points = Points(steps=steps[span], values=values[span], wall_times=walls[span])
-            if len(mine) > 1 and not bool((np.diff(mine) >= 0).all()):
-                written = np.argsort(mine, kind="stable")
-                mine, points = mine[written], points.take(written)
-            if len(mine):
-                held[tag] = (mine, points)
-        return held
+    def _resume_steps(self) -> list[int | None]:
+        return [None, *(step for _, step in self._restarts)]
 
     def _read_block(self, block: Block) -> None:
         self.num_events += len(block.starts)
@@ -180,7 +134,14 @@ class EventFile:
             if self._wanted is None or value.tag in self._wanted:
                 rows.append((number, place, event.step, event.wall_time, content))
         if rows:
-            self._scalars.add(*zip(*rows, strict=True))
+            numbers, places, steps, walls, values = zip(*rows, strict=True)
+            self._scalars.add(
+                np.array(numbers, dtype=np.uint32),
+                np.array(places),
+                np.array(steps, dtype=np.int64),
+                np.array(walls, dtype=np.float64),
+                np.array(values, dtype=np.float64),
+            )
 
     def _lose(self, block: Block, one: int, why: str = "has a wrong checksum") -> None:
         start, length = int(block.starts[one]) + block.offset - HEADER_BYTES, int(block.lengths[one])
@@ -207,21 +168,13 @@ class EventFile:
             self.damage.append(Damage(path=str(self.path), what=what, offset=rest[0].offset))
 
     def _sentence(self, loss: Loss, why: str) -> str:
-        step = self._step_before(loss.offset)
+        step = self._scalars.step_before(loss.offset)
         after = "before the first step" if step is None else f"after step {step}"
         if loss.truncated:
             return f"truncated {after}: {loss.size} bytes of a record"
         if why:
             return f"damaged {after}: {why} and was left out; reading went on behind it"
         return f"damaged {after}: {loss.size} bytes hold no record and were left out; reading went on behind them"
-
-    def _step_before(self, offset: int) -> int | None:
-        best, step = -1, None
-        for places, steps in zip(self._scalars.places, self._scalars.steps, strict=True):
-            index = int(np.where(places < offset, places, -1).argmax())
-            if best < places[index] < offset:
-                best, step = int(places[index]), int(steps[index])
-        return step
 
 
 def _by_length(lengths: Indices) -> Iterator[tuple[int, Indices]]:
@@ -248,13 +201,6 @@ def _gather(buffer: npt.NDArray[np.uint8], starts: Indices, length: int) -> npt.
 def _record(block: Block, one: int) -> bytes:
     start = int(block.starts[one])
     return block.buffer[start : start + int(block.lengths[one])].tobytes()
-
-
-def _reordered(parts: list[Any], order: Indices) -> Any:
-    """Concatenate and reorder, freeing the parts: they are the bulk of the memory."""
-    whole = np.concatenate(parts)
-    parts.clear()
-    return whole[order]
 
 
 def _is_right(block: Block, one: int) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ class Found(NamedTuple):
     """Index into `tags`."""
     steps: Indices
     wall_times: npt.NDArray[np.float64]
-    values: npt.NDArray[np.float64]
+    values: npt.NDArray[np.floating[Any]]
 
 
 class Decoded(NamedTuple):
@@ -204,7 +204,7 @@ class _Forms:
         steps = np.zeros(len(rows), dtype=np.uint64)
         for place in range(self.layout.step_size):
             steps |= (rows[:, STEP_AT + place] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * place)
-        values = _numbers(rows[:, self.layout.value], self.layout.value_type).astype(np.float64)
+        values = _numbers(rows[:, self.layout.value], self.layout.value_type)
         walls = _numbers(rows[:, WALL_TIME], "<f8")
         return Found(index, self.tags, ids, steps.view(np.int64), walls, values), wrong
 
@@ -247,7 +247,7 @@ def _bits_apart(left: bytes, right: bytes) -> int:
     return (int.from_bytes(left, "little") ^ int.from_bytes(right, "little")).bit_count()
 
 
-def _numbers(columns: Bytes, dtype: str) -> npt.NDArray[np.float64]:
+def _numbers(columns: Bytes, dtype: str) -> npt.NDArray[Any]:
     return np.ascontiguousarray(columns).view(dtype).ravel()
 
 

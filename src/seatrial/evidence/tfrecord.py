@@ -23,7 +23,7 @@ from seatrial.evidence.crc32c import Bytes, Words, masked_crc, masked_crc_of_len
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 
 Indices = npt.NDArray[np.int64]
 
