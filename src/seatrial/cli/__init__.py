@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "dump": "write all scalars of a log as metrics.json",
     "tags": "show what a log holds, tag by tag",
     "report": "draw the views of a run directory again",
+    "relations": "hold a stack's components to the laws of RL post-training",
     "doctor": "look at this machine before a run",
 }
 """Every command with its one-line help; the module is imported only when the command is called."""

@@ -1,1 +1,83 @@
-"""Relations: laws of RL post-training, called on a stack's components."""
+"""Relations: laws of RL post-training, called on a stack's components.
+
+@parametrize_with_relations(MyStack())
+def test_conformance(relation):
+    relation()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seatrial.verdict import Verdict
+
+
+def parametrize_with_relations(
+    *stacks: Any, names: Sequence[str] = (), seeds: Sequence[int] | None = None
+) -> Callable[[Any], Any]:
+    """Return a pytest decorator: the test gets `relation`, once per relation that a stack has the component for.
+
+    Calling `relation()` passes, skips with the reason (a relation that could not be exercised), or fails with the
+    law that was broken, the smallest input that breaks it, and what such a fault usually is. A relation whose
+    component the stack lacks is left out.
+
+    Raises:
+        seatrial.errors.UsageError: a name is unknown, or no stack offers any component.
+    """
+    import pytest
+
+    from seatrial.errors import UsageError
+    from seatrial.relations.contracts import COMPONENTS
+    from seatrial.relations.registry import select
+
+    cases = [
+        pytest.param(_Conformance(relation, stack, seeds), id=f"{type(stack).__name__}-{relation.id}")
+        for stack in stacks
+        for relation in select(names)
+        if isinstance(stack, COMPONENTS[relation.component])
+    ]
+    if not cases:
+        raise UsageError(
+            "no relation applies: the adapters offer none of the components "
+            f"({', '.join(COMPONENTS)}); see seatrial.relations.contracts"
+        )
+    return pytest.mark.parametrize("relation", cases)
+
+
+class _Conformance:
+    """One relation on one stack, to be called by a test."""
+
+    def __init__(self, relation: Any, stack: Any, seeds: Sequence[int] | None) -> None:
+        self._relation, self._stack, self._seeds = relation, stack, seeds
+
+    def __call__(self) -> Verdict:
+        """Run the relation; fail or skip the test as its verdict says."""
+        import pytest
+
+        from seatrial.relations.engine import DEFAULT_SEEDS, run_relation
+        from seatrial.verdict import Outcome
+
+        verdict = run_relation(self._relation, self._stack, seeds=self._seeds or DEFAULT_SEEDS)
+        if verdict.outcome is Outcome.SKIPPED:
+            pytest.skip(verdict.reason)
+        if verdict.outcome is not Outcome.PASS:
+            pytest.fail(failure_message(self._relation.statement, verdict), pytrace=False)
+        return verdict
+
+    def __repr__(self) -> str:
+        """Return the relation's id."""
+        return str(self._relation.id)
+
+
+def failure_message(statement: str, verdict: Verdict) -> str:
+    """Return the law that was broken, by how much, with which input, and what it usually is, one a line."""
+    import json
+
+    lines = [f"{verdict.name}: {statement}", *verdict.reason.split(" | ")]
+    if "smallest_case" in verdict.details:
+        lines.append(f"smallest input found: {json.dumps(verdict.details['smallest_case'], default=str)}")
+    if verdict.details.get("known_bugs_like_this"):
+        lines.append(f"known bugs that break it: {', '.join(verdict.details['known_bugs_like_this'])}")
+    return "\n".join(lines)
