@@ -25,8 +25,15 @@ class ToyTarget:
     modules: tuple[str, ...] = ("toystack",)
     packages: tuple[str, ...] = ("numpy",)
 
-    def __init__(self, mode: str = "right", place: Path = TOY, missing: str | None = None) -> None:
-        """Choose how it misbehaves, where it is imported from, and what it lacks."""
+    def __init__(
+        self,
+        mode: str = "right",
+        place: Path = TOY,
+        missing: str | None = None,
+        program: str = sys.executable,
+    ) -> None:
+        """Choose how it misbehaves, where it is imported from, what it lacks, and what starts it."""
+        self.program = program
         self.mode = mode
         self.place = place
         self.missing = missing
@@ -49,7 +56,7 @@ class ToyTarget:
 
     def _job(self, what: str, *words: str) -> Job:
         script = "import sys, runpy; import toystack; sys.exit(toystack.main())"
-        argv = (sys.executable, "-c", script, *words)
+        argv = (self.program, "-c", script, *words)
         return Job(what=what, argv=argv, environment={"PYTHONPATH": str(self.place)})
 
     def make_model(self, output: Path, seed: int) -> Job:

@@ -126,6 +126,9 @@ def end(mode: str) -> None:
         raise RuntimeError("a bug in the stack")
     if mode == "disk-full":
         raise OSError(28, "No space left on device", "checkpoints/model.safetensors")
+    if mode == "no-gpu":
+        print("toystack: cluster.device=cuda, and torch finds no CUDA device", file=sys.stderr)
+        sys.exit(2)
     if mode == "refused":
         print("toystack: unknown key 'grpo.sede'", file=sys.stderr)
         sys.exit(2)

@@ -1,0 +1,178 @@
+"""The reference target: what it launches, what it refuses, and where it looks."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import BlockedError, UsageError
+from seatrial.targets import get_target, reference
+from seatrial.targets.base import Target
+from seatrial.targets.reference import ReferenceTarget
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder that looks like a byte-level model."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"vocab_size": 259}')
+    (folder / "model.safetensors").write_bytes(b"")
+    vocabulary = {chr(256 + number): number for number in range(256)}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary, "merges": []}}))
+    return folder
+
+
+def test_targets_are_found_by_name_and_the_nearest_is_named() -> None:
+    """A typing error is answered with what was meant."""
+    target: Target = get_target("reference")
+    assert target.name == "reference"
+    with pytest.raises(UsageError, match="did you mean 'reference'"):
+        get_target("refrence")
+    with pytest.raises(UsageError, match="there are: reference"):
+        get_target("xyz")
+
+
+def test_the_smoke_is_the_documented_command(model: Path, tmp_path: Path) -> None:
+    """`python -m refrl grpo --config FILE key=value ...`, with the evidence in the trial's folder."""
+    job = ReferenceTarget().smoke(
+        model, tmp_path / "trial", 7, ["grpo.max_num_steps=5", "policy.model_name=elsewhere"]
+    )
+    words = list(job.argv[1:])
+    assert words[:3] == ["-m", "refrl", "grpo"]
+    settings = dict(word.split("=", 1) for word in words[5:])
+    assert settings["policy.model_name"] == str(model)
+    assert settings["grpo.seed"] == settings["data.seed"] == "7"
+    assert settings["grpo.max_num_steps"] == "5"
+    assert job.num_steps == 5
+    assert job.log_dir.is_relative_to(tmp_path / "trial")
+    assert job.final_model.is_relative_to(tmp_path / "trial")
+    assert (job.vocabulary_size, job.byte_level) == (259, True)
+    assert job.environment["HF_HUB_OFFLINE"] == "1"
+
+
+def test_the_facts_of_a_job_follow_the_overrides(model: Path, tmp_path: Path) -> None:
+    """What is judged is what was asked for."""
+    overrides = [
+        "loss_fn.ratio_clip_max=0.28", "grpo.advantage.estimator=rloo", "data.task=add", "data.task_args={digits: 1}",
+        "data.num_train=60", "data.num_validation=16", "data.verifier=null", "grpo.num_generations_per_prompt=8",
+        "policy.precision=bfloat16",
+    ]  # fmt: skip
+    job = ReferenceTarget().smoke(model, tmp_path / "trial", 0, overrides)
+    assert job.ratio_clip == pytest.approx((0.8, 1.28))
+    assert job.advantage is not None
+    assert (job.advantage.estimator, job.advantage.scale) == ("rloo", "none")
+    assert job.verifier == "exact_match"
+    assert job.num_generations_per_prompt == 8
+    assert job.precision == "bfloat16"
+    in_reward = ReferenceTarget().smoke(model, tmp_path / "trial", 0, ["loss_fn.kl_in=reward"])
+    assert in_reward.advantage is None
+
+
+def test_learning_runs_share_the_data_and_not_the_luck(model: Path, tmp_path: Path) -> None:
+    """One split, another seed of the loop for each run and each seed of the trial."""
+    seeds = set()
+    for seed in (0, 1):
+        for number in (0, 1, 2):
+            job = ReferenceTarget().learning(model, tmp_path, seed, number, [])
+            settings: dict[str, str] = {}
+            for word in job.argv[6:]:
+                key, _, value = word.partition("=")
+                settings[key] = value
+            assert settings["data.seed"] == str(seed)
+            assert settings["grpo.val_at_start"] == settings["grpo.val_at_end"] == "true"
+            seeds.add(settings["grpo.seed"])
+    assert len(seeds) == 6
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("grpo.sede=1", "unknown key 'grpo.sede'; the nearest known key is 'grpo.seed'"),
+        ("grpo.max_num_steps=many", "grpo.max_num_steps"),
+        ("grpo.max_num_steps=0", "grpo.max_num_steps"),
+        ("nonsense", "malformed"),
+        ("logger.log_dir=/x", "logger.log_dir is set by the trial"),
+        (
+            "checkpointing.enabled=false",
+            "checkpointing.enabled is set by the trial: the trial compares the weights",
+        ),
+        ("grpo.seed=1", "give --seed"),
+    ],
+)
+def test_wrong_overrides_are_refused_before_anything_runs(override: str, words: str) -> None:
+    """The key and the remedy are named."""
+    with pytest.raises(UsageError) as refused:
+        ReferenceTarget().check_overrides([override])
+    assert words in str(refused.value)
+
+
+def test_a_given_model_is_looked_at(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken by its absolute path; the last one given counts."""
+    monkeypatch.chdir(model.parent)
+    target = ReferenceTarget()
+    assert target.given_model([]) is None
+    assert target.given_model(["policy.model_name=gone", "policy.model_name=model"]) == model.resolve()
+
+
+@pytest.mark.parametrize(
+    ("lose", "words"),
+    [
+        ("", "is no folder"),
+        ("config.json", "holds no model"),
+        ("model.safetensors", "holds no model"),
+        ("tokenizer.json", "holds no tokenizer"),
+    ],
+)
+def test_a_model_that_lacks_something_is_blocked(model: Path, lose: str, words: str) -> None:
+    """Missing folder, weights or tokenizer: the message says which, and what to do."""
+    if lose:
+        (model / lose).unlink()
+        override = f"policy.model_name={model}"
+    else:
+        override = f"policy.model_name={model}-elsewhere"
+    with pytest.raises(BlockedError, match=words) as blocked:
+        ReferenceTarget().given_model([override])
+    assert str(model) in str(blocked.value)
+
+
+def test_a_tokenizer_of_its_own_folder(model: Path, tmp_path: Path) -> None:
+    """`policy.tokenizer.name` is looked at in the model's stead."""
+    (tmp_path / "tokenizer").mkdir()
+    (model / "tokenizer.json").rename(tmp_path / "tokenizer" / "tokenizer.json")
+    words = [f"policy.model_name={model}", f"policy.tokenizer.name={tmp_path / 'tokenizer'}"]
+    assert ReferenceTarget().given_model(words) == model
+
+
+def test_a_missing_extra_is_blocked_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch is not a dependency of the harness."""
+    right = importlib.util.find_spec
+    monkeypatch.setattr(
+        reference.importlib.util, "find_spec", lambda name: None if name == "torch" else right(name)
+    )
+    with pytest.raises(BlockedError, match=r"torch not installed.*pip install 'seatrial\[stack\]'"):
+        ReferenceTarget().preflight()
+
+
+def test_without_a_checkout_it_is_blocked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The recipes lie beside the sources."""
+    monkeypatch.setattr(reference, "_CONFIGS", tmp_path / "none")
+    with pytest.raises(BlockedError, match="run from a checkout"):
+        ReferenceTarget().preflight()
+
+
+def test_refrl_is_expected_beside_this_seatrial(repository: Path) -> None:
+    """They are one distribution."""
+    assert ReferenceTarget().expected_origins() == {"refrl": repository / "src" / "refrl"}
+
+
+def test_a_merging_tokenizer_is_not_byte_level(model: Path, tmp_path: Path) -> None:
+    """The text of its tokens is not compared."""
+    file = model / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["merges"] = ["a b"]
+    file.write_text(json.dumps(content))
+    assert not ReferenceTarget().smoke(model, tmp_path, 0, []).byte_level
+    file.unlink()
+    assert not ReferenceTarget().smoke(model, tmp_path, 0, []).byte_level
