@@ -240,5 +240,18 @@ def markdown(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
+HEAD = """# False passes
+
+Inputs on which the gates of public projects said Pass, and what `seatrial` says. Each row is a test under
+`tests/false_passes/`. This page is generated: `python -m tests.false_passes.corpus > docs/false_passes.md`.
+
+"""
+
+
+def page() -> str:
+    """Return the page of the docs."""
+    return HEAD + markdown(all_rows())
+
+
 if __name__ == "__main__":
-    print(markdown(all_rows()))
+    print(page(), end="")

@@ -39,7 +39,16 @@ class Interval:
             raise ValueError(f"no interval from {self.low} to {self.high}")
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}"
+        """Return the interval as what is said of a value: `is at least 0`, `lies from 0.8 to 1.2`."""
+        if self.low == self.high:
+            return f"is always {self.low:g}"
+        if math.isinf(self.high):
+            return "can be anything" if math.isinf(self.low) else f"is at least {self.low:g}"
+        return (
+            f"is at most {self.high:g}"
+            if math.isinf(self.low)
+            else f"lies from {self.low:g} to {self.high:g}"
+        )
 
 
 EVERYTHING = Interval()

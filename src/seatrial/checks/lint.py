@@ -116,9 +116,8 @@ def _truth_findings(check: Check, ranges: Mapping[str, Interval]) -> list[Findin
     if truth is None:
         return []
     kind = FindingKind.CANNOT_FAIL if truth else FindingKind.CANNOT_PASS
-    reasons = _reasons(check, ranges)
-    verb = "always" if truth else "never"
-    message = f"{check.text} is {verb} true" + (f": {'; '.join(reasons)}" if reasons else "")
+    otherwise = f"{check.text} is {'always' if truth else 'never'} true"
+    message = "; ".join(_reasons(check, ranges)) or otherwise
     return [Finding(kind=kind, message=message, column=check.condition.column)]
 
 
@@ -129,7 +128,7 @@ def _reasons(check: Check, ranges: Mapping[str, Interval]) -> list[str]:
         for operand in comparison.operands:
             interval = interval_of(operand, ranges)
             if not isinstance(operand, Number) and interval != EVERYTHING:
-                reasons.append(f"{operand.text} lies in {interval} by construction")
+                reasons.append(f"{operand.text} {interval} by construction")
     return list(dict.fromkeys(reasons))
 
 

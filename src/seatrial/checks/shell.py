@@ -6,9 +6,11 @@ import bisect
 import re
 from collections.abc import Iterator
 
-from seatrial.checks.shell_words import NAME, Part, ShellError, Unknown, Variable, Word, braced
+from seatrial.checks.shell_words import Part, ShellError, Unknown, Variable, Word, braced
 
 _REDIRECTION = re.compile(r"<<<|<<-|<<|[<>]+[&|]?")
+_ANSI_QUOTED = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
+_NAME_OVER_LINES = re.compile(r"(?:\\\n)*[A-Za-z_](?:\\\n|[A-Za-z0-9_])*")
 _SEPARATORS = ";&|()\n"
 _BLANK = " \t\r"
 
@@ -102,6 +104,10 @@ class _Lexer:
                 word.add(self._single_quoted())
             elif character == '"':
                 self._double_quoted(word)
+            elif self.text.startswith('$"', self.at):
+                self.at += 1  # A translated string: without a catalogue it is the string.
+            elif self.text.startswith("$'", self.at):
+                self._ansi_quoted(word)
             elif character == "$":
                 word.parts.append(self._dollar())
             elif character == "`":
@@ -139,6 +145,17 @@ class _Lexer:
         self.at = end + 1
         return self.text[start:end]
 
+    def _ansi_quoted(self, word: Word) -> None:
+        """Read `$'...'`; one with escapes is left unknown."""
+        match = _ANSI_QUOTED.match(self.text, self.at)
+        if match is None:
+            raise ShellError(f"line {self._line()}: a $' quote is not closed")
+        self.at = match.end()
+        if "\\" in match.group():
+            word.parts.append(Unknown(match.group()))
+        else:
+            word.add(match.group()[2:-1])
+
     def _double_quoted(self, word: Word) -> None:
         start = self._line()
         self.at += 1
@@ -173,15 +190,16 @@ class _Lexer:
             self.at += 1
             self._bracketed("{", "}")
             return braced(self.text[start : self.at])
-        name = NAME.match(self.text, start + 1)
+        name = _NAME_OVER_LINES.match(self.text, start + 1)
         if name:
             self.at = name.end()
-            return Variable(name.group())
+            return Variable(name.group().replace("\\\n", ""))
         if following and following in "@*#?!$-0123456789":
             self.at += 2
             return Unknown(f"${following}")
         self.at += 1
-        return "$"
+        # A dollar sign cut from what follows by the end of a line: only a shell knows.
+        return Unknown("$") if following == "\\" else "$"
 
     def _bracketed(self, opening: str, closing: str) -> None:
         """Move past a bracket and what it holds."""

@@ -33,6 +33,7 @@ def words(script: str, **values: str | list[str]) -> list[list[list[str] | str]]
         ("a <(b c) d", [[["a"], ["d"]]]),
         ("a '' \"\"", [[["a"], [""], [""]]]),
         ("a $", [[["a"], ["$"]]]),
+        ('a $\'b c\' $"d" "$\'"', [[["a"], ["b c"], ["d"], ["$'"]]]),
     ],
 )
 def test_commands_and_words(script: str, expected: list[list[list[str]]]) -> None:
@@ -47,7 +48,8 @@ def test_variables_are_expanded_where_the_script_knows_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["$M", "${M}", "$(date)", "`date`", "$((1 + 2))", "$1", "$@", "${N%.json}", '"${B[@]}"', "$A"]
+    "word",
+    ["$M", "${M}", "$(date)", "`date`", "$'a\\n'", "$((1 + 2))", "$1", "$@", "${N%.json}", '"${B[@]}"', "$A"],
 )
 def test_what_only_a_shell_knows_is_told_as_text(word: str) -> None:
     [[_, result]] = words(f"a {word}", N="20", A=["x"])
