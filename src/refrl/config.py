@@ -138,7 +138,7 @@ class GenerationConfig(_Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int | None = Field(default=None, gt=0)
     stop_token_ids: tuple[int, ...] | None = None
-    """Ids that end a completion; None takes the model's end-of-sequence ids."""
+    """Ids that end a completion; None takes the end-of-sequence ids of the model and of the tokenizer."""
 
 
 class TokenizerConfig(_Section):

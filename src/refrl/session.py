@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from refrl.checkpointing import final_directory
 from refrl.config import (
@@ -95,7 +95,7 @@ def open_session(
             strict=True,
         )
     )
-    _check_lengths(prompt_ids.values(), config.policy, model.config.get_text_config())
+    _check_prompts(prompt_ids.values(), config.policy, model)
     generation = config.policy.generation
     policy = HFPolicy(
         model,
@@ -106,20 +106,22 @@ def open_session(
         temperature=generation.temperature,
         with_reference=with_reference,
     )
+    generator = GENERATORS[generation.backend](policy.model, tokenizer.pad_token_id)
+    stop_token_ids = generation.stop_token_ids
+    if stop_token_ids is None:
+        stop_token_ids = tuple(sorted(generator.stop_ids() | {tokenizer.eos_token_id}))
     with RunLogger(config.logger) as logger:
         logger.log_run_info(config, loop.seed, str(device))
         yield Session(
             policy=policy,
-            worker=RolloutWorker(
-                GENERATORS[generation.backend](policy.model, tokenizer.pad_token_id), tokenizer, prompt_ids
-            ),
+            worker=RolloutWorker(generator, tokenizer, prompt_ids),
             tokenizer=tokenizer,
             sampling=SamplingParams(
                 max_new_tokens=generation.max_new_tokens,
                 temperature=generation.temperature,
                 top_p=generation.top_p,
                 top_k=generation.top_k,
-                stop_token_ids=generation.stop_token_ids,
+                stop_token_ids=stop_token_ids,
             ),
             prompts=PromptSource(splits.train, seed=loop.seed, shuffle=config.data.shuffle),
             validation=validation,
@@ -158,16 +160,21 @@ def _set_up_torch(config: ClusterConfig, seed: int) -> torch.device:
     return torch.device("cuda", 0) if has_cuda and config.device != "cpu" else torch.device("cpu")
 
 
-def _check_lengths(
-    prompts: Collection[Sequence[int]], config: PolicyConfig, model_config: PretrainedConfig
-) -> None:
-    """Hold the longest prompt and completion against the configuration and the model.
+def _check_prompts(prompts: Collection[Sequence[int]], config: PolicyConfig, model: PreTrainedModel) -> None:
+    """Hold the prompts' ids and the longest of them against the configuration and the model.
 
     Raises:
         ConfigError: they do not fit.
     """
+    vocabulary = model.config.get_text_config().vocab_size
+    largest = max(max(prompt) for prompt in prompts)
+    if largest >= vocabulary:
+        raise ConfigError(
+            f"the tokenizer gives id {largest} and the model in {config.model_name} knows {vocabulary}: they do "
+            "not belong together; set policy.tokenizer.name to the model's own"
+        )
     limit = config.max_total_sequence_length
-    positions = getattr(model_config, "max_position_embeddings", None)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if positions is not None and limit > positions:
         raise ConfigError(
             f"policy.max_total_sequence_length={limit} is more than the {positions} positions of "

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from refrl.algorithms.grpo import run_grpo
 from refrl.config import ConfigError, GRPORunConfig, load_config
 from refrl.rewards import VERIFIERS, VerifierError
 from refrl.session import TrainingError
+from refrl.tokenization import make_byte_tokenizer
 
 from .conftest import CONFIGS
 
@@ -294,6 +296,37 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         run_grpo(config)
     assert words in str(caught.value)
     assert not Path(config.logger.log_dir).exists()
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Replace values of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_tokenizer_of_another_model_is_refused(
+    overrides: Overrides, tiny_model: Path, tmp_path: Path
+) -> None:
+    """It gives ids that the model does not know."""
+    tokenizer = make_byte_tokenizer()
+    tokenizer.add_tokens(["reverse"])
+    tokenizer.save_pretrained(str(tmp_path / "other"))
+    config = smoke(overrides("a"), f"policy.tokenizer.name={tmp_path / 'other'}")
+    with pytest.raises(ConfigError, match=r"id 259 and the model in .* knows 259"):
+        run_grpo(config)
+
+
+def test_completions_end_at_the_tokenizers_end_too(
+    overrides: Overrides, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Also where the model's files name no end token."""
+    model = shutil.copytree(tiny_model, tmp_path / "endless")
+    edit_json(model / "config.json", eos_token_id=None)
+    edit_json(model / "generation_config.json", eos_token_id=None)
+    config = smoke(overrides("a"), f"policy.model_name={model}")
+    run_grpo(config)
+    sampled = [row["token_ids"][row["prompt_length"] :] for step in (1, 2, 3) for row in rows(config, step)]
+    assert any(ids[-1] == 258 for ids in sampled)
+    assert not any(258 in ids[:-1] for ids in sampled)
 
 
 def test_results_of_an_earlier_run_are_not_touched(overrides: Overrides) -> None:
