@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from seatrial.checks.nodes import (
@@ -28,6 +28,8 @@ class Interval:
 
     low: float = -math.inf
     high: float = math.inf
+    why: str = field(default="by construction", compare=False)
+    """Where it comes from, as it ends a sentence."""
 
     def __post_init__(self) -> None:
         """Refuse an empty interval.
@@ -91,6 +93,8 @@ def range_of(tag: str, ranges: Mapping[str, Interval]) -> Interval:
     matching = [
         interval for pattern, interval in ranges.items() if "*" in pattern and fnmatchcase(tag, pattern)
     ]
+    if len(matching) == 1:
+        return matching[0]
     low = max((interval.low for interval in matching), default=-math.inf)
     high = min((interval.high for interval in matching), default=math.inf)
     return Interval(low, high) if low <= high else EVERYTHING

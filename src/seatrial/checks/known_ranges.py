@@ -6,10 +6,12 @@ formulas are theirs (`nemo_rl/algorithms/loss`, the trainers' logging).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from seatrial.checks.intervals import NOT_NEGATIVE, Interval
+from seatrial.checks.intervals import EVERYTHING, NOT_NEGATIVE, Interval, range_of
+from seatrial.vocabulary import Stack, metrics
 
 DEFAULT_RATIO_CLIP = 0.2
 """`loss_fn.ratio_clip_min` and `ratio_clip_max` where a recipe does not set them."""
@@ -22,7 +24,8 @@ def clip_ranges(ratio_clip_min: float, ratio_clip_max: float) -> dict[str, Inter
         ratio_clip_min: the ratio is clamped to at least 1 - ratio_clip_min.
         ratio_clip_max: and to at most 1 + ratio_clip_max.
     """
-    clamped = Interval(1 - ratio_clip_min, 1 + ratio_clip_max)
+    why = f"with a ratio clip of {ratio_clip_min:g} below and {ratio_clip_max:g} above"
+    clamped = Interval(1 - ratio_clip_min, 1 + ratio_clip_max, why)
     return {f"*/probs_ratio_clamped{suffix}": clamped for suffix in ("", "_min", "_max")}
 
 
@@ -51,3 +54,16 @@ KNOWN_RANGES: Mapping[str, Interval] = MappingProxyType(
 `gen_kl_error` and its kin are the k3 estimate, exp(r) - 1 - r, which is never negative. Sentinels (the extrema
 are -1.0 when no ratio was finite) lie outside: a log that holds one is judged as if no range were known.
 """
+
+
+def ranges_of_stack(stack: Stack) -> dict[str, Interval]:
+    """Return the ranges that the vocabulary gives to a stack's tags, but for those that are known here."""
+    ranges = {}
+    for tag, name in stack.tags.items():
+        metric = metrics()[name]
+        bounded = Interval(
+            -math.inf if metric.low is None else metric.low, math.inf if metric.high is None else metric.high
+        )
+        if bounded != EVERYTHING and range_of(tag, KNOWN_RANGES) == EVERYTHING:
+            ranges[tag] = bounded
+    return ranges

@@ -128,7 +128,7 @@ def _reasons(check: Check, ranges: Mapping[str, Interval]) -> list[str]:
         for operand in comparison.operands:
             interval = interval_of(operand, ranges)
             if not isinstance(operand, Number) and interval != EVERYTHING:
-                reasons.append(f"{operand.text} {interval} by construction")
+                reasons.append(f"{operand.text} {interval} {interval.why}")
     return list(dict.fromkeys(reasons))
 
 

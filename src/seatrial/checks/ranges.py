@@ -114,7 +114,8 @@ def select(chosen: Range | None, steps: npt.NDArray[np.int64]) -> npt.NDArray[np
             return np.asarray((steps >= first) & (steps <= last) & ((steps - first) % every == 0))
         case After(step=step):
             return np.asarray(steps > step)
-    distinct, place = np.unique(steps, return_inverse=True)
+    place = np.cumsum(np.diff(steps, prepend=steps[:1]) != 0)
+    distinct = steps[np.append(True, np.diff(place) > 0)[: len(steps)]]
     if isinstance(chosen, Last):
         return np.asarray(place >= len(distinct) - chosen.count)
     start, end = positions(chosen, distinct)

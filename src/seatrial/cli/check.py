@@ -20,11 +20,13 @@ from seatrial.checks import (
     lint_check,
     parse_check,
 )
+from seatrial.checks.known_ranges import ranges_of_stack
 from seatrial.cli.verdict_table import print_verdicts, printable
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS, Outcome, Verdict, combine, exit_code
+from seatrial.vocabulary import recognise
 
 if TYPE_CHECKING:
     from seatrial.checks.suites import Suite
@@ -98,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.lint:
         return _lint(arguments)
+    if arguments.max_num_steps is not None:
+        raise UsageError("--max-num-steps goes with --lint: a run that is judged says itself how far it came")
     request = _read_request(arguments, arguments.expressions)
     if not request.all_checks():
         raise UsageError(f"nothing to check in {arguments.logs}: give an expression or --suite FILE")
@@ -138,17 +142,22 @@ def _judge(
             Verdict(name=check.text, outcome=Outcome.BLOCKED, reason=str(error))
             for check in request.all_checks()
         ]
+    ranges = _with_stack(request.ranges, log)
     verdicts = [
-        evaluate_check(check, log, runs=runs, allow_nonfinite=allow_nonfinite, ranges=request.ranges)
+        evaluate_check(check, log, runs=runs, allow_nonfinite=allow_nonfinite, ranges=ranges)
         for check in request.checks
     ]
     if request.suites:
         from seatrial.checks.suites import evaluate_suite
     for suite in request.suites:
-        verdicts += evaluate_suite(
-            suite, log, runs=runs, allow_nonfinite=allow_nonfinite, ranges=request.ranges
-        )
+        verdicts += evaluate_suite(suite, log, runs=runs, allow_nonfinite=allow_nonfinite, ranges=ranges)
     return [_with_notes(verdict, log) for verdict in verdicts]
+
+
+def _with_stack(ranges: Mapping[str, Interval], log: RunLog) -> Mapping[str, Interval]:
+    """Add the ranges of the stack that wrote a log, where the vocabulary recognises one."""
+    stack = recognise(log.tags())
+    return ranges if stack is None else {**ranges_of_stack(stack), **ranges}
 
 
 def _with_notes(verdict: Verdict, log: RunLog) -> Verdict:
@@ -158,17 +167,23 @@ def _with_notes(verdict: Verdict, log: RunLog) -> Verdict:
 
 def _lint(arguments: argparse.Namespace) -> int:
     """Print the faults of the checks; 1 when there are any, 2 with --strict."""
+    for option in ("json", "run", "allow_nonfinite"):
+        if getattr(arguments, option):
+            raise UsageError(f"--{option.replace('_', '-')} does not go with --lint, which judges no run")
     words = [arguments.logs, *arguments.expressions]
     first_is_path = Path(arguments.logs).exists() if len(arguments.logs) < 1000 else False
     request = _read_request(arguments, words[1:] if first_is_path else words)
     if not request.all_checks():
         raise UsageError("nothing to look at: give an expression or --suite FILE")
-    known = read_logs(Path(arguments.logs), ()).tags() if first_is_path else None
+    known, ranges = None, request.ranges
+    if first_is_path:
+        log = read_logs(Path(arguments.logs), ())
+        known, ranges = log.tags(), _with_stack(request.ranges, log)
     if arguments.strict:
         _refuse_findings(request)
     found = False
     for check in request.all_checks():
-        findings = lint_check(check, known, request.ranges, arguments.max_num_steps)
+        findings = lint_check(check, known, ranges, arguments.max_num_steps)
         faults = [finding for finding in findings if not finding.kind.is_note]
         found = found or bool(faults)
         print(printable(f"{'fault' if faults else 'note' if findings else 'sound':8}{check.text}"))

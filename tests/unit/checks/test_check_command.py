@@ -137,6 +137,10 @@ def test_permission_for_nonfinite_values_is_by_name(logs: str) -> None:
         ["--range", "x=1"],
         ["--range", "x=2:1"],
         ["--suite", "missing.yaml"],
+        ["--max-num-steps", "3"],
+        ["--lint", "--json", "out.json"],
+        ["--lint", "--run", "old=x"],
+        ["--lint", "--allow-nonfinite", "x"],
     ],
     ids=" ".join,
 )
@@ -170,6 +174,22 @@ def test_lint_needs_no_run(
     assert main(["check", "--lint", *[logs if word == "LOGS" else word for word in words]]) == code
     told = capsys.readouterr()
     assert says in told.out + told.err
+
+
+def test_the_vocabulary_tells_what_cannot_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """TRL's names are recognised, and its entropy is never negative."""
+    trl = [
+        "entropy",
+        "reward_std",
+        "frac_reward_zero_std",
+        "completions/mean_length",
+        "clip_ratio/region_mean",
+    ]
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps({f"train/{name}": {"1": 0.5, "2": 0.5} for name in trl}))
+    assert main(["check", str(path), 'min(data["train/entropy"]) >= 0']) == EXIT_NOTHING_RAN
+    assert "is at least 0" in capsys.readouterr().out
+    assert main(["check", str(path), 'min(data["train/entropy"]) > 0.1']) == EXIT_PASS
 
 
 def on_a_terminal(columns: int, words: list[str]) -> str:

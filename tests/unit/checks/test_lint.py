@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.checks import FindingKind, Interval, evaluate_check, lint_check, parse_check
+from seatrial.checks import FindingKind, Interval, clip_ranges, evaluate_check, lint_check, parse_check
 from seatrial.checks.intervals import interval_of
+from seatrial.checks.known_ranges import ranges_of_stack
 from seatrial.checks.nodes import Comparison, references
 from seatrial.checks.truth import truth_of
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import Outcome
+from seatrial.vocabulary import stack_named
 
 MakeLog = Callable[..., RunLog]
 RANGES = {
@@ -142,6 +144,18 @@ def test_an_interval_has_a_low_and_a_high_end() -> None:
     for low, high in ((2.0, 1.0), (float("nan"), 1.0)):
         with pytest.raises(ValueError, match="no interval"):
             Interval(low, high)
+
+
+def test_a_range_says_where_it_comes_from() -> None:
+    check = parse_check('max(data["train/probs_ratio_clamped_max"]) < 1.5')
+    [finding] = lint_check(check, ranges=clip_ranges(0.2, 0.28))
+    assert finding.message.endswith("lies from 0.8 to 1.28 with a ratio clip of 0.2 below and 0.28 above")
+
+
+def test_ranges_of_a_stack_come_from_the_vocabulary_where_none_is_known_here() -> None:
+    known = ranges_of_stack(stack_named("nemo-rl"))
+    assert "train/probs_ratio_clamped_min" not in known
+    assert ranges_of_stack(stack_named("trl"))["train/entropy"] == Interval(0.0)
 
 
 # Random expressions over two tags; `share` holds values from 0 to 1.
