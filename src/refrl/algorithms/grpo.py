@@ -38,7 +38,8 @@ def run_grpo(config: GRPORunConfig) -> None:
 
     Raises:
         ConfigError: the configuration names something that is missing or does not fit.
-        TrainingError: the gradient or the model's logits are not finite; the step is in the log.
+        TrainingError: the gradient is not finite; the step is in the log.
+        FloatingPointError: the model's logits are not finite, so that nothing can be sampled.
     """
     num_rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     num_updates = config.grpo.max_num_steps * (num_rows // config.policy.train_global_batch_size)
