@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from seatrial.verdict import EXIT_BLOCKED
-
 if TYPE_CHECKING:
     from seatrial.pytest_plugin.results import TestResult
 
@@ -79,6 +77,8 @@ class SessionRecord:
         # Fail stays Fail, an interruption stays one; Pass and "nothing ran" become Blocked.
         may_change = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         if may_change and (self._blocked or self._blocked_tests()):
+            from seatrial.verdict import EXIT_BLOCKED
+
             session.exitstatus = EXIT_BLOCKED
         if self._config.option.collectonly and not self._asked:
             return

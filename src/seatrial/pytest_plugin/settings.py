@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,11 @@ def read_settings(root: Path) -> Mapping[str, Any]:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    # Parsing costs more than the rest of the plugin's start: only for projects that have the table.
+    # The parser costs more than the rest of the plugin's start: only for projects that have the table.
     if _TABLE not in content:
         return {}
+    import tomllib
+
     try:
         data = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

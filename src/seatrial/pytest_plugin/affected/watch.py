@@ -241,7 +241,7 @@ class Watch:
 
     def _read_variable(self, name: str, frame: FrameType) -> None:
         # Copying the whole environment for a child reads no variable: only `environ[name]` does.
-        if opname[frame.f_code.co_code[frame.f_lasti]] not in _SUBSCRIPTS:
+        if _instruction(frame) not in _SUBSCRIPTS:
             return
         self._emit_variable(name, frame)
 
@@ -273,6 +273,14 @@ def is_ignored(relative: str) -> bool:
     """Return whether a path relative to the project is no source of anything: caches, other people's packages."""
     parts = relative.split("/")
     return not _IGNORED_PARTS.isdisjoint(parts) or parts[-1].startswith(".coverage")
+
+
+def _instruction(frame: FrameType) -> str:
+    """Return the name of the instruction that a frame executes."""
+    code, place = frame.f_code.co_code, frame.f_lasti
+    while place > 0 and opname[code[place]] == "CACHE":  # belongs to the instruction before it
+        place -= 2
+    return opname[code[place]]
 
 
 def _text(path: Any) -> str | None:
