@@ -33,7 +33,7 @@ def compute_logprobs_chunked(
     temperature: float = 1.0,
     vocab_chunk: int | None = None,
     row_chunk: int | None = None,
-    keep_bytes: int = 4 * 2**30,
+    keep_bytes: int = 3 * 2**30,
     mask_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Score completion tokens like `ops.compute_logprobs`, given the last hidden states and the output head.
