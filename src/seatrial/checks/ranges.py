@@ -13,7 +13,7 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from seatrial.checks.functions import FunctionSpec
+from seatrial.checks.functions import FunctionSpec, distinct
 from seatrial.checks.nodes import After, Last, Positions, Range, Steps
 from seatrial.checks.scan import refusal
 
@@ -115,21 +115,21 @@ def select(chosen: Range | None, steps: npt.NDArray[np.int64]) -> npt.NDArray[np
         case After(step=step):
             return np.asarray(steps > step)
     place = np.cumsum(np.diff(steps, prepend=steps[:1]) != 0)
-    distinct = steps[np.append(True, np.diff(place) > 0)[: len(steps)]]
+    logged = distinct(steps)
     if isinstance(chosen, Last):
-        return np.asarray(place >= len(distinct) - chosen.count)
-    start, end = positions(chosen, distinct)
+        return np.asarray(place >= len(logged) - chosen.count)
+    start, end = positions(chosen, logged)
     return np.asarray((place >= start) & (place < end))
 
 
-def positions(chosen: Positions, distinct: npt.NDArray[np.int64]) -> tuple[int, int]:
+def positions(chosen: Positions, logged: npt.NDArray[np.int64]) -> tuple[int, int]:
     """Return the half-open interval of indices into the distinct steps that a positional range means.
 
     The logged steps are numbered 1, 2, 3, ...; one at step 0 (validation before training) is number 0. For steps
     1..N without gaps this is what NeMo RL's checker gives.
     """
-    count = len(distinct)
-    origin = 0 if count and distinct[0] == 0 else 1
+    count = len(logged)
+    origin = 0 if count and logged[0] == 0 else 1
     start = chosen.start + count if chosen.start < 0 else chosen.start - origin
     end = chosen.end + count if chosen.end <= 0 else chosen.end - origin
     return max(0, start), end
@@ -142,10 +142,10 @@ def num_expected(chosen: Range | None, steps: npt.NDArray[np.int64]) -> int:
     """
     if isinstance(chosen, Steps):
         return (chosen.last - chosen.first) // chosen.every + 1
-    distinct = np.unique(steps)
-    if len(distinct) < 2:
+    logged = distinct(steps)
+    if len(logged) < 2:
         return 1
-    return int((distinct[-1] - distinct[0]) // np.diff(distinct).min()) + 1
+    return int((logged[-1] - logged[0]) // np.diff(logged).min()) + 1
 
 
 def describe(chosen: Range | None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from seatrial.checks.functions import distinct
 from seatrial.checks.nodes import Last, Positions, Range, SeriesRef
 from seatrial.checks.ranges import describe, select
 from seatrial.evidence.runlog import RunLog, Series
@@ -59,6 +60,8 @@ class Points:
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Points:
         """Return the points that a mask (N,) keeps."""
+        if mask.all():
+            return self
         return Points(
             self.label,
             self.steps[mask],
@@ -95,7 +98,7 @@ class Tally:
         """Return the number of distinct points read, over all series."""
         return len(self.scalars) + sum(
             # One part holds each point once: sorting it would cost more than all the rest of a check.
-            len(parts[0]) if len(parts) == 1 else len(np.unique(np.concatenate(parts)))
+            len(parts[0]) if len(parts) == 1 else len(distinct(np.sort(np.concatenate(parts))))
             for parts in self.indices.values()
         )
 
@@ -168,7 +171,7 @@ class Evidence:
             raise UnansweredError(
                 f"no samples: {describe(chosen)} of {points.label} are none; {span(points)}{hint}"
             )
-        if isinstance(chosen, Last) and (found := len(np.unique(inside.steps))) < chosen.count:
+        if isinstance(chosen, Last) and (found := len(distinct(inside.steps))) < chosen.count:
             raise UnansweredError(
                 f"not enough samples: {points.label} has {found} logged steps, asked for {chosen.count}"
             )
@@ -244,7 +247,7 @@ def _flaws_in_words(flawed: Points) -> str:
     """Name what is not finite, and the steps."""
     parts = []
     for code in np.unique(flawed.flaws):
-        steps = np.unique(flawed.steps[flawed.flaws == code])
+        steps = distinct(flawed.steps[flawed.flaws == code])
         named = ", ".join(str(step) for step in steps[:NUM_STEPS_NAMED])
         more = f" and {len(steps) - NUM_STEPS_NAMED} more" if len(steps) > NUM_STEPS_NAMED else ""
         parts.append(f"{FLAWS[code]} at step{'s' if len(steps) > 1 else ''} {named}{more}")

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seatrial.checks.shell import read_commands
+from seatrial.checks.shell_values import ShellValues
 from seatrial.checks.shell_words import ShellError, expand
 
 
@@ -121,3 +122,62 @@ def test_words_are_those_of_bash(text: str) -> None:
         return
     flat = [text for item in expanded for text in item]
     assert flat == ran.stdout.decode().split("\0")[:-1]
+
+
+HOSTILE = st.lists(
+    st.sampled_from(
+        [
+            "'",
+            '"',
+            "\\",
+            "\n",
+            "$",
+            "${",
+            "}",
+            "(",
+            ")",
+            "`",
+            "<<E ",
+            "E\n",
+            "<",
+            ">",
+            "|",
+            "&",
+            ";",
+            "A=(",
+            "A=1 ",
+            "A+=2 ",
+        ]
+        + [
+            "if ",
+            "else ",
+            "fi\n",
+            "for x in ",
+            "done\n",
+            "{ ",
+            "}\n",
+            "case ",
+            "esac;",
+            "#",
+            " ",
+            "f ",
+            '"${A[@]}"',
+            "$((",
+            "$'",
+        ]
+    )
+    | st.text(max_size=3),
+    max_size=40,
+).map("".join)
+
+
+@given(text=HOSTILE)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    values = ShellValues()
+    try:
+        commands = [values.follow(command) for command in read_commands(text)]
+    except ShellError as error:
+        assert str(error)
+        return
+    for word in (word for command in commands for word in command):
+        assert isinstance(expand(word, values.known), list | str)
