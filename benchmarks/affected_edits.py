@@ -291,13 +291,13 @@ def touch(project: Path) -> None:
 
 
 EDITS: list[tuple[str, Apply]] = [
-    ("ops.clip gives another value", replace("src/stack/ops.py", "max(low", "2 + max(low")),
+    ("ops.clip raises", replace("src/stack/ops.py", "max(low", "1 // 0 or max(low")),
     ("loss has the wrong sign", replace("src/stack/losses.py", "return -min", "return min")),
     ("mean is off by one", replace("src/stack/algorithms/statistics.py", "len(values)\n\n", "(len(values) + 1)\n\n")),
     ("spread is not a root", replace("src/stack/algorithms/statistics.py", "** 0.5", "** 0.25")),
     ("advantages are not centred", replace("src/stack/algorithms/advantages.py", "reward - centre", "reward")),
     ("whiten multiplies", replace("src/stack/algorithms/advantages.py", "value / width", "value * width * 3")),
-    ("a re-export is gone", write("src/stack/algorithms/__init__.py", "from .advantages import whiten\n")),
+    ("a re-export of the wrong function", replace("src/stack/algorithms/__init__.py", ", whiten", ", mean as whiten")),
     ("actor: the method adds a row", replace("src/stack/rollout/actor.py", "prompts]", "prompts + ['x']]")),
     ("actor: the count is wrong", replace("src/stack/rollout/actor.py", "return len(self.prompts)", "return 0")),
     ("actor: the import inside a method", replace("src/stack/rollout/sampler.py", '"!"', '"?"')),
@@ -317,7 +317,7 @@ EDITS: list[tuple[str, Apply]] = [
     ("child: a recipe behind a recipe", write("recipes/base.yaml", "name: base\nsteps: 4\n")),
     ("a recipe of one test", write("recipes/grpo.yaml", "defaults: base.yaml\nname: grpo2\nsteps: 7\n")),
     ("a new recipe", write("recipes/extra.yaml", "name: extra\nsteps: 3\n")),
-    ("the recipe reader", replace("src/stack/config.py", "{**base, **recipe}", "{**recipe}")),
+    ("the recipe reader raises", replace("src/stack/config.py", "yaml.safe_load(", "yaml.no_such_function(")),
     ("shell: the script", replace("scripts/launch.sh", "sft.yaml", "grpo.yaml")),
     ("shell: the script it reads", write("scripts/environment.sh", "exit 7\n")),
     ("loaded once: the first plugin", replace("src/stack/filters/length.py", "< 10", "< 100")),
@@ -356,7 +356,7 @@ def _pytest(project: Path, ray_temp: Path, *arguments: str) -> str:
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "SEATRIAL_"))
     }
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", "-q", *arguments],
         cwd=project,
         env={
             **kept,
