@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from seatrial.cli.progress import StatusLine
 from seatrial.errors import UsageError
-from seatrial.evidence.redaction import Redactor
+from seatrial.evidence.redaction import MARK, Redactor
 from seatrial.launch.interrupts import termination_interrupts
 from seatrial.report.console import make_console, print_conclusion, print_results
 from seatrial.report.files import write_views
@@ -107,7 +108,7 @@ def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target,
         timeout_seconds=timeout,
     )
     directory = RunDirectory.create(arguments.output or Path("runs"), target.name)
-    return directory, new_results(directory, target, request, _redactor()), target, request
+    return directory, new_results(directory, target, request, Redactor(os.environ)), target, request
 
 
 def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target, Request]:
@@ -120,6 +121,9 @@ def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Targe
             "--trial and key=value go with a new run; --resume goes on with what was asked for then"
         )
     directory, results = RunDirectory.reopen(arguments.resume)
+    if any(MARK in word for word in results.overrides):
+        directory.close()
+        raise UsageError(f"{arguments.resume} was started with a secret among its settings; start a new run")
     wanted = {trial.name for trial in results.requested_trials()}
     for trial in results.requested_trials():
         if trial.state is not TrialState.CONCLUDED:
@@ -138,9 +142,3 @@ def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Targe
             f"{arguments.resume} asks for trials that are not known here: {', '.join(sorted(unknown))}"
         )
     return directory, results, get_target(results.target), request
-
-
-def _redactor() -> Redactor:
-    import os
-
-    return Redactor(os.environ)

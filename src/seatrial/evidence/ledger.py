@@ -90,7 +90,7 @@ def _files(directory: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 def _rows(file: Path, step: int) -> list[tuple[str, Mapping[str, Any]]]:
     """Return (place, row) of each line; each must say the step that the file's name says."""
-    rows = []
+    rows: list[tuple[str, Mapping[str, Any]]] = []
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         place = f"{file} line {number}"
         try:

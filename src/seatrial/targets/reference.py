@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ _RESERVED = {
 """Keys that a trial sets itself, with the reason."""
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Nothing is downloaded: models and tokenizers are local folders."""
+_SMALL_MODEL_BYTES = 16 * 2**20
+"""Below this, threads cost more than they bring: with two of them on two busy cores a step took ten times as long."""
 _STACK = ("torch", "transformers", "tokenizers", "safetensors")
 
 
@@ -104,7 +107,9 @@ class ReferenceTarget:
     def make_model(self, output: Path, seed: int) -> Job:
         """Return the command that makes a tiny byte-level model."""
         words = ("make-model", "--output", str(output), "--seed", str(seed))
-        return Job(what="making a tiny model", argv=self._argv(words), environment=self._environment)
+        return Job(
+            what="making a tiny model", argv=self._argv(words), environment=self._environment_for(None)
+        )
 
     def smoke(self, model: Path, directory: Path, seed: int, overrides: Sequence[str]) -> TrainingJob:
         """Return a GRPO run of a few steps."""
@@ -122,7 +127,7 @@ class ReferenceTarget:
             f"sft.seed={seed}",
             f"data.seed={seed}",
         )
-        job = Job(what="SFT warm-up", argv=self._argv(words), environment=self._environment)
+        job = Job(what="SFT warm-up", argv=self._argv(words), environment=self._environment_for(model))
         return job, directory / "checkpoints" / "final"
 
     def learning(
@@ -156,7 +161,7 @@ class ReferenceTarget:
         return TrainingJob(
             what=what,
             argv=self._argv(("grpo", "--config", str(_config(recipe)), *words)),
-            environment=self._environment,
+            environment=self._environment_for(model),
             log_dir=directory / "logs" / "tensorboard",
             ledger_dir=directory / "logs",
             initial_model=model,
@@ -176,6 +181,14 @@ class ReferenceTarget:
             vocabulary_size=_vocabulary_size(model),
             byte_level=_is_byte_level(Path(config.policy.tokenizer.name or model)),
         )
+
+    def _environment_for(self, model: Path | None) -> dict[str, str]:
+        """Return the variables of a command on a model, or on one that is made (None); what is set already stands."""
+        size = sum(file.stat().st_size for file in model.glob("*.safetensors")) if model is not None else 0
+        threads = (
+            {} if size > _SMALL_MODEL_BYTES or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+        )
+        return {**self._environment, **threads}
 
     def _argv(self, words: Sequence[str]) -> tuple[str, ...]:
         return (sys.executable, *self._entry, *words)

@@ -176,3 +176,23 @@ def test_a_merging_tokenizer_is_not_byte_level(model: Path, tmp_path: Path) -> N
     assert not ReferenceTarget().smoke(model, tmp_path, 0, []).byte_level
     file.unlink()
     assert not ReferenceTarget().smoke(model, tmp_path, 0, []).byte_level
+
+
+@pytest.mark.parametrize(
+    ("size", "given", "threads"), [(0, None, "1"), (17 * 2**20, None, None), (0, "4", None)]
+)
+def test_a_small_model_runs_on_one_thread_unless_told(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    given: str | None,
+    threads: str | None,
+) -> None:
+    """What the environment says already stands."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    with (model / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    assert ReferenceTarget().smoke(model, tmp_path, 0, []).environment.get("OMP_NUM_THREADS") == threads

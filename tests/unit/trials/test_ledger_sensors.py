@@ -14,8 +14,8 @@ from tests.unit.trials.ledger_cases import make_job, right_rows
 from seatrial.errors import BlockedError
 from seatrial.evidence.ledger import LedgerRow, read_ledger, read_validation
 from seatrial.targets.base import AdvantageFacts
+from seatrial.trials.advantages import advantages_of
 from seatrial.trials.ledger_sensors import (
-    advantages_of,
     advantages_right,
     ledger_verdicts,
     rewards_right,
