@@ -124,51 +124,12 @@ def test_words_are_those_of_bash(text: str) -> None:
     assert flat == ran.stdout.decode().split("\0")[:-1]
 
 
-HOSTILE = st.lists(
-    st.sampled_from(
-        [
-            "'",
-            '"',
-            "\\",
-            "\n",
-            "$",
-            "${",
-            "}",
-            "(",
-            ")",
-            "`",
-            "<<E ",
-            "E\n",
-            "<",
-            ">",
-            "|",
-            "&",
-            ";",
-            "A=(",
-            "A=1 ",
-            "A+=2 ",
-        ]
-        + [
-            "if ",
-            "else ",
-            "fi\n",
-            "for x in ",
-            "done\n",
-            "{ ",
-            "}\n",
-            "case ",
-            "esac;",
-            "#",
-            " ",
-            "f ",
-            '"${A[@]}"',
-            "$((",
-            "$'",
-        ]
-    )
-    | st.text(max_size=3),
-    max_size=40,
-).map("".join)
+SIGNS = ["'", '"', "\\", "\n", "$", "${", "}", "(", ")", "`", "<", ">", "|", "&", ";", "#", " ", "$((", "$'"]
+WORDS = [
+    *("<<E ", "E\n", "A=(", "A=1 ", "A+=2 ", "if ", "else ", "fi\n", "for x in ", "done\n", "{ ", "}\n"),
+    *("case ", "esac;", "f ", '"${A[@]}"'),
+]
+HOSTILE = st.lists(st.sampled_from(SIGNS + WORDS) | st.text(max_size=3), max_size=40).map("".join)
 
 
 @given(text=HOSTILE)
