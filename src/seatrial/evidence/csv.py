@@ -41,7 +41,10 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
 
 def _header(head: bytes) -> list[str]:
     line = head.lstrip(b"\xef\xbb\xbf").partition(b"\n")[0].decode(errors="replace").strip("\r")
-    cells = next(csv.reader([line], delimiter=_delimiter(line)), [])
+    try:
+        cells = next(csv.reader([line], delimiter=_delimiter(line)), [])
+    except csv.Error:
+        return []
     return cells if (len(cells) > 1 and line.isprintable()) or "\t" in line else []
 
 
@@ -62,13 +65,16 @@ def _read(path: Path) -> RowLog:
     names = [name.strip().lower() for name in header]
     time_at = next((names.index(name) for name in _TIME_NAMES if name in names), None)
     tags = [path.stem if name.strip() == "Value" and len(header) <= 3 else name.strip() for name in header]
+    if step_at is None:
+        log.lose(1, f"the header has no column of steps ({', '.join(_STEP_NAMES)})")
+        return log
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
         delimiter = _delimiter(stream.readline())
         rows = csv.reader(stream, delimiter=delimiter)
         try:
             for cells in rows:
                 if cells:
-                    _add(log, rows.line_num + 1, cells, tags, step_at or 0, time_at)
+                    _add(log, rows.line_num + 1, cells, tags, step_at, time_at)
         except csv.Error as error:
             log.lose(rows.line_num + 1, f"reading stopped at line {rows.line_num + 1}: {error}")
     return log

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import sqlite3
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -130,7 +129,7 @@ def _is_store(file: Path) -> bool:
     try:
         with sqlite.open_read_only(file) as connection:
             return sqlite.columns(connection, "metrics") >= _SQL_COLUMNS
-    except sqlite3.Error:
+    except sqlite.ERRORS:
         return False
 
 
@@ -150,7 +149,7 @@ def _read_store(path: Path, runs: dict[str, dict[str, list[_Point]]], damage: li
                     runs.setdefault(str(run), {}).setdefault(str(key), []).append(point)
                 else:
                     odd += 1
-    except sqlite3.Error as error:
+    except sqlite.ERRORS as error:
         what = f"the database is damaged after {number} metrics: {error}"
         damage.append(Damage(path=str(path), what=what, offset=number))
     if odd:

@@ -12,6 +12,9 @@ from pathlib import Path
 
 MAGIC = b"SQLite format 3\x00"
 
+ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged database raises; the words of an error may themselves be damaged text."""
+
 _LOGS = ("-wal", "-journal")
 _MAX_PROGRESS = 20_000
 _OPERATIONS = 100_000
@@ -44,11 +47,16 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
                 pass  # sqlite3 says "unable to open" whatever the reason; this says which.
             connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         with closing(connection):
+            connection.text_factory = _text
             calls = itertools.count()
             connection.set_progress_handler(lambda: next(calls) > _MAX_PROGRESS, _OPERATIONS)
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA query_only = ON")
             yield connection
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
 
 
 def columns(connection: sqlite3.Connection, table: str) -> set[str]:

@@ -7,7 +7,6 @@ Source: gradio-app/trackio trackio/sqlite_storage.py, table `metrics(run_name, t
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +29,7 @@ def claims(file: Path, head: bytes) -> bool:
     try:
         with sqlite.open_read_only(file) as connection:
             return sqlite.columns(connection, "metrics") >= _COLUMNS
-    except sqlite3.Error:
+    except sqlite.ERRORS:
         return False
 
 
@@ -59,7 +58,7 @@ def _read(path: Path) -> RowLog:
                     log.lose(number, f"row {number} of the table metrics holds no step and JSON object")
                     continue
                 log.add(step, metrics, line=number, wall_time=_seconds(timestamp), lane=str(run))
-    except sqlite3.Error as error:
+    except sqlite.ERRORS as error:
         last = log.num_rows
         log.lose(last, f"the database is damaged after row {last}: {error}")
         if not last:
