@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "tags": "show what a log holds, tag by tag",
     "report": "draw the views of a run directory again",
     "relations": "hold a stack's components to the laws of RL post-training",
+    "container": "run a command inside a container, its arguments intact",
     "doctor": "look at this machine before a run",
 }
 """Every command with its one-line help; the module is imported only when the command is called."""
