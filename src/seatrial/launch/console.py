@@ -6,6 +6,7 @@ and its tail are kept, and what was left out between is counted.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -38,18 +39,23 @@ class ConsoleLog:
         self._pending = b""
         self._written = 0
         self._left_out = 0
+        self._closed = False
+        self._lock = threading.Lock()
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self.last_line = ""
         self.error: OSError | None = None
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of output."""
-        *lines, self._pending = (self._pending + chunk).split(b"\n")
-        for line in lines:
-            self._line(line + b"\n")
-        while len(self._pending) > MAX_LINE_BYTES:
-            self._line(self._pending[:MAX_LINE_BYTES] + b"\n")
-            self._pending = self._pending[MAX_LINE_BYTES:]
+        """Take the next bytes of output, from any thread; what comes after `close` is dropped."""
+        with self._lock:
+            if self._closed:
+                return
+            *lines, self._pending = (self._pending + chunk).split(b"\n")
+            for line in lines:
+                self._line(line + b"\n")
+            while len(self._pending) > MAX_LINE_BYTES:
+                self._line(self._pending[:MAX_LINE_BYTES] + b"\n")
+                self._pending = self._pending[MAX_LINE_BYTES:]
 
     def _line(self, line: bytes) -> None:
         text = self._redact(line.decode("utf-8", errors="replace"))
@@ -74,18 +80,18 @@ class ConsoleLog:
 
     def close(self) -> None:
         """Write what is pending and the kept tail, and close the file."""
-        if self._pending:
-            self._line(self._pending + b"\n")
-            self._pending = b""
-        if self._left_out:
-            self._write(f"[... {self._left_out} bytes of output left out here ...]\n".encode())
-        for line in self._tail:
-            self._write(line)
-        self._tail.clear()
-        try:
-            self._file.close()
-        except OSError as error:
-            self.error = self.error or error
+        with self._lock:
+            self._closed = True
+            if self._pending:
+                self._line(self._pending + b"\n")
+            if self._left_out:
+                self._write(f"[... {self._left_out} bytes of output left out here ...]\n".encode())
+            for line in self._tail:
+                self._write(line)
+            try:
+                self._file.close()
+            except OSError as error:
+                self.error = self.error or error
 
     def __enter__(self) -> ConsoleLog:
         """Return the log itself."""

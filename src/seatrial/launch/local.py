@@ -1,7 +1,4 @@
-"""Start a command as a process group of its own, keep what it says, and leave nothing of it behind.
-
-The group is only ever addressed by the id that starting it gave; nothing is looked up by name.
-"""
+"""Start a command as a process group of its own, keep what it says, and leave nothing of it behind."""
 
 from __future__ import annotations
 
@@ -10,19 +7,15 @@ import signal
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from seatrial.errors import BlockedError
 from seatrial.launch.console import MAX_LOG_BYTES, ConsoleLog
+from seatrial.launch.descendants import GRACE_SECONDS, MARKER, end_all
 
-GRACE_SECONDS = 5.0
-"""How long a group may take to end itself after SIGTERM before it gets SIGKILL."""
-KILL_SECONDS = 10.0
-"""How long the kernel may take to remove a killed group (a process in an uninterruptible wait takes longer)."""
 _POLL_SECONDS = 0.02
 _PROGRESS_SECONDS = 0.5
 
@@ -47,7 +40,7 @@ class Launched:
     """True when the time limit ended it."""
     log_path: Path
     num_stragglers: int
-    """Processes of the group that outlived the command, and were ended."""
+    """Processes it had started that outlived it, and were ended."""
 
     @property
     def ok(self) -> bool:
@@ -112,13 +105,14 @@ def run_command(
     except OSError as error:
         raise BlockedError(f"cannot write the run's log {log_path}: {error.strerror}") from error
     with console:
-        process = _start(argv, environment, directory)
+        marker = uuid.uuid4().hex
+        process = _start(argv, {**environment, MARKER: marker}, directory)
         reader = threading.Thread(target=_drain, args=(process, console), daemon=True)
         try:
             reader.start()
             timed_out = not _wait(process, started + timeout_seconds, started, console, progress)
         finally:
-            num_stragglers = end_group(process, grace_seconds)
+            num_stragglers = end_all(process, marker, grace_seconds)
             if reader.is_alive():
                 reader.join(timeout=grace_seconds)
     if console.error is not None:
@@ -157,9 +151,9 @@ def _start(
 def _drain(process: subprocess.Popen[bytes], console: ConsoleLog) -> None:
     """Copy output until every writer has closed it."""
     assert process.stdout is not None
-    descriptor = process.stdout.fileno()
-    while chunk := os.read(descriptor, 65536):
-        console.feed(chunk)
+    with process.stdout as stream:
+        while chunk := os.read(stream.fileno(), 65536):
+            console.feed(chunk)
 
 
 def _wait(
@@ -183,56 +177,3 @@ def _wait(
                 return False
             continue
         return True
-
-
-def end_group(process: subprocess.Popen[bytes], grace_seconds: float = GRACE_SECONDS) -> int:
-    """End the process group that `process` leads: SIGTERM, a grace, SIGKILL; then reap the leader.
-
-    A second interrupt during the grace goes to SIGKILL at once, and is raised again when the group is gone.
-
-    Returns:
-        How many processes of the group were still there.
-    """
-    members = _members(process.pid)
-    interrupted: KeyboardInterrupt | None = None
-    if members:
-        _signal_group(process.pid, signal.SIGTERM)
-        try:
-            _wait_until_gone(process, grace_seconds)
-        except KeyboardInterrupt as error:
-            interrupted = error
-        _signal_group(process.pid, signal.SIGKILL)
-        _wait_until_gone(process, KILL_SECONDS)
-    process.wait()
-    if interrupted is not None:
-        raise interrupted
-    return len(members)
-
-
-def _wait_until_gone(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
-    deadline = time.monotonic() + grace_seconds
-    while time.monotonic() < deadline:
-        process.poll()
-        if not _members(process.pid):
-            return
-        time.sleep(_POLL_SECONDS)
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    if _members(group):
-        try:
-            os.killpg(group, number)
-        except ProcessLookupError:
-            return
-
-
-def _members(group: int) -> list[int]:
-    """Return the living processes of a group (those that only wait to be reaped do not count)."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except (ProcessLookupError, psutil.NoSuchProcess, psutil.AccessDenied, PermissionError):
-            continue
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from seatrial.errors import BlockedError
@@ -138,7 +139,7 @@ def judge_run(context: TrialContext, evidence: RunEvidence, sensors: list[Sensor
     gates = [
         exit_verdict(f"{prefix}training ends with status 0", evidence.launched),
         *(
-            run_origin(module, folder, evidence.imports)
+            _prefixed(prefix, run_origin(module, folder, evidence.imports))
             for module, folder in context.target.expected_origins().items()
         ),
     ]
@@ -152,6 +153,10 @@ def judge_run(context: TrialContext, evidence: RunEvidence, sensors: list[Sensor
     _keep_metrics(evidence)
     ask(named, evidence, record)
     return True
+
+
+def _prefixed(prefix: str, verdict: Verdict) -> Verdict:
+    return replace(verdict, name=f"{prefix}{verdict.name}")
 
 
 def _keep_metrics(evidence: RunEvidence) -> None:

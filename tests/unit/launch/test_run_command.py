@@ -54,6 +54,42 @@ def test_a_death_by_signal_is_named(tmp_path: Path, number: int, words: str, out
     assert (tmp_path / "run.log").read_text() == "alive\n"
 
 
+DAEMON = """
+import subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, "-c", "import signal; print('daemon', flush=True); signal.pause()"],
+    start_new_session=True, stdout={stdout},
+)
+open({pids!r}, "w").write(str(child.pid))
+{then}
+"""
+
+
+@pytest.mark.parametrize("stdout", ["None", "subprocess.DEVNULL"])
+def test_a_daemon_that_left_the_group_is_ended_too(tmp_path: Path, stdout: str) -> None:
+    """It made itself a session of its own, with our pipe or without it: it carries our mark."""
+    ran = python(tmp_path, DAEMON.format(stdout=stdout, pids=str(tmp_path / "pid"), then="sys.exit(0)"))
+    assert (ran.returncode, ran.num_stragglers) == (0, 1)
+    assert gone(tmp_path)
+
+
+def test_two_commands_at_once_do_not_end_one_another(tmp_path: Path) -> None:
+    """Each has a mark of its own."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    wait = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.01)\nprint('done')"
+    other: list[Launched] = []
+    thread = threading.Thread(
+        target=lambda: other.append(python(tmp_path / "a", wait.format(str(tmp_path / "go"))))
+    )
+    thread.start()
+    assert python(tmp_path / "b", "print('quick')").ok
+    (tmp_path / "go").touch()
+    thread.join()
+    assert other[0].ok
+    assert (tmp_path / "a" / "run.log").read_text() == "done\n"
+
+
 FAMILY = """
 import os, signal, subprocess, sys, threading
 child = subprocess.Popen([sys.executable, "-c", "import signal; {child}; print('child', flush=True); signal.pause()"])
