@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from seatrial.evidence.attempts import is_time_stepped
 from seatrial.evidence.runlog import Series
 
 _REGULAR = 0.5
@@ -37,7 +38,8 @@ def missing_steps(series: Series) -> npt.NDArray[np.int64]:
 
 def describe_missing(series: dict[str, Series]) -> list[str]:
     """Return a note on the series that have holes, or nothing."""
-    holes = {tag: missing for tag, one in series.items() if len(missing := missing_steps(one))}
+    steady = {tag: one for tag, one in series.items() if not is_time_stepped(tag)}
+    holes = {tag: missing for tag, one in steady.items() if len(missing := missing_steps(one))}
     if not holes:
         return []
     ranked = sorted(holes, key=lambda tag: (-len(holes[tag]), tag))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,14 @@ _MIN_GROUP = 4
 _MAX_DAMAGES = 8
 
 Indices = npt.NDArray[np.int64]
+
+
+class _Restart(NamedTuple):
+    """A writer's word that it starts, and at which step."""
+
+    place: int
+    step: int
+    wall_time: float
 
 
 class EventFile:
@@ -46,7 +54,7 @@ class EventFile:
         self._decoder = decoder
         self._wanted = wanted
         self._scalars = ScalarTable(path.stat().st_size)
-        self._restarts: list[tuple[int, int]] = []
+        self._restarts: list[_Restart] = []
         self._losses: list[tuple[Loss, str]] = []
         for block in blocks(path):
             self._read_block(block)
@@ -59,10 +67,10 @@ class EventFile:
     def segments(self, lane: str) -> list[Segment]:
         """Return the points, one segment for each start that the writer announced; they are handed over once."""
         names = list(self.tags)
-        segments = [
-            Segment(source=str(self.path), lane=lane, resume_step=step) for step in self._resume_steps()
-        ]
-        cuts = [place for place, _ in self._restarts]
+        segments = [Segment(source=str(self.path), lane=lane)]
+        for _, step, time in self._restarts:
+            segments.append(Segment(source=str(self.path), lane=lane, start=time, end=time, resume_step=step))
+        cuts = [restart.place for restart in self._restarts]
         for number, section, points in self._scalars.take_all(len(names), cuts):
             if len(points):
                 segments[section].points[names[number]] = points
@@ -71,10 +79,8 @@ class EventFile:
             if walls:
                 segment.start = float(min(wall.min() for wall in walls))
                 segment.end = float(max(wall.max() for wall in walls))
-        return [segment for segment in segments if segment.points]
-
-    def _resume_steps(self) -> list[int | None]:
-        return [None, *(step for _, step in self._restarts)]
+        # A start without points after it says nonetheless which steps were abandoned.
+        return [segment for segment in segments if segment.points or segment.resume_step is not None]
 
     def _read_block(self, block: Block) -> None:
         self.num_events += len(block.starts)
@@ -123,7 +129,7 @@ class EventFile:
             self._lose(block, one, "is not an event, although its checksum is right")
             return
         if event.HasField("session_log") and event.session_log.status == event.session_log.START:
-            self._restarts.append((place, event.step))
+            self._restarts.append(_Restart(place, event.step, event.wall_time))
         rows = []
         for value in event.summary.value:
             content = scalar_or_kind(value)

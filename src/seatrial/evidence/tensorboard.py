@@ -40,7 +40,8 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
     lanes = {
         path: path.parent.relative_to(root).as_posix() if root in path.parents else "." for path in paths
     }
-    wanted = None if tags is None else _raw_tags(tags, set(lanes.values()))
+    # Where a newer attempt took over shows in all its tags, so several files are read whole.
+    wanted = None if tags is None or len(paths) > 1 else frozenset(tags)
     decoder = Decoder(wanted)
     segments: list[Segment] = []
     damage: list[Damage] = []
@@ -70,10 +71,3 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         truncated_tags=tags is not None,
         other_tags=[] if tags is None else sorted((others | set(merged.series)) - set(series)),
     )
-
-
-def _raw_tags(tags: Collection[str], lanes: set[str]) -> frozenset[str]:
-    """Return the tags as files hold them: the folder may stand before the name of one that several lanes write."""
-    return frozenset(tags) | {
-        tag[len(lane) + 1 :] for tag in tags for lane in lanes if tag.startswith(f"{lane}/")
-    }

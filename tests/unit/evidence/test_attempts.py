@@ -53,6 +53,15 @@ def test_steps_past_the_resume_point_are_ghosts_and_named(tmp_path: Path) -> Non
     assert "took over at step 11" in notes
 
 
+@pytest.mark.parametrize("tag", ["train/loss", "val/acc"])
+def test_a_filter_does_not_change_what_is_a_ghost(tmp_path: Path, tag: str) -> None:
+    write_series(tmp_path / name(1), {"train/loss": [1.0] * 12, "val/acc": {4: 0.1, 8: 0.2, 12: 0.3}}, 1000.0)
+    write_series(tmp_path / name(2), {"train/loss": {11: 5.0}}, 2000.0)
+    np.testing.assert_array_equal(
+        read_logs(tmp_path, {tag}).series[tag].values, read_logs(tmp_path).series[tag].values
+    )
+
+
 def test_set_up_tags_at_step_0_do_not_void_the_first_attempt(tmp_path: Path) -> None:
     setup = {f"timing/setup/{part}_s": {0: 1.0} for part in "abcdefgh"}
     write_series(tmp_path / name(1), {"train/loss": [1.0] * 10, **setup}, 1000.0)
@@ -95,6 +104,16 @@ def test_a_writer_that_says_where_it_resumes_is_believed(tmp_path: Path) -> None
     series = read_logs(write_events(tmp_path / "events.out.tfevents.1", events)).series["x"]
     assert series.steps.tolist() == [1, 2, 3, 4, 5, 8, 9]
     assert series.ghosts == 5
+
+
+@pytest.mark.parametrize("tags", [None, {"val"}])
+def test_a_start_without_points_after_it_abandons_steps_all_the_same(
+    tmp_path: Path, tags: set[str] | None
+) -> None:
+    events = [scalar("x", step, 1.0, step) for step in range(1, 11)]
+    events += [scalar("val", 4, 1.0, 4.5), scalar("val", 8, 1.0, 8.5), start(6, 20.0)]
+    log = read_logs(write_events(tmp_path / "events.out.tfevents.1", events), tags)
+    assert log.series["val"].steps.tolist() == [4]
 
 
 def test_summary_writer_with_purge_step(tmp_path: Path) -> None:
