@@ -63,9 +63,10 @@ def penalise_rewards(
 ) -> Tensor:
     """Take each completion's KL, summed over its valid tokens, off its reward, before advantages are computed.
 
-    `logprobs_BT` are those of the policy that sampled (the old policy); nothing here carries a gradient. Source:
-    arXiv 2009.01325, section 3.4; RLOO, arXiv 2402.14740, equation 2.
+    Masked positions are given two log-probabilities of 0, between which every estimator is 0. `logprobs_BT` are those
+    of the policy that sampled (the old policy); nothing here carries a gradient. Source: arXiv 2009.01325,
+    section 3.4; RLOO, arXiv 2402.14740, equation 2.
     """
     with torch.no_grad():
         kl_BT = kl_estimate(select_valid(logprobs_BT, mask_BT), select_valid(ref_logprobs_BT, mask_BT), kind)
-        return rewards_B - coefficient * select_valid(kl_BT, mask_BT).sum(1)
+        return rewards_B - coefficient * kl_BT.sum(1)
