@@ -73,11 +73,12 @@ def planted(mutant: Mutant) -> Iterator[None]:
     """
     real = importlib.import_module(mutant.module)
     changed = _load_changed(real, mutant)
+    replacements = _replacements(real, changed)
     turned: list[tuple[Any, str, Any]] = []
     try:
         for holder in _holders():
             for name, value in list(vars(holder).items()):
-                replacement = _replacement(value, real, changed)
+                replacement = replacements.get(id(value))
                 if replacement is not None:
                     setattr(holder, name, replacement)
                     turned.append((holder, name, value))
@@ -118,11 +119,12 @@ def _holders() -> list[ModuleType]:
     ]
 
 
-def _replacement(value: Any, real: ModuleType, changed: ModuleType) -> Any:
-    """Return what stands for `value` in the changed module, when `value` is a function or class of the real one."""
-    name = getattr(value, "__name__", None)
-    if getattr(value, "__module__", None) != real.__name__ or not isinstance(name, str):
-        return None
-    if vars(real).get(name) is not value:
-        return None
-    return vars(changed).get(name)
+def _replacements(real: ModuleType, changed: ModuleType) -> dict[int, Any]:
+    """Return what stands for each function and class that the real module defines, by identity."""
+    return {
+        id(value): vars(changed)[name]
+        for name, value in vars(real).items()
+        if getattr(value, "__module__", None) == real.__name__
+        and getattr(value, "__name__", None) == name
+        and name in vars(changed)
+    }

@@ -48,6 +48,22 @@ class TokenLogprobs(Protocol):
 
 
 @runtime_checkable
+class FusedLogprobs(Protocol):
+    """Hidden states and output head to log-probabilities, without the logits of all tokens at once."""
+
+    def fused_logprobs(
+        self,
+        hidden_BSD: Tensor,
+        head_VD: Tensor,
+        completion_ids_BT: Tensor,
+        prompt_lens_B: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies, [B, T] each; see `TokenLogprobs`."""
+        ...
+
+
+@runtime_checkable
 class PolicyLoss(Protocol):
     """The policy loss of a micro-batch; what it claims to be is in the attribute `loss_spec`."""
 
@@ -260,6 +276,7 @@ class Metrics(Protocol):
 COMPONENTS: Mapping[str, type] = {
     "advantages": Advantages,
     "token_logprobs": TokenLogprobs,
+    "fused_logprobs": FusedLogprobs,
     "policy_loss": PolicyLoss,
     "kl_estimate": KLEstimate,
     "batch_builder": BatchBuilder,

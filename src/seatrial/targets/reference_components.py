@@ -104,6 +104,26 @@ class ReferenceComponents:
             )[0]
         return compute_logprobs(logits_BSV, completion_ids_BT, prompt_lens_B, temperature=temperature)[0]
 
+    def fused_logprobs(
+        self,
+        hidden_BSD: Tensor,
+        head_VD: Tensor,
+        completion_ids_BT: Tensor,
+        prompt_lens_B: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        """See `contracts.FusedLogprobs`; small chunks, so that every edge is met."""
+        return compute_logprobs_chunked(
+            hidden_BSD,
+            head_VD,
+            completion_ids_BT,
+            prompt_lens_B,
+            temperature=temperature,
+            vocab_chunk=16,
+            row_chunk=3,
+            keep_bytes=200,
+        )
+
     def policy_loss(self, inputs: LossInputs) -> Tensor:
         """See `contracts.PolicyLoss`."""
         return self._loss_and_metrics(inputs)[0]

@@ -128,7 +128,8 @@ class LogitsCase:
         return logits_BSV, ids_BT, torch.tensor(self.prompt_lens)
 
 
-def _make_logits(stack: Any, seed: int, tidy: bool) -> LogitsCase:
+def make_logits_case(stack: Any, seed: int, tidy: bool) -> LogitsCase:
+    """Return logits with unequal prompts, a vocabulary that no block divides, and sometimes peaked."""
     rng = np.random.default_rng([seed, 12])
     if tidy:
         return LogitsCase(
@@ -242,7 +243,7 @@ RELATIONS = (
         laws=(
             Law(
                 name="log-probability of each token",
-                make=_make_logits,
+                make=make_logits_case,
                 measure=_logprobs,
                 suspects="positions off by one, one prompt length used for all rows, temperature ignored or inverted",
             ),
