@@ -190,6 +190,13 @@ def collect_identity(
     }
 
 
-def imports_as_json(imports: Sequence[Import]) -> list[dict[str, Any]]:
-    """Return what the processes of a run imported, as JSON values."""
-    return [{**asdict(item), "file": str(item.file) if item.file else None} for item in imports]
+def imports_as_json(imports: Sequence[Import], redactor: Redactor) -> list[dict[str, Any]]:
+    """Return what the processes of a run imported, as JSON values, secrets redacted."""
+    return [
+        {
+            **asdict(item),
+            "file": str(item.file) if item.file else None,
+            "program": redactor.argv(item.program),
+        }
+        for item in imports
+    ]

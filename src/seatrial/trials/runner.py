@@ -108,7 +108,7 @@ def run_trials(
         try:
             _run_one(by_name[result.name], context)
         finally:
-            identity["runs"][result.name] = imports_as_json(context.imports)
+            identity["runs"][result.name] = imports_as_json(context.imports, redactor)
             directory.write_identity(identity)
     results.finished_at = _now()
     directory.write_results(results)
