@@ -225,11 +225,11 @@ def test_verifier_in_process():
 import sys
 import pytest
 
-@pytest.mark.parametrize(("recipe", "text"), [("grpo", "grpo: 3 steps"), ("sft", "sft: 5 steps")])
-def test_report(child_environment, recipe, text):
+@pytest.mark.parametrize(("recipe", "steps"), [("grpo", 3), ("sft", 5)])
+def test_report(child_environment, recipe, steps):
     command = [sys.executable, "-m", "stack.cli", f"recipes/{recipe}.yaml"]
     done = subprocess.run(command, env=child_environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == text
+    assert done.stdout.strip() == f"{recipe}: {steps} steps"
 """,
     "tests/test_launch.py": """import subprocess
 

@@ -40,7 +40,7 @@ class Fingerprints:
     Args:
         root: the project.
         environ: the environment as it was when the session began.
-        known: what earlier sessions found in Python files; a file with the same bytes is not compiled again.
+        known: what earlier sessions found in Python files; a file with the same bytes is not parsed again.
     """
 
     def __init__(self, root: Path, environ: Mapping[str, str], known: Mapping[str, Known]) -> None:

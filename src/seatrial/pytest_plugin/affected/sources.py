@@ -12,7 +12,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType
 from typing import NamedTuple
 
 REST = ""
@@ -65,7 +64,7 @@ def digest(data: bytes) -> str:
 
 
 def read_source(content: bytes, *, split: bool) -> Source:
-    """Read a Python file; one that does not compile counts by its bytes, without imports.
+    """Read a Python file; one that does not parse counts by its bytes, without imports.
 
     Args:
         content: the file's bytes.
@@ -195,35 +194,5 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _fingerprint(nodes: list[ast.stmt]) -> str:
-    """Return a digest of what the code does: comments, layout and line numbers do not count."""
-    module = ast.Module(body=nodes, type_ignores=[])
-    ast.fix_missing_locations(module)
-    code = compile(module, "<source>", "exec", dont_inherit=True, optimize=0)
-    state = hashlib.blake2b(digest_size=10)
-    for piece in _pieces(code):
-        state.update(piece.encode())
-        state.update(b"\0")
-    return state.hexdigest()
-
-
-def _pieces(code: CodeType) -> Iterator[str]:
-    yield f"{code.co_name} {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}"
-    yield code.co_code.hex()
-    yield getattr(code, "co_exceptiontable", b"").hex()
-    yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
-    for constant in code.co_consts:
-        yield from _constant(constant)
-
-
-def _constant(constant: object) -> Iterator[str]:
-    if isinstance(constant, CodeType):
-        yield from _pieces(constant)
-    elif isinstance(constant, tuple):
-        for item in constant:
-            yield from _constant(item)
-        yield f"tuple {len(constant)}"
-    elif isinstance(constant, frozenset):
-        # The order of a set of texts differs from process to process.
-        yield f"frozenset {sorted(map(repr, constant))}"
-    else:
-        yield f"{type(constant).__name__} {constant!r}"
+    """Return a digest of the syntax tree: comments, layout and line numbers do not count."""
+    return digest("\n".join(ast.dump(node) for node in nodes).encode(errors="surrogatepass"))

@@ -42,41 +42,29 @@ TOKEN_VARIABLE = "SEATRIAL_WATCH"
 Emit = Callable[[str, str, "FrameType | None"], None]
 """Told of each use: its kind, its name (a path relative to the project, or a variable), the frame that used it."""
 
-_IGNORED_PARTS = frozenset(
-    {
-        ".git",
-        ".hg",
-        "__pycache__",
-        "site-packages",
-        "node_modules",
-        ".pytest_cache",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".hypothesis",
-        ".seatrial",
-        ".tox",
-        ".nox",
-        ".venv",
-        "venv",
-    }
-)
+_IGNORED_PARTS = {
+    ".git",
+    ".hg",
+    "__pycache__",
+    "site-packages",
+    "node_modules",
+    ".pytest_cache",
+    ".mypy_cache",
+}
+_IGNORED_PARTS |= {".ruff_cache", ".hypothesis", ".seatrial", ".tox", ".nox", ".venv", "venv"}
 _IGNORED_VARIABLES = ("PYTEST_", "SEATRIAL_", "COVERAGE_", "COV_CORE_")
 _SUBSCRIPTS = ("BINARY_SUBSCR", "BINARY_OP")
-_EVENTS = frozenset(
-    {
-        "open",
-        "exec",
-        "import",
-        "os.listdir",
-        "os.scandir",
-        "subprocess.Popen",
-        "os.posix_spawn",
-        "os.exec",
-        "cpython.run_file",
-        "pickle.find_class",
-        "sqlite3.connect",
-    }
-)
+_EVENTS = {
+    "open",
+    "exec",
+    "import",
+    "os.listdir",
+    "os.scandir",
+    "subprocess.Popen",
+    "os.posix_spawn",
+    "os.exec",
+}
+_EVENTS |= {"cpython.run_file", "pickle.find_class", "sqlite3.connect"}
 # What these read is the program's text for a traceback, or a module's, which `exec` tells of.
 _READERS_OF_SOURCE = ("linecache", "tokenize", "inspect", "traceback", "pkgutil", "zipimport", "runpy")
 # What a faulty observer could raise inside the observed program; nothing of it may reach that program.
