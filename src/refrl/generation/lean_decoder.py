@@ -83,52 +83,62 @@ class LeanDecoder:
     ) -> torch.Tensor:
         """Read T tokens at their positions (one number when all rows share it); return the last token's logits."""
         weights = self._weights
+        num_rows, num_tokens = ids_BT.shape
         cos, sin = (table[positions].unsqueeze(-2) for table in self._rotary_SH)
-        hidden_BTD = functional.embedding(ids_BT, weights.embedding_VD)
-        for layer, slots in zip(weights.layers, self._cache.extend(ids_BT.shape[1]), strict=True):
-            hidden_BTD = hidden_BTD + self._attend(layer, slots, hidden_BTD, cos, sin, allowed)
-            gate, up = layer.gate_up(layer.mlp_norm(hidden_BTD)).chunk(2, dim=-1)
-            hidden_BTD = hidden_BTD + layer.down(functional.silu(gate) * up)
-        return weights.head(weights.final_norm(hidden_BTD[:, -1]))
+        # Rows and tokens share one dimension: a product of two matrices costs less to start than a batched one.
+        hidden_MD = functional.embedding(ids_BT.reshape(-1), weights.embedding_VD)
+        for layer, slots in zip(weights.layers, self._cache.extend(num_tokens), strict=True):
+            heads_MC = layer.qkv(layer.attention_norm(hidden_MD))
+            mixed_BTQH = _attend(
+                layer, slots, heads_MC.view(num_rows, num_tokens, -1, layer.head_dim), cos, sin, allowed
+            )
+            hidden_MD = hidden_MD + layer.attention_out(mixed_BTQH.reshape(num_rows * num_tokens, -1))
+            gate, up = layer.gate_up(layer.mlp_norm(hidden_MD)).chunk(2, dim=-1)
+            hidden_MD = hidden_MD + layer.down(functional.silu(gate) * up)
+        return weights.head(weights.final_norm(hidden_MD[num_tokens - 1 :: num_tokens]))
 
-    def _attend(
-        self,
-        layer: LayerWeights,
-        slots: LayerSlots,
-        hidden_BTD: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        allowed: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """Return what the attention of one layer adds; `allowed` is True where a slot may be seen."""
-        num_rows, num_tokens, _ = hidden_BTD.shape
-        num_queries, num_keys, head_dim = layer.num_query_heads, layer.num_kv_heads, layer.head_dim
-        heads_BTXH = layer.qkv(layer.attention_norm(hidden_BTD)).view(num_rows, num_tokens, -1, head_dim)
-        qk_BTNH, values_BTKH = heads_BTXH.split_with_sizes((num_queries + num_keys, num_keys), dim=2)
-        if layer.qk_norm is not None:
-            qk_BTNH = layer.qk_norm(qk_BTNH)
-        first, second = qk_BTNH.chunk(2, dim=-1)
-        qk_BTNH = torch.addcmul(qk_BTNH * cos, torch.cat([second, first], dim=-1), sin)
-        queries_BTQH, keys_BTKH = qk_BTNH.split_with_sizes((num_queries, num_keys), dim=2)
-        slots.new_keys_BKTH.copy_(keys_BTKH.transpose(1, 2))
-        slots.new_values_BKTH.copy_(values_BTKH.transpose(1, 2))
-        if num_tokens == 1:
-            # The G queries that share a key stand in the place of tokens: no key is repeated.
-            queries = queries_BTQH.view(num_rows, num_keys, -1, head_dim)
-        else:
-            queries = queries_BTQH.transpose(1, 2)
-        mixed = functional.scaled_dot_product_attention(
-            queries,
-            slots.keys_BKSH,
-            slots.values_BKSH,
-            attn_mask=allowed,
-            is_causal=allowed is None and num_tokens > 1,
-            scale=layer.attention_scale,
-            enable_gqa=num_tokens > 1,
+
+def _attend(
+    layer: LayerWeights,
+    slots: LayerSlots,
+    heads_BTXH: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    allowed: torch.Tensor | None,
+) -> torch.Tensor:
+    """Write the new keys and values, and return what the queries gather: mixed_BTQH.
+
+    Args:
+        heads_BTXH: queries, keys and values of the new tokens, side by side.
+        cos: of the rotary embedding at the new tokens' positions.
+        sin: likewise, its first half negated.
+        allowed: True where a slot may be seen; None for all earlier ones.
+    """
+    num_rows, num_tokens, _, head_dim = heads_BTXH.shape
+    num_queries, num_keys = layer.num_query_heads, layer.num_kv_heads
+    qk_BTNH, values_BTKH = heads_BTXH.split_with_sizes((num_queries + num_keys, num_keys), dim=2)
+    if layer.qk_norm is not None:
+        qk_BTNH = layer.qk_norm(qk_BTNH)
+    first, second = qk_BTNH.chunk(2, dim=-1)
+    qk_BTNH = torch.addcmul(qk_BTNH * cos, torch.cat([second, first], dim=-1), sin)
+    queries_BTQH, keys_BTKH = qk_BTNH.split_with_sizes((num_queries, num_keys), dim=2)
+    slots.new_keys_BKTH.copy_(keys_BTKH.transpose(1, 2))
+    slots.new_values_BKTH.copy_(values_BTKH.transpose(1, 2))
+    if num_tokens == 1:
+        # The G queries that share a key stand in the place of tokens: no key is repeated.
+        queries_BKGH = queries_BTQH.view(num_rows, num_keys, -1, head_dim)
+        return functional.scaled_dot_product_attention(
+            queries_BKGH, slots.keys_BKSH, slots.values_BKSH, attn_mask=allowed, scale=layer.attention_scale
         )
-        if num_tokens > 1:
-            mixed = mixed.transpose(1, 2)
-        return layer.attention_out(mixed.reshape(num_rows, num_tokens, -1))
+    return functional.scaled_dot_product_attention(
+        queries_BTQH.transpose(1, 2),
+        slots.keys_BKSH,
+        slots.values_BKSH,
+        attn_mask=allowed,
+        is_causal=allowed is None,
+        scale=layer.attention_scale,
+        enable_gqa=True,
+    ).transpose(1, 2)
 
 
 def _rotary_tables(
