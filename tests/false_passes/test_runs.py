@@ -67,7 +67,7 @@ def test_fp33_a_job_that_never_started_is_blocked(tmp_path: Path) -> None:
     results = judged(tmp_path, ToyTarget(program="/nowhere/bin/srun"))
     assert results.outcome is Outcome.BLOCKED
     assert exit_code(results.outcome) == 3
-    assert "cannot start '/nowhere/bin/srun'" in verdicts(results)["grpo-smoke"].reason
+    assert "cannot start '/nowhere/bin/srun'" in verdicts(results)["the trial can run"].reason
 
 
 def test_fp34_a_missing_gpu_is_blocked_when_requested(tmp_path: Path) -> None:

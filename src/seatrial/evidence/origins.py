@@ -140,7 +140,7 @@ def _judge(name: str, module: str, files: Sequence[Path], expected: Path, proces
     return Verdict(
         name=name,
         outcome=Outcome.PASS,
-        reason=f"{module} came from {expected} in {processes} process{'es' if processes > 1 else ''}",
+        reason=f"imported from there by {processes} process{'es' if processes > 1 else ''}",
         value=str(files[0]),
         bound=f"under {expected}",
         num_samples=len(files),

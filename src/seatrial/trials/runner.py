@@ -20,6 +20,8 @@ from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.trials.rundir import RunDirectory
 from seatrial.verdict import Outcome, Verdict
 
+CAN_RUN = "the trial can run"
+"""Name of the verdict on a trial that the environment prevented."""
 SEATRIAL_PACKAGES = ("seatrial", "numpy", "pydantic", "tensorboard", "psutil")
 
 
@@ -154,7 +156,7 @@ def _run_one(trial: Trial, context: TrialContext) -> None:
         trial.run(context)
         result.state = TrialState.CONCLUDED
     except BlockedError as error:
-        result.verdicts.append(Verdict(name=trial.name, outcome=Outcome.BLOCKED, reason=str(error)))
+        result.verdicts.append(Verdict(name=CAN_RUN, outcome=Outcome.BLOCKED, reason=str(error)))
         result.state = TrialState.CONCLUDED
     except KeyboardInterrupt:
         result.state = TrialState.INTERRUPTED
