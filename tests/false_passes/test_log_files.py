@@ -82,7 +82,9 @@ def test_the_older_file_was_touched(row: Row, tmp_path: Path) -> None:
     assert judge(tmp_path, MAX_BELOW_2).outcome is Outcome.FAIL, row.right
     log = read_logs(tmp_path)
     assert log.series["x"].conflicts == 4
-    assert any("4 points were written again with another value" in note for note in log.notes)
+    assert any(
+        "written again with another value, of which the last counts: 4 points" in note for note in log.notes
+    )
 
 
 @pytest.mark.parametrize("row", rows("FP24"), ids=str)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from seatrial.evidence.attempts import count
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.verdict import EXIT_BLOCKED, EXIT_PASS
@@ -37,6 +38,9 @@ class TagSummary(NamedTuple):
 
 
 Meaning = Callable[[str], str]
+
+_RARE = {"not finite", "null", "ghosts", "meaning"}
+"""Columns that are shown only where a tag has something in them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,32 +118,27 @@ def _print_table(rows: list[TagSummary], log: RunLog) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    with_meaning = any(row.meaning for row in rows)
-    table = Table(title=Text(f"{len(rows)} tags in {len(log.sources)} file(s)"), title_justify="left")
+    columns: dict[str, list[str]] = {
+        "points": [str(row.num_points) if row.kind == "series" else row.kind for row in rows],
+        "steps": ["" if row.first_step is None else f"{row.first_step}..{row.last_step}" for row in rows],
+        "min": [_number(row.minimum) for row in rows],
+        "max": [_number(row.maximum) for row in rows],
+        "last": [_number(row.last) for row in rows],
+        "not finite": [str(row.num_nonfinite or "") for row in rows],
+        "null": [str(row.num_nulls or "") for row in rows],
+        "ghosts": [str(row.num_ghosts or "") for row in rows],
+        "meaning": [row.meaning for row in rows],
+    }
+    shown = {name: cells for name, cells in columns.items() if name not in _RARE or any(cells)}
+    table = Table(
+        title=Text(f"{count(len(rows), 'tag')} in {count(len(log.sources), 'file')}"), title_justify="left"
+    )
     table.add_column("tag", overflow="fold")
-    for name in ("points", "steps", "min", "max", "last", "not finite"):
-        table.add_column(name, justify="right")
-    if with_meaning:
-        table.add_column("meaning")
-    for row in rows:
-        steps = "" if row.first_step is None else f"{row.first_step}..{row.last_step}"
-        odd = ", ".join(
-            f"{count} {name}"
-            for count, name in ((row.num_nonfinite, ""), (row.num_nulls, "null"), (row.num_ghosts, "ghost"))
-            if count
-        ).replace(" ,", ",")
-        points = str(row.num_points) if row.kind == "series" else row.kind
-        cells = [
-            row.tag,
-            points,
-            steps,
-            _number(row.minimum),
-            _number(row.maximum),
-            _number(row.last),
-            odd.strip(),
-        ]
+    for name in shown:
+        table.add_column(name, justify="left" if name == "meaning" else "right")
+    for row, *cells in zip(rows, *shown.values(), strict=True):
         # Tags are text of the log: brackets in them are no markup.
-        table.add_row(*(Text(cell) for cell in [*cells, *([row.meaning] if with_meaning else [])]))
+        table.add_row(*(Text(cell) for cell in (row.tag, *cells)))
     console = Console()
     console.print(table)
     for note in log.notes:

@@ -258,19 +258,24 @@ def _account(series: dict[str, Series], abandoned: list[npt.NDArray[np.int64]]) 
     if ghosts:
         steps = np.concatenate(abandoned)
         notes.append(
-            f"{sum(ghosts.values())} points of abandoned attempts, at steps {steps.min()} to {steps.max()}, are left "
-            f"out (ghosts): {_most(ghosts)}"
+            f"left out as ghosts of abandoned attempts: {count(sum(ghosts.values()), 'point')} at steps {steps.min()} "
+            f"to {steps.max()} ({_most(ghosts)})"
         )
     conflicts = {tag: one.conflicts for tag, one in series.items() if one.conflicts}
     if conflicts:
         notes.append(
-            f"{sum(conflicts.values())} points were written again with another value; the last counts: "
-            f"{_most(conflicts)}"
+            f"written again with another value, of which the last counts: "
+            f"{count(sum(conflicts.values()), 'point')} ({_most(conflicts)})"
         )
     repeats = sum(one.duplicates - one.conflicts for one in series.values())
     if repeats:
-        notes.append(f"{repeats} points were written again with the same value")
+        notes.append(f"written again with the same value: {count(repeats, 'point')}")
     return notes
+
+
+def count(number: int, thing: str) -> str:
+    """Return a number of things in words: `1 point`, `2 points`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _most(counts: dict[str, int]) -> str:

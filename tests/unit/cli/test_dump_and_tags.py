@@ -76,7 +76,7 @@ def test_conflicts_are_refused_on_request(tmp_path: Path, capsys: pytest.Capture
     write_series(tmp_path / "logs" / "events.out.tfevents.2", {"loss": {4: 7.0}, "same": {4: 1.0}}, 2000.0)
     words = ["dump", str(tmp_path / "logs"), "--output", str(tmp_path / "metrics.json")]
     assert main([*words, "--error-on-conflicts"]) == 1
-    assert "1 points were logged again with another value: loss at 1 steps" in capsys.readouterr().err
+    assert "logged again with another value: 1 point (loss 1)" in capsys.readouterr().err
     assert not (tmp_path / "metrics.json").exists()
     assert main(words) == 0
     assert "ghosts" in capsys.readouterr().out

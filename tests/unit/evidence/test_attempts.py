@@ -49,7 +49,7 @@ def test_steps_past_the_resume_point_are_ghosts_and_named(tmp_path: Path) -> Non
     assert log.series["train/loss"].ghosts == 2
     assert log.series["val/acc"].steps.tolist() == [4, 8], "the weights of step 12 were thrown away"
     notes = "\n".join(log.notes)
-    assert "3 points of abandoned attempts, at steps 11 to 12, are left out" in notes
+    assert "ghosts of abandoned attempts: 3 points at steps 11 to 12" in notes
     assert "took over at step 11" in notes
 
 
@@ -133,7 +133,7 @@ def test_a_step_written_twice_keeps_the_last_value_and_counts(tmp_path: Path) ->
     series = log.series["x"]
     np.testing.assert_array_equal(series.values, [1.0, 2.0, float("nan")])
     assert (series.duplicates, series.conflicts, series.ghosts) == (3, 2, 0)
-    assert any("2 points were written again with another value" in note for note in log.notes)
+    assert any("with another value, of which the last counts: 2 points" in note for note in log.notes)
 
 
 def test_the_clock_of_each_attempt_is_kept(tmp_path: Path) -> None:
