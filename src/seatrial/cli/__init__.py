@@ -19,9 +19,11 @@ COMMANDS: dict[str, str] = {
     "migrate": "make suites from shell scripts that call NeMo RL's checker",
     "dump": "write all scalars of a log as metrics.json",
     "tags": "show what a log holds, tag by tag",
+    "baseline": "learn the noise of repeated runs, and hold new runs to it",
     "report": "draw the views of a run directory again",
     "relations": "hold a stack's components to the laws of RL post-training",
     "container": "run a command inside a container, its arguments intact",
+    "bisect": "find the commit that broke it, also when runs are noisy",
     "doctor": "look at this machine before a run",
 }
 """Every command with its one-line help; the module is imported only when the command is called."""

@@ -1,0 +1,157 @@
+"""The answer of a bisect: one value from which every view is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seatrial.bisect.ends import end_of, runs_to_separate
+from seatrial.bisect.evidence_model import Question
+from seatrial.bisect.records import Run
+from seatrial.bisect.search import Conclusion, Search
+from seatrial.bisect.task import Task
+from seatrial.verdict import EXIT_BLOCKED, EXIT_FAIL, EXIT_PASS
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """One commit of the credible set."""
+
+    commit: str
+    subject: str
+    probability: float
+    is_merge: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a bisect concluded, on what evidence, at what cost."""
+
+    conclusion: Conclusion
+    sentence: str
+    """The answer in one sentence."""
+    suspects: tuple[Suspicion, ...]
+    """The fewest commits that hold the credibility, likeliest first."""
+    no_culprit: float
+    """Probability that GOOD and BAD do not differ."""
+    good: str
+    bad: str
+    """What was seen at the two ends."""
+    advice: str
+    """What would help next; empty when nothing is open."""
+    num_runs: int
+    minutes: float
+    exact: bool
+
+    @property
+    def exit_code(self) -> int:
+        """0: a culprit is named. 1: there is none. 3: not decided."""
+        return {Conclusion.FOUND: EXIT_PASS, Conclusion.NO_CULPRIT: EXIT_FAIL}.get(
+            self.conclusion, EXIT_BLOCKED
+        )
+
+
+def answer_of(task: Task, search: Search, runs: Sequence[Run], conclusion: Conclusion) -> Answer:
+    """Draw the conclusion from a search that has stopped."""
+    history = search.history
+    good = end_of(history, search.observations, 0)
+    bad = end_of(history, search.observations, history.bad_position)
+    belief = search.belief()
+    chosen = search.credible_set() if conclusion is not Conclusion.NO_CULPRIT else []
+    suspects = tuple(
+        Suspicion(c.sha, c.subject, probability, len(c.parents) > 1)
+        for c, probability in ((history.suspects[h], probability) for h, probability in chosen)
+    )
+    needed = runs_to_separate(good, bad, task.question, task.smallest_rate_change)
+    told = {"good": good.describe(task.question), "bad": bad.describe(task.question)}
+    return Answer(
+        conclusion=conclusion,
+        sentence=_sentence(search, runs, conclusion, suspects, told),
+        suspects=suspects,
+        no_culprit=belief.no_culprit,
+        advice=_advice(task, search, conclusion, suspects, needed),
+        num_runs=sum(bool(run.evidence) for run in runs),
+        minutes=sum(run.seconds for run in runs) / 60,
+        exact=belief.exact,
+        **told,
+    )
+
+
+def _sentence(
+    search: Search,
+    runs: Sequence[Run],
+    conclusion: Conclusion,
+    suspects: Sequence[Suspicion],
+    told: dict[str, str],
+) -> str:
+    belief = search.belief()
+    if conclusion is Conclusion.FOUND:
+        if len(suspects) == 1:
+            only = suspects[0]
+            return (
+                f"{only.commit[:12]} ({only.subject}) is the culprit with probability {only.probability:.3f}"
+            )
+        mass = sum(item.probability for item in suspects)
+        return f"one of {len(suspects)} commits that no probe tells apart is the culprit (probability {mass:.3f})"
+    if conclusion is Conclusion.NO_CULPRIT:
+        return (
+            f"no culprit (probability {belief.no_culprit:.3f}): GOOD {told['good']}, BAD {told['bad']}; "
+            + _why_no_culprit(search)
+        )
+    if conclusion is Conclusion.END_UNTESTABLE:
+        last = next((run for run in reversed(runs) if run.outcome.value in ("Skip", "Blocked")), None)
+        return (
+            f"an end of the range could not be judged: {last.commit[:12]}: {last.reason}"
+            if last
+            else "an end could not be judged"
+        )
+    if conclusion is Conclusion.CANNOT_NARROW:
+        return f"{len(suspects)} commits remain, and every probe that would tell them apart is untestable"
+    if belief.no_culprit > 1 - search.settings.credibility:
+        return (
+            f"the budget ended before GOOD ({told['good']}) and BAD ({told['bad']}) could be told apart "
+            f"(probability of no culprit {belief.no_culprit:.2f})"
+        )
+    return f"the budget ended with {len(suspects)} commits in the credible set"
+
+
+def _why_no_culprit(search: Search) -> str:
+    ends = {0: "GOOD", search.history.bad_position: "BAD"}
+    failed = {
+        name: {item.failed for item in search.observations if item.position == position}
+        for position, name in ends.items()
+    }
+    if search.question is Question.PASS_FAIL and True not in failed["BAD"]:
+        return "BAD does not fail"
+    if search.question is Question.PASS_FAIL and False not in failed["GOOD"]:
+        return "GOOD does not pass"
+    return "the command is flaky at both ends alike"
+
+
+def _advice(
+    task: Task, search: Search, conclusion: Conclusion, suspects: Sequence[Suspicion], needed: int | None
+) -> str:
+    if conclusion is Conclusion.FOUND and len(suspects) == 1:
+        if suspects[0].is_merge or task.first_parent:
+            sha = suspects[0].commit[:12]
+            return f"if it is a merge, look inside it: seatrial bisect --good {sha}^1 --bad {sha} ..."
+        return ""
+    if conclusion is Conclusion.END_UNTESTABLE:
+        return "give another GOOD or BAD, or mend what prevents the verdict there"
+    if (
+        conclusion is Conclusion.OUT_OF_BUDGET
+        and search.belief().no_culprit > 1 - search.settings.credibility
+    ):
+        runs = f"about {needed} runs of each end" if needed else "more runs of each end"
+        return (
+            f"{runs} would tell them apart; a metric with less noise (longer window, fixed seeds) needs fewer"
+        )
+    if conclusion in (Conclusion.OUT_OF_BUDGET, Conclusion.FOUND, Conclusion.CANNOT_NARROW):
+        information = search.information()
+        position = int(information.argmax())
+        if information[position] > 0:
+            return f"the next probe that would help most is {search.history.commit(position).sha[:12]}"
+        return "test a skipped commit by hand and add `git bisect good HASH` or `git bisect bad HASH` to the journal"
+    if conclusion is Conclusion.NO_CULPRIT and task.question is Question.PASS_FAIL:
+        return f"a change of the failure rate below {task.smallest_rate_change:g} is not looked for: --smallest-change"
+    return ""

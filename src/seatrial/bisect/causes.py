@@ -1,0 +1,95 @@
+"""Why a run gave no verdict, and how often it is worth trying again.
+
+A Blocked run says nothing about its commit: it is never counted as good or bad.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+_TAIL_BYTES = 64 * 2**10
+
+
+class Cause(enum.StrEnum):
+    """What stood in the way of a verdict."""
+
+    MACHINE = "machine"
+    """Disk full, device missing or broken, memory taken."""
+    NETWORK = "network"
+    """A host could not be reached."""
+    QUOTA = "quota"
+    """A service or a file system refused more use."""
+    SCHEDULER = "scheduler"
+    """The job was not started, was preempted, or its end is unknown."""
+    SIGNAL = "signal"
+    """The command was killed by a signal."""
+    EVIDENCE = "evidence"
+    """The run ended and what it left cannot be read."""
+
+
+RETRIES = {
+    Cause.MACHINE: 1,
+    Cause.NETWORK: 3,
+    Cause.QUOTA: 3,
+    Cause.SCHEDULER: 3,
+    Cause.SIGNAL: 1,
+    Cause.EVIDENCE: 1,
+}
+"""Further attempts at one run, by cause."""
+
+
+class Obstacle(NamedTuple):
+    """One thing that stood in the way."""
+
+    cause: Cause
+    reason: str
+
+
+_SIGNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
+    (cause, re.compile(pattern, re.IGNORECASE))
+    for cause, pattern in (
+        (Cause.MACHINE, r"no space left on device"),
+        (Cause.QUOTA, r"disk quota exceeded|quota exceeded"),
+        (Cause.QUOTA, r"\b429\b.{0,40}too many requests|too many requests.{0,40}\b429\b"),
+        (
+            Cause.NETWORK,
+            r"could not resolve (?:host|proxy)|temporary failure in name resolution|name or service not known",
+        ),
+        (Cause.NETWORK, r"network is unreachable|no route to host"),
+        (
+            Cause.NETWORK,
+            r"(?:connection (?:refused|reset|timed out)|operation timed out)(?!.*(?:localhost|127\.0\.0\.1))",
+        ),
+        (Cause.NETWORK, r"\b50[234]\b (?:bad gateway|service unavailable|gateway time-?out)"),
+        (
+            Cause.MACHINE,
+            r"no cuda-capable device|all cuda-capable devices are busy|cuda driver version is insufficient",
+        ),
+        (Cause.MACHINE, r"uncorrectable ecc error|gpu has fallen off the bus|nvml: (?:driver|unknown error)"),
+    )
+)
+
+
+def obstacle_in(log_path: Path) -> Obstacle | None:
+    """Return the first sign of an environment fault in the end of a run's console output, or None."""
+    try:
+        with log_path.open("rb") as stream:
+            stream.seek(max(0, log_path.stat().st_size - _TAIL_BYTES))
+            tail = stream.read().decode("utf-8", errors="replace")
+    except OSError:
+        return None
+    for line in tail.splitlines():
+        if (found := obstacle_of(line)) is not None:
+            return found
+    return None
+
+
+def obstacle_of(text: str) -> Obstacle | None:
+    """Return the environment fault that a message tells of, or None."""
+    for cause, sign in _SIGNS:
+        if sign.search(text):
+            return Obstacle(cause, text.strip()[:200])
+    return None

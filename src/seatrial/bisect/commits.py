@@ -1,0 +1,110 @@
+"""Reading the commits between GOOD and BAD."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+from seatrial.bisect.gitcommand import GitError, git
+from seatrial.bisect.history import Commit, History
+from seatrial.errors import UsageError
+
+_FORMAT = "%H%x00%P%x00%T%x00%s"
+
+
+def read_history(
+    repository: Path, good: str, bad: str, *, first_parent: bool = False, paths: Sequence[str] = ()
+) -> tuple[History, str | None]:
+    """Read the suspects: commits that BAD contains and GOOD does not.
+
+    Args:
+        repository: where git runs.
+        good: full hash.
+        bad: full hash.
+        first_parent: follow only first parents; a merge stands for all that it brought in.
+        paths: files and folders that a run depends on; commits that leave them equal share results. Empty: all.
+
+    Returns:
+        The history, and a note when GOOD had to be replaced by the merge base (it is on another branch).
+
+    Raises:
+        UsageError: GOOD already contains BAD, or they have no common commit.
+    """
+    start, note = _start(repository, good, bad)
+    words = ["log", "--topo-order", "--reverse", f"--format={_FORMAT}"]
+    if first_parent:
+        words.append("--first-parent")
+    lines = git(repository, *words, f"{start}..{bad}", "--").splitlines()
+    suspects = [_commit(line, first_parent) for line in lines]
+    if first_parent and suspects:
+        chained = [start, *(commit.sha for commit in suspects)]
+        suspects = [replace(commit, parents=(chained[n],)) for n, commit in enumerate(suspects)]
+    first = _commit(
+        git(repository, "log", "-1", f"--format={_FORMAT}", start, "--").rstrip("\n"), first_parent
+    )
+    if paths:
+        first, *suspects = [_narrowed(repository, commit, paths) for commit in (first, *suspects)]
+    return History.of(first, suspects), note
+
+
+def _start(repository: Path, good: str, bad: str) -> tuple[str, str | None]:
+    bases = []
+    try:
+        bases = git(repository, "merge-base", "--all", good, bad).split()
+    except GitError as error:
+        if error.stderr:
+            raise
+    if good in bases:
+        return good, None
+    if not bases:
+        raise UsageError(
+            f"GOOD {good[:12]} and BAD {bad[:12]} have no common commit: nothing can be bisected"
+        )
+    if bad in bases:
+        raise UsageError(
+            f"GOOD {good[:12]} already contains BAD {bad[:12]}: if the fault was mended on the way, swap the two"
+        )
+    note = (
+        f"GOOD {good[:12]} is not an ancestor of BAD; the search starts at their merge base {bases[0][:12]}, "
+        "which is verified in its place"
+    )
+    return bases[0], note
+
+
+def _commit(line: str, first_parent: bool) -> Commit:
+    sha, parents, tree, subject = line.split("\0", 3)
+    return Commit(
+        sha=sha, parents=tuple(parents.split()[: 1 if first_parent else None]), tree=tree, subject=subject
+    )
+
+
+def _narrowed(repository: Path, commit: Commit, paths: Sequence[str]) -> Commit:
+    """Return the commit with the hash of the declared paths in place of the whole tree's."""
+    listed = git(repository, "ls-tree", "-z", commit.sha, "--", *(path.rstrip("/") for path in paths))
+    return replace(commit, tree=hashlib.sha256(listed.encode()).hexdigest())
+
+
+def path_factors(repository: Path, history: History, priors: Mapping[str, float]) -> dict[str, float]:
+    """Return how many times likelier each commit is by the files that it touched.
+
+    Args:
+        repository: where git runs.
+        history: the suspects.
+        priors: factor by shell pattern of paths; a commit takes the largest factor among the patterns it touched.
+    """
+    factors: dict[str, float] = {}
+    for commit in history.suspects if priors else ():
+        listed = git(
+            repository, "diff-tree", "-r", "-z", "--no-commit-id", "--name-only", "-m", "--root", commit.sha
+        )
+        touched = [
+            factor
+            for pattern, factor in priors.items()
+            if any(fnmatch(name, pattern) for name in filter(None, listed.split("\0")))
+        ]
+        if touched:
+            factors[commit.sha] = max(touched)
+    return factors

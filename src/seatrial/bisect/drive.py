@@ -1,0 +1,162 @@
+"""The loop: ask the search for probes, run them, write down what they say, until there is an answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from seatrial.bisect.evidence_model import Observation, Question
+from seatrial.bisect.history import History
+from seatrial.bisect.journal import Journal
+from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.prober import Probed, Prober, keep_only_evidence
+from seatrial.bisect.records import Run, run_of
+from seatrial.bisect.search import Conclusion, Probe, Search, Stop
+from seatrial.bisect.task import Task
+from seatrial.errors import BlockedError
+
+_MOST_BLOCKED_IN_A_ROW = 3
+
+
+class _CancelledError(Exception):
+    """We are interrupted; raised inside the threads that run probes."""
+
+
+@dataclass
+class Progress:
+    """What the caller may want to say while the search goes on."""
+
+    started: Callable[[int, Probe], None] = field(default=lambda number, probe: None)
+    ended: Callable[[Run], None] = field(default=lambda run: None)
+
+
+class Driver:
+    """Runs probes, several at a time if asked, and records each result before the next decision."""
+
+    def __init__(
+        self,
+        task: Task,
+        history: History,
+        search: Search,
+        prober: Prober,
+        journal: Journal,
+        runs: list[Run],
+        first_number: int,
+    ) -> None:
+        """Start from what the journal holds.
+
+        Args:
+            task: what is asked.
+            history: the commits.
+            search: already told of `runs`.
+            prober: runs commands.
+            journal: open for writing.
+            runs: results so far; new ones are appended.
+            first_number: of the next run; directories of earlier runs are never used again.
+        """
+        self._task, self._history, self._search = task, history, search
+        self._prober, self._journal, self.runs = prober, journal, runs
+        self._cancelled = threading.Event()
+        self._blocked_in_a_row = 0
+        self._next_number = first_number
+
+    def run(self, progress: Progress) -> Conclusion:
+        """Search to the end.
+
+        Raises:
+            BlockedError: the environment keeps several commits in a row from being judged.
+            KeyboardInterrupt: interrupted; what was running has been ended and all results are on disk.
+        """
+        pending: dict[Future[Probed], tuple[int, Probe]] = {}
+        with ThreadPoolExecutor(max_workers=self._task.jobs) as pool:
+            try:
+                while True:
+                    conclusion = self._fill(pool, pending, progress)
+                    if conclusion is not None and (not pending or conclusion in _FINAL):
+                        return conclusion
+                    self._collect(pending, progress)
+            finally:
+                self._cancelled.set()
+
+    def _fill(
+        self, pool: ThreadPoolExecutor, pending: dict[Future[Probed], tuple[int, Probe]], progress: Progress
+    ) -> Conclusion | None:
+        """Start probes until all places are taken; return a conclusion when the search offers no further one."""
+        while len(pending) < self._task.jobs:
+            positions = [probe.position for _, probe in pending.values()]
+            decision = self._search.decide(positions, self._is_spent())
+            if isinstance(decision, Stop):
+                return decision.conclusion
+            if not isinstance(decision, Probe):
+                return None
+            number, commit = self._next_number, self._history.commit(decision.position)
+            self._next_number += 1
+            self._journal.write(
+                "started", run=number, commit=commit.sha, time=_now(), information=decision.information
+            )
+            progress.started(number, decision)
+            future = pool.submit(self._prober.probe, number, commit.sha, self._wait, self._heartbeat)
+            pending[future] = (number, decision)
+        return None
+
+    def _collect(self, pending: dict[Future[Probed], tuple[int, Probe]], progress: Progress) -> None:
+        """Wait for a probe to end and take its result."""
+        done: set[Future[Probed]] = set()
+        while not done:
+            done, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+        for future in sorted(done, key=lambda item: pending[item][0]):
+            number, probe = pending.pop(future)
+            run = run_of(number, self._history.commit(probe.position), future.result())
+            self._journal.write("result", **run.to_json())
+            self.runs.append(run)
+            tell(self._search, self._history, run, self._task.question)
+            keep_only_evidence(future.result().run_dir)
+            progress.ended(run)
+            self._stop_if_all_blocked(run)
+
+    def _stop_if_all_blocked(self, run: Run) -> None:
+        self._blocked_in_a_row = self._blocked_in_a_row + 1 if run.outcome is RunOutcome.BLOCKED else 0
+        if self._blocked_in_a_row == _MOST_BLOCKED_IN_A_ROW:
+            raise BlockedError(
+                f"{_MOST_BLOCKED_IN_A_ROW} commits in a row could not be judged, the last because: {run.reason}"
+            )
+
+    def _is_spent(self) -> bool:
+        """Return whether another run of usual length would pass the budget."""
+        if self._task.budget_minutes is None:
+            return False
+        seconds = sorted(run.seconds for run in self.runs)
+        usual = seconds[len(seconds) // 2] if seconds else 0.0
+        return sum(seconds) + usual > self._task.budget_minutes * 60
+
+    def _heartbeat(self) -> None:
+        if self._cancelled.is_set():
+            raise _CancelledError
+
+    def _wait(self, seconds: float) -> None:
+        if self._cancelled.wait(seconds):
+            raise _CancelledError
+
+
+_FINAL = {Conclusion.FOUND, Conclusion.NO_CULPRIT, Conclusion.END_UNTESTABLE}
+"""Conclusions that runs still under way are not waited for."""
+
+
+def tell(search: Search, history: History, run: Run, question: Question) -> None:
+    """Give the search the result of a run; what is not a verdict only closes the commit."""
+    position = history.position(run.commit)
+    if position is None:
+        return
+    if run.outcome in (RunOutcome.SKIP, RunOutcome.BLOCKED):
+        search.set_aside(position)
+        return
+    value = run.value if question is Question.METRIC else None
+    failed = run.outcome is RunOutcome.FAIL
+    search.record(Observation(position=position, failed=failed, value=value, fingerprint=run.fingerprint))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

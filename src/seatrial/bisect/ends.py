@@ -1,0 +1,69 @@
+"""GOOD and BAD themselves: what was seen there, and how many runs would tell them apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seatrial.bisect.evidence_model import Observation, Question
+from seatrial.bisect.history import History
+
+_SURE, _POWER = 1.645, 1.282
+"""Normal quantiles: one in twenty false alarms, nine in ten differences found."""
+
+
+@dataclass(frozen=True)
+class End:
+    """What the runs of one end said."""
+
+    runs: int
+    fails: int
+    values: tuple[float, ...]
+
+    def describe(self, question: Question) -> str:
+        """Say it in a few words."""
+        if self.runs == 0:
+            return "not judged"
+        if question is Question.PASS_FAIL:
+            return f"failed {self.fails} of {self.runs}"
+        if not self.values:
+            return f"left no value in {self.runs} runs"
+        spread = f" ± {np.std(self.values, ddof=1):.3g}" if len(self.values) > 1 else ""
+        lost = f", {self.fails} runs without a value" if self.fails else ""
+        return f"{np.mean(self.values):.6g}{spread} ({len(self.values)} runs{lost})"
+
+
+def end_of(history: History, observations: Sequence[Observation], position: int) -> End:
+    """Return what was seen at one end."""
+    seen = [item for item in observations if item.position in history.twins(position)]
+    values = tuple(item.value for item in seen if item.value is not None)
+    return End(len(seen), sum(item.failed for item in seen), values)
+
+
+def runs_to_separate(good: End, bad: End, question: Question, smallest_rate_change: float) -> int | None:
+    """Return how many runs of each end would tell them apart, if they differ by what was seen.
+
+    Two samples compared at 5 % false alarms and 90 % power; for rates the difference taken is at least the
+    smallest that counts as a culprit.
+
+    Returns:
+        None when nothing can be said: fewer than two values, or no difference at all was seen.
+    """
+    both = (_SURE + _POWER) ** 2
+    if question is Question.PASS_FAIL:
+        before = (good.fails + 0.5) / (good.runs + 1)
+        after = (bad.fails + 0.5) / (bad.runs + 1)
+        change = max(after - before, smallest_rate_change)
+        variance = before * (1 - before) + after * (1 - after)
+        return max(2, math.ceil(both * variance / change**2))
+    if len(good.values) + len(bad.values) < 3 or not good.values or not bad.values:
+        return None
+    residuals = np.concatenate([np.subtract(e.values, np.mean(e.values)) for e in (good, bad)])
+    variance = float((residuals**2).sum() / (len(residuals) - 2))
+    change = float(np.mean(bad.values) - np.mean(good.values))
+    if change == 0 or variance == 0:
+        return None
+    return max(2, math.ceil(2 * both * variance / change**2))

@@ -1,0 +1,128 @@
+"""The commits under suspicion and what each hypothesis says of each probe.
+
+Shapes: H hypotheses (one per suspect commit), P positions that can be probed (GOOD first, then the suspects).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from seatrial.errors import UsageError
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """One commit."""
+
+    sha: str
+    subject: str = ""
+    parents: tuple[str, ...] = ()
+    tree: str = ""
+    """Hash of the content that a run can depend on; commits with one hash share their results."""
+
+
+@dataclass(frozen=True)
+class History:
+    """GOOD and the suspects, parents before children, BAD last."""
+
+    good: Commit
+    suspects: tuple[Commit, ...]
+    affected_PH: BoolArray = field(repr=False)
+    """True where the probe at position p runs code that contains the change of suspect h."""
+    _twins: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, good: Commit, suspects: Sequence[Commit]) -> History:
+        """Build from commits in topological order; parents outside the range are GOOD's side.
+
+        Raises:
+            UsageError: there is no suspect: GOOD already contains BAD.
+        """
+        if not suspects:
+            raise UsageError(f"GOOD {good.sha[:12]} already contains BAD: there is no commit between them")
+        index = {commit.sha: number for number, commit in enumerate(suspects)}
+        affected = np.zeros((len(suspects) + 1, len(suspects)), dtype=np.bool_)
+        for number, commit in enumerate(suspects):
+            row = affected[number + 1]
+            row[number] = True
+            for parent in commit.parents:
+                if parent in index:
+                    row |= affected[index[parent] + 1]
+        twins: dict[str, tuple[int, ...]] = {}
+        for position, commit in enumerate((good, *suspects)):
+            twins[commit.tree] = (*twins.get(commit.tree, ()), position)
+        return cls(good, tuple(suspects), affected, twins)
+
+    @classmethod
+    def linear(cls, num_suspects: int) -> History:
+        """A straight line of made-up commits, for simulation."""
+        good = Commit(sha=f"{0:040x}", tree="t0")
+        commits = [
+            Commit(sha=f"{n:040x}", parents=(f"{n - 1:040x}",), tree=f"t{n}")
+            for n in range(1, num_suspects + 1)
+        ]
+        return cls.of(good, commits)
+
+    @property
+    def num_suspects(self) -> int:
+        """H, the number of suspects."""
+        return len(self.suspects)
+
+    @property
+    def bad_position(self) -> int:
+        """The position of BAD."""
+        return len(self.suspects)
+
+    def commit(self, position: int) -> Commit:
+        """Return the commit at a position (0 is GOOD)."""
+        return self.good if position == 0 else self.suspects[position - 1]
+
+    def position(self, sha: str) -> int | None:
+        """Return the position of a commit given by its (unambiguous) hash or a prefix of it, or None."""
+        found = [p for p in range(len(self.suspects) + 1) if self.commit(p).sha.startswith(sha)]
+        return found[0] if len(found) == 1 else None
+
+    def twins(self, position: int) -> tuple[int, ...]:
+        """Return the positions whose content equals this one's, itself included."""
+        tree = self.commit(position).tree
+        return self._twins[tree] if tree else (position,)
+
+    def content(self, position: int) -> str:
+        """Return the key of what runs at this position; equal for commits that share results."""
+        commit = self.commit(position)
+        return commit.tree or commit.sha
+
+    def contents(self) -> dict[str, tuple[int, ...]]:
+        """Return the positions of each content."""
+        return {self.content(p): self.twins(p) for p in range(len(self.suspects) + 1)}
+
+
+def suspect_weights(history: History, factors: Mapping[str, float] | None = None) -> FloatArray:
+    """Return prior weights of the suspects, summing to 1.
+
+    A suspect whose guilt would make two commits of equal content behave differently gets 0.
+
+    Args:
+        history: the commits.
+        factors: by hash, how many times likelier than the others a commit is (priors from touched paths).
+
+    Raises:
+        UsageError: no suspect is left: GOOD and BAD have equal content.
+    """
+    weights = np.array([(factors or {}).get(commit.sha, 1.0) for commit in history.suspects])
+    for positions in history.contents().values():
+        rows = history.affected_PH[list(positions)]
+        weights[rows.any(axis=0) & ~rows.all(axis=0)] = 0.0
+    if weights.sum() <= 0:
+        raise UsageError(
+            "GOOD and BAD do not differ in what a run depends on, so no commit between them can be the culprit; "
+            "look at data, packages and machines, or widen --paths"
+        )
+    return np.asarray(weights / weights.sum(), dtype=np.float64)

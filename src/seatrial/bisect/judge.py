@@ -1,0 +1,186 @@
+"""From what a run left to one judgement: Pass, Fail, Skip or Blocked, with the value and its evidence.
+
+The verdict is the run's own: its exit status, and what it logged. What a scheduler says of it is never a verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.bisect.causes import Cause, Obstacle, obstacle_in
+from seatrial.bisect.junit import judge_junit
+from seatrial.checks import Check, evaluate_check
+from seatrial.errors import BlockedError
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.runlog import RunLog
+from seatrial.verdict import Outcome, combine
+
+
+class RunOutcome(enum.StrEnum):
+    """What one run says of its commit."""
+
+    PASS = "Pass"
+    FAIL = "Fail"
+    SKIP = "Skip"
+    """The commit cannot be judged, and trying again will not help."""
+    BLOCKED = "Blocked"
+    """The environment prevented a verdict; trying again may help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What one run says of its commit, and why."""
+
+    outcome: RunOutcome
+    reason: str
+    value: float | None = None
+    fingerprint: str | None = None
+    cause: Cause | None = None
+    """Set with Blocked."""
+
+    @classmethod
+    def skip(cls, reason: str) -> Judgement:
+        """Return a Skip."""
+        return cls(outcome=RunOutcome.SKIP, reason=reason)
+
+    @classmethod
+    def blocked(cls, obstacle: Obstacle) -> Judgement:
+        """Return a Blocked."""
+        return cls(outcome=RunOutcome.BLOCKED, reason=obstacle.reason, cause=obstacle.cause)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Criteria:
+    """What a run is held to."""
+
+    checks: tuple[Check, ...] = ()
+    metric: Check | None = None
+    """A check of which only the value counts."""
+    junit: bool = False
+    """The run leaves a JUnit file (pytest)."""
+    signals_are_failures: bool = False
+    timeouts_are_failures: bool = False
+    read_obstacles: bool = True
+    """Look for signs of environment faults in the console output of a run that failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What one run left."""
+
+    exit_status: int
+    timed_out: bool
+    console: Path
+    logs: Path
+    junit: Path
+
+
+def judge(evidence: Evidence, criteria: Criteria) -> Judgement:
+    """Judge one run that started and ended."""
+    status = evidence.exit_status
+    if evidence.timed_out:
+        reason = "did not end within its time limit"
+        if criteria.timeouts_are_failures:
+            return Judgement(outcome=RunOutcome.FAIL, reason=reason)
+        return Judgement.skip(
+            f"{reason}: shorten it (SED_CLAUSES, EXTRA_SCRIPT_ARGS) or use --on-timeout fail"
+        )
+    if status == 125:
+        return Judgement.skip("exit status 125: the command cannot judge this commit")
+    if (status < 0 or status >= 128) and not criteria.signals_are_failures:
+        number = -status if status < 0 else status - 128
+        return Judgement.blocked(
+            Obstacle(
+                Cause.SIGNAL,
+                f"killed by signal {number}: not a verdict; if this is the fault, use --on-signal fail",
+            )
+        )
+    if status != 0 and criteria.read_obstacles and (obstacle := obstacle_in(evidence.console)) is not None:
+        return Judgement.blocked(obstacle)
+    if criteria.junit:
+        return judge_junit(status, evidence.junit)
+    if criteria.metric is not None:
+        return _by_metric(evidence, criteria.metric)
+    if status != 0:
+        return Judgement(outcome=RunOutcome.FAIL, reason=f"exit status {status}")
+    if criteria.checks:
+        return _by_checks(evidence.logs, criteria.checks)
+    return Judgement(outcome=RunOutcome.PASS, reason="exit status 0")
+
+
+def _by_metric(evidence: Evidence, metric: Check) -> Judgement:
+    if evidence.exit_status != 0:
+        return Judgement(
+            outcome=RunOutcome.FAIL, reason=f"exit status {evidence.exit_status}: no value is taken"
+        )
+    try:
+        log = read_logs(evidence.logs)
+    except BlockedError as error:
+        return Judgement.blocked(Obstacle(Cause.EVIDENCE, str(error)))
+    verdict = evaluate_check(metric, log)
+    if verdict.outcome is Outcome.BLOCKED:
+        return Judgement.blocked(Obstacle(Cause.EVIDENCE, verdict.reason))
+    if verdict.outcome is not Outcome.PASS or not isinstance(verdict.value, (int, float)):
+        return Judgement(outcome=RunOutcome.FAIL, reason=f"no value: {verdict.reason}")
+    value = float(verdict.value)
+    if not math.isfinite(value):
+        return Judgement(outcome=RunOutcome.FAIL, reason=f"no value: the metric is {value}")
+    return Judgement(
+        outcome=RunOutcome.PASS,
+        reason=f"value {value:.6g} from {verdict.num_samples} samples",
+        value=value,
+        fingerprint=fingerprint_of(log, (value,)),
+    )
+
+
+def _by_checks(logs: Path, checks: Sequence[Check]) -> Judgement:
+    try:
+        log = read_logs(logs)
+    except BlockedError as error:
+        return Judgement.blocked(Obstacle(Cause.EVIDENCE, str(error)))
+    verdicts = [evaluate_check(check, log) for check in checks]
+    overall = combine(verdicts)
+    told = next((verdict for verdict in verdicts if verdict.outcome is overall), verdicts[0])
+    values = tuple(verdict.value for verdict in verdicts)
+    if overall is Outcome.BLOCKED:
+        return Judgement.blocked(Obstacle(Cause.EVIDENCE, told.reason))
+    return Judgement(
+        outcome=RunOutcome.PASS if overall is Outcome.PASS else RunOutcome.FAIL,
+        reason=f"{told.name}: {told.reason}",
+        value=float(told.value)
+        if isinstance(told.value, (int, float)) and math.isfinite(told.value)
+        else None,
+        fingerprint=fingerprint_of(log, values),
+    )
+
+
+_OF_THE_MACHINE = re.compile(
+    r"tim(?:e|ing)|second|_sec|latency|throughput|per_s|tok/s|memory|mem_|gpu|cpu|flops|util|pid|port",
+    re.IGNORECASE,
+)
+_FEWEST_VALUES = 8
+
+
+def fingerprint_of(log: RunLog, judged: Sequence[Any]) -> str | None:
+    """Return a digest of all that noise would change: every series but those of time and machine, to the last bit.
+
+    Returns:
+        None when too few different fractional values are there for an agreement of two runs to mean anything.
+    """
+    digest = hashlib.sha256(repr(judged).encode())
+    fractional: set[float] = set()
+    for tag in sorted(log.series):
+        if not _OF_THE_MACHINE.search(tag):
+            series = log.series[tag]
+            digest.update(tag.encode() + series.steps.tobytes() + series.values.tobytes())
+            fractional.update(
+                float(v) for v in series.values if math.isfinite(v) and not float(v * 16).is_integer()
+            )
+    return digest.hexdigest()[:32] if len(fractional) >= _FEWEST_VALUES else None

@@ -1,0 +1,219 @@
+"""How a probe's command is started: here, in a container, through Slurm, or as a Ray job."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from seatrial.errors import UsageError
+from seatrial.launch import rayjob, slurm
+from seatrial.launch.container import (
+    DEFAULT_VARIABLES,
+    ContainerRun,
+    Launch,
+    Mount,
+    check_engine,
+    find_engine,
+    launch,
+    parse_mount,
+)
+from seatrial.launch.jobs import Ended, Heartbeat, Job, read_started, speak, write_started
+from seatrial.launch.local import run_command
+
+NAMES = ("local", "container", "slurm", "ray")
+
+
+class Launcher(Protocol):
+    """Runs one job to its end."""
+
+    def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
+        """Run it; raises BlockedError when it cannot be started, and what `heartbeat` raises."""
+        ...
+
+
+class Local:
+    """Runs a job as a process group on this machine."""
+
+    def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
+        """Run the job."""
+        write_started(job.run_dir, launcher="local")
+        return self._run(job, job.wrapped(), job.environment, heartbeat)
+
+    @staticmethod
+    def _run(job: Job, argv: Sequence[str], environment: Mapping[str, str], heartbeat: Heartbeat) -> Ended:
+        done = run_command(
+            argv,
+            log_path=job.console,
+            environment=environment,
+            timeout_seconds=job.timeout_seconds,
+            directory=job.tree,
+            progress=lambda seconds, line: heartbeat(),
+        )
+        return Ended(
+            exit_status=job.exit_status(),
+            seconds=done.seconds,
+            timed_out=done.timed_out,
+            told=done.describe(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container(Local):
+    """Runs a job in a container on this machine."""
+
+    engine: str
+    image: str
+    mounts: tuple[Mount, ...]
+    variables: tuple[str, ...]
+    gpus: str
+
+    def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
+        """Run the job; its directories are mounted at their own paths."""
+        named = (f"--name={job.name}",) if self.engine in {"docker", "podman"} else ()
+        made = self.inside(job, named)
+        if named:
+            write_started(job.run_dir, launcher="container", engine=self.engine, job=job.name)
+        else:
+            write_started(job.run_dir, launcher="local")
+        try:
+            return self._run(job, made.argv, made.environment, heartbeat)
+        finally:
+            if named:
+                _remove_container(self.engine, job.name)
+
+    def inside(self, job: Job, engine_arguments: tuple[str, ...] = ()) -> Launch:
+        """Return the command line that runs the job's wrapper in the container."""
+        own = [Mount(source=str(path), target=str(path)) for path in _shared_paths(job)]
+        asked = ContainerRun(
+            image=self.image,
+            command=job.wrapped(),
+            mounts=(*own, *self.mounts),
+            variables=(*job.own_variables, *self.variables),
+            gpus=self.gpus,
+            workdir=str(job.tree),
+            engine_arguments=engine_arguments,
+        )
+        return launch(self.engine, asked, job.environment)
+
+
+def _shared_paths(job: Job) -> list[Path]:
+    """Return the directories that a job needs, without those inside another."""
+    paths = sorted({job.tree.parent, job.run_dir})
+    return [
+        path for path in paths if not any(path != other and path.is_relative_to(other) for other in paths)
+    ]
+
+
+def _remove_container(engine: str, name: str) -> None:
+    """Remove a container of ours that outlived its client; `--rm` has usually done so."""
+    speak([engine, "rm", "--force", name])
+
+
+def make_launcher(
+    name: str,
+    *,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    poll_seconds: float | None,
+    script: str = "",
+    which: Callable[[str | None], str] = find_engine,
+) -> Launcher:
+    """Build a launcher from its name and the environment that the guide documents.
+
+    Args:
+        name: one of `NAMES`.
+        options: further options for the engine or sbatch, and `address=`, `engine=`, `image=`, `gpus=`, `mount=`.
+        environment: CONTAINER, MOUNTS, ACCOUNT, PARTITION, HF_HOME, HF_DATASETS_CACHE, RAY_ADDRESS are read.
+        poll_seconds: between questions to a scheduler; None is its default.
+        script: text of the test script, whose CONFIG block asks for nodes and minutes.
+        which: finds the container engine.
+
+    Raises:
+        UsageError: something needed is missing.
+        BlockedError: the container engine is not there.
+    """
+    named = dict(option.split("=", 1) for option in options if not option.startswith("-") and "=" in option)
+    plain = [option for option in options if option.startswith("-")]
+    if name == "local":
+        return Local()
+    if name == "container":
+        image = named.get("image") or _needed(environment, ("CONTAINER",), name)["CONTAINER"]
+        engine = which(named.get("engine"))
+        check_engine(engine)
+        return _container(engine, image, named, environment)
+    if name == "slurm":
+        needed = _needed(environment, ("ACCOUNT", "PARTITION"), name)
+        words = [f"--account={needed['ACCOUNT']}", f"--partition={needed['PARTITION']}"]
+        words = [*slurm.options_of_script(script), *words, *plain]
+        image = named.get("image") or environment.get("CONTAINER", "")
+        if not image:
+            return slurm.Slurm(options=words, poll_seconds=poll_seconds or 15.0)
+        pyxis = _container("pyxis", image, named, environment)
+        return slurm.Slurm(
+            options=words, poll_seconds=poll_seconds or 15.0, wrap=lambda job: pyxis.inside(job).argv
+        )
+    if name == "ray":
+        address = (
+            named.get("address")
+            or environment.get("RAY_API_SERVER_ADDRESS")
+            or environment.get("RAY_ADDRESS")
+        )
+        if not address:
+            raise UsageError(
+                "--launcher ray needs the cluster: --launch-option address=http://HOST:8265, or RAY_ADDRESS"
+            )
+        return rayjob.RayJobs(address=address, poll_seconds=poll_seconds or 5.0)
+    raise UsageError(f"launcher {name!r} is unknown; known: {', '.join(NAMES)}")
+
+
+def _container(
+    engine: str, image: str, named: Mapping[str, str], environment: Mapping[str, str]
+) -> Container:
+    mounts = [text for text in (named.get("mount") or environment.get("MOUNTS", "")).split(",") if text]
+    return Container(
+        engine=engine,
+        image=image,
+        mounts=tuple(parse_mount(text) for text in mounts),
+        variables=DEFAULT_VARIABLES,
+        gpus=named.get("gpus", "none" if engine != "pyxis" else "all"),
+    )
+
+
+def _needed(environment: Mapping[str, str], names: Sequence[str], launcher: str) -> dict[str, str]:
+    missing = [name for name in names if not environment.get(name)]
+    if missing:
+        raise UsageError(
+            f"--launcher {launcher} needs the environment variables {', '.join(missing)}; nothing was run"
+        )
+    return {name: environment[name] for name in names}
+
+
+def end_leftover(run_dir: Path) -> None:
+    """End what an earlier, killed process of ours started for this run, by the identity that it recorded."""
+    started = read_started(run_dir)
+    launcher = started.get("launcher")
+    if launcher == "slurm":
+        slurm.cancel(str(started["job"]))
+    elif launcher == "ray":
+        rayjob.stop(str(started["job"]), str(started["address"]))
+    elif launcher == "container":
+        _remove_container(str(started["engine"]), str(started["job"]))
+    elif launcher == "local":
+        _end_local(run_dir)
+
+
+def _end_local(run_dir: Path) -> None:
+    """End the process group of a run, if its leader still is the process that was started for it."""
+    try:
+        number = int((run_dir / "pid").read_text(encoding="utf-8"))
+        environment = psutil.Process(number).environ()
+        if environment.get("SEATRIAL_RUN_DIR") == str(run_dir) and os.getpgid(number) == number:
+            os.killpg(number, signal.SIGKILL)
+    except (OSError, ValueError, psutil.Error):
+        return

@@ -1,0 +1,60 @@
+"""What every model of run results tells the search, and how much a probe would teach.
+
+Shapes: H hypotheses, P positions, Q possible outcomes of one run. Row H (the last of H+1) is the hypothesis
+"no culprit: flaky", under which every commit behaves alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from seatrial.bisect.history import FloatArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likelihoods:
+    """Marginal likelihood of the results under each hypothesis, and what each predicts of one more run."""
+
+    log_H1: FloatArray
+    """Natural logarithm, up to one constant; the last entry is "no culprit"."""
+    before_H1Q: FloatArray
+    """Probability of each outcome of a run without the culprit's change."""
+    after_H1Q: FloatArray
+    """The same for a run with it."""
+
+
+def posterior(likelihoods: Likelihoods, prior_H1: FloatArray) -> FloatArray:
+    """Return the probability of each hypothesis; the last is "no culprit"."""
+    with np.errstate(divide="ignore"):
+        log_weights = likelihoods.log_H1 + np.log(prior_H1)
+    weights = np.exp(log_weights - log_weights.max())
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def expected_information(
+    affected_PH: npt.NDArray[np.float32], weights_H1: FloatArray, likelihoods: Likelihoods
+) -> FloatArray:
+    """Return, for one run at each position, the expected loss of entropy over the hypotheses in nats.
+
+    This is the mutual information of the run's outcome and the hypothesis:
+    `sum_q [ sum_h w_h f_hq log f_hq - m_q log m_q ]` with the mixture `m_q = sum_h w_h f_hq`. Both sums over
+    hypotheses are one product with the matrix of who is affected, so the cost is O(P H Q).
+    """
+    weights = weights_H1[:, None]
+    before, after = likelihoods.before_H1Q, likelihoods.after_H1Q
+    base, change = weights * before, (weights * (after - before))[:-1]
+    log_base = weights * _xlogx(before)
+    log_change = (weights * (_xlogx(after) - _xlogx(before)))[:-1]
+    num_outcomes = before.shape[1]
+    sums = affected_PH @ np.concatenate([change, log_change], axis=1).astype(np.float32)
+    mixture = np.maximum(base.sum(axis=0) + sums[:, :num_outcomes], 0.0)
+    expected = log_base.sum(axis=0) + sums[:, num_outcomes:]
+    return np.asarray((expected - _xlogx(mixture)).sum(axis=1), dtype=np.float64)
+
+
+def _xlogx(values: FloatArray) -> FloatArray:
+    """Return `x log x`, and 0 at 0."""
+    return np.asarray(values * np.log(np.maximum(values, 1e-300)), dtype=np.float64)

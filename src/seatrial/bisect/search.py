@@ -1,0 +1,216 @@
+"""The search: from the results so far to the next probe, or to the answer. Pure, and fully replayable."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seatrial.bisect.evidence_model import Observation, Question, likelihoods_of
+from seatrial.bisect.history import FloatArray, History, suspect_weights
+from seatrial.bisect.likelihood import Likelihoods, expected_information, posterior
+from seatrial.bisect.settings import Settings
+
+_LEAST_INFORMATION = 1e-6
+"""Nats below which a probe teaches nothing."""
+
+
+class Conclusion(enum.StrEnum):
+    """Why a search stopped."""
+
+    FOUND = "found"
+    """One commit (or commits that no possible probe can tell apart) reached the credibility."""
+    NO_CULPRIT = "no culprit"
+    """GOOD and BAD do not differ by as much as a culprit makes: the command is flaky, or never failed."""
+    CANNOT_NARROW = "cannot narrow"
+    """Every probe that would tell the remaining suspects apart is untestable."""
+    OUT_OF_BUDGET = "out of budget"
+    """The runs or the minutes are used up."""
+    END_UNTESTABLE = "end untestable"
+    """GOOD or BAD itself could not be judged."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Run the command at this position."""
+
+    position: int
+    information: float
+    """Expected loss of entropy in nats (0 for the first run of an end)."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Probe no more."""
+
+    conclusion: Conclusion
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Start nothing before a run under way has ended."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed after the results so far."""
+
+    suspects_H: FloatArray
+    """Probability that each suspect is the culprit."""
+    no_culprit: float
+    likelihoods: Likelihoods = field(repr=False)
+    exact: bool
+    """The command was declared, or has shown itself, deterministic and the results agree with that."""
+    once_each: bool
+    """Running a commit again would repeat its result to the bit."""
+
+
+class Search:
+    """Holds the observations of one search."""
+
+    def __init__(
+        self,
+        history: History,
+        question: Question,
+        settings: Settings | None = None,
+        weights_H: FloatArray | None = None,
+    ) -> None:
+        """Start without results.
+
+        Args:
+            history: GOOD and the suspects.
+            question: whether runs pass and fail, or leave a number.
+            settings: credibility, priors and limits.
+            weights_H: prior weights of the suspects; None takes them equal, less those that equal trees exclude.
+        """
+        self.history = history
+        self.question = question
+        self.settings = settings or Settings()
+        weights = suspect_weights(history) if weights_H is None else weights_H
+        none = self.settings.prior_no_culprit
+        self._prior_H1 = np.append((1 - none) * weights, none)
+        self._affected = history.affected_PH.astype(np.float32)
+        self.observations: list[Observation] = []
+        self.untestable: set[int] = set()
+        self._belief: Belief | None = None
+
+    def record(self, observation: Observation) -> None:
+        """Take the result of one run."""
+        self.observations.append(observation)
+        self._belief = None
+
+    def set_aside(self, position: int) -> None:
+        """Probe this position, and all of equal content, no more."""
+        self.untestable.update(self.history.twins(position))
+
+    def belief(self) -> Belief:
+        """Return the current belief."""
+        if self._belief is None:
+            model = likelihoods_of(self.history, self.observations, self.question, self.settings)
+            weights = posterior(model.likelihoods, self._prior_H1)
+            self._belief = Belief(
+                weights[:-1], float(weights[-1]), model.likelihoods, model.exact, model.once_each
+            )
+        return self._belief
+
+    def classes(self) -> list[tuple[float, tuple[int, ...]]]:
+        """Return groups of suspects that no possible probe tells apart, likeliest first, with their probability."""
+        belief = self.belief()
+        possible = [p for p in range(self.history.num_suspects + 1) if p not in self.untestable]
+        if self.untestable:
+            packed = np.packbits(self.history.affected_PH[possible], axis=0)
+            keys = [column.tobytes() for column in packed.T]
+        else:
+            keys = [bytes(str(h), "ascii") for h in range(self.history.num_suspects)]
+        groups: dict[bytes, list[int]] = {}
+        for suspect, key in enumerate(keys):
+            if belief.suspects_H[suspect] > 0:
+                groups.setdefault(key, []).append(suspect)
+        weighed = [(float(belief.suspects_H[group].sum()), tuple(group)) for group in groups.values()]
+        return sorted(weighed, key=lambda item: (-item[0], item[1]))
+
+    def credible_set(self) -> list[tuple[int, float]]:
+        """Return the fewest suspects that together hold the credibility, likeliest first, with probabilities."""
+        chosen: list[tuple[int, float]] = []
+        mass, belief = 0.0, self.belief()
+        wanted = self.settings.credibility * (1 - belief.no_culprit)
+        for probability, group in self.classes():
+            if mass >= wanted - 1e-12:
+                break
+            chosen += [(suspect, float(belief.suspects_H[suspect])) for suspect in group]
+            mass += probability
+        return sorted(chosen, key=lambda item: (-item[1], item[0]))
+
+    def decide(self, pending: Sequence[int] = (), out_of_budget: bool = False) -> Probe | Stop | Wait:
+        """Return the next probe, or why there is none.
+
+        Args:
+            pending: positions whose runs are under way.
+            out_of_budget: no further run may start.
+        """
+        counts = Counter(item.position for item in self.observations)
+        verified = True
+        for end in (0, self.history.bad_position):
+            if not any(counts[p] for p in self.history.twins(end)):
+                if end in self.untestable:
+                    return Stop(Conclusion.END_UNTESTABLE)
+                if end not in pending:
+                    return Stop(Conclusion.OUT_OF_BUDGET) if out_of_budget else Probe(end, 0.0)
+                verified = False
+        if not verified:
+            return Wait()
+        if (answer := self._answer()) is not None:
+            return Stop(answer)
+        if out_of_budget or len(self.observations) + len(pending) >= self.settings.max_runs:
+            return Stop(Conclusion.OUT_OF_BUDGET)
+        information = self.information(pending)
+        position = _central_maximum(information)
+        if information[position] < _LEAST_INFORMATION:
+            return Stop(Conclusion.CANNOT_NARROW)
+        return Probe(position, float(information[position]))
+
+    def _answer(self) -> Conclusion | None:
+        belief = self.belief()
+        if belief.no_culprit >= self.settings.credibility:
+            return Conclusion.NO_CULPRIT
+        classes = self.classes()
+        sure = classes and classes[0][0] >= self.settings.credibility
+        if sure and belief.no_culprit <= self.settings.largest_no_culprit:
+            return Conclusion.FOUND
+        return None
+
+    def information(self, pending: Collection[int] = ()) -> FloatArray:
+        """Return what one more run at each position is expected to teach, in nats; -1 where none is possible.
+
+        Runs under way are taken as sure to tell the two sides of theirs apart, so that parallel probes spread.
+        """
+        belief = self.belief()
+        weights = np.append(belief.suspects_H, belief.no_culprit)
+        information = np.zeros(self.history.num_suspects + 1)
+        for cell in self._cells(pending):
+            mass = float(weights[cell].sum())
+            if mass > 1e-9:
+                inside = np.where(cell, weights, 0.0) / mass
+                information += mass * expected_information(self._affected, inside, belief.likelihoods)
+        closed = set(self.untestable) | set(pending)
+        if belief.once_each:
+            closed.update(p for item in self.observations for p in self.history.twins(item.position))
+        information[sorted(closed)] = -1.0
+        return information
+
+    def _cells(self, pending: Collection[int]) -> list[np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+        """Split the hypotheses by what the runs under way will say of them; "no culprit" goes with the likeliest."""
+        labels = np.zeros(self.history.num_suspects + 1, dtype=np.int64)
+        for number, position in enumerate(sorted(set(pending))):
+            labels[:-1] += self.history.affected_PH[position].astype(np.int64) << number
+        labels[-1] = labels[:-1][int(np.argmax(self.belief().suspects_H))]
+        return [labels == label for label in np.unique(labels)]
+
+
+def _central_maximum(values: FloatArray) -> int:
+    """Return the index of the largest value; among equals the one nearest the middle, as git chooses."""
+    best = np.flatnonzero(values >= values.max() - 1e-9)
+    return int(best[np.argmin(np.abs(best - len(values) / 2))])

@@ -1,0 +1,247 @@
+"""A bisect from its first line in the journal to its answer, and again after it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from seatrial.bisect import edits
+from seatrial.bisect.answer import Answer, answer_of
+from seatrial.bisect.commits import path_factors, read_history
+from seatrial.bisect.drive import Driver, Progress, tell
+from seatrial.bisect.evidence_model import Question
+from seatrial.bisect.files import write_whole
+from seatrial.bisect.gitcommand import git
+from seatrial.bisect.gitlog import BAD, GOOD, SKIP, Mark, write_git_log
+from seatrial.bisect.history import suspect_weights
+from seatrial.bisect.journal import NAME, Entry, Journal, read_journal
+from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.launchers import end_leftover, make_launcher
+from seatrial.bisect.private_repo import UserRepository, open_private
+from seatrial.bisect.prober import Prober
+from seatrial.bisect.records import Run
+from seatrial.bisect.search import Search
+from seatrial.bisect.task import Task
+from seatrial.bisect.trees import Trees
+from seatrial.errors import UsageError
+
+
+def new_state(base: Path, task: Task) -> Path:
+    """Make the directory of a new bisect and write the question into its journal.
+
+    Raises:
+        UsageError: the directory would lie in the user's checkout.
+    """
+    name = f"{Path(task.repository).name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{task.bad[:8]}"
+    state = base / name
+    if state.is_relative_to(Path(task.repository).resolve()):
+        raise UsageError(
+            f"--state {base} lies in the checkout {task.repository}, which is never written to; choose another place"
+        )
+    edits.save_carried(Path(task.repository), task.carry, state / "carry")
+    with Journal(state / NAME) as journal:
+        journal.write("question", version=1, time=_now(), task=task.to_json())
+    return state
+
+
+def read_task(entries: Sequence[Entry], path: Path) -> Task:
+    """Return the question of a journal.
+
+    Raises:
+        UsageError: it holds none.
+    """
+    for entry in entries:
+        if entry.record is not None and entry.record["kind"] == "question":
+            return Task.from_json(entry.record["task"])
+    raise UsageError(f"{path} holds no question; give the journal that `seatrial bisect` named")
+
+
+class Session:
+    """One bisect with its journal held open; use as a context manager."""
+
+    def __init__(self, state: Path, environment: Mapping[str, str], marks: Sequence[Mark] = ()) -> None:
+        """Open the state directory and take in what is known.
+
+        Args:
+            state: directory that `new_state` made.
+            environment: of this process.
+            marks: of a `git bisect log` to replay into a new journal.
+
+        Raises:
+            UsageError, BlockedError: the journal or the repository cannot be used.
+        """
+        self.state = state
+        self.journal = Journal(state / NAME)
+        try:
+            entries = read_journal(state / NAME)
+            self.task = read_task(entries, state / NAME)
+            self._user = UserRepository(Path(self.task.repository))
+            self.repository = open_private(self._user, state / "repo.git")
+            self.history, self.note = read_history(
+                self.repository,
+                self.task.good,
+                self.task.bad,
+                first_parent=self.task.first_parent,
+                paths=self.task.paths,
+            )
+            factors = path_factors(self.repository, self.history, self.task.prior_paths)
+            weights = suspect_weights(self.history, factors)
+            self.search = Search(self.history, self.task.question, self.task.settings(), weights)
+            self._end_leftovers(entries)
+            self.runs = self._known_runs(entries, marks)
+            numbers = [
+                int(entry.record["run"])
+                for entry in entries
+                if entry.record and entry.record["kind"] == "started"
+            ]
+            self._first_number = 1 + max(numbers, default=0)
+            attempt = sum(entry.record is not None and entry.record["kind"] == "opened" for entry in entries)
+            self.journal.write("opened", time=_now(), attempt=attempt)
+            self._trees = Trees(self.repository, state / f"work-{attempt}", self.task.most_trees)
+            script = self._script_text()
+            launcher = make_launcher(
+                self.task.launcher,
+                options=self.task.launch_options,
+                environment={**environment, **self.task.variables},
+                poll_seconds=self.task.poll_seconds,
+                script=script,
+            )
+            self._prober = Prober(self.task, self._trees, self.repository, state, launcher, environment)
+        except BaseException:
+            self.journal.close()
+            raise
+
+    def __enter__(self) -> Session:
+        """Return the session itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let the journal go."""
+        self.journal.close()
+
+    def run(self, progress: Progress, keep_state: bool = False) -> Answer:
+        """Search to the end, and leave `result.json` and `bisect.log`.
+
+        Raises:
+            BlockedError: the environment keeps commits from being judged.
+            KeyboardInterrupt: interrupted; the journal can be resumed.
+        """
+        try:
+            driver = Driver(
+                self.task,
+                self.history,
+                self.search,
+                self._prober,
+                self.journal,
+                self.runs,
+                self._first_number,
+            )
+            conclusion = driver.run(progress)
+            answer = answer_of(self.task, self.search, self.runs, conclusion)
+            self.journal.write("stopped", time=_now(), conclusion=conclusion.value, sentence=answer.sentence)
+            self._write_result(answer)
+        finally:
+            self._write_git_log()
+            if not keep_state:
+                self._trees.discard_all()
+        if not keep_state:
+            shutil.rmtree(self.repository, ignore_errors=True)
+        return answer
+
+    def _end_leftovers(self, entries: Sequence[Entry]) -> None:
+        """End what a killed process of ours left running, and remove its trees."""
+        records = [entry.record for entry in entries if entry.record is not None]
+        ended = {record["number"] for record in records if record["kind"] == "result"}
+        for record in records:
+            if record["kind"] == "started" and record["run"] not in ended:
+                for run_dir in (self.state / "runs").glob(f"{record['run']:04d}-*"):
+                    end_leftover(run_dir)
+                    end_leftover(run_dir / "prepare")
+        for old in self.state.glob("work-*"):
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _known_runs(self, entries: Sequence[Entry], marks: Sequence[Mark]) -> list[Run]:
+        """Tell the search what the journal and the marks hold; Blocked runs are tried again."""
+        runs: list[Run] = []
+        skipped: set[str] = set()
+        for mark in marks:
+            for run in self._marked(mark, -1 - len(runs), "replayed from the log"):
+                self.journal.write("result", **run.to_json())
+                runs.append(run)
+        for entry in entries:
+            if entry.mark is not None:
+                runs += self._marked(entry.mark, -1 - len(runs), "marked by hand in the journal")
+            elif entry.record is not None and entry.record["kind"] == "result":
+                runs.append(Run.from_json(entry.record))
+        skipped = {run.commit for run in runs if run.outcome is RunOutcome.SKIP}
+        for run in runs:
+            if run.outcome is RunOutcome.SKIP or (
+                run.commit not in skipped and run.outcome is not RunOutcome.BLOCKED
+            ):
+                tell(self.search, self.history, run, self.task.question)
+        return runs
+
+    def _marked(self, mark: Mark, number: int, reason: str) -> list[Run]:
+        """Return the runs that a mark stands for; the claims about GOOD and BAD themselves are left to verification."""
+        outcome = {GOOD: RunOutcome.PASS, BAD: RunOutcome.FAIL, SKIP: RunOutcome.SKIP}[mark.word]
+        if self.task.question is Question.METRIC and outcome is not RunOutcome.SKIP:
+            raise UsageError(
+                f"`git bisect {mark.word}` says no value, and --metric needs values; replay it with --check"
+            )
+        names = [sha for name in mark.names for sha in self._commits_of(name)]
+        claims = {self.history.good.sha, self.task.good} if mark.word == GOOD else {self.task.bad}
+        return [
+            Run(number=number, commit=sha, outcome=outcome, reason=reason, time=_now())
+            for sha in names
+            if mark.word == SKIP or sha not in claims
+        ]
+
+    def _commits_of(self, name: str) -> list[str]:
+        if ".." in name:
+            return git(self.repository, "rev-list", *(name.split()), "--").split()
+        return [self._user.resolve(name, "marked commit")]
+
+    def _script_text(self) -> str:
+        if self.task.script is None:
+            return ""
+        return git(self.repository, "show", f"{self.task.bad}:{self.task.script}")
+
+    def _write_result(self, answer: Answer) -> None:
+        belief = self.search.belief()
+        data = {
+            "schema": 1,
+            "task": self.task.to_json(),
+            "answer": {
+                **asdict(answer),
+                "conclusion": answer.conclusion.value,
+                "exit_code": answer.exit_code,
+            },
+            "commits": [
+                {"commit": commit.sha, "subject": commit.subject, "probability": float(probability)}
+                for commit, probability in zip(self.history.suspects, belief.suspects_H, strict=True)
+            ],
+            "runs": [run.to_json() for run in self.runs],
+        }
+        write_whole(self.state / "result.json", json.dumps(data, indent=1, allow_nan=False))
+
+    def _write_git_log(self) -> None:
+        """Leave the markings in git's own words, one for each commit that all runs agree on."""
+        by_commit: dict[str, list[Run]] = {}
+        for run in self.runs:
+            by_commit.setdefault(run.commit, []).append(run)
+        marks = []
+        for sha, runs in by_commit.items():
+            outcomes = {run.outcome for run in runs} - {RunOutcome.BLOCKED}
+            if len(outcomes) == 1 and self.task.question is Question.PASS_FAIL:
+                word = {RunOutcome.PASS: GOOD, RunOutcome.FAIL: BAD, RunOutcome.SKIP: SKIP}[outcomes.pop()]
+                marks.append((word, sha, runs[-1].reason))
+        text = write_git_log(self.task.good, self.task.bad, marks)
+        write_whole(self.state / "bisect.log", text)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,171 @@
+"""What is asked of a bisect, as one value that the journal keeps whole."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from seatrial.bisect.evidence_model import Question
+from seatrial.bisect.judge import Criteria
+from seatrial.bisect.settings import Noise, Settings
+from seatrial.checks import Check, parse_check
+from seatrial.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A bisect that can be repeated from this value alone (with the environment of whoever runs it)."""
+
+    repository: str
+    """Absolute path of the user's repository; read only."""
+    good: str
+    """Full hash."""
+    bad: str
+    """Full hash."""
+    command: tuple[str, ...]
+    checks: tuple[str, ...] = ()
+    metric: str | None = None
+    test: str | None = None
+    """pytest node id."""
+    logs: str = "{logs}"
+    """Where a run logs: `{logs}` is a fresh folder of the run; a relative path is in its tree."""
+    prepare: str | None = None
+    """Command that builds the environment of a commit, once for each tree."""
+    script: str | None = None
+    """Test script in the tree that SED_CLAUSES edits."""
+    carry: tuple[str, ...] = ()
+    """Files and folders of the user's checkout laid over every tree, as they were at the start."""
+    sed_clauses: str = ""
+    extra_script_args: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables set for every run."""
+    first_parent: bool = False
+    paths: tuple[str, ...] = ()
+    prior_paths: Mapping[str, float] = field(default_factory=dict)
+    launcher: str = "local"
+    launch_options: tuple[str, ...] = ()
+    poll_seconds: float | None = None
+    jobs: int = 1
+    noise: str = Noise.AUTO.value
+    credibility: float = 0.95
+    smallest_rate_change: float = 0.35
+    max_runs: int = 400
+    budget_minutes: float | None = None
+    timeout_minutes: float = 24 * 60.0
+    on_signal: str = "blocked"
+    on_timeout: str = "skip"
+    read_obstacles: bool = True
+    retry_wait_seconds: float = 30.0
+    most_trees: int = 8
+
+    @property
+    def question(self) -> Question:
+        """Return what is asked of each run."""
+        return Question.METRIC if self.metric else Question.PASS_FAIL
+
+    def settings(self) -> Settings:
+        """Return the settings of the search."""
+        return Settings(
+            noise=Noise(self.noise),
+            credibility=self.credibility,
+            smallest_rate_change=self.smallest_rate_change,
+            max_runs=self.max_runs,
+        )
+
+    def criteria(self) -> Criteria:
+        """Return what a run is held to.
+
+        Raises:
+            UsageError: an expression cannot be read.
+        """
+        return Criteria(
+            checks=tuple(parse_check(text) for text in self.checks),
+            metric=metric_check(self.metric) if self.metric else None,
+            junit=self.test is not None,
+            signals_are_failures=self.on_signal == "fail",
+            timeouts_are_failures=self.on_timeout == "fail",
+            read_obstacles=self.read_obstacles,
+        )
+
+    def words(self) -> list[str]:
+        """Return the command with the extra arguments behind it, placeholders not yet filled."""
+        words = [*self.command]
+        if self.test is not None:
+            words += [self.test, "--junit-xml={run}/junit.xml", "-p", "no:cacheprovider"]
+        return words + shlex.split(self.extra_script_args)
+
+    def validate(self) -> None:
+        """Refuse what cannot work before anything runs.
+
+        Raises:
+            UsageError: naming the option and the remedy.
+        """
+        self.criteria()
+        if not self.command:
+            raise UsageError(
+                "no command: write it behind --, as in `seatrial bisect --good G --bad B -- pytest tests/x.py`"
+            )
+        if sum(map(bool, (self.checks, self.metric, self.test))) > 1:
+            raise UsageError("--check, --metric and --test exclude one another: one question at a time")
+        if Path(self.logs).is_absolute() or ".." in Path(self.logs).parts:
+            raise UsageError(
+                f"--logs {self.logs}: a fixed place outside the run would be read again for the next commit; "
+                "use {logs} in the command and leave --logs out, or give a path inside the tree"
+            )
+        if not 0.5 < self.credibility < 1:
+            raise UsageError(f"--credibility {self.credibility} must lie between 0.5 and 1")
+        if self.sed_clauses and not self.script:
+            raise UsageError(
+                "SED_CLAUSES is set and the command names no script of the tree: say which with --script PATH"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the task as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Task:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: it is not a task of this version.
+        """
+        known = {item.name for item in fields(cls)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise UsageError(f"the journal has the setting {unknown[0]!r}, which this version does not know")
+        tuples = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
+        try:
+            return cls(**{**data, **tuples})
+        except TypeError as error:
+            raise UsageError(f"the journal's question is not whole: {error}") from error
+
+
+def metric_check(text: str) -> Check:
+    """Read a metric: an expression of the check language without its comparison.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return parse_check(f"({text}) <= 1e300")
+    except UsageError as error:
+        raise UsageError(f"--metric {text!r} is not an expression over logged series: {error}") from error
+
+
+def fill(text: str, places: Mapping[str, str]) -> str:
+    """Put the places of a run into a word: `{logs}`, `{run}`, `{tree}`, `{checkpoints}`, `{commit}`."""
+    for name, value in places.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def state_base(environment: Mapping[str, str]) -> Path:
+    """Return where bisects are kept: BISECT_SAVE_DIR, or a folder of the user's state directory."""
+    if chosen := environment.get("BISECT_SAVE_DIR"):
+        return Path(chosen).expanduser().resolve()
+    base = environment.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base).resolve() / "seatrial" / "bisect"

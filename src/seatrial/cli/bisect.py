@@ -1,0 +1,169 @@
+"""`seatrial bisect`: find the commit that broke it, also when runs are noisy."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from seatrial.bisect import edits
+from seatrial.bisect.console import answer_lines, commit_line, run_line
+from seatrial.bisect.drive import Progress
+from seatrial.bisect.files import write_whole
+from seatrial.bisect.gitlog import GitLog, read_git_log
+from seatrial.bisect.html import page
+from seatrial.bisect.journal import NAME
+from seatrial.bisect.private_repo import UserRepository
+from seatrial.bisect.records import Run
+from seatrial.bisect.session import Session, new_state
+from seatrial.bisect.task import Task, state_base
+from seatrial.cli.bisect_options import add_arguments
+from seatrial.errors import BlockedError, UsageError
+from seatrial.launch.interrupts import termination_interrupts
+
+__all__ = ["add_arguments", "run"]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, or simulate a search."""
+    if arguments.simulate:
+        from seatrial.cli.bisect_simulate import simulate
+
+        return simulate(arguments)
+    state, marks_of = _state(arguments, os.environ)
+    print(f"bisect: journal {state / NAME}", flush=True)
+    keep = arguments.keep_state or os.environ.get("BISECT_NO_RESET", "0") not in ("", "0")
+    marks = marks_of.marks if marks_of is not None else ()
+    try:
+        with termination_interrupts(), Session(state, os.environ, marks) as session:
+            return _search(session, keep)
+    except (BlockedError, KeyboardInterrupt):
+        print(f"resume: {resume_command(state)}", file=sys.stderr, flush=True)
+        raise
+
+
+def resume_command(state: Path) -> str:
+    """Return a command line that can be pasted as it is."""
+    return shlex.join(["seatrial", "bisect", "--resume", str(state / NAME)])
+
+
+def _search(session: Session, keep: bool) -> int:
+    history = session.history
+    if session.note:
+        print(f"note: {session.note}")
+    print(
+        f"{history.num_suspects} suspects between {history.good.sha[:12]} and {session.task.bad[:12]}; "
+        f"{len(session.runs)} results known",
+        flush=True,
+    )
+
+    def told(run: Run) -> None:
+        print(run_line(history, run), flush=True)
+
+    answer = session.run(Progress(ended=told), keep)
+    report = session.state / "report.html"
+    write_whole(report, page(session.task, session.search, session.runs, answer, session.note))
+    print(commit_line(session.search, session.runs))
+    print("\n".join(answer_lines(answer)))
+    print(f"Report: {report}", flush=True)
+    return answer.exit_code
+
+
+def _state(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tuple[Path, GitLog | None]:
+    """Return the directory to work in: of the bisect to resume, or a new one."""
+    replay = arguments.replay or (
+        Path(environment["BISECT_REPLAY_LOG"]) if environment.get("BISECT_REPLAY_LOG") else None
+    )
+    resume = arguments.resume or (replay if replay is not None and _is_journal(replay) else None)
+    if resume is not None:
+        journal = resume / NAME if resume.is_dir() else resume
+        if journal.name != NAME or not journal.is_file():
+            raise UsageError(f"--resume {resume}: give the {NAME} of an earlier bisect, or its folder")
+        return journal.resolve().parent, None
+    log = read_git_log(replay) if replay is not None else None
+    task = task_of(arguments, environment, log)
+    base = arguments.state.resolve() if arguments.state else state_base(environment)
+    return new_state(base, task), log
+
+
+def _is_journal(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(1) == b"{"
+    except OSError:
+        return False
+
+
+def task_of(arguments: argparse.Namespace, environment: Mapping[str, str], log: GitLog | None) -> Task:
+    """Return the question that the command line and the environment ask.
+
+    Raises:
+        UsageError: something is missing or contradicts itself; nothing has been run.
+    """
+    user = UserRepository(arguments.repo)
+    good = arguments.good or environment.get("GOOD") or (log.good[0] if log and log.good else None)
+    bad = arguments.bad or environment.get("BAD") or (log.bad if log else None)
+    if not good or not bad:
+        missing = " and ".join(name for name, value in (("--good", good), ("--bad", bad)) if not value)
+        raise UsageError(f"{missing} missing: give both ends (or GOOD=... BAD=... in the environment)")
+    good_sha, bad_sha = user.resolve(good, "GOOD"), user.resolve(bad, "BAD")
+    command = list(arguments.words) or (["python", "-m", "pytest"] if arguments.test else [])
+    outside = edits.untracked_words(user.top, bad_sha, command, arguments.carry)
+    if outside:
+        raise UsageError(
+            f"{outside[0]} is in your checkout and not in BAD, so no tree would have it: add --carry {outside[0]}"
+        )
+    sed = environment.get("SED_CLAUSES", "")
+    script = arguments.script or edits.script_of(user.top, bad_sha, command)
+    edits.check_sed(sed)
+    task = Task(
+        repository=str(user.top.resolve()),
+        good=good_sha,
+        bad=bad_sha,
+        command=tuple(command),
+        checks=tuple(arguments.check),
+        metric=arguments.metric,
+        test=arguments.test,
+        logs=arguments.logs,
+        prepare=arguments.prepare,
+        script=script,
+        carry=tuple(arguments.carry),
+        sed_clauses=sed,
+        extra_script_args=environment.get("EXTRA_SCRIPT_ARGS", ""),
+        first_parent=arguments.first_parent or bool(log and log.first_parent),
+        paths=tuple(arguments.paths),
+        prior_paths=dict(_prior(text) for text in arguments.prior_path),
+        launcher=arguments.launcher,
+        launch_options=tuple(arguments.launch_option),
+        poll_seconds=arguments.poll,
+        jobs=max(1, arguments.jobs),
+        noise=arguments.noise,
+        credibility=arguments.credibility,
+        smallest_rate_change=arguments.smallest_change,
+        max_runs=arguments.max_runs,
+        budget_minutes=arguments.budget,
+        timeout_minutes=arguments.timeout,
+        on_signal=arguments.on_signal,
+        on_timeout=arguments.on_timeout,
+        read_obstacles=not arguments.no_obstacles,
+        retry_wait_seconds=arguments.retry_wait,
+        most_trees=max(1, arguments.trees, arguments.jobs),
+    )
+    task.validate()
+    return task
+
+
+def _prior(text: str) -> tuple[str, float]:
+    pattern, separator, factor = text.rpartition("=")
+    try:
+        number = float(factor)
+    except ValueError:
+        number = 0.0
+    if not separator or not pattern or not number > 0:
+        raise UsageError(
+            f"--prior-path {text!r} must be GLOB=FACTOR with a factor above 0, such as 'src/loss/*=5'"
+        )
+    return pattern, number

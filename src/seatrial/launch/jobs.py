@@ -1,0 +1,165 @@
+"""A job whose verdict is its own evidence: a wrapper leaves the exit status in the run's directory.
+
+What a scheduler or a container engine says is used to know that waiting is over, never as the result: a job
+that left no exit status did not run to its end, whatever its state is called.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import BlockedError
+
+_WRAPPER = """\
+#!/bin/sh
+# Runs a command and leaves its process id and exit status as evidence.
+echo "$$" > "$SEATRIAL_RUN_DIR/pid"
+cd "$SEATRIAL_RUN_TREE" || exit 125
+"$@"
+status=$?
+echo "$status" > "$SEATRIAL_RUN_DIR/exit_status.new"
+mv "$SEATRIAL_RUN_DIR/exit_status.new" "$SEATRIAL_RUN_DIR/exit_status"
+exit "$status"
+"""
+
+Heartbeat = Callable[[], None]
+"""Called about twice a second while waiting; what it raises ends the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One command to run once."""
+
+    name: str
+    argv: tuple[str, ...]
+    tree: Path
+    """Working directory."""
+    run_dir: Path
+    """Directory of this run alone; the launcher must see it at the same path."""
+    environment: Mapping[str, str]
+    """The whole environment."""
+    own_variables: tuple[str, ...]
+    """Names that the run needs beyond the environment of where it lands."""
+    timeout_seconds: float
+
+    @property
+    def console(self) -> Path:
+        """Where output goes."""
+        return self.run_dir / "run.log"
+
+    def wrapped(self) -> tuple[str, ...]:
+        """Write the wrapper and return the command line that runs the job through it."""
+        path = self.run_dir / "run.sh"
+        path.write_text(_WRAPPER, encoding="utf-8")
+        return ("/bin/sh", str(path), *self.argv)
+
+    def exit_status(self) -> int | None:
+        """Return the status that the wrapper left, or None."""
+        try:
+            return int((self.run_dir / "exit_status").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a job ended."""
+
+    exit_status: int | None
+    """From the run's own evidence; None when it left none."""
+    seconds: float
+    timed_out: bool = False
+    told: str = ""
+    """What the launcher says of the end, for messages."""
+
+
+def write_started(run_dir: Path, **identity: Any) -> None:
+    """Record what was started, so that a later process can end it if this one is killed."""
+    temporary = run_dir / "started.json.new"
+    temporary.write_text(json.dumps(identity), encoding="utf-8")
+    temporary.replace(run_dir / "started.json")
+
+
+def read_started(run_dir: Path) -> dict[str, Any]:
+    """Return what `write_started` recorded, or nothing."""
+    try:
+        data = json.loads((run_dir / "started.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def speak(
+    argv: Sequence[str], environment: Mapping[str, str] | None = None, timeout_seconds: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a scheduler's command and return what it said.
+
+    Raises:
+        BlockedError: it is not installed, or does not answer.
+    """
+    try:
+        return subprocess.run(
+            list(argv),
+            env=None if environment is None else dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_seconds,
+            start_new_session=True,
+            check=False,
+        )
+    except OSError as error:
+        raise BlockedError(f"cannot run {argv[0]!r}: {error.strerror}; is it installed here?") from error
+    except subprocess.TimeoutExpired as error:
+        raise BlockedError(f"{argv[0]} did not answer within {timeout_seconds:.0f} s") from error
+
+
+@dataclass(frozen=True)
+class Polled:
+    """What a scheduler says of a job."""
+
+    over: bool
+    told: str
+    timed_out: bool = False
+
+
+def wait_for(
+    job: Job,
+    poll: Callable[[], Polled],
+    heartbeat: Heartbeat,
+    *,
+    poll_seconds: float,
+    grace_polls: int = 5,
+    limit_seconds: float = float("inf"),
+) -> Ended:
+    """Wait until the job left its exit status, or is over without one.
+
+    A file system that shows files late is given `grace_polls` more polls after the scheduler says that it is over.
+    """
+    started = time.monotonic()
+    polls_after_end = 0
+    polled = Polled(over=False, told="submitted")
+    while True:
+        seconds = time.monotonic() - started
+        if (status := job.exit_status()) is not None:
+            return Ended(exit_status=status, seconds=seconds, told=polled.told)
+        if seconds > limit_seconds:
+            return Ended(exit_status=None, seconds=seconds, timed_out=True, told=f"time limit; {polled.told}")
+        polled = poll()
+        polls_after_end = polls_after_end + 1 if polled.over else 0
+        if polls_after_end > grace_polls:
+            return Ended(
+                exit_status=job.exit_status(), seconds=seconds, timed_out=polled.timed_out, told=polled.told
+            )
+        next_poll = time.monotonic() + poll_seconds
+        while (left := next_poll - time.monotonic()) > 0:
+            heartbeat()
+            time.sleep(min(left, 0.5))
+        heartbeat()

@@ -1,0 +1,95 @@
+"""Ray jobs: `ray job submit|status|stop`. Only jobs that we submitted are ever ended, by their id.
+
+Source: the reference of Ray's job submission command line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import yaml
+
+from seatrial.errors import BlockedError
+from seatrial.launch.jobs import Ended, Heartbeat, Job, Polled, speak, wait_for, write_started
+
+_STATE = re.compile(r"\b(PENDING|RUNNING|STOPPED|SUCCEEDED|FAILED)\b", re.IGNORECASE)
+_MOST_SILENT_POLLS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayJobs:
+    """Runs jobs on a Ray cluster; run directories must be on a file system that it shares."""
+
+    address: str
+    poll_seconds: float = 5.0
+
+    def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
+        """Submit a job and wait for its end.
+
+        Raises:
+            BlockedError: it cannot be submitted.
+        """
+        identity = job.name
+        runtime = job.run_dir / "runtime_env.yaml"
+        variables = {name: job.environment[name] for name in job.own_variables if name in job.environment}
+        runtime.touch(mode=0o600)
+        runtime.write_text(yaml.safe_dump({"env_vars": variables}), encoding="utf-8")
+        words = [
+            "ray",
+            "job",
+            "submit",
+            f"--address={self.address}",
+            f"--submission-id={identity}",
+            "--no-wait",
+        ]
+        done = speak([*words, f"--runtime-env={runtime}", "--", *job.wrapped()], job.environment)
+        if done.returncode != 0:
+            said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+            raise BlockedError(f"ray did not take the job: {said}")
+        write_started(job.run_dir, launcher="ray", job=identity, address=self.address)
+        silent = 0
+
+        def poll() -> Polled:
+            nonlocal silent
+            try:
+                asked = speak(["ray", "job", "status", f"--address={self.address}", identity])
+            except BlockedError as error:
+                silent += 1
+                return Polled(over=silent > _MOST_SILENT_POLLS, told=str(error))
+            states = _STATE.findall(asked.stdout)
+            if asked.returncode != 0 or not states:
+                silent += 1
+                return Polled(
+                    over=silent > _MOST_SILENT_POLLS, told=f"ray job status: {asked.stderr.strip()[-200:]}"
+                )
+            silent = 0
+            state = states[-1].upper()
+            return Polled(over=state in {"STOPPED", "SUCCEEDED", "FAILED"}, told=f"ray job status: {state}")
+
+        try:
+            ended = wait_for(
+                job, poll, heartbeat, poll_seconds=self.poll_seconds, limit_seconds=job.timeout_seconds
+            )
+        except BaseException:
+            stop(identity, self.address)
+            raise
+        if ended.timed_out:
+            stop(identity, self.address)
+        self._keep_console(job, identity)
+        return ended
+
+    def _keep_console(self, job: Job, identity: str) -> None:
+        try:
+            logs = speak(["ray", "job", "logs", f"--address={self.address}", identity])
+        except BlockedError:
+            return
+        job.console.write_text(logs.stdout, encoding="utf-8")
+
+
+def stop(identity: str, address: str) -> None:
+    """End a job that we submitted, by its id."""
+    try:
+        speak(["ray", "job", "stop", f"--address={address}", identity])
+    except BlockedError:
+        return
