@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -46,6 +47,27 @@ def test_level_0_passes_and_leaves_its_evidence(tmp_path: Path) -> None:
     assert info["seed"] == 3
     identity = json.loads((path / "identity.json").read_text())
     assert {item["file"] for item in identity["runs"]["grpo-smoke"]} == {info["origins"]["refrl"]}
+
+
+def test_a_disk_that_fills_up_in_the_training_process_is_blocked(tmp_path: Path, tiny_model: Path) -> None:
+    """A file size limit stands in for the disk: there is room for our results and not for the trained model."""
+    script = (
+        "import resource\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, {resource.RLIM_INFINITY}))\n"
+        "from seatrial.cli import main\n"
+        f"words = ['run', '--output', {str(tmp_path)!r}, 'policy.model_name={tiny_model}']\n"
+        "raise SystemExit(main(words))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    (path,) = tmp_path.iterdir()
+    (trial,) = read_results(path).requested_trials()
+    ended = next(verdict for verdict in trial.verdicts if verdict.name == "training ends with status 0")
+    assert ended.outcome is Outcome.BLOCKED
+    assert "File too large" in ended.reason
+    assert "free space" in ended.reason
 
 
 def test_ctrl_c_in_mid_run_leaves_no_orphan(tmp_path: Path, tiny_model: Path) -> None:

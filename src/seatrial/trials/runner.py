@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import seatrial
-from seatrial.errors import BlockedError
+from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.identity import Repository, collect_identity, imports_as_json, repository_of
 from seatrial.evidence.redaction import Redactor
 from seatrial.targets.base import Target
@@ -155,7 +155,8 @@ def _run_one(trial: Trial, context: TrialContext) -> None:
     try:
         trial.run(context)
         result.state = TrialState.CONCLUDED
-    except BlockedError as error:
+    except (BlockedError, UsageError) as error:
+        # Settings that one trial takes and another does not are found here, after the run has begun.
         result.verdicts.append(Verdict(name=CAN_RUN, outcome=Outcome.BLOCKED, reason=str(error)))
         result.state = TrialState.CONCLUDED
     except KeyboardInterrupt:
