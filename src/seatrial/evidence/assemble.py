@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.attempts import merge
@@ -83,6 +84,9 @@ def assemble_rows(
     )
 
 
-def lane_of(path_text: str, several: bool) -> str:
-    """Return the lane of a file among others: its name, when there are several."""
-    return path_text if several else "."
+def row_logs(root: Path, paths: Sequence[Path]) -> list[RowLog]:
+    """Return an empty log for each file; among several, each is a writer of its own, named by its path."""
+    lanes = (
+        {path: path.relative_to(root).with_suffix("").as_posix() for path in paths} if len(paths) > 1 else {}
+    )
+    return [RowLog(str(path), lane=lanes.get(path, ".")) for path in paths]

@@ -10,7 +10,7 @@ import csv
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from seatrial.evidence.assemble import assemble_rows
+from seatrial.evidence.assemble import assemble_rows, row_logs
 from seatrial.evidence.numbers import decode, decode_step
 from seatrial.evidence.rows import RowLog
 from seatrial.evidence.runlog import RunLog
@@ -36,7 +36,10 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         BlockedError: no row could be read.
         OSError: a file cannot be read.
     """
-    return assemble_rows([_read(path) for path in paths], tags)
+    logs = row_logs(root, paths)
+    for path, log in zip(paths, logs, strict=True):
+        _read(path, log)
+    return assemble_rows(logs, tags)
 
 
 def _header(head: bytes) -> list[str]:
@@ -57,8 +60,7 @@ def _step_column(header: Sequence[str]) -> int | None:
     return next((names.index(name) for name in _STEP_NAMES if name in names), None)
 
 
-def _read(path: Path) -> RowLog:
-    log = RowLog(str(path))
+def _read(path: Path, log: RowLog) -> None:
     with path.open("rb") as binary:
         header = _header(binary.read(1 << 16))
     step_at = _step_column(header)
@@ -67,7 +69,7 @@ def _read(path: Path) -> RowLog:
     tags = [path.stem if name.strip() == "Value" and len(header) <= 3 else name.strip() for name in header]
     if step_at is None:
         log.lose(1, f"the header has no column of steps ({', '.join(_STEP_NAMES)})")
-        return log
+        return
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
         delimiter = _delimiter(stream.readline())
         rows = csv.reader(stream, delimiter=delimiter)
@@ -77,7 +79,6 @@ def _read(path: Path) -> RowLog:
                     _add(log, rows.line_num + 1, cells, tags, step_at, time_at)
         except csv.Error as error:
             log.lose(rows.line_num + 1, f"reading stopped at line {rows.line_num + 1}: {error}")
-    return log
 
 
 def _add(

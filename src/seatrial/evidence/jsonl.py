@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seatrial.evidence.assemble import assemble_rows
+from seatrial.evidence.assemble import assemble_rows, row_logs
 from seatrial.evidence.numbers import decode_step
 from seatrial.evidence.rows import RowLog
 from seatrial.evidence.runlog import RunLog
@@ -65,10 +65,9 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         BlockedError: no line is a JSON object.
         OSError: a file cannot be read.
     """
-    logs: list[RowLog] = []
+    logs = row_logs(root, paths)
     notes: list[str] = []
-    for path in paths:
-        log = RowLog(str(path))
+    for path, log in zip(paths, logs, strict=True):
         rows = list(lines(path, log))
         stepless = not any(step_key(line.row) for line in rows)
         if rows and stepless:
@@ -77,18 +76,15 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
             )
         for line in rows:
             add_row(log, line, line.number if stepless else None)
-        logs.append(log)
     return assemble_rows(logs, tags, notes=notes)
 
 
 def read_with(root: Path, paths: Sequence[Path], tags: Collection[str] | None, add: RowAdder) -> RunLog:
     """Read JSON Lines files whose objects mean what `add` says."""
-    logs = []
-    for path in paths:
-        log = RowLog(str(path))
+    logs = row_logs(root, paths)
+    for path, log in zip(paths, logs, strict=True):
         for line in lines(path, log):
             add(log, line)
-        logs.append(log)
     return assemble_rows(logs, tags)
 
 

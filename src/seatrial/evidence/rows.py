@@ -29,6 +29,8 @@ class RowLog:
     """Collects the rows of one file."""
 
     source: str
+    lane: str = "."
+    """Which of several files it is, as in `Segment`."""
     separator: str = "/"
     """Stands between the keys of nested mappings."""
     unread: dict[str, str] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class RowLog:
         numbers: dict[str, Number] = {}
         self._flatten(metrics, "", numbers, line, 0)
         if step is not None:
-            self._rows.setdefault(lane, []).append(_Row(step, wall_time, numbers))
+            self._rows.setdefault(self._full(lane), []).append(_Row(step, wall_time, numbers))
         elif wall_time is not None:
             self._clocked.append(_Row(0, wall_time, numbers))
         else:
@@ -113,9 +115,14 @@ class RowLog:
             _Row(int(wall - min(walls)), wall, row.numbers)
             for wall, row in zip(walls, self._clocked, strict=True)
         ]
-        segment = self._segment(rows, ".")
+        segment = self._segment(rows, self.lane)
         segment.time_stepped = frozenset(segment.points)
         return segment
+
+    def _full(self, lane: str) -> str:
+        if self.lane == "." or lane == ".":
+            return lane if self.lane == "." else self.lane
+        return f"{self.lane}/{lane}"
 
     def _flatten(
         self, metrics: Mapping[str, Any], prefix: str, into: dict[str, Number], line: int, depth: int
