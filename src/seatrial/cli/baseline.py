@@ -1,0 +1,241 @@
+"""`seatrial baseline record|compare`: learn the noise of repeated runs, and hold new runs to it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from seatrial.checks.baseline_compare import Wanted, compare
+from seatrial.checks.baselines import (
+    DEFAULT_WINDOW,
+    MIN_REPEATS,
+    Baseline,
+    Provenance,
+    choose_tags,
+    learn,
+    load_baseline,
+)
+from seatrial.checks.repeats import FOLDER, run_repeats
+from seatrial.cli.progress import StatusLine
+from seatrial.cli.verdict_table import print_verdicts, printable
+from seatrial.errors import UsageError
+from seatrial.evidence.identity import host_facts, package_versions, repository_of
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.redaction import Redactor
+from seatrial.launch.interrupts import termination_interrupts
+from seatrial.trials.rundir import write_text
+from seatrial.verdict import EXIT_FAIL, EXIT_PASS, combine, exit_code
+
+PACKAGES = (
+    "seatrial", "numpy", "torch", "transformers", "accelerate", "peft", "trl", "vllm", "sglang", "ray",
+    "megatron-core", "transformer-engine", "flash-attn", "verl", "openrlhf", "nemo-rl",
+)  # fmt: skip
+"""Distributions whose versions a baseline names."""
+DEFAULT_TIMEOUT_SECONDS = 86_400.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the two actions."""
+    actions = parser.add_subparsers(dest="action", metavar="record|compare", required=True)
+    record = actions.add_parser("record", help="learn from repeats", allow_abbrev=False)
+    record.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="the baseline, a JSON file"
+    )
+    _add_runs(record, "logs of the repeats; or, after -- and with --repeats, the command to repeat")
+    record.add_argument(
+        "--metric", action="append", default=[], metavar="TAG", help="series to learn, or a pattern of them"
+    )
+    record.add_argument(
+        "--window", type=int, default=DEFAULT_WINDOW, metavar="N", help="points of the final-window mean"
+    )
+    record.add_argument("--expires-days", type=float, metavar="DAYS", help="not compared with after that")
+    record.add_argument(
+        "--repository", type=Path, default=Path(), metavar="DIR", help="checkout that ran (default: here)"
+    )
+    record.add_argument(
+        "--allow-dirty",
+        action="store_true",
+        help="also from changes that are not committed; the file says so",
+    )
+    judge = actions.add_parser("compare", help="judge new runs", allow_abbrev=False)
+    judge.add_argument("--baseline", type=Path, required=True, metavar="FILE", help="what record wrote")
+    _add_runs(judge, "logs of the new runs; or, after -- and with --repeats, the command to run")
+    judge.add_argument(
+        "--metric", action="append", default=[], metavar="TAG", help="compare only this one (repeatable)"
+    )
+    wanted = Wanted()
+    judge.add_argument(
+        "--alpha", type=float, default=wanted.alpha, metavar="A", help="false alarms over all metrics (0.01)"
+    )
+    judge.add_argument("--power", type=float, default=wanted.power, metavar="P", help="wanted power (0.95)")
+    judge.add_argument(
+        "--shift", type=float, default=wanted.shift_in_sd, metavar="SD", help="shift that is to be found (3)"
+    )
+    judge.add_argument("--json", type=Path, metavar="FILE", help="also write the verdicts there as JSON")
+
+
+def _add_runs(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("runs", nargs="*", metavar="LOGS", help=words)
+    parser.add_argument("--repeats", type=int, metavar="N", help="run the command after -- that often")
+    parser.add_argument(
+        "--logs", metavar="PLACE", default=FOLDER, help="where the command logs (default: {folder}, its own)"
+    )
+    parser.add_argument("--work", type=Path, metavar="DIR", help="where the repeats' folders are made")
+    parser.add_argument(
+        "--timeout", type=float, default=DEFAULT_TIMEOUT_SECONDS, metavar="SECONDS", help="limit of a repeat"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Record or compare.
+
+    Returns:
+        record: 0, or 1 when the repeats cannot be learned from. compare: 0 Pass, 1 Fail, 3 Blocked.
+    """
+    return _record(arguments) if arguments.action == "record" else _compare(arguments)
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    if arguments.window < 1:
+        raise UsageError(f"--window {arguments.window}: give 1 or more points")
+    if arguments.expires_days is not None and not 0 < arguments.expires_days < 36_500:
+        raise UsageError(f"--expires-days {arguments.expires_days:g}: give a positive number of days")
+    provenance = _provenance(arguments)
+    places = _places(arguments, MIN_REPEATS)
+    logs = {str(place): read_logs(place) for place in places}
+    created = datetime.now(UTC).replace(microsecond=0)
+    days = arguments.expires_days
+    baseline, faults = learn(
+        logs,
+        choose_tags(list(logs.values()), arguments.metric),
+        window=arguments.window,
+        provenance=provenance,
+        created_at=created,
+        expires_at=created + timedelta(days=days) if days is not None else None,
+    )
+    if baseline is None:
+        for fault in faults:
+            print(printable(f"Fail    {fault.tag}: {fault.reason}"))
+        print(f"Fail: {len(faults)} faults; no baseline was written")
+        return EXIT_FAIL
+    write_text(arguments.output, baseline.to_text())
+    _print_baseline(baseline, arguments.output)
+    return EXIT_PASS
+
+
+def _provenance(arguments: argparse.Namespace) -> Provenance:
+    """Say where the runs come from.
+
+    Raises:
+        UsageError: the tree is dirty, or in no checkout, and that was not allowed.
+    """
+    state = repository_of(arguments.repository)
+    dirty = bool(state.dirty_files) or state.commit is None
+    if dirty and not arguments.allow_dirty:
+        first = state.dirty_files[0].strip() if state.dirty_files else "no commit is known"
+        raise UsageError(
+            f"{arguments.repository.resolve()}: {state.describe()} ({first}): what was run could not be found again; "
+            "commit first, name the checkout that ran with --repository, or give --allow-dirty"
+        )
+    return Provenance(
+        commit=state.commit,
+        dirty=dirty,
+        dirty_files=state.dirty_files,
+        packages={name: version for name, version in package_versions(PACKAGES).items() if version},
+        host=host_facts(),
+        command=tuple(Redactor(os.environ).argv(arguments.runs)) if arguments.repeats is not None else (),
+    )
+
+
+def _places(arguments: argparse.Namespace, least: int) -> list[Path]:
+    """Return the logs that are given, or those of the command after running it.
+
+    Raises:
+        UsageError: too few runs, or the same one twice.
+    """
+    if arguments.repeats is None:
+        places = [Path(word) for word in arguments.runs]
+        if len(places) < least:
+            raise UsageError(
+                f"{len(places)} runs given; at least {least} are needed: LOGS {'LOGS ...' * (least > 1)}"
+            )
+        seen = [place.resolve() for place in places]
+        for place in seen:
+            if seen.count(place) > 1:
+                raise UsageError(f"{place} is given twice: that is one run, not two")
+        return places
+    if arguments.repeats < least:
+        raise UsageError(f"--repeats {arguments.repeats}: at least {least} needed")
+    if not arguments.runs:
+        raise UsageError("--repeats goes with a command after --, such as: --repeats 8 -- python train.py")
+    folder = arguments.work or Path(tempfile.mkdtemp(prefix="seatrial-baseline-"))
+    with termination_interrupts(), StatusLine() as status:
+        return run_repeats(
+            arguments.runs,
+            num_repeats=arguments.repeats,
+            folder=folder,
+            logs=arguments.logs,
+            environment=os.environ,
+            timeout_seconds=arguments.timeout,
+            say=status.say,
+        )
+
+
+def _print_baseline(baseline: Baseline, path: Path) -> None:
+    from statistics import mean, stdev
+
+    print(f"learned from {baseline.num_repeats} repeats, final window {baseline.window} points:")
+    exact = []
+    for tag, metric in baseline.metrics.items():
+        if all(row == metric.trajectories[0] for row in metric.trajectories):
+            exact.append(tag)
+        print(
+            printable(
+                f"  {tag}: mean {mean(metric.means):.6g} sd {stdev(metric.means):.3g}, "
+                f"final {mean(metric.final_window_means):.6g} sd {stdev(metric.final_window_means):.3g}, "
+                f"{len(metric.steps)} steps{', the same to the bit' if tag in exact else ''}"
+            )
+        )
+    if len(exact) == len(baseline.metrics):
+        print(
+            "note: all repeats are the same; does the command take its seed from {repeat} or SEATRIAL_REPEAT?"
+        )
+    origin = baseline.provenance
+    print(f"commit {origin.commit}{' with changes that are not committed' if origin.dirty else ''}")
+    print(f"written to {path}; compare with: seatrial baseline compare --baseline {path} LOGS ...")
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    wanted = _wanted(arguments)
+    baseline = load_baseline(arguments.baseline)
+    for tag in arguments.metric:
+        if tag not in baseline.metrics:
+            raise UsageError(f"--metric {tag}: the baseline holds {', '.join(baseline.metrics)}")
+    runs = {str(place): read_logs(place) for place in _places(arguments, 1)}
+    verdicts = compare(baseline, runs, wanted, tags=arguments.metric)
+    outcome = combine(verdicts)
+    print_verdicts(verdicts, outcome)
+    if arguments.json is not None:
+        document = {
+            "schema_version": 1,
+            "argv": Redactor(os.environ).argv(sys.argv[1:]),
+            "outcome": outcome.value,
+            "verdicts": [verdict.to_json() for verdict in verdicts],
+        }
+        write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    return exit_code(outcome)
+
+
+def _wanted(arguments: argparse.Namespace) -> Wanted:
+    for name in ("alpha", "power"):
+        value = getattr(arguments, name)
+        if not 0 < value < 1:
+            raise UsageError(f"--{name} {value:g}: give a probability between 0 and 1")
+    if not 0 < arguments.shift < 1000:
+        raise UsageError(f"--shift {arguments.shift:g}: give a positive number of standard deviations")
+    return Wanted(alpha=arguments.alpha, power=arguments.power, shift_in_sd=arguments.shift)
