@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,19 +46,22 @@ def _distance(given: Tensor, expected: Tensor) -> float:
     return float((given.double() - expected.double()).abs().max()) / scale
 
 
+def _weighted(outputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """Return one number that depends on every output in its own way."""
+    return torch.stack(
+        [(output * weight).sum() for output, weight in zip(outputs, weights, strict=True)]
+    ).sum()
+
+
 def _value_and_gradient(stack: Any, case: LogitsCase) -> Measure:
     exact = _inputs(case, torch.float64)
     outputs = _plain(*exact, case.temperature)
     generator = torch.Generator().manual_seed(case.seed + 2)
     weights = [torch.randn(outputs[0].shape, generator=generator, dtype=torch.float64) for _ in outputs]
-    expected = torch.autograd.grad(
-        sum((output * weight).sum() for output, weight in zip(outputs, weights, strict=True)), exact[:2]
-    )
+    expected = torch.autograd.grad(_weighted(outputs, weights), exact[:2])
     fused = _inputs(case, torch.float32)
     given_outputs = stack.fused_logprobs(*fused, case.temperature)
-    given = torch.autograd.grad(
-        sum((output * weight).sum() for output, weight in zip(given_outputs, weights, strict=True)), fused[:2]
-    )
+    given = torch.autograd.grad(_weighted(given_outputs, weights), fused[:2])
     errors = {
         "log-probability": _distance(given_outputs[0].detach(), outputs[0].detach()),
         "entropy": _distance(given_outputs[1].detach(), outputs[1].detach()),

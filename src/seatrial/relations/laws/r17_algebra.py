@@ -95,8 +95,10 @@ def _order_of_rewards(stack: Any, case: RewardCase) -> Measure:
 
 
 def _shift_invariant(stack: Any, case: RewardCase) -> Measure:
-    """Add another constant to every group: nothing changes."""
-    shift_B = torch.tensor([float(prompt % 7) - 3 for prompt in case.prompt_ids], dtype=torch.float64)
+    """Add another constant to every group: nothing changes. (One constant where the batch's rewards set the scale.)"""
+    spec = stack.advantage_spec
+    whole = spec.scale == "batch" and spec.estimator != "reinforce_plus_plus_baseline"
+    shift_B = torch.tensor([3.0 if whole else float(p % 7) - 3 for p in case.prompt_ids], dtype=torch.float64)
     moved_B = case.advantages(stack, lambda rewards_B: rewards_B + shift_B)
     error = float((moved_B - case.advantages(stack)).abs().max())
     return Measure(

@@ -49,12 +49,11 @@ def _advantages_leave_inputs(stack: Any, case: Rollout) -> Measure:
     }
     before = {name: value.clone() for name, value in given.items()}
     result = stack.advantages(given["rewards"], given["prompt ids"])
+    measure = _touched(before, given, "inputs of the advantages")
     # A result that shares storage with its input would change with it.
     kept = result.clone()
     given["rewards"].fill_(1e6)
     shares = float(not torch.equal(kept, result))
-    given["rewards"].copy_(before["rewards"])
-    measure = _touched(before, given, "inputs of the advantages")
     return Measure(
         error=measure.error + shares, bound=0, what=f"{measure.what}, or result that shares their storage"
     )

@@ -1,0 +1,157 @@
+"""The engine obeys the verdict algebra and finds the smallest input."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from seatrial.errors import UsageError
+from seatrial.relations import failure_message, parametrize_with_relations
+from seatrial.relations.engine import Law, Measure, Relation, run_relation
+from seatrial.relations.registry import all_relations, select
+from seatrial.verdict import Outcome
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A list of numbers."""
+
+    values: tuple[int, ...]
+
+    def smaller(self) -> Iterator["Numbers"]:
+        """Leave one out, or lower one."""
+        for index, value in enumerate(self.values):
+            yield replace(self, values=self.values[:index] + self.values[index + 1 :])
+            if value > 0:
+                yield replace(self, values=(*self.values[:index], value - 1, *self.values[index + 1 :]))
+
+    def describe(self) -> Mapping[str, Any]:
+        """As JSON."""
+        return {"values": list(self.values)}
+
+
+class Stack:
+    """An adapter that offers advantages, of a kind."""
+
+    advantage_spec = None
+
+    def advantages(self, rewards_B: Any, prompt_ids_B: Any) -> Any:
+        """Never called by these laws."""
+        raise AssertionError
+
+
+def relation(*laws: Law) -> Relation:
+    """Return a relation made of laws."""
+    return Relation(
+        id="R99.test",
+        name="test",
+        component="advantages",
+        statement="a statement",
+        catalogue=("SB001",),
+        cost="none",
+        laws=laws,
+    )
+
+
+def law(measure: Any, make: Any = lambda stack, seed, tidy: Numbers((3, 9, 4, 8))) -> Law:
+    """Return a law over numbers."""
+    return Law(name="law", make=make, measure=measure, suspects="the usual suspect")
+
+
+def measure_of(error: float) -> Measure:
+    """Return a measure with bound 1."""
+    return Measure(error=error, bound=1.0, what="error")
+
+
+def refuse(*_: Any) -> Any:
+    """Say that the property cannot be exercised."""
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("error", [0.0, 1.0])
+def test_a_law_within_its_bound_passes(error: float) -> None:
+    """The bound itself is allowed; samples are counted."""
+    verdict = run_relation(relation(law(lambda stack, case: measure_of(error))), Stack())
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.num_samples == 3
+
+
+@pytest.mark.parametrize("error", [float("nan"), float("inf"), 1.0000001])
+def test_what_is_not_within_the_bound_fails_nan_included(error: float) -> None:
+    """`error <= bound` is the question, so NaN is no."""
+    assert run_relation(relation(law(lambda stack, case: measure_of(error))), Stack()).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    "idle", [law(lambda stack, case: None), law(refuse), law(lambda *_: measure_of(0), make=refuse)]
+)
+def test_a_relation_that_was_never_exercised_is_skipped(idle: Law) -> None:
+    """No evidence is never Pass."""
+    assert run_relation(relation(idle), Stack()).outcome is Outcome.SKIPPED
+    assert run_relation(relation(), Stack()).outcome is Outcome.SKIPPED
+
+
+def test_a_missing_component_is_not_requested() -> None:
+    """A stack is judged on what it has."""
+    assert run_relation(relation(law(lambda *_: measure_of(0))), object()).outcome is Outcome.NOT_REQUESTED
+
+
+def test_an_exception_is_a_violation_that_names_it() -> None:
+    """Whatever a component raises on a lawful input is the finding."""
+
+    def broken(stack: Any, case: Any) -> Measure:
+        raise IndexError("off the end")
+
+    verdict = run_relation(relation(law(broken)), Stack())
+    assert verdict.outcome is Outcome.FAIL
+    assert "raised IndexError: off the end" in verdict.reason
+
+
+def test_the_smallest_input_is_reported() -> None:
+    """Any number above 5 breaks the law: one 6 is the smallest case."""
+    verdict = run_relation(
+        relation(law(lambda stack, case: measure_of(2.0 if any(v > 5 for v in case.values) else 0.0))),
+        Stack(),
+    )
+    assert verdict.details["smallest_case"] == {"values": [6]}
+    message = failure_message("a statement", verdict)
+    for part in ("law 'law' broken", "seed 0", "the usual suspect", '"values": [6]', "SB001"):
+        assert part in message
+
+
+def test_shrinking_keeps_to_the_same_kind_of_violation() -> None:
+    """A smaller case that raises instead is another fault."""
+
+    def measure(stack: Any, case: Any) -> Measure:
+        if len(case.values) < 2:
+            raise ValueError("too few")
+        return measure_of(2.0)
+
+    verdict = run_relation(relation(law(measure)), Stack())
+    assert len(verdict.details["smallest_case"]["values"]) == 2
+
+
+def test_every_relation_is_documented_and_about_a_known_component() -> None:
+    """Statement, catalogue ids and suspects are what a person reads."""
+    relations = all_relations()
+    assert len({item.id for item in relations}) == len(relations)
+    for item in relations:
+        assert item.statement.endswith(".")
+        assert all(known.startswith("SB") and len(known) == 5 for known in item.catalogue)
+        assert item.laws
+        assert all(one.suspects for one in item.laws)
+
+
+def test_relations_are_chosen_by_number_id_or_name() -> None:
+    """R12 means all of R12's."""
+    assert {item.id.split(".")[0] for item in select(["R12"])} == {"R12"}
+    assert [item.id for item in select(["R12.kl", "kl-equals-oracle"])] == ["R12.kl"]
+    with pytest.raises(UsageError, match="no relation 'R999'"):
+        select(["R999"])
+
+
+def test_an_adapter_without_components_is_refused() -> None:
+    """A conformance test that collects nothing would be green."""
+    with pytest.raises(UsageError, match="no relation applies"):
+        parametrize_with_relations(object())
