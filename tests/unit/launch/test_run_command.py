@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -77,14 +78,16 @@ def test_two_commands_at_once_do_not_end_one_another(tmp_path: Path) -> None:
     """Each has a mark of its own."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    wait = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.01)\nprint('done')"
+    os.mkfifo(tmp_path / "go")
+    wait = "open({!r}).read(); print('done')"
     other: list[Launched] = []
     thread = threading.Thread(
         target=lambda: other.append(python(tmp_path / "a", wait.format(str(tmp_path / "go"))))
     )
     thread.start()
     assert python(tmp_path / "b", "print('quick')").ok
-    (tmp_path / "go").touch()
+    # Opening the pipe waits until the other command reads from it.
+    (tmp_path / "go").write_text("")
     thread.join()
     assert other[0].ok
     assert (tmp_path / "a" / "run.log").read_text() == "done\n"
@@ -164,12 +167,11 @@ def test_progress_tells_the_last_line(tmp_path: Path) -> None:
         heard.append((seconds, last_line))
         if last_line == "step 2":
             done.set()
-            (tmp_path / "go").touch()
+            with suppress(OSError):
+                os.close(os.open(tmp_path / "go", os.O_WRONLY | os.O_NONBLOCK))
 
-    script = (
-        "import pathlib, time\nprint('step 1'); print('step 2')\n"
-        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
-    )
+    os.mkfifo(tmp_path / "go")
+    script = f"print('step 1'); print('step 2'); open({str(tmp_path / 'go')!r}).read()"
     assert python(tmp_path, script, progress=progress).ok
     assert done.is_set()
     assert [seconds for seconds, _ in heard] == sorted(seconds for seconds, _ in heard)

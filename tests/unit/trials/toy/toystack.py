@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -132,8 +131,8 @@ def end(mode: str) -> None:
     if mode == "refused":
         print("toystack: unknown key 'grpo.sede'", file=sys.stderr)
         sys.exit(2)
-    while mode == "hang":
-        time.sleep(0.05)
+    if mode == "hang":
+        signal.pause()
 
 
 def main() -> int:
