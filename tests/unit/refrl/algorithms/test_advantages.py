@@ -190,3 +190,13 @@ def test_inputs_are_left_as_they_were() -> None:
 def test_a_scale_that_contradicts_the_estimator_is_refused(estimator: str, scale: str) -> None:
     with pytest.raises(ValueError, match=r"grpo\.advantage\.scale"):
         AdvantageConfig.model_validate({"estimator": estimator, "scale": scale})
+
+
+@each_config
+def test_float32_rewards_are_computed_in_float64(config: AdvantageConfig) -> None:
+    rewards_B = 1e7 + torch.tensor([0.0, 1.0, 2.0, 30.0, 50.0, 60.0, 7.0], dtype=torch.float32)
+    groups_B = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    advantages_B = compute_advantages(rewards_B, groups_B, config)
+    assert advantages_B.dtype == torch.float32
+    expected = oracle([float(reward) for reward in rewards_B], groups_B.tolist(), config)
+    assert advantages_B.tolist() == pytest.approx(expected, rel=1e-6)
