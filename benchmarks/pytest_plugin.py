@@ -36,7 +36,7 @@ def run_pytest(project: Path, *arguments: str, python: str = sys.executable) -> 
     }
     started = time.perf_counter()
     done = subprocess.run(
-        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        [python, "-m", "pytest", "-q", *arguments],
         cwd=project,
         env={**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": ""},
         capture_output=True,

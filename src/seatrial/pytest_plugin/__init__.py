@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from seatrial.pytest_plugin.affected.plugin import Observation
     from seatrial.pytest_plugin.lanes import Lane
     from seatrial.pytest_plugin.tracking import Tracker
@@ -48,6 +50,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--affected-audit",
         action="store_true",
         help="run everything, and score what --affected would have left out",
+    )
+    group.addoption(
+        "--functional-dir",
+        metavar="DIR",
+        help="keep the runs of *.functional.yaml tests here (default: a temporary folder, kept unless they pass)",
     )
     # pytest settles its root directory before it loads plugins; only then can the project be asked.
     config: Any = pluginmanager.get_plugin("pytestconfig")
@@ -109,6 +116,15 @@ def pytest_configure(config: pytest.Config) -> None:
         observation = config.stash.get(_OBSERVATION, None)
         selecting = affected.AffectedPlugin(config, config.stash[_SETTINGS], observation)
         manager.register(selecting, affected.PLUGIN_NAME)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect functional tests."""
+    if not file_path.name.endswith(".functional.yaml"):
+        return None
+    from seatrial.pytest_plugin.functional import FunctionalFile
+
+    return FunctionalFile.from_parent(parent, path=file_path)
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from seatrial.pytest_plugin.tracking import METRIC_PREFIX, RECORD_PROPERTY
 from seatrial.pytest_plugin.values import is_finite, to_json
 
 SCHEMA = 1
+VERDICTS_PROPERTY = "seatrial.verdicts"
+"""This property of a functional test holds the verdicts of its checks, as JSON text."""
 _BAD = ("failed", "error", "crashed")
 
 
@@ -42,6 +44,8 @@ class TestResult:
     metrics: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] | None = None
     """What the tracker knows beside the metrics; None for a test without tracker."""
+    verdicts: list[dict[str, Any]] | None = None
+    """Of a functional test, what its checks concluded."""
 
 
 def fold(reports: Iterable[pytest.TestReport]) -> list[TestResult]:
@@ -70,6 +74,8 @@ def _add(result: TestResult, report: pytest.TestReport) -> None:
     for name, value in properties:
         if name == RECORD_PROPERTY:
             result.metrics, result.record = metrics, json.loads(value)
+        elif name == VERDICTS_PROPERTY:
+            result.verdicts = json.loads(value)
 
 
 def _outcome(report: pytest.TestReport) -> tuple[str, str]:
@@ -151,7 +157,9 @@ def build(
         "tests": {
             result.nodeid: _test(result, keys.get(result.nodeid))
             for result in results
-            if result.record is not None or result.outcome in (*_BAD, "blocked")
+            if result.record is not None
+            or result.verdicts is not None
+            or result.outcome in (*_BAD, "blocked")
         },
     }
 
@@ -164,6 +172,7 @@ def _test(result: TestResult, key: str | None) -> dict[str, Any]:
         "reason": result.reason,
         "key": key,
         "not_finite": sorted(name for name, value in result.metrics.items() if not is_finite(value)),
+        **({} if result.verdicts is None else {"verdicts": result.verdicts}),
         **(result.record or {}),
     }
 

@@ -96,8 +96,21 @@ class SessionRecord:
             terminalreporter.section("Blocked", sep="=", yellow=True, bold=True)
             for line in blocked:
                 terminalreporter.write_line(line)
+        if any(result.verdicts is not None for result in self._results):
+            self._tell_verdicts(terminalreporter)
         if self._written:
             self._tell_results(terminalreporter)
+
+    def _tell_verdicts(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from seatrial.pytest_plugin.functional import metric_table
+        from seatrial.verdict import Verdict
+
+        for result in self._results:
+            if result.verdicts is not None:
+                verdicts = [Verdict.from_json(data) for data in result.verdicts]
+                width = max(80, terminalreporter._tw.fullwidth)
+                terminalreporter.write_line(f"{result.nodeid}: {result.outcome}")
+                terminalreporter.write_line(metric_table("Metric Checks", verdicts, width))
 
     def _tell_results(self, terminalreporter: pytest.TerminalReporter) -> None:
         from seatrial.pytest_plugin.results import not_finite
