@@ -141,14 +141,14 @@ class ChatEncoder:
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         if not messages:
             raise ValueError("a conversation needs a message before the assistant's")
-        text: str = self.tokenizer.apply_chat_template(
+        text = self.tokenizer.apply_chat_template(
             [dict(message) for message in messages],
             chat_template=self._template,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             **self._arguments,
         )
-        return text
+        return str(text)
 
     def _encode_piece(self, text: str, is_content: bool) -> list[int]:
         """Encode one piece: special tokens count in the template's own text, and nowhere else."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from refrl.config import ConfigError
-from refrl.rewards.verifiers import VERIFIERS, Verifier, VerifierError
+from refrl.rewards.registry import VERIFIERS
+from refrl.rewards.verifiers import Verifier, VerifierError
 
 
 @dataclass(frozen=True)

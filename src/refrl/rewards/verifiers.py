@@ -12,6 +12,10 @@ class VerifierError(Exception):
     """The verifier could not judge this completion; it is counted and gets reward 0."""
 
 
+class VerifierTimeout(VerifierError):  # noqa: N818  the name says what it is
+    """The verifier took too long over this completion."""
+
+
 def exact_match(completion: str, answer: str) -> float:
     """Return 1 for the answer and 0 for anything else."""
     return float(completion.strip() == answer)
@@ -58,12 +62,3 @@ def _as_int(text: str) -> int | None:
         return int(text)
     except ValueError:
         return None
-
-
-VERIFIERS: dict[str, Verifier] = {
-    "exact_match": exact_match,
-    "character_match": character_match,
-    "byte_closeness": byte_closeness,
-    "integer_match": integer_match,
-}
-"""Every verifier by the name that `data.verifier` takes."""
