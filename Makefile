@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: trial test lint docs clean
+.PHONY: trial test test-affected lint docs clean
 .DELETE_ON_ERROR:
 
 trial: $(READY)
@@ -12,6 +12,10 @@ trial: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+# Only the tests that a change since their last run can affect; exits 5 when there is none.
+test-affected: $(READY)
+	$(BIN)/python -m pytest -q --affected $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks examples
