@@ -1,0 +1,50 @@
+"""The battery on a stack that we did not write: TRL's GRPO loss, in an environment of its own."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_the_battery_says_of_trl_what_the_findings_say(
+    peer_python: Callable[[str], Path], repository: Path, tmp_path: Path
+) -> None:
+    """TRL 1.16.0's loss equals the oracle; its mask multiplies, so what is not finite in padding comes through."""
+    ran = subprocess.run(
+        [
+            str(peer_python("trl")),
+            *(
+                "-m",
+                "seatrial",
+                "relations",
+                "trl_adapter:TRLAdapter",
+                "--json",
+                str(tmp_path / "verdicts.json"),
+            ),
+        ],
+        cwd=repository / "examples",
+        env={**os.environ, "PYTHONPATH": str(repository / "src"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    outcomes = {verdict["name"].split()[0]: verdict["outcome"] for verdict in verdicts}
+    exercised = {name: outcome for name, outcome in outcomes.items() if outcome != "NotRequested"}
+    assert exercised == {
+        "R1.loss": "Pass",
+        "R3.loss": "Fail",
+        "R5.loss": "Pass",
+        "R9.loss": "Pass",
+        "R11.bandit": "Pass",
+        "R12.loss": "Pass",
+        "R27.loss": "Pass",
+    }
+    (failed,) = [verdict for verdict in verdicts if verdict["outcome"] == "Fail"]
+    assert failed["details"]["laws_broken"] == ["content of masked positions"]
