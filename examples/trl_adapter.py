@@ -36,8 +36,8 @@ class TRLAdapter:
         )
         Qwen3ForCausalLM(shape).save_pretrained(folder)
         arguments = GRPOConfig(
-            output_dir=folder, loss_type="dapo", beta=0.04, use_bias_correction_kl=False, use_cpu=True, bf16=False, report_to=[],
-            num_generations=2, per_device_train_batch_size=2,
+            output_dir=folder, loss_type="dapo", beta=0.04, use_bias_correction_kl=False, use_cpu=True, bf16=False,
+            report_to=[], num_generations=2, per_device_train_batch_size=2,
         )  # fmt: skip
         self.trainer = GRPOTrainer(
             folder, reward_funcs=lambda completions, **_: [0.0] * len(completions), args=arguments,
