@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,6 +131,7 @@ def allowed_difference(baseline_N: Array, num_new: int, alpha: float) -> float:
     return float(baseline_N.std(ddof=1)) * scale * _critical(alpha, len(baseline_N) - 1)
 
 
+@cache
 def power_of(num_baseline: int, num_new: int, shift_in_sd: float, alpha: float) -> float:
     """Return the probability that `summary_deviation` finds a shift, by the noncentral t distribution."""
     if num_baseline < 2 or num_new < 1:
@@ -178,6 +180,7 @@ def _exact(differences: Array) -> Deviation:
     return Deviation(t=off, critical=0.0, in_sd=off, run=run)
 
 
+@cache
 def _critical(alpha: float, degrees: int) -> float:
     return float(_stats().t.isf(alpha / 2, degrees))
 

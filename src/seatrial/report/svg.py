@@ -1,0 +1,137 @@
+"""Line charts as SVG text: no script, no font or file from elsewhere, readable on light and dark pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+WIDTH, HEIGHT = 640, 360
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 40, 48
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Told apart by colour-blind readers (Okabe and Ito)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line; a value that is not finite leaves a gap."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    dashed: bool = False
+    marks: Sequence[int] = ()
+    """Places along the line to mark with a ring: change points."""
+
+
+def line_chart(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    x_label: str = "",
+    y_label: str = "",
+    y_range: tuple[float, float] | None = None,
+    x_names: Sequence[str] = (),
+) -> str:
+    """Return a chart as an SVG document.
+
+    Args:
+        lines: what to draw; those past the number of colours use them again.
+        title: shown above, and read out by screen readers.
+        x_label: below the axis.
+        y_label: beside the axis.
+        y_range: lowest and highest value shown; that of the data unless given.
+        x_names: names of the places 0, 1, ... on the x axis instead of numbers.
+    """
+    xs = [x for line in lines for x in line.xs]
+    ys = [y for line in lines for y in line.ys if math.isfinite(y)]
+    x_low, x_high = _span(xs)
+    y_low, y_high = y_range or _span(ys)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = _LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - _LEFT - _RIGHT)
+        down = HEIGHT - _BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - _TOP - _BOTTOM)
+        return round(across, 1), round(down, 1)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        'font-family="sans-serif" font-size="12">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        _text(WIDTH / 2, 20, title, "middle", size=14),
+        _text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 8, x_label, "middle"),
+        f'<text transform="translate(14 {(HEIGHT - _BOTTOM + _TOP) / 2}) rotate(-90)" text-anchor="middle">'
+        f"{escape(y_label)}</text>",
+    ]
+    for value in _ticks(y_low, y_high):
+        left, down = place(x_low, value)
+        parts.append(f'<path d="M{left} {down}H{WIDTH - _RIGHT}" stroke="#ddd"/>')
+        parts.append(_text(left - 6, down + 4, _number(value), "end"))
+    for value, name in _x_ticks(x_low, x_high, x_names):
+        across, _ = place(value, y_low)
+        parts.append(_text(across, HEIGHT - _BOTTOM + 18, name, "middle"))
+    for number, line in enumerate(lines):
+        colour = COLOURS[number % len(COLOURS)]
+        points = [place(x, y) if math.isfinite(y) else None for x, y in zip(line.xs, line.ys, strict=True)]
+        parts += _drawn(line, points, colour)
+        down = _TOP + 14 + 16 * number
+        parts.append(
+            f'<path d="M{_LEFT + 8} {down - 4}h18" stroke="{colour}" stroke-width="2"{_dash(line)}/>'
+        )
+        parts.append(_text(_LEFT + 32, down, line.name, "start"))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _drawn(line: Line, points: Sequence[tuple[float, float] | None], colour: str) -> list[str]:
+    path, pen_down = "", False
+    for point in points:
+        if point is not None:
+            path += f"{'L' if pen_down else 'M'}{point[0]} {point[1]}"
+        pen_down = point is not None
+    parts = (
+        [f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{_dash(line)}/>'] if path else []
+    )
+    parts += [f'<circle cx="{p[0]}" cy="{p[1]}" r="2.5" fill="{colour}"/>' for p in points if p]
+    marked = [points[place] for place in line.marks]
+    parts += [f'<circle cx="{p[0]}" cy="{p[1]}" r="7" fill="none" stroke="black"/>' for p in marked if p]
+    return parts
+
+
+def _dash(line: Line) -> str:
+    return ' stroke-dasharray="6 4"' if line.dashed else ""
+
+
+def _text(x: float, y: float, text: str, anchor: str, size: int = 12) -> str:
+    clean = "".join(character if character.isprintable() else "?" for character in text)
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="{size}">{escape(clean)}</text>'
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """Return the range of values, widened where it is empty."""
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    if low < high:
+        return low, high
+    room = abs(low) * 0.1 or 0.5
+    return low - room, high + room
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return about five round values within a range."""
+    step = 10 ** math.floor(math.log10((high - low) / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 5)
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, first + 12) if number * step <= high + step * 1e-9]
+
+
+def _x_ticks(low: float, high: float, names: Sequence[str]) -> list[tuple[float, str]]:
+    if not names:
+        return [(value, _number(value)) for value in _ticks(low, high)]
+    every = max(1, math.ceil(len(names) / 8))
+    return [(float(place), name) for place, name in enumerate(names) if place % every == 0]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if abs(value) > 1e-12 else "0"
