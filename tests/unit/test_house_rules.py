@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TRACKED = subprocess.run(
     ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
 ).stdout.splitlines()
-SOURCES = [name for name in TRACKED if name.startswith("src/") and name.endswith(".py") and (ROOT / name).exists()]
+SOURCES = [
+    name for name in TRACKED if name.startswith("src/") and name.endswith(".py") and (ROOT / name).exists()
+]
 TOOLS = Path(sys.executable).parent
 
 
@@ -64,7 +66,9 @@ def test_nothing_is_evaluated_or_unpickled(name: str) -> None:
 
 def test_no_index_hosts_and_no_paths_of_a_machine() -> None:
     """What is committed names no package index and no folder of the machine it was written on."""
-    index_words = re.compile("|".join(["files.python" + "hosted", "pypi" + r"\.org/simple", "--find" + "-links"]))
+    index_words = re.compile(
+        "|".join(["files.python" + "hosted", "pypi" + r"\.org/simple", "--find" + "-links"])
+    )
     own_path = str(ROOT) if len(ROOT.parts) > 2 else os.devnull
     for name in TRACKED:
         path = ROOT / name

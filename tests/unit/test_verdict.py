@@ -85,7 +85,7 @@ def test_no_outcome_goes_without_a_reason_or_with_negative_samples(
     outcome: Outcome, changes: dict[str, object]
 ) -> None:
     """Every verdict says why, on a countable number of samples."""
-    with pytest.raises(ValueError, match="no reason|-1 samples"):
+    with pytest.raises(ValueError, match=r"no reason|-1 samples"):
         a_verdict(outcome, **changes)
 
 
