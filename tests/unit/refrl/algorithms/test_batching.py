@@ -96,6 +96,7 @@ def test_tokens_that_the_environment_wrote_are_masked_and_read_nothing() -> None
         ((12,), (), (12, 5)),
         ((), (5,), (9, 5)),
         ((9,), (5,), (9, 5)),
+        ((9, 16), (5, 8), (9, 5)),
     ],
 )
 def test_buckets_round_up(

@@ -62,6 +62,12 @@ def test_dynamic_sampling_fills_a_step_and_counts_the_rest() -> None:
     assert step.num_discarded_valid_samples == 2
 
 
+def test_dynamic_sampling_is_full_with_exactly_what_it_needs() -> None:
+    step = DynamicSampling(num_groups=2, max_generation_batches=1)
+    assert step.add([row(1, 1.0), row(2, 0.0), row(1, 0.0), row(2, 1.0)])
+    assert step.num_discarded_valid_samples == 0
+
+
 def test_dynamic_sampling_does_not_wait_for_ever() -> None:
     step = DynamicSampling(num_groups=1, max_generation_batches=2)
     assert not step.add([row(1, 1.0), row(1, 1.0)])
