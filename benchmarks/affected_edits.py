@@ -2,7 +2,7 @@
 
     python benchmarks/affected_edits.py [--edits 1-40] [--no-testmon] [--json FILE]
 
-Run it with a Python that has ray, pyyaml, pytest, seatrial, and pytest-testmon for the comparison. For each edit
+Run it with a Python that has ray, pyyaml, pytest, and pytest-testmon for the comparison. For each edit
 the whole suite runs: a test is affected when its outcome differs from that of the project as it was, or when it
 did not exist. That is decided by running, not by the selection's own idea of a dependency.
 """
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SEATRIAL = str(Path(__file__).resolve().parents[1] / "src")
 FILES = {
     "pyproject.toml": '[tool.pytest.ini_options]\ntestpaths = ["tests"]\n\n[tool.ruff]\nline-length = 100\n',
     "README.md": "A small stack.\n",
@@ -360,7 +361,7 @@ def _pytest(project: Path, ray_temp: Path, *arguments: str) -> str:
         cwd=project,
         env={
             **kept,
-            "PYTHONPATH": "src",
+            "PYTHONPATH": os.pathsep.join(["src", SEATRIAL]),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "STACK_RAY_TEMP": str(ray_temp),
         },
