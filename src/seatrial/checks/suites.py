@@ -84,17 +84,26 @@ def load_suite(path: Path) -> Suite:
     Raises:
         UsageError: the file cannot be read, is not a suite, or holds an expression that is not in the language.
     """
+    return read_suite(read_yaml(path, "suite"), str(path))
+
+
+def read_yaml(path: Path, what: str) -> object:
+    """Read a small YAML file without aliases and without a key given twice.
+
+    Raises:
+        UsageError: the file cannot be read, is too large, or is not such YAML; `what` names it in the message.
+    """
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"suite {path}: {error.strerror}") from error
+        raise UsageError(f"{what} {path}: {error.strerror}") from error
     if len(raw) > MAX_BYTES:
-        raise UsageError(f"suite {path}: {len(raw):,} bytes; at most {MAX_BYTES:,} are read")
+        raise UsageError(f"{what} {path}: {len(raw):,} bytes; at most {MAX_BYTES:,} are read")
     try:
-        content = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)
+        content: object = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise UsageError(f"suite {path}: not YAML: {' '.join(str(error).split())}") from error
-    return read_suite(content, str(path))
+        raise UsageError(f"{what} {path}: not YAML: {' '.join(str(error).split())}") from error
+    return content
 
 
 def read_suite(content: object, origin: str) -> Suite:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "dump": "write all scalars of a log as metrics.json",
     "tags": "show what a log holds, tag by tag",
     "baseline": "learn the noise of repeated runs, and hold new runs to it",
+    "equivalence": "run configurations that must agree, and hold them to one reference",
     "trend": "show how values moved over many runs, and where their level changed",
     "report": "draw the views of a run directory again",
     "relations": "hold a stack's components to the laws of RL post-training",

@@ -1,9 +1,10 @@
 """Where a series of values changed its level: binary segmentation with a permutation test.
 
-The largest CUSUM of ranks over the splits of a segment counts when at most a share `alpha` of random
-orders of the segment's values have one as large; the split is then placed where two medians fit best. Values of an unchanged series are exchangeable, so such a series
-gets a change point with probability alpha at most, whatever the distribution of its noise. Each part is then asked
-again. Sources: A. N. Pettitt, Applied Statistics 28 (1979); L. Y. Vostrikova, Soviet Math. Doklady 24 (1981).
+The largest CUSUM of ranks over the splits of a segment counts when at most a share `alpha` of random orders of its
+values have one as large; the split is then placed where two medians fit best, and each part is asked again. Values of
+an unchanged series are exchangeable, so such a series gets a change point with probability alpha at most, whatever
+the distribution of its noise. Sources: A. N. Pettitt, Applied Statistics 28 (1979); L. Y. Vostrikova, Soviet Math.
+Doklady 24 (1981).
 """
 
 from __future__ import annotations
