@@ -1,156 +1,40 @@
 """refrl's components, offered to the relations under one cell of its configuration.
 
-Rows become batches by refrl's own `make_batch`; the model is a tiny Qwen3 that refrl makes.
+The model is a tiny Qwen3 that refrl makes; the components that need none stand in modules of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from refrl.algorithms.advantages import compute_advantages
-from refrl.algorithms.batching import Batch, TrainSample, make_batch
+from refrl.algorithms.batching import Batch
 from refrl.algorithms.chunked import compute_logprobs_chunked
-from refrl.algorithms.kl import KLKind, kl_estimate
 from refrl.algorithms.losses import policy_loss
 from refrl.algorithms.metrics import merge_metrics
 from refrl.algorithms.ops import compute_logprobs
 from refrl.algorithms.packing import compute_logprobs_packed, pack_batch
-from refrl.config import AdvantageConfig, LossConfig
 from refrl.generation.base import SamplingParams
 from refrl.generation.torch_engine import TorchGenerator
-from seatrial.relations.records import (
-    AdvantageSpec,
-    BuiltBatch,
-    LossInputs,
-    LossSpec,
-    Row,
-    Sampled,
-    StepResult,
-)
-from seatrial.targets.reference_model import PAD_ID, head_weight, hidden_states, tiny_model
+from seatrial.relations.records import Row, Sampled, StepResult
+from seatrial.targets.reference_formulas import Cell
+from seatrial.targets.reference_knobs import ReferenceKnobs
+from seatrial.targets.reference_model import PAD_ID, TEMPERATURE, head_weight, hidden_states, tiny_model
+from seatrial.targets.reference_runs import ReferenceRuns
+from seatrial.targets.reference_texts import ReferenceTexts
+from seatrial.targets.reference_updates import ReferenceUpdates
 
-TEMPERATURE = 0.7
+__all__ = ["TEMPERATURE", "Cell", "ReferenceComponents"]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One combination of options."""
-
-    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    layout: Literal["padded", "packed"] = "padded"
-    scoring: Literal["plain", "chunked"] = "plain"
-    padding_side: Literal["right", "left"] = "right"
-
-
-class ReferenceComponents:
+class ReferenceComponents(ReferenceUpdates, ReferenceTexts, ReferenceRuns, ReferenceKnobs):
     """An adapter in the sense of `seatrial.relations.contracts`."""
 
     vocab_size = 37
-
-    def __init__(self, cell: Cell | None = None) -> None:
-        """Choose the cell of the configuration."""
-        self.cell = cell or Cell()
-        loss, advantage = self.cell.loss, self.cell.advantage
-        self.loss_spec = LossSpec(
-            kind=loss.kind,
-            ratio_clip_min=loss.ratio_clip_min,
-            ratio_clip_max=loss.ratio_clip_max,
-            ratio_clip_c=loss.ratio_clip_c,
-            reduction=loss.reduction,
-            fixed_length=loss.fixed_length,
-            kl_penalty=loss.reference_policy_kl_penalty if loss.kl_in == "loss" else 0.0,
-            kl_type=loss.reference_policy_kl_type,
-            kl_gradient=loss.reference_policy_kl_gradient,
-            entropy_coefficient=loss.entropy_coefficient,
-            importance_sampling=loss.importance_sampling,
-            importance_sampling_max=loss.importance_sampling_max,
-            importance_sampling_min=loss.importance_sampling_min,
-        )
-        self.advantage_spec = AdvantageSpec(
-            estimator=advantage.estimator,
-            scale=advantage.resolved_scale,
-            epsilon=advantage.epsilon,
-            unbiased=True,
-        )
-
-    def advantages(self, rewards_B: Tensor, prompt_ids_B: Tensor) -> Tensor:
-        """See `contracts.Advantages`."""
-        return compute_advantages(rewards_B, prompt_ids_B, self.cell.advantage)
-
-    def kl_estimate(self, logprobs_BT: Tensor, ref_logprobs_BT: Tensor, kind: KLKind) -> Tensor:
-        """See `contracts.KLEstimate`."""
-        return kl_estimate(logprobs_BT, ref_logprobs_BT, kind)
-
-    def token_logprobs(
-        self, logits_BSV: Tensor, completion_ids_BT: Tensor, prompt_lens_B: Tensor, temperature: float
-    ) -> Tensor:
-        """See `contracts.TokenLogprobs`; chunked scoring takes the logits as hidden states of an identity head."""
-        if self.cell.scoring == "chunked":
-            head_VD = torch.eye(logits_BSV.shape[-1])
-            return compute_logprobs_chunked(
-                logits_BSV,
-                head_VD,
-                completion_ids_BT,
-                prompt_lens_B,
-                temperature=temperature,
-                vocab_chunk=16,
-                row_chunk=3,
-            )[0]
-        return compute_logprobs(logits_BSV, completion_ids_BT, prompt_lens_B, temperature=temperature)[0]
-
-    def fused_logprobs(
-        self,
-        hidden_BSD: Tensor,
-        head_VD: Tensor,
-        completion_ids_BT: Tensor,
-        prompt_lens_B: Tensor,
-        temperature: float,
-    ) -> tuple[Tensor, Tensor]:
-        """See `contracts.FusedLogprobs`; small chunks, so that every edge is met."""
-        return compute_logprobs_chunked(
-            hidden_BSD,
-            head_VD,
-            completion_ids_BT,
-            prompt_lens_B,
-            temperature=temperature,
-            vocab_chunk=16,
-            row_chunk=3,
-            keep_bytes=200,
-        )
-
-    def policy_loss(self, inputs: LossInputs) -> Tensor:
-        """See `contracts.PolicyLoss`."""
-        return self._loss_and_metrics(inputs)[0]
-
-    def metrics(self, inputs: Sequence[LossInputs]) -> Mapping[str, float]:
-        """See `contracts.Metrics`."""
-        return merge_metrics([self._loss_and_metrics(part)[1] for part in inputs])
-
-    def make_batch(self, rows: Sequence[Row]) -> BuiltBatch:
-        """See `contracts.BatchBuilder`."""
-        batch = self._batch(rows)
-        loss_mask_BS = torch.zeros(batch.input_ids_BS.shape)
-        logprobs_BS = torch.zeros(batch.input_ids_BS.shape)
-        for row, start in enumerate(batch.completion_starts_B.tolist()):
-            width = min(batch.mask_BT.shape[1], loss_mask_BS.shape[1] - start)
-            loss_mask_BS[row, start : start + width] = batch.mask_BT[row, :width]
-            logprobs_BS[row, start : start + width] = batch.sampling_logprobs_BT[row, :width]
-        cut_B = batch.num_truncated_tokens_B
-        return BuiltBatch(
-            input_ids_BS=batch.input_ids_BS,
-            attention_mask_BS=batch.attention_mask_BS,
-            loss_mask_BS=loss_mask_BS,
-            sampling_logprobs_BS=logprobs_BS,
-            rewards_B=batch.rewards_B,
-            prompt_ids_B=batch.group_ids_B,
-            num_cut_tokens=0 if cut_B is None else int(cut_B.sum()),
-        )
 
     def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
         """See `contracts.TrainStep`."""
@@ -225,28 +109,6 @@ class ReferenceComponents:
             for row in engine.generate(prompts, params, torch.Generator().manual_seed(seed))
         ]
 
-    def _batch(self, rows: Sequence[Row]) -> Batch:
-        batch = make_batch(
-            [
-                TrainSample(
-                    prompt_ids=row.prompt_ids,
-                    completion_ids=row.completion_ids,
-                    sampling_logprobs=row.sampling_logprobs,
-                    reward=row.reward,
-                    group_id=row.prompt_id,
-                    completion_mask=row.completion_mask,
-                    advantage=row.advantage,
-                )
-                for row in rows
-            ],
-            pad_token_id=PAD_ID,
-            padding_side=self.cell.padding_side,
-        )
-        T = batch.completion_ids_BT.shape[1]
-        batch.old_logprobs_BT = _padded([row.old_logprobs for row in rows], T)
-        batch.ref_logprobs_BT = _padded([row.ref_logprobs for row in rows], T)
-        return batch
-
     def _score(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
         model = tiny_model()
         mask_BT = batch.mask_BT
@@ -280,32 +142,3 @@ class ReferenceComponents:
         return compute_logprobs(
             logits_BSV, batch.completion_ids_BT, starts_B, temperature=temperature, mask_BT=mask_BT
         )
-
-    def _loss_and_metrics(self, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
-        B, T = inputs.mask_BT.shape
-        ids_BT = torch.zeros(B, T, dtype=torch.long)
-        batch = Batch(
-            input_ids_BS=ids_BT,
-            attention_mask_BS=torch.ones_like(ids_BT),
-            completion_ids_BT=ids_BT,
-            mask_BT=inputs.mask_BT,
-            prompt_lens_B=torch.ones(B, dtype=torch.long),
-            sampling_logprobs_BT=inputs.sampling_logprobs_BT,
-            rewards_B=torch.zeros(B),
-            group_ids_B=torch.zeros(B, dtype=torch.long),
-            advantages_B=inputs.advantages_B,
-            old_logprobs_BT=inputs.old_logprobs_BT,
-            ref_logprobs_BT=inputs.ref_logprobs_BT,
-        )
-        return policy_loss(
-            inputs.logprobs_BT,
-            batch,
-            self.cell.loss,
-            global_valid_tokens=inputs.global_valid_tokens,
-            global_valid_seqs=inputs.global_valid_seqs,
-            entropy_BT=inputs.entropy_BT,
-        )
-
-
-def _padded(rows: Sequence[Sequence[float]], T: int) -> Tensor:
-    return torch.tensor([[*row, *[0.0] * (T - len(row))] for row in rows])

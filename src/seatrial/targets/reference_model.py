@@ -9,6 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 PAD_ID = 0
+TEMPERATURE = 0.7
+"""That the adapter trains and scores at."""
 
 
 @cache

@@ -1,0 +1,102 @@
+"""refrl's optimizer steps and learning rates, offered to the relations."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from refrl.algorithms.grpo import make_loss
+from refrl.config import OptimizerConfig, PolicyConfig, SchedulerConfig
+from refrl.policy.hf import HFPolicy
+from refrl.policy.optimizer import ClippedAdamW
+from refrl.tokenization import make_byte_tokenizer
+from seatrial.relations.records import Row
+from seatrial.targets.reference_batches import ReferenceBatches
+from seatrial.targets.reference_model import TEMPERATURE, tiny_model
+
+LEARNING_RATE = 1e-3
+ALL_ROWS = 10_000
+
+
+class ReferenceUpdates(ReferenceBatches):
+    """`HFPolicy` on a copy of the tiny model, and the schedule that its optimizer follows."""
+
+    _trained: PreTrainedModel | None = None
+    _policies: dict[tuple[float | None, float | None], HFPolicy]
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """See `contracts.OptimizerStep`."""
+        model = self._model()
+        named = [*model.named_parameters(), *model.named_buffers()]
+        return {name: value.detach().clone() for name, value in named}
+
+    def trainable(self) -> frozenset[str]:
+        """See `contracts.OptimizerStep`: everything but buffers."""
+        return frozenset(name for name, _ in self._model().named_parameters())
+
+    def update(
+        self, rows: Sequence[Row], *, lr: float | None = None, max_grad_norm: float | None = None
+    ) -> float:
+        """See `contracts.OptimizerStep`; two rows a micro-batch. Other settings get an optimizer of their own."""
+        model = self._model()
+        if (lr, max_grad_norm) not in self._policies:
+            self._policies[lr, max_grad_norm] = HFPolicy(
+                model,
+                _tokenizer(),
+                _policy_config(LEARNING_RATE if lr is None else lr, max_grad_norm or 1.0),
+                device=torch.device("cpu"),
+                num_updates=100,
+                temperature=TEMPERATURE,
+                with_reference=False,
+            )
+        batch = self._batch(rows, padding_side="right")
+        return self._policies[lr, max_grad_norm].train(batch, make_loss(self.cell.loss))["grad_norm"]
+
+    def reset(self) -> None:
+        """See `contracts.OptimizerStep`."""
+        self._trained = copy.deepcopy(tiny_model())
+        self._trained.zero_grad(set_to_none=True)
+        self._policies = {}
+
+    def learning_rates(
+        self, *, lr: float, warmup_steps: int, num_steps: int, schedule: str
+    ) -> Sequence[float]:
+        """See `contracts.LearningRate`: the rates that the optimizer says it used."""
+        weights = torch.nn.Linear(2, 2)
+        config = _policy_config(lr, 1.0).model_copy(
+            update={"scheduler": SchedulerConfig(name=schedule, warmup_steps=warmup_steps)}  # type: ignore[arg-type]
+        )
+        optimizer = ClippedAdamW(weights, config, num_steps)
+        rates = []
+        for _ in range(num_steps):
+            weights(torch.ones(2)).sum().backward()
+            rates.append(optimizer.step()[1])
+        return rates
+
+    def _model(self) -> PreTrainedModel:
+        if self._trained is None:
+            self.reset()
+        assert self._trained is not None
+        return self._trained
+
+
+def _policy_config(lr: float, max_grad_norm: float) -> PolicyConfig:
+    return PolicyConfig(
+        model_name="tiny_model",
+        train_global_batch_size=ALL_ROWS,
+        train_micro_batch_size=2,
+        max_total_sequence_length=256,
+        max_grad_norm=max_grad_norm,
+        optimizer=OptimizerConfig(lr=lr, weight_decay=0.01),
+    )
+
+
+@cache
+def _tokenizer() -> PreTrainedTokenizerBase:
+    """The policy exports it; nothing else is done with it."""
+    return make_byte_tokenizer()
