@@ -141,7 +141,7 @@ class ImportGraph:
                 reach.files.add(package)
             self._add_names(package, one.names, reach)
             return
-        for position, part in enumerate(parts):
+        for part in parts:
             below = posixpath.join(folder, part)
             package = posixpath.join(below, "__init__.py")
             if self._file(package):
@@ -151,8 +151,8 @@ class ImportGraph:
                 reach.files.add(below + ".py")
                 return
             elif not self._folder(below):
-                if one.certain and position == len(parts) - 1:
-                    reach.other.add((FILE, below + ".py"))
+                if one.certain:
+                    reach.other |= {(FILE, below + ".py"), (FILE, package)}
                 return
             folder = below
         self._add_names(posixpath.join(folder, "__init__.py"), one.names, reach)

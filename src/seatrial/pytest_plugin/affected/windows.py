@@ -65,6 +65,7 @@ class Windows:
         self._process = os.getpid()
         self._child: ChildLog | None = None
         self._harness: dict[str, bool] = {}
+        self._memories: dict[CodeType, bool] = {}
         os.register_at_fork(after_in_child=self._forked)
 
     @contextmanager
@@ -128,8 +129,14 @@ class Windows:
                 window.loaded_by.add(frames[0].path)
         else:
             for one in frames:
-                if remembers(one.frame):
+                if self._remembers(one.frame):
                     self.learned[one.path].add((kind, name))
+
+    def _remembers(self, frame: FrameType) -> bool:
+        found = self._memories.get(frame.f_code)
+        if found is None:
+            found = self._memories[frame.f_code] = remembers(frame)
+        return found
 
     def _project_frames(self, frame: FrameType | None) -> list[Frame] | None:
         """Return the project's frames, innermost first; None when the harness itself is the user."""

@@ -1,0 +1,157 @@
+"""Imports, parts and distributions as selection reads them, against independent readings."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import grimp
+import pytest
+
+from seatrial.pytest_plugin.affected.graph import ImportGraph, Reach
+from seatrial.pytest_plugin.affected.packages import ABSENT, Packages, version
+from seatrial.pytest_plugin.affected.sources import REST, Import, Part, read_source
+from seatrial.pytest_plugin.affected.watch import FILE, PY
+from seatrial.pytest_plugin.affected.windows import Use
+
+SRC = Path(__file__).resolve().parents[3] / "src"
+
+
+def _graph(root: Path, **more: dict[str, set[str]] | dict[str, set[Use]]) -> ImportGraph:
+    def imports_of(path: str) -> tuple[Import, ...]:
+        return read_source((root / path).read_bytes(), split=False).whole.imports
+
+    options = {"learned": {}, "loads": {}, **more}
+    return ImportGraph(root, search=[""], modules={}, imports_of=imports_of, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("module", ["seatrial.cli.check", "seatrial.checks.evaluate", "refrl.config"])
+def test_the_closure_holds_what_grimp_finds(module: str) -> None:
+    """Ours may add packages on the way and modules named in texts; it may leave out nothing."""
+    package = module.partition(".")[0]
+    theirs = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
+    expected = set(theirs.find_upstream_modules(module))
+    start = module.replace(".", "/") + ".py"
+    found = _graph(SRC).reach(Reach({start})).files
+    names = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in found}
+    assert expected <= names
+    assert expected, "the oracle found nothing"
+
+
+FILES = {
+    "pkg/__init__.py": "from .a import f\n",
+    "pkg/a.py": "from . import b, absent\nimport pkg.sub.c as c\n",
+    "pkg/b.py": "def late():\n    from ..pkg.sub import d\n",
+    "pkg/sub/__init__.py": "",
+    "pkg/sub/c.py": "import numpy.linalg, yaml, json\nimport pkg.missing.deeper\n",
+    "pkg/sub/d.py": "NAME = 'pkg.named:Object'\n",
+    "pkg/named.py": "x = 'not.a.module'\n",
+    "pkg/alone.py": "",
+    "space/inner.py": "",
+    "user.py": "from pkg import f\nimport space.inner\n",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_packages_relative_imports_reexports_and_names_are_followed(project: Path) -> None:
+    reach = _graph(project).reach(Reach({"user.py"}))
+    assert reach.files == set(FILES) - {"pkg/alone.py"}
+    assert {"numpy", "yaml", "json"} <= reach.outside
+    assert {(FILE, "pkg/missing.py"), (FILE, "pkg/missing/__init__.py")} <= reach.other
+
+
+def test_what_was_learned_for_a_file_belongs_to_all_that_reach_it(project: Path) -> None:
+    learned = {"pkg/sub/c.py": {(PY, "pkg/alone.py"), (FILE, "table.json")}}
+    reach = _graph(project, learned=learned).reach(Reach({"user.py"}))
+    assert "pkg/alone.py" in reach.files
+    assert (FILE, "table.json") in reach.other
+
+
+def test_imports_by_name_count_for_those_that_did_not_do_their_own(project: Path) -> None:
+    graph = _graph(project, loads={"pkg/b.py": {"pkg/alone.py"}})
+    assert "pkg/alone.py" in graph.reach(Reach({"user.py"})).files
+    assert "pkg/alone.py" not in graph.reach(Reach({"user.py"}), {"pkg/b.py"}).files
+
+
+MODULE = b'''
+"""A module."""
+import shared
+
+@pytest.fixture(name="x")
+def resource():
+    import for_fixture
+
+def test_one():
+    import for_one
+
+def test_called_by_another():
+    pass
+
+def test_two():
+    test_called_by_another()
+
+class TestGroup:
+    value = 1
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_in_class(self, n):
+        monkeypatch.setattr("pkg.for_class.attribute", 1)
+
+    def helper(self):
+        pass
+'''
+
+
+def _parts(content: bytes) -> dict[str, Part]:
+    return read_source(content, split=True).parts
+
+
+def test_tests_and_fixtures_are_parts_of_their_own() -> None:
+    parts = _parts(MODULE)
+    assert set(parts) == {REST, "resource", "test_one", "test_two", "TestGroup.test_in_class"}
+    named = {name: {one.module for one in part.imports} for name, part in parts.items()}
+    assert named == {
+        REST: {"shared"},
+        "resource": {"for_fixture"},
+        "test_one": {"for_one"},
+        "test_two": set(),
+        "TestGroup.test_in_class": {"pkg.for_class.attribute"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        (b"import for_one", b"import for_two", {"test_one"}),
+        (b"[1, 2]", b"[1, 3]", {"TestGroup.test_in_class"}),
+        (b"value = 1", b"value = 2", {REST}),
+        (b"import shared", b"import shared  # a comment\n\n", set()),
+        (b'"""A module."""', b'"""Another."""', {REST}),
+        (b"def helper(self):", b"def helper(self, more):", {REST}),
+        (b'name="x"', b'name="y"', {"resource"}),
+    ],
+)
+def test_an_edit_changes_the_parts_it_touches(old: bytes, new: bytes, changed: set[str]) -> None:
+    before, after = _parts(MODULE), _parts(MODULE.replace(old, new))
+    assert {name for name in before if before[name].fingerprint != after[name].fingerprint} == changed
+
+
+def test_a_file_that_does_not_parse_counts_by_its_bytes() -> None:
+    first, second = read_source(b"def (:", split=True), read_source(b"def (: ", split=True)
+    assert first.whole.fingerprint != second.whole.fingerprint
+    assert first.whole.imports == ()
+
+
+def test_distributions_include_what_they_require() -> None:
+    found = Packages().behind(["pytest", "json", "no_such_module_at_all"])
+    assert {"pytest", "pluggy", "iniconfig", "no_such_module_at_all".replace("_", "-")} <= found
+    assert "json" not in found
+    assert version("pytest") == metadata.version("pytest")
+    assert version("no-such-module-at-all") == ABSENT
