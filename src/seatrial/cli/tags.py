@@ -16,6 +16,7 @@ from seatrial.evidence.attempts import count
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.verdict import EXIT_BLOCKED, EXIT_PASS
+from seatrial.vocabulary import Stack, canonical, recognise, stack_named
 
 
 class TagSummary(NamedTuple):
@@ -34,10 +35,21 @@ class TagSummary(NamedTuple):
     """NaN and infinities; nulls are not counted here."""
     num_nulls: int
     num_ghosts: int
+    canonical: str
+    """Name in the vocabulary, empty when it does not know the tag."""
+    unit: str
     meaning: str
 
 
-Meaning = Callable[[str], str]
+class Known(NamedTuple):
+    """What the vocabulary says of a tag; empty words when it does not know it."""
+
+    canonical: str = ""
+    unit: str = ""
+    meaning: str = ""
+
+
+Meaning = Callable[[str], Known]
 
 _RARE = {"not finite", "null", "ghosts", "meaning"}
 """Columns that are shown only where a tag has something in them."""
@@ -47,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `seatrial tags`."""
     parser.add_argument("logs", metavar="LOGS", help="TensorBoard folder or any other log")
     parser.add_argument("--prefix", metavar="PREFIX", default="", help="only tags that begin so")
+    parser.add_argument(
+        "--stack", metavar="NAME", help="stack that wrote the log (default: recognised by its tags)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
@@ -57,23 +72,31 @@ def run(arguments: argparse.Namespace) -> int:
         0; 3 when part of the log could not be read.
 
     Raises:
+        UsageError: the stack is unknown.
         BlockedError: nothing could be read.
     """
+    named = stack_named(arguments.stack) if arguments.stack else None
     log = read_logs(Path(arguments.logs))
-    rows = [row for row in summarise(log, meaning_of) if row.tag.startswith(arguments.prefix)]
+    stack = named or recognise(log.tags())
+    rows = [
+        row
+        for row in summarise(log, lambda tag: known_of(tag, stack))
+        if row.tag.startswith(arguments.prefix)
+    ]
     if arguments.json:
         for row in rows:
             print(json.dumps(row._asdict()))
     else:
-        _print_table(rows, log)
+        _print_table(rows, log, stack)
     for item in log.damage:
         print(f"seatrial tags: Blocked: {item.path}: {item.what}", file=sys.stderr)
     return EXIT_BLOCKED if log.damage else EXIT_PASS
 
 
-def meaning_of(tag: str) -> str:
-    """Say what a tag means; nothing is known here."""
-    return ""
+def known_of(tag: str, stack: Stack | None) -> Known:
+    """Say what a tag of a stack is."""
+    metric = canonical(tag, stack)
+    return Known(metric.name, metric.unit, metric.meaning) if metric else Known()
 
 
 def summarise(log: RunLog, meaning: Meaning) -> list[TagSummary]:
@@ -83,17 +106,18 @@ def summarise(log: RunLog, meaning: Meaning) -> list[TagSummary]:
         finite = value if math.isfinite(value) else None
         rows.append(
             TagSummary(
-                tag, "number", 1, None, None, finite, finite, value, int(finite is None), 0, 0, meaning(tag)
+                tag, "number", 1, None, None, finite, finite, value, int(finite is None), 0, 0, *meaning(tag)
             )
         )
     rows += [
-        TagSummary(tag, kind, 0, None, None, None, None, None, 0, 0, 0, meaning(tag))
+        TagSummary(tag, kind, 0, None, None, None, None, None, 0, 0, 0, *meaning(tag))
         for tag, kind in log.unread.items()
     ]
     return sorted(rows, key=lambda row: row.tag)
 
 
 def _of_series(series: Series, meaning: Meaning) -> TagSummary:
+    known = meaning(series.tag)
     nulls = np.zeros(len(series), dtype=np.bool_) if series.nulls is None else series.nulls
     finite = np.isfinite(series.values)
     values = series.values[finite]
@@ -109,11 +133,13 @@ def _of_series(series: Series, meaning: Meaning) -> TagSummary:
         num_nonfinite=int((~finite & ~nulls).sum()),
         num_nulls=int(nulls.sum()),
         num_ghosts=series.ghosts,
-        meaning=meaning(series.tag),
+        canonical=known.canonical,
+        unit=known.unit,
+        meaning=known.meaning,
     )
 
 
-def _print_table(rows: list[TagSummary], log: RunLog) -> None:
+def _print_table(rows: list[TagSummary], log: RunLog, stack: Stack | None) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
