@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-num-steps", metavar="N", type=int, help="last step of the run, for --lint")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the verdicts there as JSON as well")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the verdicts there as JUnit XML")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -116,7 +118,25 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _write_json(arguments.json, outcome, verdicts)
     print_verdicts(verdicts, outcome)
+    _publish(arguments, verdicts)
     return exit_code(outcome)
+
+
+def _publish(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
+    """Write JUnit where asked for, and tell GitHub where it listens; the views are slow to import."""
+    name = f"seatrial check {arguments.logs}"
+    if arguments.junit:
+        from seatrial.report.junit import verdicts_junit
+        from seatrial.trials.rundir import write_text
+
+        write_text(
+            arguments.junit,
+            verdicts_junit(name, verdicts, datetime.now(UTC).isoformat(timespec="seconds")),
+        )
+    if os.environ.get("GITHUB_STEP_SUMMARY"):
+        from seatrial.report.github import tell_github
+
+        tell_github(name, "", verdicts, os.environ)
 
 
 def _read_request(arguments: argparse.Namespace, expressions: Sequence[str]) -> _Request:
@@ -167,7 +187,7 @@ def _with_notes(verdict: Verdict, log: RunLog) -> Verdict:
 
 def _lint(arguments: argparse.Namespace) -> int:
     """Print the faults of the checks; 1 when there are any, 2 with --strict."""
-    for option in ("json", "run", "allow_nonfinite"):
+    for option in ("json", "junit", "run", "allow_nonfinite"):
         if getattr(arguments, option):
             raise UsageError(f"--{option.replace('_', '-')} does not go with --lint, which judges no run")
     words = [arguments.logs, *arguments.expressions]

@@ -13,6 +13,8 @@ from seatrial.evidence.redaction import MARK, Redactor
 from seatrial.launch.interrupts import termination_interrupts
 from seatrial.report.console import make_console, print_conclusion, print_results
 from seatrial.report.files import write_views
+from seatrial.report.github import tell_github
+from seatrial.report.markdown import report_markdown
 from seatrial.report.summary import summary_text
 from seatrial.targets import TARGETS, get_target
 from seatrial.targets.base import Target
@@ -79,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
                     print_results(console, results)
                     console.print(summary_text(results), soft_wrap=True)
                     print_conclusion(console, results, report)
+                    judged = [verdict for trial in results.requested_trials() for verdict in trial.verdicts]
+                    tell_github("seatrial run", report_markdown(results), judged, os.environ)
     return exit_code(results.outcome)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 
 from seatrial.report.rows import format_value, row
 from seatrial.trials.results import Results, TrialResult, TrialState
@@ -25,6 +26,14 @@ def junit_xml(results: Results) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
+def verdicts_junit(name: str, verdicts: Sequence[Verdict], started_at: str) -> str:
+    """Return verdicts that belong to no trial, such as those of `seatrial check`, as JUnit XML."""
+    root = ET.Element("testsuites", name=f"seatrial {_clean(name)}")
+    root.append(_suite_of(name, verdicts, seconds=0.0, started_at=started_at))
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
 def _suite(trial: TrialResult, results: Results) -> ET.Element:
     verdicts = list(trial.verdicts)
     if trial.state is not TrialState.CONCLUDED or not verdicts:
@@ -35,26 +44,30 @@ def _suite(trial: TrialResult, results: Results) -> ET.Element:
                 reason=f"the trial did not conclude: {trial.state.value}",
             )
         )
+    return _suite_of(
+        f"level{trial.level}.{trial.name}", verdicts, trial.seconds or 0.0, started_at=results.started_at
+    )
+
+
+def _suite_of(name: str, verdicts: Sequence[Verdict], seconds: float, started_at: str) -> ET.Element:
     outcomes = [verdict.outcome for verdict in verdicts]
     suite = ET.Element(
         "testsuite",
-        name=f"level{trial.level}.{trial.name}",
+        name=_clean(name),
         tests=str(len(verdicts)),
         failures=str(outcomes.count(Outcome.FAIL)),
         errors=str(outcomes.count(Outcome.BLOCKED)),
         skipped=str(outcomes.count(Outcome.SKIPPED)),
-        time=f"{trial.seconds or 0:.3f}",
-        timestamp=results.started_at,
+        time=f"{seconds:.3f}",
+        timestamp=started_at,
     )
     for verdict in verdicts:
-        suite.append(_case(verdict, trial))
+        suite.append(_case(verdict, name))
     return suite
 
 
-def _case(verdict: Verdict, trial: TrialResult) -> ET.Element:
-    case = ET.Element(
-        "testcase", classname=f"level{trial.level}.{trial.name}", name=_clean(verdict.name), time="0"
-    )
+def _case(verdict: Verdict, suite: str) -> ET.Element:
+    case = ET.Element("testcase", classname=_clean(suite), name=_clean(verdict.name), time="0")
     properties = ET.SubElement(case, "properties")
     cells = row(verdict)
     for name, value in (

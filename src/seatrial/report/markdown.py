@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from seatrial.report.rows import HEADINGS, WORDS, row
 from seatrial.report.summary import summary_text
 from seatrial.trials.results import Results, TrialResult
+from seatrial.verdict import Verdict
 
 
 def report_markdown(results: Results) -> str:
@@ -24,11 +27,16 @@ def _trial(trial: TrialResult) -> str:
         "",
         f"{trial.summary}. Proves: {trial.proves}. Does not prove: {trial.does_not_prove}.",
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
+        markdown_table(trial.verdicts),
     ]
-    lines += ["| " + " | ".join(_cell(cell) for cell in row(verdict)) + " |" for verdict in trial.verdicts]
-    if not trial.verdicts:
+    return "\n".join(lines)
+
+
+def markdown_table(verdicts: Sequence[Verdict]) -> str:
+    """Return verdicts as a table; a row of dashes where there are none."""
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    lines += ["| " + " | ".join(_cell(cell) for cell in row(verdict)) + " |" for verdict in verdicts]
+    if not verdicts:
         lines.append("|" + " - |" * len(HEADINGS))
     return "\n".join(lines)
 
