@@ -51,8 +51,10 @@ class Known(NamedTuple):
 
 Meaning = Callable[[str], Known]
 
-_RARE = {"not finite", "null", "ghosts", "meaning"}
+_WORDS = {"canonical", "unit", "meaning"}
+_RARE = {"not finite", "null", "ghosts", *_WORDS}
 """Columns that are shown only where a tag has something in them."""
+_WIDTH_WITHOUT_TERMINAL = 160
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,19 +155,23 @@ def _print_table(rows: list[TagSummary], log: RunLog, stack: Stack | None) -> No
         "not finite": [str(row.num_nonfinite or "") for row in rows],
         "null": [str(row.num_nulls or "") for row in rows],
         "ghosts": [str(row.num_ghosts or "") for row in rows],
+        "canonical": [row.canonical for row in rows],
+        "unit": [row.unit for row in rows],
         "meaning": [row.meaning for row in rows],
     }
     shown = {name: cells for name, cells in columns.items() if name not in _RARE or any(cells)}
+    who = f"stack {stack.name}" if stack else "stack not recognised, name it with --stack"
     table = Table(
-        title=Text(f"{count(len(rows), 'tag')} in {count(len(log.sources), 'file')}"), title_justify="left"
+        title=Text(f"{count(len(rows), 'tag')} in {count(len(log.sources), 'file')}; {who}"),
+        title_justify="left",
     )
     table.add_column("tag", overflow="fold")
     for name in shown:
-        table.add_column(name, justify="left" if name == "meaning" else "right")
+        table.add_column(name, justify="left" if name in _WORDS else "right", no_wrap=name == "canonical")
     for row, *cells in zip(rows, *shown.values(), strict=True):
         # Tags are text of the log: brackets in them are no markup.
         table.add_row(*(Text(cell) for cell in (row.tag, *cells)))
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
     console.print(table)
     for note in log.notes:
         console.print(Text(f"note: {note}"))
