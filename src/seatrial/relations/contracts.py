@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from seatrial.relations.contracts_batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.records import (
     AdvantageSpec,
-    BuiltBatch,
     LossInputs,
     LossSpec,
     Row,
@@ -80,15 +80,6 @@ class KLEstimate(Protocol):
 
     def kl_estimate(self, logprobs_BT: Tensor, ref_logprobs_BT: Tensor, kind: str) -> Tensor:
         """Return [B, T] for kind k1, k2 or k3."""
-        ...
-
-
-@runtime_checkable
-class BatchBuilder(Protocol):
-    """Ragged rows to padded tensors."""
-
-    def make_batch(self, rows: Sequence[Row]) -> BuiltBatch:
-        """Return one padded row per input row, in the same order."""
         ...
 
 
@@ -280,6 +271,9 @@ COMPONENTS: Mapping[str, type] = {
     "policy_loss": PolicyLoss,
     "kl_estimate": KLEstimate,
     "batch_builder": BatchBuilder,
+    "clamped_batch": ClampedBatch,
+    "group_filter": GroupFilter,
+    "staleness_schedule": StalenessSchedule,
     "train_step": TrainStep,
     "policy": Policy,
     "packing": Packing,

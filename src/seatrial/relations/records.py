@@ -85,7 +85,7 @@ class BuiltBatch:
     prompt_ids_B: Tensor
     """Identity of each row's prompt."""
     num_cut_tokens: int = 0
-    """Training tokens that the builder says it cut off."""
+    """Completion tokens that the builder says it cut off."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,12 +50,14 @@ CASES: tuple[tuple[str, str, str, float], ...] = (
     ("math_equivalence", "3", "\\boxed{-3}", 0.0),
     ("math_equivalence", "3", "no idea", 0.0),
     ("multiple_choice", "B", "A is wrong. The answer is (B).", 1.0),
+    ("multiple_choice", "D", "Answer: A. No: the answer is D", 1.0),
     ("multiple_choice", "B", "Answer: A", 0.0),
     ("format_match", r"<a>.*</a>\d", "<a>x\ny</a>7", 1.0),
     ("format_match", r"<a>.*</a>\d", "<a>x</a>7 or so", 0.0),
     ("code_output", ADDITION, "```python\nprint(sum(map(int, input().split())))\n```", 1.0),
     ("code_output", ADDITION, "print(5)", 1 / 2),
     ("code_output", ADDITION, "import os\nos._exit(0)", 0.0),
+    ("code_output", ADDITION, "print(sum(map(int, input().split())))\nraise SystemExit(1)", 0.0),
 )
 """(verifier, answer, completion, the reward that is right), by hand."""
 
