@@ -112,8 +112,8 @@ def read_journal(path: Path) -> list[Entry]:
         UsageError: there is no journal, or a line of it is neither JSON nor of `git bisect log`.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
         raise UsageError(f"cannot read the journal {path}: {error}") from error
     lines = text.split("\n")
     if not text.endswith("\n") and not _is_whole(lines[-1].encode()):

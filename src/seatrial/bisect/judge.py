@@ -127,7 +127,9 @@ def _by_metric(evidence: Evidence, metric: Check) -> Judgement:
     verdict = evaluate_check(metric, log)
     if verdict.outcome is Outcome.BLOCKED:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, verdict.reason))
-    if verdict.outcome is not Outcome.PASS or not isinstance(verdict.value, (int, float)):
+    # Skipped says that the bound, which is not ours to judge by, could not fail: the value stands.
+    answered = verdict.outcome in (Outcome.PASS, Outcome.SKIPPED)
+    if not answered or not isinstance(verdict.value, (int, float)):
         return Judgement(outcome=RunOutcome.FAIL, reason=f"no value: {verdict.reason}")
     value = float(verdict.value)
     if not math.isfinite(value):
@@ -151,6 +153,8 @@ def _by_checks(logs: Path, checks: Sequence[Check]) -> Judgement:
     values = tuple(verdict.value for verdict in verdicts)
     if overall is Outcome.BLOCKED:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, told.reason))
+    if overall is Outcome.SKIPPED:
+        return Judgement.skip(f"{told.name}: {told.reason}")
     return Judgement(
         outcome=RunOutcome.PASS if overall is Outcome.PASS else RunOutcome.FAIL,
         reason=f"{told.name}: {told.reason}",

@@ -17,7 +17,7 @@ import numpy as np
 from seatrial.bisect.history import BoolArray, FloatArray
 from seatrial.bisect.likelihood import Likelihoods
 
-_SHIFT_CENTRE, _SHIFT_SPREAD, _NUM_SHIFTS = 2.5, 0.33, 8
+_SHIFT_CENTRE, _SHIFT_SPREAD, _NUM_SHIFTS = 2.6, 0.25, 8
 _NUM_SDS = 16
 _NUM_BINS = 16
 

@@ -151,7 +151,7 @@ def metric_check(text: str) -> Check:
         UsageError: it cannot be read.
     """
     try:
-        return parse_check(f"({text}) <= 1e300")
+        return parse_check(f"({text}) <= 1e18")
     except UsageError as error:
         raise UsageError(f"--metric {text!r} is not an expression over logged series: {error}") from error
 
