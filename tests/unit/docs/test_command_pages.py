@@ -1,0 +1,56 @@
+"""docs/tags.md, docs/dump.md and docs/baseline.md show what the commands print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from seatrial.cli import main
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+CONSOLE = re.compile(r"```console\n\$ seatrial (.*?)\n(.*?)```", re.DOTALL)
+
+
+def block(page: str, language: str) -> str:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)[0]
+
+
+@pytest.mark.parametrize("page", ["tags.md", "dump.md"])
+def test_the_page_shows_what_the_command_prints(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("metrics.json").write_text(block("tags.md", "json"))
+    command, shown = CONSOLE.findall((DOCS / page).read_text())[0]
+    assert main(shlex.split(command)) == 0
+    printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+    assert printed == shown
+
+
+def test_the_file_on_the_dump_page_is_the_one_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("metrics.json").write_text(block("tags.md", "json"))
+    main(["dump", "metrics.json", "--output", "out.json"])
+    shown = re.findall(r"```\n(\{\n.*?)```", (DOCS / "dump.md").read_text(), re.DOTALL)[0]
+    without_date = [re.sub(r'"written": "[^"]*"', "", text) for text in (shown, Path("out.json").read_text())]
+    assert without_date[0] == without_date[1]
+
+
+def test_the_baseline_page_shows_what_the_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(block("baseline.md", "python"))
+    for number, (command, shown) in enumerate(CONSOLE.findall((DOCS / "baseline.md").read_text())):
+        words = shlex.split(command)
+        if words[1] == "record":
+            words.insert(2, "--allow-dirty")
+        assert main(words) == number
+        printed = capsys.readouterr().out
+        lines = [line for line in shown.splitlines() if not line.startswith("commit ")]
+        assert [line for line in printed.splitlines() if not line.startswith("commit ")] == lines
