@@ -118,7 +118,7 @@ def _bad_cadences_are_refused(stack: Any, case: CadenceCase) -> Measure:
     taken = [
         str(change)
         for change in bad
-        if not _refuses(lambda change=change: stack.make_schedule(**{**case.describe(), **change}))  # type: ignore[misc]
+        if not _refuses(lambda change=change: stack.make_schedule(**{**case.describe(), **change}))
     ]
     return _count(taken, "cadences that never come out even, or starve the trainer, accepted")
 
