@@ -2,9 +2,9 @@
 
     python benchmarks/pytest_plugin.py [--repeats N] [--testmon PYTHON] [--only NAME ...]
 
-Each figure is a ratio of the same suite in the same run, alternating, or a time inside one process; the smallest
-of the repeats counts, as noise only adds. `--testmon` names a Python with pytest and pytest-testmon, for the
-comparison of seeding.
+Ratios are of the CPU time of whole processes, the same suite in the same run, in turns; other times are taken
+inside one process. The smallest of the repeats counts, as noise only adds. `--testmon` names a Python with
+pytest and pytest-testmon, for the comparison of seeding.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,7 +26,7 @@ DECIDED_TESTS = 5000
 
 
 def run_pytest(project: Path, *arguments: str, python: str = sys.executable) -> tuple[float, str]:
-    """Run pytest on a project; return the seconds of the whole process, and what it printed.
+    """Run pytest on a project; return the CPU seconds of the whole process, and what it printed.
 
     Raises:
         RuntimeError: tests failed, or pytest did.
@@ -34,7 +34,7 @@ def run_pytest(project: Path, *arguments: str, python: str = sys.executable) -> 
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "SEATRIAL_"))
     }
-    started = time.perf_counter()
+    started = _children_seconds()
     done = subprocess.run(
         [python, "-m", "pytest", "-q", *arguments],
         cwd=project,
@@ -43,12 +43,17 @@ def run_pytest(project: Path, *arguments: str, python: str = sys.executable) -> 
         text=True,
         check=False,
     )
-    seconds = time.perf_counter() - started
+    seconds = _children_seconds() - started
     if done.returncode not in (0, 5):
         raise RuntimeError(
             f"pytest {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-2000:]}"
         )
     return seconds, done.stdout
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def fastest(repeats: int, *runs: Callable[[], float]) -> list[float]:
@@ -71,7 +76,7 @@ def overhead(repeats: int) -> None:
             repeats, lambda: run_pytest(project)[0], lambda: run_pytest(project, *PLUGIN)[0]
         )
     print(
-        f"overhead: {TRIVIAL_TESTS} trivial tests, whole process: "
+        f"overhead: {TRIVIAL_TESTS} trivial tests, CPU time of the process: "
         f"{plain:.3f} s plain, {with_plugin:.3f} s with the plugin"
     )
     print(f"          {(with_plugin - plain) / plain:+.2%} of the run")
@@ -257,7 +262,7 @@ print("DECIDED", len(decisions), sum(d.chosen for d in decisions.values()), spen
     print(f"decision: {DECIDED_TESTS} tests in 500 modules, nothing changed: {min(times):.3f} s")
     print(f"          the map has {size / 1e6:.1f} MB")
     print(
-        f"          whole process with --collect-only: {plain:.2f} s plain, {affected:.2f} s with --affected"
+        f"          CPU time of the process with --collect-only: {plain:.2f} s plain, {affected:.2f} s with --affected"
     )
 
 
