@@ -6,6 +6,7 @@ Source: the reference of Ray's job submission command line.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 
 import yaml
@@ -35,6 +36,9 @@ class RayJobs:
         variables = {name: job.environment[name] for name in job.own_variables if name in job.environment}
         runtime.touch(mode=0o600)
         runtime.write_text(yaml.safe_dump({"env_vars": variables}), encoding="utf-8")
+        # Ray joins the words of an entry point by rules of its own; a script keeps them whole.
+        script = job.run_dir / "job.sh"
+        script.write_text(f"#!/bin/sh\nexec {shlex.join(job.wrapped())}\n", encoding="utf-8")
         words = [
             "ray",
             "job",
@@ -43,7 +47,7 @@ class RayJobs:
             f"--submission-id={identity}",
             "--no-wait",
         ]
-        done = speak([*words, f"--runtime-env={runtime}", "--", *job.wrapped()], job.environment)
+        done = speak([*words, f"--runtime-env={runtime}", "--", "/bin/sh", str(script)], job.environment)
         if done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
             raise BlockedError(f"ray did not take the job: {said}")
@@ -57,14 +61,14 @@ class RayJobs:
             except BlockedError as error:
                 silent += 1
                 return Polled(over=silent > _MOST_SILENT_POLLS, told=str(error))
-            states = _STATE.findall(asked.stdout)
-            if asked.returncode != 0 or not states:
+            states = _STATE.findall(asked.stdout.replace(identity, ""))
+            if not states:
                 silent += 1
                 return Polled(
                     over=silent > _MOST_SILENT_POLLS, told=f"ray job status: {asked.stderr.strip()[-200:]}"
                 )
             silent = 0
-            state = states[-1].upper()
+            state = states[0].upper()
             return Polled(over=state in {"STOPPED", "SUCCEEDED", "FAILED"}, told=f"ray job status: {state}")
 
         try:

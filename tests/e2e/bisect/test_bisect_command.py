@@ -176,7 +176,8 @@ def test_prepare_runs_once_in_each_tree_and_what_it_builds_stays(
     repository, hashes = line(8, 4)
     called = bisect(
         repository, "--prepare", f"sh -c 'cp n built; pwd >> {tmp_path}/prepared'",
-        "--good", hashes[0], "--bad", "HEAD", "--", "sh", "-c", "cmp n built || exit 99; test ! -e left || exit 98; touch left; echo x >> n; sh t.sh",
+        "--good", hashes[0], "--bad", "HEAD", "--", "sh", "-c",
+        "cmp n built || exit 99; test ! -e left || exit 98; touch left; echo x >> n; sh t.sh",
     )  # fmt: skip
     assert _suspects(called) == [hashes[4]]
     assert "exit status 9" not in called.out
