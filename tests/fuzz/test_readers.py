@@ -231,8 +231,9 @@ def _piece(data: bytes) -> bytes:
     return struct.pack("<IHB", zlib.crc32(b"\x01" + data), len(data), 1) + data
 
 
-def test_a_query_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+def test_a_query_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged or hostile database may make SQLite work without end."""
+    monkeypatch.setattr(sqlite, "_MAX_PROGRESS", 50)
     path = tmp_path / "endless.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE t (x)")
