@@ -9,7 +9,11 @@ import pytest
 
 from seatrial.cli import main
 
-TRL = {"train/frac_reward_zero_std": {"1": 0.25}, "train/completions/mean_length": {"1": 14}, "my/own": {"1": 1}}
+TRL = {
+    "train/frac_reward_zero_std": {"1": 0.25},
+    "train/completions/mean_length": {"1": 14},
+    "my/own": {"1": 1},
+}
 
 
 def rows(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, object]]:
