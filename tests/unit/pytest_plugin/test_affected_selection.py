@@ -91,6 +91,7 @@ MODE = os.environ.get('PKG_MODE', 'plain')
     "src/pkg/worker_only.py": "def work(): return 3\n",
     "scripts/run.sh": "#!/bin/sh\n. scripts/common.sh\ncat data/for_shell.txt\n",
     "scripts/common.sh": "set -e\n",
+    "scripts/other.sh": "true\n",
     "data/table.json": "{}",
     "data/remembered.txt": "r",
     "data/at_import.txt": "i",
@@ -198,6 +199,7 @@ def test_forked():
         os._exit(0 if worker_only.work() == 3 else 1)
     assert os.waitpid(child, 0)[1] == 0
 def test_shell(): subprocess.run(["sh", "scripts/run.sh"], check=True)
+def test_system(): assert os.system("sh scripts/other.sh") == 0
 def test_isolated(): subprocess.run([sys.executable, "-I", "-c", "print(1)"], check=True)
 """,
     "tests/test_plain.py": "def test_plain(): pass\n",
@@ -317,6 +319,7 @@ EDITS: list[tuple[str, Callable[[Path], None], object]] = [
         CHILD | BLIND | {"test_children.py::test_forked"}),
     ("a file that only a child reads", _add("data/child.txt", "C"), CHILD),
     ("a shell script", _add("scripts/run.sh", "exit 0\n"), {"test_children.py::test_shell"} | BLIND),
+    ("a script of os.system", _add("scripts/other.sh", "exit 0\n"), {"test_children.py::test_system"} | BLIND),
     ("a script that a script reads", _add("scripts/common.sh", "set -u\n"), {"test_children.py::test_shell"} | BLIND),
     ("a file that a script names", _add("data/for_shell.txt", "S"), {"test_children.py::test_shell"}),
     ("a new test", _add("tests/test_new.py", "def test_new(): pass\n"), {"test_new.py::test_new"} | BLIND),

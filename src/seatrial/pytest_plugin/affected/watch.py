@@ -42,29 +42,14 @@ TOKEN_VARIABLE = "SEATRIAL_WATCH"
 Emit = Callable[[str, str, "FrameType | None"], None]
 """Told of each use: its kind, its name (a path relative to the project, or a variable), the frame that used it."""
 
-_IGNORED_PARTS = {
-    ".git",
-    ".hg",
-    "__pycache__",
-    "site-packages",
-    "node_modules",
-    ".pytest_cache",
-    ".mypy_cache",
-}
-_IGNORED_PARTS |= {".ruff_cache", ".hypothesis", ".seatrial", ".tox", ".nox", ".venv", "venv"}
-_IGNORED_VARIABLES = ("PYTEST_", "SEATRIAL_", "COVERAGE_", "COV_CORE_")
+_IGNORED_PARTS = {".git", ".hg", "__pycache__", "site-packages", "node_modules", ".pytest_cache", ".seatrial"}
+_IGNORED_PARTS |= {".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", ".venv", "venv"}
+_IGNORED_VARIABLES = ("PYTEST_", TOKEN_VARIABLE, "COVERAGE_", "COV_CORE_")
 _SUBSCRIPTS = ("BINARY_SUBSCR", "BINARY_OP")
-_EVENTS = {
-    "open",
-    "exec",
-    "import",
-    "os.listdir",
-    "os.scandir",
-    "subprocess.Popen",
-    "os.posix_spawn",
-    "os.exec",
-}
-_EVENTS |= {"cpython.run_file", "pickle.find_class", "sqlite3.connect"}
+_LISTINGS = {"os.listdir", "os.scandir"}
+_STARTS = {"os.posix_spawn", "os.exec"}
+_EVENTS = {"open", "exec", "import", "cpython.run_file", "sqlite3.connect", "pickle.find_class"}
+_EVENTS |= _LISTINGS | _STARTS | {"subprocess.Popen", "os.system"}
 # What these read is the program's text for a traceback, or a module's, which `exec` tells of.
 _READERS_OF_SOURCE = ("linecache", "tokenize", "inspect", "traceback", "pkgutil", "zipimport", "runpy")
 # What a faulty observer could raise inside the observed program; nothing of it may reach that program.
@@ -122,12 +107,16 @@ class Watch:
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _EVENTS or not self.active:
             return
+        self._undisturbed(self._handle, event, arguments, _caller())
+
+    def _undisturbed(self, look: Callable[..., None], *arguments: Any) -> None:
+        """Look at something; what looking itself uses or breaks on is nothing to the program that is watched."""
         thread = get_ident()
         if thread in self._busy:
             return
         self._busy.add(thread)
         try:
-            self._handle(event, arguments, sys._getframe(1))
+            look(*arguments)
         except _OWN_FAULTS:
             return
         finally:
@@ -143,12 +132,14 @@ class Watch:
         elif event == "import":
             if len(arguments) > 1 and isinstance(arguments[1], str):  # an extension module
                 self._use(FILE, arguments[1], frame)
-        elif event in ("os.listdir", "os.scandir"):
+        elif event in _LISTINGS:
             self._listed(arguments[0], frame)
         elif event == "subprocess.Popen":
             self._started(arguments[0], arguments[1], arguments[2], arguments[3], frame)
-        elif event in ("os.posix_spawn", "os.exec"):
+        elif event in _STARTS:
             self._started(arguments[0], arguments[1], None, arguments[2], frame)
+        elif event == "os.system":
+            self._started(None, [arguments[0]], None, None, frame)
         elif event == "pickle.find_class":
             self._loaded(sys.modules.get(arguments[0]), frame)
         else:  # cpython.run_file, sqlite3.connect
@@ -221,15 +212,15 @@ class Watch:
 
         def get_item(environ: Any, key: Any) -> Any:
             if watch.active and isinstance(key, str):
-                watch._read_variable(key, sys._getframe(1))
+                watch._undisturbed(watch._read_variable, key, _caller())
             return original(environ, key)
 
         kind.__getitem__ = functools.wraps(original)(get_item)
         self._undo.append(functools.partial(setattr, kind, "__getitem__", original))
 
-    def _read_variable(self, name: str, frame: FrameType) -> None:
+    def _read_variable(self, name: str, frame: FrameType | None) -> None:
         # Copying the whole environment for a child reads no variable: only `environ[name]` does.
-        if _instruction(frame) not in _SUBSCRIPTS:
+        if frame is None or _instruction(frame) not in _SUBSCRIPTS:
             return
         self._emit_variable(name, frame)
 
@@ -250,7 +241,7 @@ class Watch:
         def import_module(name: str, package: str | None = None) -> ModuleType:
             module = original(name, package)
             if watch.active:
-                watch._loaded(module, sys._getframe(1))
+                watch._undisturbed(watch._loaded, module, _caller())
             return module
 
         importlib.import_module = import_module
@@ -261,6 +252,14 @@ def is_ignored(relative: str) -> bool:
     """Return whether a path relative to the project is no source of anything: caches, other people's packages."""
     parts = relative.split("/")
     return not _IGNORED_PARTS.isdisjoint(parts) or parts[-1].startswith(".coverage")
+
+
+def _caller() -> FrameType | None:
+    """Return the frame that called our caller; None where the interpreter itself did."""
+    try:
+        return sys._getframe(2)
+    except ValueError:
+        return None
 
 
 def _instruction(frame: FrameType) -> str:
