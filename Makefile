@@ -11,7 +11,7 @@ trial: $(READY)
 	$(BIN)/seatrial run --level 0
 
 test: $(READY)
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist loadfile $(PYTEST_ARGS)
 
 # Only the tests that a change since their last run can affect; exits 5 when there is none.
 test-affected: $(READY)
