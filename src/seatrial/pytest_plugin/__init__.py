@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--functional-dir",
         metavar="DIR",
-        help="keep the runs of *.functional.yaml tests here (default: a temporary folder, kept unless they pass)",
+        help="keep the runs of *.functional.yaml tests here (default: pytest's temporary folder)",
     )
     # pytest settles its root directory before it loads plugins; only then can the project be asked.
     config: Any = pluginmanager.get_plugin("pytestconfig")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -77,8 +76,6 @@ class FunctionalItem(pytest.Item):
             raise FunctionalTestError(self._report(verdicts, directory, launched))
         if outcome is not Outcome.PASS:
             pytest.skip(f"Blocked: {'; '.join(reasons)} (see {directory})")
-        if self.config.option.functional_dir is None:
-            shutil.rmtree(directory)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the report of a failure without a traceback."""
@@ -94,7 +91,9 @@ class FunctionalItem(pytest.Item):
         """Return a fresh folder: a log of an earlier run must not be judged."""
         chosen = self.config.option.functional_dir
         if chosen is None:
-            return Path(tempfile.mkdtemp(prefix=f"functional-{self.name}-"))
+            # pytest's own folders: those of the last sessions are kept, older ones go.
+            factory: pytest.TempPathFactory = getattr(self.config, "_tmp_path_factory")  # noqa: B009
+            return factory.mktemp(f"functional-{self.name}")
         place = self.config.invocation_params.dir / chosen
         place.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=place))
