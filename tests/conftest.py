@@ -16,6 +16,23 @@ ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(os.environ.get("SEATRIAL_PEER_ENVIRONMENTS", ROOT / ".venv-peers"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the nightly tests out unless -m says otherwise; pytest counts them as deselected."""
+    if config.getoption("-m"):
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if nightly:
+        config.hook.pytest_deselected(items=nightly)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
+def pytest_report_header() -> str:
+    """Say what is left out by default."""
+    return (
+        "left out by default: nightly tests (run them with -m nightly); gpu tests skip without a CUDA device"
+    )
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """Return the root of this checkout."""
