@@ -120,4 +120,7 @@ def test_every_path_through_the_model_obeys(layout: str, scoring: str, padding_s
 @pytest.mark.parametrize("seed", range(20))
 def test_twenty_seeds_obey(seed: int) -> None:
     """The default cell under seeds beyond the default ones."""
-    assert not disobeyed(Cell(), [], [seed])
+    verdicts = [run_relation(relation, ReferenceComponents(), seeds=[seed]) for relation in select([])]
+    # R18 turns every knob once, at seed 0, and is skipped elsewhere.
+    assert not [verdict.reason for verdict in verdicts if verdict.outcome is Outcome.FAIL]
+    assert sum(verdict.outcome is Outcome.PASS for verdict in verdicts) >= len(verdicts) - 1
