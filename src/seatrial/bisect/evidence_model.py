@@ -136,7 +136,7 @@ def _valued(history: History, observations: Sequence[Observation], settings: Set
     valued = [item for item in observations if item.value is not None]
     positions = np.array([item.position for item in valued], dtype=np.float64)
     values = np.array([item.value for item in valued], dtype=np.float64)
-    by_value = shift_likelihoods(history.affected_PH, positions, values)
+    by_value = shift_likelihoods(history.affected_PH, positions, values, settings.metric_sd)
     if len(valued) == len(observations):
         return by_value
     crashes = _counted(history, observations, settings)

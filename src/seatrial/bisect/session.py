@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from seatrial.bisect import edits
 from seatrial.bisect.answer import Answer, answer_of
@@ -54,10 +55,29 @@ def read_task(entries: Sequence[Entry], path: Path) -> Task:
     Raises:
         UsageError: it holds none.
     """
+    task: dict[str, Any] | None = None
     for entry in entries:
         if entry.record is not None and entry.record["kind"] == "question":
-            return Task.from_json(entry.record["task"])
+            task = dict(entry.record["task"])
+        elif entry.record is not None and entry.record["kind"] == "changed" and task is not None:
+            task.update(entry.record["task"])
+    if task is not None:
+        return Task.from_json(task)
     raise UsageError(f"{path} holds no question; give the journal that `seatrial bisect` named")
+
+
+def change_task(state: Path, changes: Mapping[str, Any]) -> None:
+    """Write changed settings into a journal, so that resuming it follows them.
+
+    Raises:
+        UsageError: the question would no longer be one.
+        BlockedError: another process works on the journal.
+    """
+    if changes:
+        with Journal(state / NAME) as journal:
+            task = read_task(read_journal(state / NAME), state / NAME)
+            replace(task, **changes).validate()
+            journal.write("changed", time=_now(), task=dict(changes))
 
 
 class Session:
@@ -101,7 +121,9 @@ class Session:
             self._first_number = 1 + max(numbers, default=0)
             attempt = sum(entry.record is not None and entry.record["kind"] == "opened" for entry in entries)
             self.journal.write("opened", time=_now(), attempt=attempt)
-            self._trees = Trees(self.repository, state / f"work-{attempt}", self.task.most_trees)
+            self._trees = Trees(
+                self.repository, state / f"work-{attempt}", max(self.task.most_trees, self.task.jobs)
+            )
             script = self._script_text()
             launcher = make_launcher(
                 self.task.launcher,

@@ -27,9 +27,11 @@ class Settings:
     """Probability at which an answer is given."""
     prior_no_culprit: float = 0.2
     """Probability, before any run, that GOOD and BAD do not differ (in one CI survey 40 % of ranges)."""
-    largest_no_culprit: float = 0.005
+    largest_no_culprit: float = 0.008
     """No commit is named while "no culprit" is likelier than this: a flaky command otherwise fools a search
     among many commits more often than its credibility says."""
+    metric_sd: float | None = None
+    """Standard deviation of the metric over repeated runs, when it is known; None learns it from the search."""
     smallest_rate_change: float = 0.35
     """Smallest change of the failure rate that counts as a culprit."""
     max_runs: int = 400

@@ -17,7 +17,7 @@ import numpy as np
 from seatrial.bisect.history import BoolArray, FloatArray
 from seatrial.bisect.likelihood import Likelihoods
 
-_SHIFT_CENTRE, _SHIFT_SPREAD, _NUM_SHIFTS = 2.6, 0.25, 8
+_SHIFT_CENTRE, _SHIFT_SPREAD, _NUM_SHIFTS = 2.4, 0.2, 8
 _NUM_SDS = 16
 _NUM_BINS = 16
 
@@ -33,28 +33,31 @@ class _Sides(NamedTuple):
     """Szz: n_before n_after / n."""
 
 
-def shift_likelihoods(affected_PH: BoolArray, positions: FloatArray, values: FloatArray) -> Likelihoods:
+def shift_likelihoods(
+    affected_PH: BoolArray, positions: FloatArray, values: FloatArray, known_sd: float | None = None
+) -> Likelihoods:
     """Return the likelihoods of the metric's values; outcomes of a run are bins of its value.
 
     Args:
         affected_PH: who is affected.
         positions: where each run was, as integers, [N].
         values: the finite value that each run left, [N].
+        known_sd: standard deviation of repeated runs, when earlier repeats have shown it.
     """
     num_hypotheses = affected_PH.shape[1]
-    if len(values) < 2 or float(np.ptp(values)) == 0.0:
+    if len(values) < 2 or (float(np.ptp(values)) == 0.0 and known_sd is None):
         flat = np.full((num_hypotheses + 1, 1), 1.0)
         return Likelihoods(log_H1=np.zeros(num_hypotheses + 1), before_H1Q=flat, after_H1Q=flat)
     num = len(values)
     mean, total = float(values.mean()), float(((values - values.mean()) ** 2).sum())
-    overall = np.sqrt(total / (num - 1))
+    overall = max(np.sqrt(total / (num - 1)), known_sd or 0.0)
     after_NH = affected_PH[positions.astype(np.int64)].astype(np.float64)
     num_after = after_NH.sum(axis=0)
     sides = _Sides(
         num - num_after, num_after, (values - mean) @ after_NH, num_after * (num - num_after) / num
     )
 
-    sds = overall * np.geomspace(0.06, 2.0, _NUM_SDS)
+    sds = overall * np.geomspace(0.06, 2.0, _NUM_SDS) if known_sd is None else np.array([known_sd])
     log_sds = -(num - 1) * np.log(sds / overall) - total / (2 * sds**2)
     shifts, log_shifts = _shifts()
     sd_K, shift_K = (grid.ravel() for grid in np.meshgrid(sds, shifts, indexing="ij"))

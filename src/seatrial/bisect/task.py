@@ -51,6 +51,7 @@ class Task:
     jobs: int = 1
     noise: str = Noise.AUTO.value
     credibility: float = 0.95
+    metric_sd: float | None = None
     smallest_rate_change: float = 0.35
     max_runs: int = 400
     budget_minutes: float | None = None
@@ -71,6 +72,7 @@ class Task:
         return Settings(
             noise=Noise(self.noise),
             credibility=self.credibility,
+            metric_sd=self.metric_sd,
             smallest_rate_change=self.smallest_rate_change,
             max_runs=self.max_runs,
         )
@@ -115,8 +117,14 @@ class Task:
                 f"--logs {self.logs}: a fixed place outside the run would be read again for the next commit; "
                 "use {logs} in the command and leave --logs out, or give a path inside the tree"
             )
+        if self.jobs < 1 or self.max_runs < 2:
+            raise UsageError(
+                f"--jobs {self.jobs} must be at least 1 and --max-runs {self.max_runs} at least 2"
+            )
         if not 0.5 < self.credibility < 1:
             raise UsageError(f"--credibility {self.credibility} must lie between 0.5 and 1")
+        if self.metric_sd is not None and (self.metric_sd <= 0 or not self.metric):
+            raise UsageError(f"--metric-sd {self.metric_sd} must be above 0 and goes with --metric")
         if self.sed_clauses and not self.script:
             raise UsageError(
                 "SED_CLAUSES is set and the command names no script of the tree: say which with --script PATH"

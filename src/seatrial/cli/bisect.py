@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from seatrial.bisect import edits
 from seatrial.bisect.console import answer_lines, commit_line, run_line
@@ -18,9 +19,11 @@ from seatrial.bisect.html import page
 from seatrial.bisect.journal import NAME
 from seatrial.bisect.private_repo import UserRepository
 from seatrial.bisect.records import Run
-from seatrial.bisect.session import Session, new_state
+from seatrial.bisect.search import Probe
+from seatrial.bisect.session import Session, change_task, new_state
 from seatrial.bisect.task import Task, state_base
 from seatrial.cli.bisect_options import add_arguments
+from seatrial.cli.progress import StatusLine
 from seatrial.errors import BlockedError, UsageError
 from seatrial.launch.interrupts import termination_interrupts
 
@@ -60,10 +63,18 @@ def _search(session: Session, keep: bool) -> int:
         flush=True,
     )
 
-    def told(run: Run) -> None:
-        print(run_line(history, run), flush=True)
+    with StatusLine() as status:
 
-    answer = session.run(Progress(ended=told), keep)
+        def begun(number: int, probe: Probe) -> None:
+            commit = history.commit(probe.position)
+            status.say(
+                f"run {number}: {commit.sha[:12]} {commit.subject}; {len(session.runs)} results so far"
+            )
+
+        def told(run: Run) -> None:
+            print(run_line(history, run), flush=True)
+
+        answer = session.run(Progress(started=begun, ended=told), keep)
     report = session.state / "report.html"
     write_whole(report, page(session.task, session.search, session.runs, answer, session.note))
     print(commit_line(session.search, session.runs))
@@ -82,11 +93,24 @@ def _state(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tup
         journal = resume / NAME if resume.is_dir() else resume
         if journal.name != NAME or not journal.is_file():
             raise UsageError(f"--resume {resume}: give the {NAME} of an earlier bisect, or its folder")
+        change_task(journal.resolve().parent, _overrides(arguments))
         return journal.resolve().parent, None
     log = read_git_log(replay) if replay is not None else None
     task = task_of(arguments, environment, log)
     base = arguments.state.resolve() if arguments.state else state_base(environment)
     return new_state(base, task), log
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that a resumed bisect may change: more budget, more at a time, a stricter answer."""
+    settings = {
+        "budget_minutes": arguments.budget,
+        "max_runs": arguments.max_runs,
+        "credibility": arguments.credibility,
+        "jobs": arguments.jobs,
+        "timeout_minutes": arguments.timeout,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _is_journal(path: Path) -> bool:
@@ -139,18 +163,15 @@ def task_of(arguments: argparse.Namespace, environment: Mapping[str, str], log: 
         launcher=arguments.launcher,
         launch_options=tuple(arguments.launch_option),
         poll_seconds=arguments.poll,
-        jobs=max(1, arguments.jobs),
         noise=arguments.noise,
-        credibility=arguments.credibility,
+        metric_sd=arguments.metric_sd,
         smallest_rate_change=arguments.smallest_change,
-        max_runs=arguments.max_runs,
-        budget_minutes=arguments.budget,
-        timeout_minutes=arguments.timeout,
         on_signal=arguments.on_signal,
         on_timeout=arguments.on_timeout,
         read_obstacles=not arguments.no_obstacles,
         retry_wait_seconds=arguments.retry_wait,
-        most_trees=max(1, arguments.trees, arguments.jobs),
+        most_trees=max(1, arguments.trees),
+        **_overrides(arguments),
     )
     task.validate()
     return task

@@ -82,11 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for sbatch (--nodes=2), the container (image=, engine=, gpus=, mount=) or Ray (address=)",
     )
     run.add_argument("--poll", type=float, metavar="SECONDS", help="between questions to a scheduler")
-    run.add_argument("--jobs", type=int, default=1, metavar="N", help="probes at a time (default: 1)")
+    run.add_argument("--jobs", type=int, metavar="N", help="probes at a time (default: 1)")
     run.add_argument(
         "--timeout",
         type=float,
-        default=24 * 60.0,
         metavar="MINUTES",
         help="limit of one run (default: a day)",
     )
@@ -125,13 +124,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="none: the command is declared deterministic, one run a commit (default: auto)",
     )
     search.add_argument("--budget", type=float, metavar="MINUTES", help="of running, all runs together")
-    search.add_argument("--max-runs", type=int, default=400, metavar="N", help="default: 400")
+    search.add_argument("--max-runs", type=int, metavar="N", help="default: 400")
     search.add_argument(
         "--credibility",
         type=float,
-        default=0.95,
         metavar="P",
         help="probability at which an answer is given (default: 0.95)",
+    )
+    search.add_argument(
+        "--metric-sd",
+        type=float,
+        metavar="SD",
+        help="standard deviation of the metric over repeated runs, when a baseline has shown it: saves runs",
     )
     search.add_argument(
         "--smallest-change",

@@ -34,9 +34,10 @@ def simulate(arguments: argparse.Namespace) -> int:
     """Print a table of what searches would cost and how often they would be right."""
     settings = Settings(
         noise=Noise(arguments.noise),
-        credibility=arguments.credibility,
+        metric_sd=arguments.metric_sd,
+        credibility=arguments.credibility or Settings.credibility,
         smallest_rate_change=arguments.smallest_change,
-        max_runs=arguments.max_runs,
+        max_runs=arguments.max_runs or Settings.max_runs,
     )
     commits, minutes = _commits(arguments), None
     worlds, minutes = _worlds(arguments)

@@ -96,7 +96,7 @@ def test_metric_likelihood_agrees_with_numerical_integration() -> None:
 
     def log_likelihood(after: np.ndarray) -> float:
         def inner(log_sd: float, log_shift: float, sign: float) -> float:
-            sd, shift = math.exp(log_sd), sign * 2.6 * math.exp(0.25 * log_shift)
+            sd, shift = math.exp(log_sd), sign * 2.4 * math.exp(0.2 * log_shift)
             rest = values - shift * sd * after
             squares = float(((rest - rest.mean()) ** 2).sum())
             return math.exp(-0.5 * log_shift**2 - squares / (2 * sd**2)) * sd ** -(len(values) - 1)

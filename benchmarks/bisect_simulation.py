@@ -1,0 +1,201 @@
+"""Accuracy and cost of bisecting under noise: Seatrial, git bisect, five-fold majority and git_bayesect.
+
+    python benchmarks/bisect_simulation.py [--trials 200] [--seed 9000] [--bayesect-python PATH]
+        [--write docs/bisect.md]
+
+All strategies meet the same worlds in one run. Runs at the ends and of calibration are counted. git_bayesect is
+imported by an interpreter of its own (it needs `pip install git_bayesect` there); without one its rows are left
+out and said to be. Settings were tuned on seeds below 1000; the table's seed must be above.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from seatrial.bisect.evidence_model import Observation, Question
+from seatrial.bisect.history import History
+from seatrial.bisect.search import Search
+from seatrial.bisect.settings import Noise, Settings
+from seatrial.bisect.simulate import (
+    FailureRates,
+    Figures,
+    MetricShift,
+    SameEveryTime,
+    Strategy,
+    World,
+    measure,
+    repeated_bisection,
+    table,
+    with_settings,
+)
+
+OURS = "seatrial"
+HEAD = ["world (128 commits)", "search", "runs, median", "runs, 9 in 10", "right", "wanted"]
+FIRST_SEED_OF_TABLES = 1000
+
+# Right is: the culprit is named; in worlds without one, "no culprit" is said.
+WORLDS: Sequence[tuple[str, World, bool, str]] = (
+    ("fails .1 / .9", FailureRates(0.1, 0.9), True, "<= 22, >= .99"),
+    ("fails .2 / .8", FailureRates(0.2, 0.8), True, "<= 44, >= .97"),
+    ("fails 0 / .5", FailureRates(0.0, 0.5), True, ""),
+    ("metric shifts by 3 sd", MetricShift(3.0), True, "<= 15, >= .98"),
+    ("metric shifts by 2 sd", MetricShift(2.0), True, "<= 25, >= .95"),
+    ("no culprit, fails .1", FailureRates(0.1, 0.1), False, ">= .97"),
+    ("no culprit, fails .3", FailureRates(0.3, 0.3), False, ">= .97"),
+    ("no culprit, fails .5", FailureRates(0.5, 0.5), False, ">= .97"),
+    ("no culprit, fails .9", FailureRates(0.9, 0.9), False, ">= .97"),
+    ("no culprit, metric", MetricShift(0.0), False, ">= .97"),
+)
+
+_BAYESECT = """
+import json, sys
+import numpy as np
+from git_bayesect import Bisector
+good, bad, commits, trials, seed = json.loads(sys.argv[1])
+rng = np.random.default_rng(seed)
+runs, right = [], 0
+for _ in range(trials):
+    culprit = int(rng.integers(commits))          # index 0 is the newest commit
+    search = Bisector(np.ones(commits))
+    count = 0
+    while search.distribution.max() < 0.95 and count < 400:
+        index = search.select()
+        search.record(index, bool(rng.random() < (bad if index <= culprit else good)))
+        count += 1
+    runs.append(count)
+    right += int(np.argmax(search.distribution)) == culprit
+print(json.dumps([float(np.median(runs)), float(np.quantile(runs, 0.9)), right / trials]))
+"""
+
+
+def main() -> None:
+    """Measure, print, and if asked write the table into the documentation."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=9000)
+    parser.add_argument("--bayesect-python", help="interpreter that has git_bayesect")
+    parser.add_argument("--write", type=Path, help="document whose table is replaced")
+    arguments = parser.parse_args()
+    if arguments.seed < FIRST_SEED_OF_TABLES:
+        parser.error(f"seeds below {FIRST_SEED_OF_TABLES} are for tuning")
+    text = report(arguments.trials, arguments.seed, arguments.bayesect_python)
+    print(text)
+    if arguments.write is not None:
+        replace_table(arguments.write, text)
+
+
+def report(trials: int, seed: int, bayesect_python: str | None) -> str:
+    """Return the tables as Markdown."""
+    rows = [HEAD, *_noisy_rows(trials, seed, bayesect_python), *_deterministic_rows(trials, seed)]
+    lines = [
+        f"{trials} trials each, seed {seed}, Python {platform.python_version()}, numpy {np.__version__}. "
+        "Runs at both ends are counted.",
+        "",
+        table(rows),
+        "",
+        *_decision_times(),
+    ]
+    if bayesect_python is None:
+        lines.append("git_bayesect was not measured in this run (no --bayesect-python).")
+    return "\n".join(lines)
+
+
+def _noisy_rows(trials: int, seed: int, bayesect_python: str | None) -> list[list[str]]:
+    rows = []
+    for number, (name, world, has_culprit, wanted) in enumerate(WORLDS):
+        strategies: list[tuple[str, Strategy]] = [(OURS, with_settings(Settings()))]
+        if isinstance(world, MetricShift):
+            strategies.append((f"{OURS}, sd known (--metric-sd)", with_settings(Settings(metric_sd=1.0))))
+        if has_culprit and isinstance(world, FailureRates):
+            strategies += [("git bisect", repeated_bisection(1)), ("majority of five", repeated_bisection(5))]
+        for title, strategy in strategies:
+            figures = measure(
+                world, strategy, num_suspects=128, trials=trials, seed=seed + number, with_culprit=has_culprit
+            )
+            rows.append(_row(name, title, figures, wanted if title == OURS else ""))
+        if bayesect_python and has_culprit and isinstance(world, FailureRates):
+            rows.append(
+                _row(name, "git_bayesect", _bayesect(bayesect_python, world, trials, seed + number), "")
+            )
+    return rows
+
+
+def _bayesect(python: str, world: FailureRates, trials: int, seed: int) -> Figures:
+    asked = json.dumps([world.good, world.bad, 128, trials, seed])
+    done = subprocess.run([python, "-c", _BAYESECT, asked], capture_output=True, text=True, check=True)
+    median, p90, right = json.loads(done.stdout)
+    return Figures(median, p90, right, trials)
+
+
+def _deterministic_rows(trials: int, seed: int) -> list[list[str]]:
+    exact = with_settings(Settings(noise=Noise.NONE))
+    worlds: Sequence[tuple[str, World, Strategy, str]] = (
+        ("deterministic, pass/fail, declared (--noise none)", FailureRates(0.0, 1.0), exact, "9"),
+        ("deterministic, logs agree to the bit", SameEveryTime(), with_settings(Settings()), "9"),
+        ("deterministic, pass/fail, not declared", FailureRates(0.0, 1.0), with_settings(Settings()), ""),
+    )
+    rows = []
+    for name, world, strategy, wanted in worlds:
+        rows.append(
+            _row(name, OURS, measure(world, strategy, num_suspects=128, trials=trials, seed=seed), wanted)
+        )
+    plain = measure(FailureRates(0.0, 1.0), repeated_bisection(1), num_suspects=128, trials=trials, seed=seed)
+    return [*rows, _row("deterministic, pass/fail", "git bisect (ends not run)", plain, "")]
+
+
+def _row(world: str, search: str, figures: Figures, wanted: str) -> list[str]:
+    runs = [f"{figures.median_runs:.1f}".removesuffix(".0"), f"{figures.p90_runs:.0f}"]
+    return [world, search, *runs, f"{figures.share_right:.3f}", wanted]
+
+
+def _decision_times() -> list[str]:
+    """Time one decision among 1,024 commits after ten results, belief included."""
+    lines = []
+    for question in Question:
+        search = Search(History.linear(1024), question)
+        generator = np.random.default_rng(1)
+        for position in (0, 1024, 512, 256, 384, 448, 416, 400, 408, 404):
+            after = position > 402
+            value = float(generator.normal() + 3 * after) if question is Question.METRIC else None
+            search.record(Observation(position=position, failed=after and value is None, value=value))
+        seconds = []
+        for _ in range(20):
+            search._belief = None
+            started = time.perf_counter()
+            search.decide()
+            seconds.append(time.perf_counter() - started)
+        lines.append(
+            f"Choosing the next probe among 1,024 commits ({question.value}): "
+            f"median {1000 * np.median(seconds):.1f} ms, fastest {1000 * min(seconds):.1f} ms "
+            "(wanted: under 50 ms).\n"
+        )
+    return lines
+
+
+BEGIN, END = "<!-- table made by benchmarks/bisect_simulation.py -->", "<!-- end of table -->"
+
+
+def replace_table(path: Path, text: str) -> None:
+    """Put the table between its marks in a document."""
+    whole = path.read_text(encoding="utf-8")
+    before, rest = whole.split(BEGIN)
+    _, after = rest.split(END)
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    os.replace(temporary, path)  # noqa: PTH105
+
+
+if __name__ == "__main__":
+    sys.exit(main())
