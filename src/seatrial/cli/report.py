@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write report.md and junit.xml anew and print; the exit code is that of the run's outcome."""
+    """Write report.md, report.html and junit.xml anew and print; the exit code is that of the run's outcome."""
     results = read_results(arguments.run)
     console = make_console(sys.stdout)
     report = write_views(arguments.run, results)

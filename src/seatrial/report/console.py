@@ -55,7 +55,7 @@ def print_conclusion(console: Console, results: Results, report: Path) -> None:
         ", ".join(f"{trial.name} {WORDS[trial.outcome]}" for trial in requested),
     )
     console.print(words)
-    console.print(f"report: {report}", soft_wrap=True)
+    console.print(f"report: {report} (for a browser: {report.with_suffix('.html').name})", soft_wrap=True)
 
 
 def print_verdicts(console: Console, title: str, verdicts: list[Verdict]) -> None:

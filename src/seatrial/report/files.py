@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from seatrial.report.html import report_html
 from seatrial.report.junit import junit_xml
 from seatrial.report.markdown import report_markdown
 from seatrial.trials.results import Results
 from seatrial.trials.rundir import write_text
 
 REPORT = "report.md"
+PAGE = "report.html"
 JUNIT = "junit.xml"
 
 
 def write_views(directory: Path, results: Results) -> Path:
-    """Write report.md and junit.xml; return the path of the report.
+    """Write report.md, report.html and junit.xml; return the path of the report.
 
     Raises:
         BlockedError: a file cannot be written.
     """
     write_text(directory / REPORT, report_markdown(results))
+    write_text(directory / PAGE, report_html(results, directory))
     write_text(directory / JUNIT, junit_xml(results))
     return directory / REPORT

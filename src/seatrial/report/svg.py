@@ -64,10 +64,10 @@ def line_chart(
         f'<text transform="translate(14 {(HEIGHT - _BOTTOM + _TOP) / 2}) rotate(-90)" text-anchor="middle">'
         f"{escape(y_label)}</text>",
     ]
-    for value in _ticks(y_low, y_high):
+    for value, name in _ticks(y_low, y_high):
         left, down = place(x_low, value)
         parts.append(f'<path d="M{left} {down}H{WIDTH - _RIGHT}" stroke="#ddd"/>')
-        parts.append(_text(left - 6, down + 4, _number(value), "end"))
+        parts.append(_text(left - 6, down + 4, name, "end"))
     for value, name in _x_ticks(x_low, x_high, x_names):
         across, _ = place(value, y_low)
         parts.append(_text(across, HEIGHT - _BOTTOM + 18, name, "middle"))
@@ -118,20 +118,18 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Return about five round values within a range."""
+def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return about five round values within a range, each with as many digits as tell it from the next."""
     step = 10 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 5)
     first = math.ceil(low / step - 1e-9)
-    return [number * step for number in range(first, first + 12) if number * step <= high + step * 1e-9]
+    values = [number * step for number in range(first, first + 12) if number * step <= high + step * 1e-9]
+    decimals = max(0, -math.floor(math.log10(step)))
+    return [(value, f"{round(value, decimals):.10g}") for value in values]
 
 
 def _x_ticks(low: float, high: float, names: Sequence[str]) -> list[tuple[float, str]]:
     if not names:
-        return [(value, _number(value)) for value in _ticks(low, high)]
+        return _ticks(low, high)
     every = max(1, math.ceil(len(names) / 8))
     return [(float(place), name) for place, name in enumerate(names) if place % every == 0]
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if abs(value) > 1e-12 else "0"
