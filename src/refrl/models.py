@@ -1,95 +1,17 @@
-"""Tiny models made from a configuration, and loading any Hugging Face causal language model by path."""
+"""Loading and saving any Hugging Face causal language model by path."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from refrl.config import ConfigError
+from refrl.config_loading import ConfigError
+from refrl.directories import new_directory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-Family = Literal["qwen3", "llama"]
-
-
-@dataclass(frozen=True)
-class TinyModelSpec:
-    """Shape of a model that is made here."""
-
-    family: Family = "qwen3"
-    """`qwen3` normalises queries and keys per head; `llama` does not."""
-    hidden_size: int = 64
-    num_layers: int = 2
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    head_dim: int = 32
-    """At least 32: vLLM's CPU attention takes no less."""
-    intermediate_size: int | None = None
-    """Width of the feed-forward layer; None takes three times the hidden size."""
-    max_positions: int = 512
-    tie_word_embeddings: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse shapes that no backend takes.
-
-        Raises:
-            ConfigError: names the field and its range.
-        """
-        for name in ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "max_positions"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.head_dim < 32 or self.head_dim % 2:
-            raise ConfigError(f"head_dim={self.head_dim} must be even and at least 32 (vLLM's CPU attention)")
-        if self.num_heads % self.num_kv_heads:
-            raise ConfigError(f"num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
-
-
-def make_model(spec: TinyModelSpec, output: Path) -> None:
-    """Make a byte-level model with random weights and save it as an ordinary Hugging Face directory.
-
-    Raises:
-        ConfigError: `output` exists and is not empty, or cannot be written.
-    """
-    from refrl.tokenization import make_byte_tokenizer
-
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} exists and is not an empty directory; name another one")
-    tokenizer = make_byte_tokenizer()
-    save_directory(build_model(spec, tokenizer), tokenizer, output)
-
-
-def build_model(spec: TinyModelSpec, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Return the model with float32 weights drawn from `spec.seed`; torch's global generator is left as it was."""
-    sizes: dict[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.intermediate_size or 3 * spec.hidden_size,
-        "num_hidden_layers": spec.num_layers,
-        "num_attention_heads": spec.num_heads,
-        "num_key_value_heads": spec.num_kv_heads,
-        "head_dim": spec.head_dim,
-        "max_position_embeddings": spec.max_positions,
-        "tie_word_embeddings": spec.tie_word_embeddings,
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
-        if spec.family == "qwen3":
-            from transformers import Qwen3Config, Qwen3ForCausalLM
-
-            return Qwen3ForCausalLM(Qwen3Config(**sizes)).float()
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        return LlamaForCausalLM(LlamaConfig(**sizes)).float()
 
 
 def save_directory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:
@@ -103,20 +25,10 @@ def save_directory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, o
     Raises:
         ConfigError: the directory cannot be written.
     """
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-    except OSError as error:
-        raise ConfigError(f"cannot write the model directory {output}: {error}") from error
-    try:
-        _silence_progress_bars()
-        model.save_pretrained(str(temporary))
-        tokenizer.save_pretrained(str(temporary))
-        temporary.chmod(0o755)
-        temporary.replace(output)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    _silence_progress_bars()
+    with new_directory(output) as folder:
+        model.save_pretrained(str(folder))
+        tokenizer.save_pretrained(str(folder))
 
 
 def load_model(directory: Path) -> PreTrainedModel:

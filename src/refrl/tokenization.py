@@ -1,7 +1,4 @@
-"""A byte-level tokenizer made locally, and how refrl encodes text with any tokenizer.
-
-Ids 0-255 are the bytes; `<|pad|>`, `<|bos|>` and `<|eos|>` are three distinct tokens above them.
-"""
+"""How refrl encodes text, with its own byte-level tokenizer or any other."""
 
 from __future__ import annotations
 
@@ -10,43 +7,19 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from refrl.config import ConfigError
-
-PAD, BOS, EOS = "<|pad|>", "<|bos|>", "<|eos|>"
-VOCAB_SIZE = 256 + 3
-
-
-def byte_alphabet() -> list[str]:
-    """Return the character that stands for each byte in the byte-level alphabet of GPT-2.
-
-    Printable bytes stand for themselves; the others take code points from 256 up, in order.
-    """
-    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
-    rest = (chr(256 + number) for number in range(256))
-    return [chr(byte) if byte in printable else next(rest) for byte in range(256)]
+from refrl.byte_tokenizer import BOS, EOS, MODEL_INPUT_NAMES, PAD, byte_tokenizer
+from refrl.config_loading import ConfigError
 
 
 def make_byte_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token per byte; it puts `<|bos|>` before a text."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
-
-    vocabulary = {character: byte for byte, character in enumerate(byte_alphabet())}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in (PAD, BOS, EOS)]
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
-    )
+    """Return the byte-level tokenizer of `refrl.byte_tokenizer` as transformers has it."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=byte_tokenizer(),
         pad_token=PAD,
         bos_token=BOS,
         eos_token=EOS,
         clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"],
+        model_input_names=MODEL_INPUT_NAMES,
     )
 
 

@@ -17,9 +17,9 @@ import torch
 from refrl.algorithms.grpo import train_step
 from refrl.config import GRPORunConfig, validate_config
 from refrl.logging import RunLogger
-from refrl.models import TinyModelSpec, make_model
 from refrl.policy.hf import HFPolicy
 from refrl.session import open_session
+from refrl.tiny_models import TinyModelSpec, make_model
 from refrl.validation import is_validation_step, validate
 
 NUM_STEPS = 3

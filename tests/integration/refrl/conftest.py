@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from refrl.models import TinyModelSpec, make_model
+from refrl.tiny_models import TinyModelSpec, make_model
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = ROOT / "configs"

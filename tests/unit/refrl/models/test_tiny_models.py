@@ -1,15 +1,18 @@
 """Tiny models are ordinary Hugging Face directories, made from a seed; broken directories are refused in words."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from refrl.config import ConfigError
-from refrl.models import Family, TinyModelSpec, load_model, make_model
+from refrl.models import load_model
+from refrl.tiny_models import Family, TinyModelSpec, make_model, model_config
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -25,6 +28,44 @@ def test_a_directory_is_read_by_plain_transformers(tmp_path: Path, family: Famil
     assert model.config.head_dim >= 32
     assert any("q_norm" in name for name, _ in model.named_parameters()) == (family == "qwen3")
     assert {path.suffix for path in (tmp_path / "model").iterdir()} <= {".json", ".safetensors"}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_what_is_written_is_what_transformers_would_make(tmp_path: Path, family: Family, tied: bool) -> None:
+    """The same parameters, of the same shapes and spread, under a configuration that says no more than was asked."""
+    spec = TinyModelSpec(family=family, tie_word_embeddings=tied, num_layers=3)
+    make_model(spec, tmp_path / "model")
+    theirs = AutoModelForCausalLM.from_config(
+        AutoConfig.from_pretrained(str(tmp_path / "model"))
+    ).state_dict()
+    if tied:
+        del theirs["lm_head.weight"]
+    ours = load_file(tmp_path / "model" / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in ours.items()} == {
+        name: t.shape for name, t in theirs.items()
+    }
+    for name, tensor in ours.items():
+        assert tensor.std(correction=0).item() == pytest.approx(
+            theirs[name].std(correction=0).item(), rel=0.05
+        ), name
+        assert tensor.mean().item() == pytest.approx(theirs[name].mean().item(), abs=2e-3), name
+    written = model_config(spec)
+    read = AutoConfig.from_pretrained(str(tmp_path / "model")).to_dict()
+    assert {key: read[key] for key in written} == {**written, "dtype": read["dtype"]}
+
+
+def test_making_a_model_imports_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    """Their import takes seconds, and a smoke test makes a model first."""
+    code = (
+        "import sys; from refrl.cli import main; "
+        f"assert main(['make-model', '--output', {str(tmp_path / 'model')!r}]) == 0; "
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_weights_come_from_the_seed_alone(tmp_path: Path) -> None:
@@ -49,6 +90,7 @@ def test_weights_come_from_the_seed_alone(tmp_path: Path) -> None:
         ({"num_heads": 3, "num_kv_heads": 2}, "num_kv_heads=2 must divide"),
         ({"num_layers": 0}, "num_layers=0"),
         ({"hidden_size": -1}, "hidden_size=-1"),
+        ({"seed": -1}, "seed=-1"),
     ],
 )
 def test_shapes_that_no_backend_takes_are_refused(change: dict[str, int], words: str) -> None:

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from refrl.byte_tokenizer import EOS, VOCAB_SIZE
 from refrl.config import ConfigError
 from refrl.tokenization import (
-    EOS,
-    VOCAB_SIZE,
     decode_completions,
     encode_answers,
     encode_prompts,

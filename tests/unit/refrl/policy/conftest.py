@@ -1,6 +1,7 @@
 """A policy small enough to be made for every test."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,15 +9,24 @@ import torch
 
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.config import PolicyConfig, validate_config
-from refrl.models import TinyModelSpec, build_model
+from refrl.models import load_model
 from refrl.policy.hf import HFPolicy
+from refrl.tiny_models import TinyModelSpec, make_model
 from refrl.tokenization import make_byte_tokenizer
 
 MakePolicy = Callable[..., HFPolicy]
 
 
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a model of one layer."""
+    directory = tmp_path_factory.mktemp("tiny") / "model"
+    make_model(TinyModelSpec(hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, seed=3), directory)
+    return directory
+
+
 @pytest.fixture
-def make_policy() -> MakePolicy:
+def make_policy(tiny_model: Path) -> MakePolicy:
     """Return a function that makes a policy; keywords replace values of `policy.*`."""
 
     def make(*, with_reference: bool = False, temperature: float = 1.0, **changes: Any) -> HFPolicy:
@@ -27,11 +37,9 @@ def make_policy() -> MakePolicy:
             "max_total_sequence_length": 32,
             **changes,
         }
-        tokenizer = make_byte_tokenizer()
-        spec = TinyModelSpec(hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, seed=3)
         return HFPolicy(
-            build_model(spec, tokenizer),
-            tokenizer,
+            load_model(tiny_model),
+            make_byte_tokenizer(),
             validate_config(PolicyConfig, values, source="test"),
             device=torch.device("cpu"),
             num_updates=10,

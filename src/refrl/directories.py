@@ -1,0 +1,35 @@
+"""Directories that appear whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from refrl.config_loading import ConfigError
+
+
+@contextmanager
+def new_directory(output: Path) -> Iterator[Path]:
+    """Give a temporary directory to fill; it gets its name when the block ends well, and is removed otherwise.
+
+    Args:
+        output: an empty or missing directory.
+
+    Raises:
+        ConfigError: the directory cannot be made.
+    """
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    except OSError as error:
+        raise ConfigError(f"cannot write the model directory {output}: {error}") from error
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        temporary.replace(output)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
