@@ -1,16 +1,21 @@
 """The corpus of false passes: inputs on which other projects' gates said Pass, and what a right gate says.
 
-A row is data. Tests beside this file hold each row to its right-hand side, and `docs/false_passes.md` shows it.
-Rows of another family stand in a module of their own, `corpus_<family>.py`, with a tuple `ROWS`.
+A row is data. A test beside this file that takes rows by `@pytest.mark.parametrize("row", ...)` with their ids holds
+them to their right-hand side; `docs/false_passes.md` shows each row with its tests. Rows of another family stand in a
+module of their own, `corpus_<family>.py`, with a tuple `ROWS`.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,20 +213,43 @@ ROWS: tuple[Row, ...] = (
 
 def all_rows() -> list[Row]:
     """Return the rows of every family, by id."""
-    here = Path(__file__).parent
-    others = [importlib.import_module(f"tests.false_passes.{path.stem}") for path in here.glob("corpus_*.py")]
+    names = sorted(path.stem for path in HERE.glob("corpus_*.py"))
+    others = [importlib.import_module(f"tests.false_passes.{name}") for name in names]
     rows = [*ROWS, *(row for module in others for row in module.ROWS)]
     return sorted(rows, key=lambda row: row.id)
 
 
 def by_id(*ids: str) -> list[Row]:
-    """Return some rows of this module."""
-    return [row for row in ROWS if row.id in ids]
+    """Return some rows of any family."""
+    found = [row for row in all_rows() if row.id in ids]
+    assert len(found) == len(ids), f"the corpus lacks some of {ids}"
+    return found
+
+
+def held_by() -> dict[str, list[str]]:
+    """Return the tests of each id as `file::function`, read from the decorators of the tests."""
+    held: dict[str, list[str]] = {}
+    for path in sorted(HERE.glob("test_*.py")):
+        for function in ast.parse(path.read_text()).body:
+            if isinstance(function, ast.FunctionDef):
+                for row_id in dict.fromkeys(_rows_of(function)):
+                    held.setdefault(row_id, []).append(f"{path.name}::{function.name}")
+    return held
+
+
+def _rows_of(function: ast.FunctionDef) -> Iterator[str]:
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.parametrize":
+            name, values = decorator.args[:2]
+            if ast.literal_eval(name) == "row":
+                texts = [node.value for node in ast.walk(values) if isinstance(node, ast.Constant)]
+                yield from (text for text in texts if re.fullmatch(r"FP\d\d", str(text)))
 
 
 def markdown(rows: Iterable[Row]) -> str:
     """Return rows as tables, one per family."""
     families = {row.family: None for row in rows}
+    tests = held_by()
     lines: list[str] = []
     for family, members in groupby(
         sorted(rows, key=lambda row: [*families].index(row.family)), lambda row: row.family
@@ -229,21 +257,30 @@ def markdown(rows: Iterable[Row]) -> str:
         lines += [
             f"## {family}",
             "",
-            "| id | evidence | check | others | right | met in |",
-            "|---|---|---|---|---|---|",
+            "| id | evidence | check | others | right | met in | test |",
+            "|---|---|---|---|---|---|---|",
         ]
         lines += [
-            "| " + " | ".join([row.id, row.evidence, row.check, row.others, row.right, row.met]) + " |"
+            "| "
+            + " | ".join(
+                [row.id, row.evidence, row.check, row.others, row.right, row.met, _links(tests[row.id])]
+            )
+            + " |"
             for row in members
         ]
         lines.append("")
     return "\n".join(lines)
 
 
+def _links(tests: list[str]) -> str:
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    return ", ".join(f"[{name}](../tests/false_passes/{name})" for name in files)
+
+
 HEAD = """# False passes
 
-Inputs on which the gates of public projects said Pass, and what `seatrial` says. Each row is a test under
-`tests/false_passes/`. This page is generated: `python -m tests.false_passes.corpus > docs/false_passes.md`.
+Inputs on which the gates of public projects said Pass, and what `seatrial` says. Each row is held by the tests that
+its last column names. This page is generated: `make docs`.
 
 """
 

@@ -86,7 +86,7 @@ ROWS: tuple[Row, ...] = (
         evidence="JSON Lines whose writer drops a value that is NaN",
         check="`max(x) < 2`",
         others="a hole looks clean",
-        right="missing steps are reported by number",
+        right="missing steps are named; where the writer is known to drop NaN: Blocked",
         met="prime-rl FileMonitor",
     ),
     Row(

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.false_passes.corpus import all_rows
+from tests.false_passes.corpus import Row, by_id
 
 from seatrial.checks.baseline_compare import compare
 from seatrial.checks.baselines import Baseline, Provenance, learn
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.verdict import Outcome, combine
 
-RIGHT = {row.id: row.right for row in all_rows()}
 TAG = "train/loss"
 
 
@@ -42,35 +41,37 @@ def outcome(baseline: Baseline, *runs: Sequence[float]) -> Outcome:
     return combine(compare(baseline, {str(number): log_of(run) for number, run in enumerate(runs)}))
 
 
-@pytest.mark.parametrize("row", ["FP38", "FP41"])
-def test_nothing_is_learned_from_nan(row: str) -> None:
+@pytest.mark.parametrize("row", by_id("FP38", "FP41"), ids=str)
+def test_nothing_is_learned_from_nan(row: Row) -> None:
     logs = {str(number): log_of([math.nan] * 50) for number in range(10)}
     origin = Provenance(commit="0" * 40, dirty=False, packages={}, host={})
     baseline, faults = learn(logs, [TAG], window=10, provenance=origin)
-    assert baseline is None, RIGHT[row]
+    assert baseline is None, row.right
     assert "not finite at steps 1, 2, 3, 4, 5 and 45 more" in faults[0].reason
     assert outcome(baseline_of(repeats(10, 0)), *([[math.nan] * 50] * 6)) is Outcome.FAIL
 
 
-@pytest.mark.parametrize("row", ["FP37", "FP42"])
+@pytest.mark.parametrize("row", by_id("FP37", "FP42"), ids=str)
 @pytest.mark.parametrize("place", [0, 25, 49])
 @pytest.mark.parametrize("wild", [1e9, -1e9, math.nan, math.inf])
-def test_one_wild_step_of_fifty_fails(row: str, place: int, wild: float) -> None:
+def test_one_wild_step_of_fifty_fails(row: Row, place: int, wild: float) -> None:
     new = repeats(6, 1)
     new[3][place] = wild
-    assert outcome(baseline_of(repeats(10, 0)), *new) is Outcome.FAIL, RIGHT[row]
+    assert outcome(baseline_of(repeats(10, 0)), *new) is Outcome.FAIL, row.right
 
 
-def test_a_small_drift_in_one_direction_fails() -> None:
+@pytest.mark.parametrize("row", by_id("FP43"), ids=str)
+def test_a_small_drift_in_one_direction_fails(row: Row) -> None:
     verdicts = compare(
         baseline_of(repeats(12, 0)),
         {str(number): log_of(run) for number, run in enumerate(repeats(6, 1, offset=0.8))},
     )
     by_name = {verdict.name: verdict.outcome for verdict in verdicts}
     assert by_name[f"{TAG}: worst step"] is Outcome.PASS
-    assert by_name[f"{TAG}: drift"] is Outcome.FAIL, RIGHT["FP43"]
+    assert by_name[f"{TAG}: drift"] is Outcome.FAIL, row.right
 
 
-def test_too_few_runs_to_tell_are_blocked() -> None:
+@pytest.mark.parametrize("row", by_id("FP44"), ids=str)
+def test_too_few_runs_to_tell_are_blocked(row: Row) -> None:
     old = [[10.0 + offset] * 50 for offset in (-0.7071, 0.7071)]
-    assert outcome(baseline_of(old), [13.0] * 50) is Outcome.BLOCKED, RIGHT["FP44"]
+    assert outcome(baseline_of(old), [13.0] * 50) is Outcome.BLOCKED, row.right

@@ -11,17 +11,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 from tests.false_passes.corpus import Row
-from tests.false_passes.corpus_log_files import ROWS
+from tests.false_passes.corpus import by_id as rows
 from tests.unit.evidence.event_writers import record_offsets, write_events, write_series
 
 from seatrial.checks import evaluate_check, parse_check
 from seatrial.cli import main
 from seatrial.evidence.read import read_logs
 from seatrial.verdict import Outcome, Verdict
-
-
-def rows(*ids: str) -> list[Row]:
-    return [row for row in ROWS if row.id in ids]
 
 
 def judge(logs: Path, text: str) -> Verdict:
@@ -136,10 +132,28 @@ def test_the_peak_of_the_first_attempt(row: Row, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", rows("FP28"), ids=str)
-def test_a_hole_is_reported(row: Row, tmp_path: Path) -> None:
+@pytest.mark.parametrize("holes", [[7, 12], [0], [18, 19], [*range(3, 11)]], ids=str)
+def test_a_value_that_the_writer_dropped(row: Row, tmp_path: Path, holes: list[int]) -> None:
     lines = [{"step": step, "time": 1.7e9 + step, "x": 1.0, "y": 1.0} for step in range(20)]
-    del lines[7]["x"], lines[12]["x"]
+    for step in holes:
+        del lines[step]["x"]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    main(["dump", str(tmp_path), "--output", str(tmp_path / "dumped.json")])
+    for log in (tmp_path / "metrics.jsonl", tmp_path / "dumped.json"):
+        verdict = judge(log, MAX_BELOW_2)
+        assert verdict.outcome is Outcome.BLOCKED, row.right
+        assert (
+            f"has no value at step{'s' * (len(holes) > 1)} {', '.join(map(str, holes[:5]))}" in verdict.reason
+        )
+        assert judge(log, 'max(data["x"]) < 0.5').outcome is Outcome.FAIL
+        assert judge(log, 'max(data["y"]) < 2').outcome is Outcome.PASS
+        assert judge(log, 'max(data["x"], steps(13, 16)) < 2').outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("row", rows("FP28"), ids=str)
+def test_a_hole_of_any_series_is_reported(row: Row, tmp_path: Path) -> None:
+    lines = [{"step": step, "x": 1.0, "y": 1.0} for step in range(20) if step not in (7, 12)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert any("x has none at 7, 12" in note for note in read_logs(tmp_path).notes), row.right
 
 

@@ -10,8 +10,8 @@ from seatrial.checks.evaluator import Evaluator
 from seatrial.checks.intervals import Interval
 from seatrial.checks.known_ranges import KNOWN_RANGES
 from seatrial.checks.lint import cannot_fail
-from seatrial.checks.nodes import Check
-from seatrial.checks.reading import Evidence, UnansweredError
+from seatrial.checks.nodes import Check, SeriesRef
+from seatrial.checks.reading import Evidence, UnansweredError, listed
 from seatrial.checks.wording import Answer, answer_of, bound_text
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
@@ -67,6 +67,20 @@ def evaluate_check(
     return _verdict(check, evidence, answer, source)
 
 
+def _dropped(evidence: Evidence, reference: SeriesRef) -> list[int]:
+    """Return the steps in the range read whose value the writer of the log probably dropped."""
+    log = evidence.logs[reference.run]
+    if reference.tag not in log.dropped or evidence.tally.steps is None:
+        return []
+    first, last = evidence.tally.steps
+    held = log.series[reference.tag].steps
+    return [
+        int(step)
+        for step in log.dropped[reference.tag]
+        if (first <= held[0] or step > first) and (last >= held[-1] or step < last)
+    ]
+
+
 def _verdict(check: Check, evidence: Evidence, answer: Answer, source: str) -> Verdict:
     """Put the answer and what was read into a verdict; damage in a log that was read makes it Blocked."""
     tally = evidence.tally
@@ -79,6 +93,16 @@ def _verdict(check: Check, evidence: Evidence, answer: Answer, source: str) -> V
         details["damage"] = [f"{item.path}: {item.what}" for item in damage]
         more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
         outcome, reason = Outcome.BLOCKED, f"the log is damaged: {damage[0].path}: {damage[0].what}{more}"
+    for reference in check.references:
+        steps = _dropped(evidence, reference)
+        if steps:
+            details.setdefault("dropped", {})[reference.label] = steps
+            if reference.tag not in evidence.allow_nonfinite and outcome in (Outcome.PASS, Outcome.SKIPPED):
+                outcome = Outcome.BLOCKED
+            reason += (
+                f"; {reference.label} has no value at step{'s' if len(steps) > 1 else ''} {listed(steps)}, "
+                "and its writer drops what is not finite"
+            )
     for tag in sorted(evidence.allow_nonfinite & {reference.tag for reference in check.references}):
         steps = sorted(tally.left_out.get(tag, ()))
         details.setdefault("allowed_nonfinite", {})[tag] = steps

@@ -6,7 +6,7 @@ What cannot be answered raises `UnansweredError`, which carries the outcome and 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -243,14 +243,18 @@ def span(points: Points) -> str:
     return f"it has {len(points)} points, steps {points.steps[0]} to {points.steps[-1]}"
 
 
+def listed(steps: Sequence[int]) -> str:
+    """Name the first few steps, and count the rest."""
+    more = f" and {len(steps) - NUM_STEPS_NAMED} more" if len(steps) > NUM_STEPS_NAMED else ""
+    return ", ".join(str(step) for step in steps[:NUM_STEPS_NAMED]) + more
+
+
 def _flaws_in_words(flawed: Points) -> str:
     """Name what is not finite, and the steps."""
     parts = []
     for code in np.unique(flawed.flaws):
-        steps = distinct(flawed.steps[flawed.flaws == code])
-        named = ", ".join(str(step) for step in steps[:NUM_STEPS_NAMED])
-        more = f" and {len(steps) - NUM_STEPS_NAMED} more" if len(steps) > NUM_STEPS_NAMED else ""
-        parts.append(f"{FLAWS[code]} at step{'s' if len(steps) > 1 else ''} {named}{more}")
+        steps = distinct(flawed.steps[flawed.flaws == code]).tolist()
+        parts.append(f"{FLAWS[code]} at step{'s' if len(steps) > 1 else ''} {listed(steps)}")
     return f"{flawed.label} is " + " and ".join(parts)
 
 

@@ -16,24 +16,61 @@ _REGULAR = 0.5
 _MAX_HOLES = 1_000_000
 
 
-def missing_steps(series: Series) -> npt.NDArray[np.int64]:
-    """Return the steps between the first and the last where a series that is logged regularly has no point.
+def stride_of(series: Series) -> int | None:
+    """Return the distance between the steps of a series that is logged regularly; None where it is not.
 
     A series is regular when at least half of the distances between its steps are the same and every other one is a
-    multiple of it; of others nothing is known, and the answer is empty.
+    multiple of it.
     """
-    none = np.zeros(0, dtype=np.int64)
     distances = np.diff(series.steps)
     distances = distances[distances > 0]
     if not len(distances):
-        return none
+        return None
     stride = int(np.median(distances))
-    if distances.min() != stride or (distances == stride).mean() < _REGULAR or (distances % stride).any():
+    regular = (distances == stride).mean() >= _REGULAR and not (distances % stride).any()
+    return stride if distances.min() == stride and regular else None
+
+
+def missing_steps(
+    series: Series, *, first: int | None = None, last: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Return the steps where a series that is logged regularly has no point; none of a series that is not.
+
+    Args:
+        series: what was logged.
+        first: a step from which on it should have points; its own first step when None.
+        last: a step up to which it should have points; its own last step when None.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    stride = stride_of(series)
+    if stride is None:
         return none
-    first, last = int(series.steps[0]), int(series.steps[-1])
-    if (last - first) // stride > len(series) + _MAX_HOLES:
+    begin, end = int(series.steps[0]), int(series.steps[-1])
+    if first is not None and first < begin:
+        begin -= (begin - first) // stride * stride
+    end = end if last is None else max(end, last)
+    if (end - begin) // stride > len(series) + _MAX_HOLES:
         return none
-    return np.setdiff1d(np.arange(first, last + 1, stride, dtype=np.int64), series.steps)
+    return np.setdiff1d(np.arange(begin, end + 1, stride, dtype=np.int64), series.steps)
+
+
+def dropped_steps(series: dict[str, Series]) -> dict[str, npt.NDArray[np.int64]]:
+    """Return, for series of one writer that drops what is not finite, the steps whose value it probably dropped.
+
+    The writer was there from the first to the last step of any of its series. A series that is logged as often as
+    any should have points from the first of these on, one that is logged more rarely from its own first.
+    """
+    strides = {tag: stride for tag, one in series.items() if (stride := stride_of(one)) is not None}
+    if not strides:
+        return {}
+    first = min(int(series[tag].steps[0]) for tag in strides)
+    last = max(int(series[tag].steps[-1]) for tag in strides)
+    often = min(strides.values())
+    holes = {
+        tag: missing_steps(series[tag], first=first if stride == often else None, last=last)
+        for tag, stride in strides.items()
+    }
+    return {tag: steps for tag, steps in holes.items() if len(steps)}
 
 
 def describe_missing(series: dict[str, Series]) -> list[str]:

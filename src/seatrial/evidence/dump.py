@@ -63,6 +63,7 @@ def _provenance(log: RunLog) -> dict[str, Any]:
         "notes": list(log.notes),
         "unread": dict(log.unread),
         "seconds_since_first_attempt": sorted(unrolled),
+        **({"dropped": {tag: steps.tolist() for tag, steps in log.dropped.items()}} if log.dropped else {}),
     }
 
 

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.assemble import assemble
@@ -65,9 +69,10 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
     damage: list[Damage] = []
     unread: dict[str, str] = {}
     notes: list[str] = []
+    dropped: dict[str, npt.NDArray[np.int64]] = {}
     for tag, content in document:
         if tag == PROVENANCE_KEY:
-            _read_provenance(content, path, damage, notes, unread)
+            dropped = _read_provenance(content, path, damage, notes, unread)
         elif isinstance(content, _Object):
             segment.points[tag] = _points(tag, content.pairs, path, damage).points()
         elif (number := decode(content)) is None:
@@ -78,13 +83,14 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
             scalars[tag] = number.value
     if not (segment.points or scalars):
         raise BlockedError(f"{path}: holds no metric; run the job again or name another log")
-    return assemble([str(path)], [segment], tags, scalars=scalars, damage=damage, unread=unread, notes=notes)
+    log = assemble([str(path)], [segment], tags, scalars=scalars, damage=damage, unread=unread, notes=notes)
+    return replace(log, dropped={tag: steps for tag, steps in dropped.items() if tag in log.series})
 
 
 def _read_provenance(
     content: Any, path: Path, damage: list[Damage], notes: list[str], unread: dict[str, str]
-) -> None:
-    """Take over what was lost, noted and left out when the log was dumped."""
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Take over what was lost, noted and left out when the log was dumped; return the steps that its writer dropped."""
     held = dict(content.pairs) if isinstance(content, _Object) else {}
     for item in held.get("damage") or []:
         lost = dict(item.pairs) if isinstance(item, _Object) else {}
@@ -94,6 +100,12 @@ def _read_provenance(
     kinds = held.get("unread")
     if isinstance(kinds, _Object):
         unread.update({tag: str(kind) for tag, kind in kinds.pairs})
+    dropped = held.get("dropped")
+    return {
+        tag: np.array([step for item in steps if (step := decode_step(item)) is not None], dtype=np.int64)
+        for tag, steps in (dropped.pairs if isinstance(dropped, _Object) else [])
+        if isinstance(steps, list)
+    }
 
 
 class _Object:

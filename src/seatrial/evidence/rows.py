@@ -65,7 +65,7 @@ class RowLog:
         numbers: dict[str, Number] = {}
         self._flatten(metrics, "", numbers, line, 0)
         if step is not None:
-            self._rows.setdefault(self._full(lane), []).append(_Row(step, wall_time, numbers))
+            self._rows.setdefault(self.full_lane(lane), []).append(_Row(step, wall_time, numbers))
         elif wall_time is not None:
             self._clocked.append(_Row(0, wall_time, numbers))
         else:
@@ -119,7 +119,8 @@ class RowLog:
         segment.time_stepped = frozenset(segment.points)
         return segment
 
-    def _full(self, lane: str) -> str:
+    def full_lane(self, lane: str) -> str:
+        """Return the lane of a writer of this file among those of all files."""
         if self.lane == "." or lane == ".":
             return lane if self.lane == "." else self.lane
         return f"{self.lane}/{lane}"

@@ -5,8 +5,8 @@ Arrays of a series share one length N and one order (by step, then by time of wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,8 +66,22 @@ class RunLog:
     """Facts about the reading that a person should see: conflicts, ghost steps, attempts merged."""
     truncated_tags: bool = False
     """True when only some tags were asked for, so `series` does not list all that exist."""
+    dropped: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """Where the writer drops values that are not finite: steps by tag whose value it probably dropped."""
     other_tags: Sequence[str] = ()
     """Tags that exist and were not asked for (only with a tag filter)."""
+
+    def only(self, tags: Collection[str]) -> RunLog:
+        """Return the log with these tags alone, as if no others had been asked for."""
+        others = {*self.series, *self.scalars} - set(tags)
+        return replace(
+            self,
+            series={tag: one for tag, one in self.series.items() if tag in tags},
+            scalars={tag: value for tag, value in self.scalars.items() if tag in tags},
+            dropped={tag: steps for tag, steps in self.dropped.items() if tag in tags},
+            truncated_tags=True,
+            other_tags=sorted({*self.other_tags, *others}),
+        )
 
     def tags(self) -> list[str]:
         """Return every tag known to exist, read or not, sorted."""
