@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from seatrial.report.rows import format_value
 from seatrial.verdict import Outcome, Verdict
 
 MIN_TABLE_WIDTH = 100
@@ -33,7 +34,7 @@ def print_verdicts(verdicts: Sequence[Verdict], outcome: Outcome) -> None:
 
 def plain_lines(verdict: Verdict) -> list[str]:
     """Return a verdict as three lines without colour or frame."""
-    figures = [f"value {value_text(verdict.value)}"]
+    figures = [f"value {format_value(verdict.value)}"]
     if verdict.bound:
         figures.append(f"bound {verdict.bound}")
     figures.append(f"samples {verdict.num_samples}")
@@ -53,13 +54,6 @@ def conclusion(verdicts: Sequence[Verdict], outcome: Outcome) -> str:
     counts = Counter(verdict.outcome for verdict in verdicts)
     told = ", ".join(f"{counts[kind]} {kind.value}" for kind in Outcome if counts[kind])
     return f"{outcome.value}: {len(verdicts)} check{'s' if len(verdicts) != 1 else ''}: {told}"
-
-
-def value_text(value: float | str | None) -> str:
-    """Return a value as a person reads it; nothing measured is a dash."""
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else f"{value:.7g}"
 
 
 def steps_text(verdict: Verdict) -> str:
@@ -91,7 +85,7 @@ def _print_table(verdicts: Sequence[Verdict], width: int) -> None:
         table.add_row(
             Text(verdict.outcome.value, style=_STYLES[verdict.outcome]),
             Text(printable(verdict.name)),
-            Text(printable(value_text(verdict.value))),
+            Text(printable(format_value(verdict.value))),
             Text(str(verdict.num_samples)),
             Text(steps_text(verdict)),
             Text(printable(verdict.reason)),
