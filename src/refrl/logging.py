@@ -21,21 +21,30 @@ from refrl.config import ConfigError, LoggerConfig
 class RunLogger:
     """Writes the log directory of one run; use it as a context manager, so that it is closed on failure too."""
 
-    def __init__(self, config: LoggerConfig) -> None:
+    def __init__(self, config: LoggerConfig, *, writes: bool = True) -> None:
         """Create the log directory.
+
+        Args:
+            config: where to, and what.
+            writes: False on processes that leave the log to another; then nothing is created or written.
 
         Raises:
             ConfigError: it cannot be written, or holds the log of another run: evidence of two runs is never mixed.
         """
         self.directory = Path(config.log_dir)
-        self._log_train_data = config.log_train_data
+        self._writes = writes
+        self._log_train_data = config.log_train_data and writes
+        self._events: EventWriter | None = None
+        if not writes:
+            return
         if (self.directory / "run_info.json").exists():
             raise ConfigError(
                 f"logger.log_dir={self.directory} holds the log of another run; name a new directory or remove it"
             )
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._events = EventWriter(self.directory / "tensorboard") if config.tensorboard_enabled else None
+            if config.tensorboard_enabled:
+                self._events = EventWriter(self.directory / "tensorboard")
         except OSError as error:
             raise ConfigError(f"logger.log_dir={self.directory} cannot be written: {error}") from error
 
@@ -66,6 +75,8 @@ class RunLogger:
 
     def log_run_info(self, config: BaseModel, seed: int, device: str) -> None:
         """Write `run_info.json`: the configuration and what code on what machine reads it."""
+        if not self._writes:
+            return
         info = {**run_info(device), "seed": seed, "config": config.model_dump(mode="json")}
         write_atomically(self.directory / "run_info.json", json.dumps(info, indent=1) + "\n")
 

@@ -15,24 +15,28 @@ from refrl.checkpointing import final_directory
 from refrl.config import (
     ClusterConfig,
     ConfigError,
+    DataConfig,
     GRPOConfig,
     GRPORunConfig,
     PolicyConfig,
     SFTConfig,
     SFTRunConfig,
 )
+from refrl.distributed import World, join, local_rank
 from refrl.generation.base import SamplingParams
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.logging import RunLogger
 from refrl.models import load_model
 from refrl.policy.base import Policy
 from refrl.policy.hf import HFPolicy
-from refrl.rewards import make_verifier
+from refrl.prompts import PromptEncoder
+from refrl.rewards import make_verifier, make_weighted_verifier
 from refrl.rewards.verifiers import Verifier
+from refrl.rollout.shared import SharedGenerator
 from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import Example, PromptSource, make_splits, make_task
 from refrl.timing import Timer
-from refrl.tokenization import encode_prompts, load_tokenizer
+from refrl.tokenization import load_tokenizer
 
 GENERATORS = {"torch": TorchGenerator}
 """Generation engines by the name that `policy.generation.backend` takes."""
@@ -49,6 +53,7 @@ class Session:
     policy: Policy
     worker: RolloutWorker
     tokenizer: PreTrainedTokenizerBase
+    encoder: PromptEncoder
     sampling: SamplingParams
     prompts: PromptSource
     validation: Sequence[Example]
@@ -56,7 +61,8 @@ class Session:
     logger: RunLogger
     timer: Timer
     final: Path | None
-    """Where the model is exported at the end."""
+    """Where the model is exported at the end; None where it is not, or another process does."""
+    world: World
 
 
 @contextmanager
@@ -78,58 +84,73 @@ def open_session(
     Raises:
         ConfigError: something that the configuration names is missing, too small, or cannot be written.
     """
-    task = make_task(config.data.task, config.data.task_args)
-    verifier = make_verifier(config.data.verifier or task.verifier)
+    verifier = _make_verifier(config.data)
     splits = make_splits(config.data)
     validation = splits.validation[: loop.max_val_samples]
     final = final_directory(config.checkpointing)
     device = _set_up_torch(config.cluster, loop.seed)
     directory = Path(config.policy.model_name)
     model = load_model(directory)
-    tokenizer = load_tokenizer(Path(config.policy.tokenizer.name or directory))
+    tokenizer_config = config.policy.tokenizer
+    tokenizer = load_tokenizer(Path(tokenizer_config.name or directory))
+    encoder = PromptEncoder(
+        tokenizer, chat_template=tokenizer_config.chat_template, system_prompt=config.data.system_prompt
+    )
     examples = [*splits.train, *validation]
-    prompt_ids = dict(
-        zip(
-            [example.prompt_id for example in examples],
-            encode_prompts(tokenizer, [example.prompt for example in examples]),
-            strict=True,
-        )
-    )
-    _check_prompts(prompt_ids.values(), config.policy, model)
+    prompts = encoder.prompts([example.prompt for example in examples])
+    prompt_ids = dict(zip([example.prompt_id for example in examples], prompts, strict=True))
+    _check_prompts(prompts, config.policy, model)
     generation = config.policy.generation
-    policy = HFPolicy(
-        model,
-        tokenizer,
-        config.policy,
-        device=device,
-        num_updates=num_updates,
-        temperature=generation.temperature,
-        with_reference=with_reference,
-    )
-    generator = GENERATORS[generation.backend](policy.model, tokenizer.pad_token_id)
-    stop_token_ids = generation.stop_token_ids
-    if stop_token_ids is None:
-        stop_token_ids = tuple(sorted(generator.stop_ids() | {tokenizer.eos_token_id}))
-    with RunLogger(config.logger) as logger:
-        logger.log_run_info(config, loop.seed, str(device))
-        yield Session(
-            policy=policy,
-            worker=RolloutWorker(generator, tokenizer, prompt_ids),
-            tokenizer=tokenizer,
-            sampling=SamplingParams(
-                max_new_tokens=generation.max_new_tokens,
-                temperature=generation.temperature,
-                top_p=generation.top_p,
-                top_k=generation.top_k,
-                stop_token_ids=stop_token_ids,
-            ),
-            prompts=PromptSource(splits.train, seed=loop.seed, shuffle=config.data.shuffle),
-            validation=validation,
-            verifier=verifier,
-            logger=logger,
-            timer=Timer(),
-            final=final,
+    with join(config.cluster) as world:
+        policy = HFPolicy(
+            model,
+            tokenizer,
+            config.policy,
+            device=device,
+            num_updates=num_updates,
+            temperature=generation.temperature,
+            with_reference=with_reference,
+            world=world,
         )
+        generator = GENERATORS[generation.backend](policy.generation_model, tokenizer.pad_token_id)
+        stop_token_ids = generation.stop_token_ids
+        if stop_token_ids is None:
+            stop_token_ids = tuple(sorted(generator.stop_ids() | {encoder.end_token_id()}))
+        with RunLogger(config.logger, writes=world.rank == 0) as logger:
+            logger.log_run_info(config, loop.seed, str(device))
+            yield Session(
+                policy=policy,
+                worker=RolloutWorker(
+                    generator if world.size == 1 else SharedGenerator(generator, world),
+                    tokenizer,
+                    prompt_ids,
+                    world,
+                ),
+                tokenizer=tokenizer,
+                encoder=encoder,
+                sampling=SamplingParams(
+                    max_new_tokens=generation.max_new_tokens,
+                    temperature=generation.temperature,
+                    top_p=generation.top_p,
+                    top_k=generation.top_k,
+                    stop_token_ids=stop_token_ids,
+                ),
+                prompts=PromptSource(splits.train, seed=loop.seed, shuffle=config.data.shuffle),
+                validation=validation,
+                verifier=verifier,
+                logger=logger,
+                timer=Timer(),
+                final=final if world.rank == 0 else None,
+                world=world,
+            )
+
+
+def _make_verifier(config: DataConfig) -> Verifier:
+    """Return the verifier, or the weighted mean of several."""
+    task = make_task(config.task, config.task_args)
+    if config.verifiers is not None:
+        return make_weighted_verifier(config.verifiers)
+    return make_verifier(config.verifier or task.verifier)
 
 
 def check_update(trained: Mapping[str, float], step: int, log_directory: Path) -> None:
@@ -157,7 +178,15 @@ def _set_up_torch(config: ClusterConfig, seed: int) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if config.device == "cuda" and not has_cuda:
         raise ConfigError("cluster.device=cuda, and torch finds no CUDA device; use cluster.device=cpu")
-    return torch.device("cuda", 0) if has_cuda and config.device != "cpu" else torch.device("cpu")
+    if not has_cuda or config.device == "cpu":
+        return torch.device("cpu")
+    if local_rank() >= torch.cuda.device_count():
+        raise ConfigError(
+            f"cluster.num_processes={config.num_processes} and {torch.cuda.device_count()} CUDA devices: every "
+            "process of a host needs one of its own; lower it, or use cluster.device=cpu"
+        )
+    torch.cuda.set_device(local_rank())
+    return torch.device("cuda", local_rank())
 
 
 def _check_prompts(prompts: Collection[Sequence[int]], config: PolicyConfig, model: PreTrainedModel) -> None:

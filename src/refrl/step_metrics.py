@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from refrl.algorithms.batching import Batch
+from refrl.distributed import World
+from refrl.rewards.verifiers import Verifier
+from refrl.rewards.weighted import WeightedVerifier
 
 
 def advantage_metrics(batch: Batch) -> dict[str, float]:
@@ -38,6 +41,28 @@ def baseline_metrics(rewards_B: Tensor, group_ids_B: Tensor) -> dict[str, float]
         "baseline_reward/pct_1": one,
         "baseline_reward/pct_mixed": 1.0 - zero - one,
     }
+
+
+def verifier_metrics(verifier: Verifier, world: World) -> tuple[dict[str, float], dict[str, float]]:
+    """Take the statistics of the parts of a weighted verifier; nothing where there is one verifier only.
+
+    Returns:
+        (mean reward over what it judged, errors and time-outs of each part; seconds of each part over all processes).
+    """
+    if not isinstance(verifier, WeightedVerifier):
+        return {}, {}
+    metrics, seconds = {}, {}
+    shares = world.gather([verifier.take_stats()])
+    for part in verifier.parts:
+        stats = [share[part.name] for share in shares]
+        num_errors = sum(one.num_errors for one in stats)
+        num_judged = sum(one.num_calls for one in stats) - num_errors
+        if num_judged:
+            metrics[f"verifier/{part.name}/reward"] = sum(one.total_reward for one in stats) / num_judged
+        metrics[f"verifier/{part.name}/num_errors"] = float(num_errors)
+        metrics[f"verifier/{part.name}/num_timeouts"] = float(sum(one.num_timeouts for one in stats))
+        seconds[f"reward_calculation/{part.name}"] = sum(one.seconds for one in stats)
+    return metrics, seconds
 
 
 def performance_metrics(

@@ -9,6 +9,7 @@ from typing import Any
 from refrl.config import GRPOConfig, SFTConfig
 from refrl.rollout.sync import Rollouts
 from refrl.session import Session
+from refrl.step_metrics import verifier_metrics
 from refrl.streams import random_stream
 
 
@@ -29,11 +30,13 @@ def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> float
     params = replace(session.sampling, greedy=loop.val_greedy)
     stream = random_stream(loop.seed, "validation", 0)
     with session.timer.time("total_validation_time"):
+        session.policy.prepare_for_generation()
         completions = session.worker.sample(session.validation, params, stream)
         rollouts = session.worker.reward(session.validation, completions, session.verifier)
     rewards = rollouts.scores.rewards
     accuracy = sum(reward == 1.0 for reward in rewards) / len(rewards)
     figures = rollouts.metrics()
+    judged, judging = verifier_metrics(session.verifier, session.world)
     session.logger.log(
         {
             "accuracy": accuracy,
@@ -41,11 +44,12 @@ def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> float
             "avg_length": figures["mean_gen_tokens_per_sample"],
             "truncation_rate": figures["truncation_rate"],
             "num_verifier_errors": figures["num_verifier_errors"],
+            **judged,
         },
         step,
         "validation",
     )
-    session.logger.log(session.timer.take(), step, "timing/validation")
+    session.logger.log({**session.timer.take(), **judging}, step, "timing/validation")
     session.logger.log_rows(validation_rows(rollouts, step), "validation_data", step)
     print(f"step {step}  validation accuracy {accuracy:.3f} ({len(rewards)} held-out prompts)", flush=True)
     return accuracy

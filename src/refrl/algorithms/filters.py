@@ -48,7 +48,12 @@ def mask_overlong(batch: Batch, overlong_B: Tensor) -> Batch:
         batch: not changed.
         overlong_B: true where generation ended at the limit, or where clamping cut tokens off.
     """
-    return replace(batch, mask_BT=torch.where(overlong_B.bool().unsqueeze(1), 0.0, batch.mask_BT))
+    return mask_rows(batch, overlong_B)
+
+
+def mask_rows(batch: Batch, dropped_B: Tensor) -> Batch:
+    """Return the batch with rows masked out of loss, gradient and counts; nothing else of them changes."""
+    return replace(batch, mask_BT=torch.where(dropped_B.bool().unsqueeze(1), 0.0, batch.mask_BT))
 
 
 @dataclass

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from refrl.algorithms.advantages import compute_advantages
-from refrl.algorithms.batching import Batch, TrainSample, make_batch
+from refrl.algorithms.batching import Batch, make_batch
+from refrl.algorithms.filters import groups_with_spread, mask_overlong, mask_rows
 from refrl.algorithms.kl import penalise_rewards
 from refrl.algorithms.losses import policy_loss
 from refrl.checkpointing import export_final
-from refrl.config import GRPORunConfig, LossConfig
+from refrl.config import GRPOConfig, GRPORunConfig, LossConfig
 from refrl.logging import console_line
 from refrl.policy.base import LossFunction
+from refrl.rollout.collect import collect_rollouts
 from refrl.rollout.sync import Rollouts
-from refrl.session import Session, check_update, open_session
-from refrl.step_metrics import advantage_metrics, baseline_metrics, performance_metrics
-from refrl.streams import random_stream
+from refrl.session import Session, TrainingError, check_update, open_session
+from refrl.step_metrics import advantage_metrics, baseline_metrics, performance_metrics, verifier_metrics
 from refrl.validation import is_validation_step, validate
 
 SHOWN = (
@@ -58,16 +60,7 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
     """Sample, reward, score, update, log."""
     time = session.timer.time
     with time("total_step_time"):
-        with time("data_processing"):
-            prompts = session.prompts.draw(config.grpo.num_prompts_per_step)
-            examples = [prompt for prompt in prompts for _ in range(config.grpo.num_generations_per_prompt)]
-        with time("prepare_for_generation/total"):
-            session.policy.prepare_for_generation()
-        with time("generation"):
-            stream = random_stream(config.grpo.seed, "rollout", step)
-            completions = session.worker.sample(examples, session.sampling, stream)
-        with time("reward_calculation"):
-            rollouts = session.worker.reward(examples, completions, session.verifier)
+        rollouts, filtered = collect_rollouts(session, config, step)
         with time("logprob_inference_prep"):
             batch = make_rollout_batch(rollouts, session.tokenizer.pad_token_id, config)
         with time("policy_and_reference_logprobs"):
@@ -75,30 +68,48 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
             batch.ref_logprobs_BT = session.policy.reference_logprobs(batch)
         with time("advantage_calculation"):
             batch.advantages_B = rollout_advantages(batch, config)
+            batch, masked = mask_filtered(batch, rollouts, config.grpo, step)
         with time("policy_training"):
             trained = session.policy.train(batch, make_loss(config.loss_fn))
-    log_step(session, config, step, rollouts, batch, trained)
+    log_step(session, config, step, rollouts, batch, {**trained, **filtered, **masked})
     check_update(trained, step, session.logger.directory)
 
 
 def make_rollout_batch(rollouts: Rollouts, pad_token_id: int, config: GRPORunConfig) -> Batch:
     """Pad completions into a batch; each row keeps its own reward and the id of its prompt."""
-    rows = zip(rollouts.examples, rollouts.completions, rollouts.scores.rewards, strict=True)
     return make_batch(
-        [
-            TrainSample(
-                prompt_ids=completion.prompt_ids,
-                completion_ids=completion.ids,
-                sampling_logprobs=completion.logprobs,
-                reward=reward,
-                group_id=example.prompt_id,
-            )
-            for example, completion, reward in rows
-        ],
+        rollouts.samples(),
         pad_token_id=pad_token_id,
         sequence_buckets=config.policy.sequence_length_buckets,
         max_sequence_length=config.policy.max_total_sequence_length,
     )
+
+
+def mask_filtered(
+    batch: Batch, rollouts: Rollouts, config: GRPOConfig, step: int
+) -> tuple[Batch, dict[str, float]]:
+    """Mask the rows that the filters keep out of the loss, and count them. Advantages are computed before.
+
+    Raises:
+        TrainingError: no row is left.
+    """
+    counts: dict[str, float] = {}
+    rewards_B = batch.rewards_B
+    if config.overlong_filtering:
+        cut_off = [completion.finish_reason == "length" for completion in rollouts.completions]
+        counts["num_overlong_filtered"] = float(sum(cut_off))
+        batch = mask_overlong(batch, torch.tensor(cut_off))
+    if config.zero_variance_filter:
+        equal_B = ~groups_with_spread(rewards_B, batch.group_ids_B)
+        counts["num_zero_variance_filtered"] = float(equal_B.sum())
+        batch = mask_rows(batch, equal_B)
+    if counts and not batch.num_valid_tokens:
+        told = " and ".join(f"{name} {count:.0f} of {batch.num_rows} rows" for name, count in counts.items())
+        raise TrainingError(
+            f"step {step}: the filters leave nothing to train on ({told}): raise policy.generation.max_new_tokens, "
+            "take grpo.use_dynamic_sampling for the prompts, or leave a filter out"
+        )
+    return batch, counts
 
 
 def rollout_advantages(batch: Batch, config: GRPORunConfig) -> Tensor:
@@ -150,15 +161,17 @@ def log_step(
 ) -> None:
     """Write the step's scalars and rows, and print its line."""
     seconds = session.timer.take()
+    judged, judging = verifier_metrics(session.verifier, session.world)
     figures = rollouts.metrics()
     metrics = {
         **trained,
         **figures,
+        **judged,
         **advantage_metrics(batch),
         **baseline_metrics(batch.rewards_B, batch.group_ids_B),
     }
     session.logger.log(metrics, step, "train")
-    session.logger.log(seconds, step, "timing/train")
+    session.logger.log({**seconds, **judging}, step, "timing/train")
     rates = performance_metrics(
         seconds,
         num_samples=batch.num_rows,
@@ -185,12 +198,16 @@ def train_rows(rollouts: Rollouts, batch: Batch, step: int) -> Iterator[dict[str
         batch.old_logprobs_BT.tolist(),
         batch.rewards_B.tolist(),
         batch.advantages_B.tolist(),
+        batch.mask_BT.any(1).tolist(),
     )
     samples = zip(rollouts.examples, rollouts.completions, rollouts.texts, strict=True)
     for index, ((example, completion, text), row) in enumerate(
         zip(samples, zip(*columns, strict=True), strict=True)
     ):
-        ids, length, prompt_length, sampling_logprobs, old_logprobs, reward, advantage = row
+        ids, length, prompt_length, sampling_logprobs, old_logprobs, reward, advantage, is_trained = row
+        extra: dict[str, Any] = {} if is_trained else {"filtered": True}
+        if rollouts.scores.penalties is not None:
+            extra["length_penalty"] = rollouts.scores.penalties[index]
         yield {
             "step": step,
             "index": index,
@@ -206,4 +223,5 @@ def train_rows(rollouts: Rollouts, batch: Batch, step: int) -> Iterator[dict[str
             "reward": reward,
             "advantage": advantage,
             "finish_reason": completion.finish_reason,
+            **extra,
         }

@@ -14,7 +14,6 @@ from refrl.logging import console_line
 from refrl.session import Session, check_update, open_session
 from refrl.step_metrics import performance_metrics
 from refrl.tasks import Example
-from refrl.tokenization import encode_answers
 from refrl.validation import is_validation_step, validate
 
 SHOWN = ("loss", "grad_norm", "lr", "global_valid_toks", "seconds")
@@ -68,14 +67,15 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
 
 def make_answer_batch(session: Session, config: SFTRunConfig, examples: Sequence[Example]) -> Batch:
     """Return prompts followed by their answers; the end token belongs to the answer and is learned."""
-    end = session.tokenizer.eos_token_id
-    answers = encode_answers(session.tokenizer, [example.answer for example in examples])
+    answers = session.encoder.answers(
+        [example.prompt for example in examples], [example.answer for example in examples]
+    )
     return make_batch(
         [
             TrainSample(
                 prompt_ids=session.worker.prompt_ids[example.prompt_id],
-                completion_ids=(*answer, end),
-                sampling_logprobs=(0.0,) * (len(answer) + 1),
+                completion_ids=answer,
+                sampling_logprobs=(0.0,) * len(answer),
                 reward=0.0,
                 group_id=example.prompt_id,
             )

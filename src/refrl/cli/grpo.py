@@ -6,6 +6,7 @@ import argparse
 
 from refrl.cli.arguments import add_config_arguments
 from refrl.config import GRPORunConfig, load_config
+from refrl.launcher import is_launcher, launch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,8 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train; the configuration is validated before torch is imported."""
+    """Train, in this process or in several; the configuration is validated before torch is imported."""
     config = load_config(GRPORunConfig, arguments.config, arguments.overrides)
+    if is_launcher(config.cluster.num_processes):
+        words = [str(arguments.config), *arguments.overrides]
+        launch(["grpo", "--config", *words], config.cluster.num_processes)
+        return
     from refrl.algorithms.grpo import run_grpo
 
     run_grpo(config)

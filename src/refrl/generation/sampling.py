@@ -19,12 +19,21 @@ def row_uniforms(num_rows: int, num_tokens: int, generator: torch.Generator) -> 
     Returns:
         uniforms_BT in [0, 1), float64, on the CPU.
     """
-    seeds = torch.randint(2**63 - 1, (num_rows,), generator=generator, device=generator.device).tolist()
+    seeds = _row_seeds(num_rows, generator)
     uniforms_BT = torch.empty(num_rows, num_tokens, dtype=torch.float64)
     stream = torch.Generator()
     for row_T, seed in zip(uniforms_BT, seeds, strict=True):
         row_T.uniform_(generator=stream.manual_seed(seed))
     return uniforms_BT
+
+
+def skip_rows(num_rows: int, generator: torch.Generator) -> None:
+    """Leave the streams of so many rows to another process: the next row drawn is the one after them."""
+    _row_seeds(num_rows, generator)
+
+
+def _row_seeds(num_rows: int, generator: torch.Generator) -> list[int]:
+    return torch.randint(2**63 - 1, (num_rows,), generator=generator, device=generator.device).tolist()
 
 
 def filtered_logits(logits_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:

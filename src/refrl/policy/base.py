@@ -30,7 +30,7 @@ class Policy(Protocol):
     """A causal language model under training."""
 
     def prepare_for_generation(self) -> None:
-        """Give back what only training needs, before sampling starts."""
+        """Give back what only training needs, and bring the generator's weights up to date: before every sampling."""
         ...
 
     def logprobs(self, batch: Batch) -> Tensor:

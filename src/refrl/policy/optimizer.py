@@ -72,8 +72,14 @@ class ClippedAdamW:
         self._master = MasterWeights(model)
         self._config = config
         self._num_updates = num_updates
-        self._num_done = 0
+        self.num_updates_done = 0
+        """Steps that changed the weights."""
         self._optimizer = _make_adamw(self._master.weights, config.optimizer)
+
+    @property
+    def weights(self) -> Sequence[Tensor]:
+        """The float32 weights, whose `grad` holds the sums."""
+        return self._master.weights
 
     def add_gradients(self) -> None:
         """Take in the gradients of a micro-batch."""
@@ -85,7 +91,7 @@ class ClippedAdamW:
         Returns:
             (gradient norm before clipping, learning rate). Where the norm is not finite no weight is changed.
         """
-        factor = learning_rate_factor(self._num_done, self._config.scheduler, self._num_updates)
+        factor = learning_rate_factor(self.num_updates_done, self._config.scheduler, self._num_updates)
         learning_rate = self._config.optimizer.lr * factor
         limit = self._config.max_grad_norm
         norm = float(nn.utils.clip_grad_norm_(self._master.weights, math.inf if limit is None else limit))
@@ -94,7 +100,7 @@ class ClippedAdamW:
                 group["lr"] = learning_rate
             self._optimizer.step()
             self._master.publish()
-            self._num_done += 1
+            self.num_updates_done += 1
         self.clear_gradients()
         return norm, learning_rate
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from refrl.algorithms.batching import TrainSample
+from refrl.config import RewardShapingConfig
+from refrl.distributed import World
 from refrl.generation.base import Completion, Generator, SamplingParams
-from refrl.rewards import Scores, score_completions
+from refrl.rewards import Scores, join_scores, score_completions
+from refrl.rewards.shaping import penalise_length
 from refrl.rewards.verifiers import Verifier
 from refrl.tasks import Example
 from refrl.tokenization import decode_completions
+
+ALONE = World()
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,66 @@ class Rollouts:
             "truncation_rate": truncated / num,
             "natural_termination_rate": (num - truncated) / num,
             "num_verifier_errors": float(self.scores.num_errors),
+            **self._penalty_metrics(),
         }
+
+    def _penalty_metrics(self) -> dict[str, float]:
+        """Return the mean penalty, the share of rows that have one, and the mean reward before it."""
+        penalties = self.scores.penalties
+        if penalties is None:
+            return {}
+        num, total = len(penalties), sum(penalties)
+        return {
+            "length_penalty/mean": total / num,
+            "length_penalty/pct_penalised": sum(penalty < 0 for penalty in penalties) / num,
+            "length_penalty/reward_before": (sum(self.scores.rewards) - total) / num,
+        }
+
+    def samples(self) -> list[TrainSample]:
+        """Return what training needs of each row: its own reward and the id of its prompt."""
+        return [
+            TrainSample(
+                prompt_ids=completion.prompt_ids,
+                completion_ids=completion.ids,
+                sampling_logprobs=completion.logprobs,
+                reward=reward,
+                group_id=example.prompt_id,
+            )
+            for example, completion, reward in zip(
+                self.examples, self.completions, self.scores.rewards, strict=True
+            )
+        ]
+
+    def penalised(self, config: RewardShapingConfig, max_new_tokens: int) -> Rollouts:
+        """Return the rollouts with the penalty on length in their rewards; unchanged where it is switched off."""
+        if not config.enabled:
+            return self
+        lens = [len(completion.ids) for completion in self.completions]
+        return replace(self, scores=penalise_length(self.scores, lens, config, max_new_tokens))
+
+    def rows(self, index: Sequence[int]) -> Rollouts:
+        """Return the chosen rows in the order of `index`; errors of the verifier stay counted whole."""
+        penalties = self.scores.penalties
+        return Rollouts(
+            examples=[self.examples[row] for row in index],
+            completions=[self.completions[row] for row in index],
+            texts=[self.texts[row] for row in index],
+            scores=replace(
+                self.scores,
+                rewards=[self.scores.rewards[row] for row in index],
+                penalties=None if penalties is None else [penalties[row] for row in index],
+            ),
+        )
+
+
+def join_rollouts(parts: Sequence[Rollouts]) -> Rollouts:
+    """Return the rows of several rollouts as one."""
+    return Rollouts(
+        examples=[example for part in parts for example in part.examples],
+        completions=[completion for part in parts for completion in part.completions],
+        texts=[text for part in parts for text in part.texts],
+        scores=join_scores([part.scores for part in parts]),
+    )
 
 
 @dataclass(frozen=True)
@@ -51,6 +116,8 @@ class RolloutWorker:
     tokenizer: PreTrainedTokenizerBase
     prompt_ids: Mapping[int, tuple[int, ...]]
     """Tokens of each prompt by `Example.prompt_id`."""
+    world: World = ALONE
+    """The processes that share the work of the verifier."""
 
     def sample(
         self, examples: Sequence[Example], params: SamplingParams, stream: torch.Generator
@@ -63,7 +130,12 @@ class RolloutWorker:
     def reward(
         self, examples: Sequence[Example], completions: Sequence[Completion], verifier: Verifier
     ) -> Rollouts:
-        """Decode and reward completions, each against the answer of its own example."""
+        """Decode and reward completions, each against the answer of its own example.
+
+        Each process judges its own rows: what a verifier says may depend on time, and all must train on one reward.
+        """
         texts = decode_completions(self.tokenizer, [completion.ids for completion in completions])
-        scores = score_completions(texts, [example.answer for example in examples], verifier)
-        return Rollouts(examples, completions, texts, scores)
+        own = self.world.share(len(texts))
+        answers = [example.answer for example in examples[own]]
+        scores = score_completions(texts[own], answers, verifier, first_row=own.start)
+        return Rollouts(examples, completions, texts, join_scores(self.world.gather([scores])))

@@ -1,0 +1,52 @@
+"""The configuration schema of refrl: YAML plus dotted overrides, validated whole before anything is loaded.
+
+Names follow NeMo RL's configuration (project convention). Every field is used somewhere; an unknown key is
+an error that names the nearest known one. Options that exclude one another are refused here, with the remedy.
+"""
+
+from refrl.config.algorithms import AdvantageConfig, LossConfig
+from refrl.config.policy import (
+    BatchTokensConfig,
+    ColocatedConfig,
+    GenerationConfig,
+    OptimizerConfig,
+    PolicyConfig,
+    SchedulerConfig,
+    TokenizerConfig,
+)
+from refrl.config.run import (
+    CheckpointingConfig,
+    ClusterConfig,
+    DataConfig,
+    GRPOConfig,
+    GRPORunConfig,
+    LoggerConfig,
+    RewardShapingConfig,
+    SFTConfig,
+    SFTRunConfig,
+)
+from refrl.config_loading import ConfigError, load_config, validate_config
+
+__all__ = [
+    "AdvantageConfig",
+    "BatchTokensConfig",
+    "CheckpointingConfig",
+    "ClusterConfig",
+    "ColocatedConfig",
+    "ConfigError",
+    "DataConfig",
+    "GRPOConfig",
+    "GRPORunConfig",
+    "GenerationConfig",
+    "LoggerConfig",
+    "LossConfig",
+    "OptimizerConfig",
+    "PolicyConfig",
+    "RewardShapingConfig",
+    "SFTConfig",
+    "SFTRunConfig",
+    "SchedulerConfig",
+    "TokenizerConfig",
+    "load_config",
+    "validate_config",
+]

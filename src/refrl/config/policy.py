@@ -1,0 +1,137 @@
+"""`policy`: the model, how it is trained, scored and sampled from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from refrl.config.base import Section
+
+
+class OptimizerConfig(Section):
+    """AdamW."""
+
+    lr: float = Field(default=1e-3, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+
+
+class SchedulerConfig(Section):
+    """Learning rate: linear warm-up, then constant, linear or cosine decay to `min_lr_ratio`."""
+
+    name: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(default=0, ge=0)
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+
+
+class ColocatedConfig(Section):
+    """Whether the generator shares the model that is trained."""
+
+    enabled: bool = True
+    """False gives the generator a copy of its own, brought up to date before every generation."""
+
+
+class GenerationConfig(Section):
+    """Sampling."""
+
+    backend: Literal["torch"] = "torch"
+    colocated: ColocatedConfig = ColocatedConfig()
+    max_new_tokens: int = Field(default=16, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
+    """Also used when log-probabilities are computed for training."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int | None = Field(default=None, gt=0)
+    stop_token_ids: tuple[int, ...] | None = None
+    """Ids that end a completion; None takes the end-of-sequence ids of the model and of the tokenizer."""
+
+
+class TokenizerConfig(Section):
+    """Where the tokenizer comes from."""
+
+    name: str | None = None
+    """Directory of the tokenizer; None takes `policy.model_name`."""
+    chat_template: str | None = None
+    """None gives prompts to the model as they are; `default` wraps them in the tokenizer's own chat template, `byte`
+    in `refrl.chat.BYTE_CHAT_TEMPLATE`, and any other text is the Jinja template itself."""
+
+    @model_validator(mode="after")
+    def _template_is_one(self) -> TokenizerConfig:
+        template = self.chat_template
+        if template is not None and template not in ("default", "byte") and "{" not in template:
+            raise ValueError(
+                f"policy.tokenizer.chat_template={template!r} is no Jinja template; give its text, or `default` or "
+                "`byte`"
+            )
+        return self
+
+
+class BatchTokensConfig(Section):
+    """Micro-batches by a number of tokens in place of a number of rows."""
+
+    enabled: bool = False
+    train_mb_tokens: int | None = Field(default=None, gt=0)
+    """Most tokens of a forward and backward pass; None takes `train_micro_batch_size` rows of the longest."""
+    logprob_mb_tokens: int | None = Field(default=None, gt=0)
+    """Most tokens of a forward pass that only scores; None takes `logprob_batch_size` rows of the longest."""
+
+
+class PolicyConfig(Section):
+    """The model that is trained."""
+
+    model_name: str
+    """Directory of a Hugging Face causal language model."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    precision: Literal["float32", "bfloat16"] = "float32"
+    train_global_batch_size: int = Field(gt=0)
+    """Rows of an optimizer step."""
+    train_micro_batch_size: int = Field(gt=0)
+    """Rows of a forward and backward pass."""
+    logprob_batch_size: int = Field(default=64, gt=0)
+    """Rows of a forward pass that only scores."""
+    max_total_sequence_length: int = Field(gt=1)
+    """Longest prompt plus completion, in tokens."""
+    sequence_length_buckets: tuple[int, ...] = ()
+    """Padded lengths of prompt plus completion; empty pads to the longest row of the batch."""
+    sequence_packing: BatchTokensConfig = BatchTokensConfig()
+    """Rows are laid end to end, without padding and without seeing one another; a micro-batch is one pack."""
+    dynamic_batching: BatchTokensConfig = BatchTokensConfig()
+    """Rows of like length share a micro-batch, padded to its own longest row."""
+    logprob_chunk_size: int | None = Field(default=None, gt=0)
+    """Tokens whose logits exist at a time (and a slice of the vocabulary of these); None makes all at once."""
+    activation_checkpointing: bool = False
+    """Keep the inputs of each layer only, and compute the rest again in the backward pass."""
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    generation: GenerationConfig = GenerationConfig()
+
+    @model_validator(mode="after")
+    def _batch_forms_go_together(self) -> PolicyConfig:
+        forms = {"sequence_packing": self.sequence_packing, "dynamic_batching": self.dynamic_batching}
+        enabled = [name for name, form in forms.items() if form.enabled]
+        if len(enabled) > 1:
+            raise ValueError(
+                "policy.sequence_packing.enabled and policy.dynamic_batching.enabled exclude one another: a pack is "
+                "filled by tokens already; switch one off"
+            )
+        if enabled and self.sequence_length_buckets:
+            raise ValueError(
+                f"policy.sequence_length_buckets has no effect with policy.{enabled[0]}.enabled, which takes the "
+                "padding off: leave it out"
+            )
+        for name, form in forms.items():
+            for key in ("train_mb_tokens", "logprob_mb_tokens"):
+                tokens = getattr(form, key)
+                if tokens is not None and not form.enabled:
+                    raise ValueError(
+                        f"policy.{name}.{key} has no effect without policy.{name}.enabled=true: set it, or leave "
+                        f"{key} out"
+                    )
+                if tokens is not None and tokens < self.max_total_sequence_length:
+                    raise ValueError(
+                        f"policy.{name}.{key}={tokens} holds no row of policy.max_total_sequence_length="
+                        f"{self.max_total_sequence_length} tokens: raise it to that or more"
+                    )
+        return self

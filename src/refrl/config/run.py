@@ -1,0 +1,229 @@
+"""The loops, their data and surroundings, and the two whole configurations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from refrl.config.algorithms import AdvantageConfig, LossConfig
+from refrl.config.base import Section
+from refrl.config.policy import PolicyConfig
+
+
+class RewardShapingConfig(Section):
+    """A penalty on length that is added to the reward (soft overlong punishment of DAPO, arXiv 2503.14476, eq. 13)."""
+
+    enabled: bool = False
+    overlong_buffer_length: int | None = Field(default=None, gt=0)
+    """The penalty grows over the last so many tokens before `max_response_length`."""
+    overlong_buffer_penalty: float = Field(default=1.0, gt=0)
+    """Taken off the reward at `max_response_length` and beyond."""
+    max_response_length: int | None = Field(default=None, gt=0)
+    """None takes `policy.generation.max_new_tokens`."""
+
+    @model_validator(mode="after")
+    def _buffer_is_given(self) -> RewardShapingConfig:
+        if self.enabled and self.overlong_buffer_length is None:
+            raise ValueError(
+                "grpo.reward_shaping.enabled needs grpo.reward_shaping.overlong_buffer_length, the tokens over which "
+                "the penalty grows"
+            )
+        if not self.enabled and (self.overlong_buffer_length, self.max_response_length) != (None, None):
+            raise ValueError(
+                "grpo.reward_shaping has no effect without grpo.reward_shaping.enabled=true: set it, or leave the "
+                "section out"
+            )
+        return self
+
+
+class GRPOConfig(Section):
+    """The GRPO loop."""
+
+    num_prompts_per_step: int = Field(gt=0)
+    num_generations_per_prompt: int = Field(gt=1)
+    max_num_steps: int = Field(gt=0)
+    val_period: int = Field(default=0, ge=0)
+    """Validate every so many steps; 0 never does."""
+    val_at_start: bool = False
+    val_at_end: bool = False
+    max_val_samples: int = Field(default=64, gt=0)
+    val_greedy: bool = False
+    """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
+    seed: int = Field(default=0, ge=0)
+    advantage: AdvantageConfig = AdvantageConfig()
+    reward_shaping: RewardShapingConfig = RewardShapingConfig()
+    overlong_filtering: bool = False
+    """Keep completions that ran into the length limit out of the loss; their rewards stay in the baseline (DAPO,
+    arXiv 2503.14476, section 3.4)."""
+    zero_variance_filter: bool = False
+    """Keep groups whose rewards are all equal out of the loss: they have no advantage, only a share of the counts."""
+    use_dynamic_sampling: bool = False
+    """Sample further prompts until a step is full of groups whose rewards differ (DAPO, section 3.2)."""
+    dynamic_sampling_max_gen_batches: int | None = Field(default=None, gt=0)
+    """Generation batches after which a step that is not full ends the run; None is 10."""
+
+    @model_validator(mode="after")
+    def _filters_have_effect(self) -> GRPOConfig:
+        if self.use_dynamic_sampling and self.zero_variance_filter:
+            raise ValueError(
+                "grpo.zero_variance_filter has no effect with grpo.use_dynamic_sampling, which trains on no such "
+                "group: leave it out"
+            )
+        if self.dynamic_sampling_max_gen_batches is not None and not self.use_dynamic_sampling:
+            raise ValueError(
+                "grpo.dynamic_sampling_max_gen_batches has no effect without grpo.use_dynamic_sampling=true: set it, "
+                "or leave it out"
+            )
+        return self
+
+
+class SFTConfig(Section):
+    """The SFT loop."""
+
+    max_num_steps: int = Field(gt=0)
+    val_period: int = Field(default=0, ge=0)
+    val_at_start: bool = False
+    val_at_end: bool = False
+    max_val_samples: int = Field(default=64, gt=0)
+    val_greedy: bool = False
+    """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
+    seed: int = Field(default=0, ge=0)
+    stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """End, and export, after the first validation that reaches this accuracy."""
+
+    @model_validator(mode="after")
+    def _stopping_needs_validations(self) -> SFTConfig:
+        if self.stop_at_accuracy is not None and self.val_period == 0:
+            raise ValueError("sft.stop_at_accuracy needs sft.val_period: without validations it never stops")
+        return self
+
+
+class DataConfig(Section):
+    """Prompts."""
+
+    task: str
+    """Name of a task in `refrl.tasks`."""
+    task_args: dict[str, int | float | str | bool] = Field(default_factory=dict)
+    """Arguments of the task, such as `max_length: 4`; checked against its signature."""
+    verifier: str | None = None
+    """Name of a verifier in `refrl.rewards`; None takes the task's own."""
+    verifiers: dict[str, Annotated[float, Field(gt=0)]] | None = None
+    """Weights by name, such as `{exact_match: 1, character_match: 0.2}`: the reward is the weighted mean."""
+    system_prompt: str | None = None
+    """The system turn before every prompt; needs `policy.tokenizer.chat_template`."""
+    num_train: int = Field(default=1024, gt=0)
+    num_validation: int = Field(default=128, gt=0)
+    seed: int = Field(default=0, ge=0)
+    """Seed of the splits; independent of the seed of the loop."""
+    shuffle: bool = True
+
+    @model_validator(mode="after")
+    def _one_reward(self) -> DataConfig:
+        if self.verifiers is not None and (self.verifier is not None or not self.verifiers):
+            raise ValueError(
+                "data.verifiers names the verifiers and their weights, at least one, in place of data.verifier: give "
+                "one of the two"
+            )
+        return self
+
+
+class LoggerConfig(Section):
+    """Where metrics go."""
+
+    log_dir: str
+    tensorboard_enabled: bool = True
+    log_train_data: bool = True
+    """Write the rows of each step to `train_data_step<N>.jsonl`, and those of a validation to
+    `validation_data_step<N>.jsonl`."""
+
+
+class CheckpointingConfig(Section):
+    """The final export."""
+
+    enabled: bool = True
+    checkpoint_dir: str
+    """The trained model is exported to `<checkpoint_dir>/final` as a Hugging Face directory."""
+
+
+class ClusterConfig(Section):
+    """What the run computes on."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes CUDA where there is one."""
+    num_threads: int | None = Field(default=None, gt=0)
+    """Threads of a CPU operation; None leaves torch's own choice."""
+    num_processes: int = Field(default=1, gt=0)
+    """Processes that each sample, reward, score and train their share of the rows. More than one are started by
+    refrl itself, or by `torchrun --nproc-per-node`, which must start as many."""
+
+
+class _RunConfig(Section):
+    """What every loop reads besides its own section."""
+
+    policy: PolicyConfig
+    data: DataConfig
+    logger: LoggerConfig
+    checkpointing: CheckpointingConfig
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> Self:
+        rows, processes = self.policy.train_global_batch_size, self.cluster.num_processes
+        if rows % processes:
+            raise ValueError(
+                f"policy.train_global_batch_size={rows} is no multiple of cluster.num_processes={processes}: every "
+                "process trains as many rows"
+            )
+        if self.data.system_prompt is not None and self.policy.tokenizer.chat_template is None:
+            raise ValueError(
+                "data.system_prompt needs a chat template: set policy.tokenizer.chat_template, or write the words "
+                "into the prompts"
+            )
+        return self
+
+
+class GRPORunConfig(_RunConfig):
+    """Everything a `refrl grpo` run reads."""
+
+    grpo: GRPOConfig
+    loss_fn: LossConfig = LossConfig()
+
+    @model_validator(mode="after")
+    def _batch_sizes_divide(self) -> GRPORunConfig:
+        rows = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
+        if rows % self.policy.train_global_batch_size:
+            raise ValueError(
+                f"policy.train_global_batch_size={self.policy.train_global_batch_size} does not divide the "
+                f"{rows} rows of a step (grpo.num_prompts_per_step x grpo.num_generations_per_prompt)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_suffice(self) -> GRPORunConfig:
+        if self.grpo.use_dynamic_sampling and self.data.num_train < 2 * self.grpo.num_prompts_per_step:
+            raise ValueError(
+                f"data.num_train={self.data.num_train} leaves grpo.use_dynamic_sampling no other prompts to turn to: "
+                f"raise it to {2 * self.grpo.num_prompts_per_step} or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _penalty_can_apply(self) -> GRPORunConfig:
+        shaping, limit = self.grpo.reward_shaping, self.policy.generation.max_new_tokens
+        longest = shaping.max_response_length or limit
+        if shaping.overlong_buffer_length is not None and (
+            shaping.overlong_buffer_length > longest or longest - shaping.overlong_buffer_length >= limit
+        ):
+            raise ValueError(
+                f"grpo.reward_shaping: a buffer of {shaping.overlong_buffer_length} tokens before {longest} never "
+                f"matters to completions of at most policy.generation.max_new_tokens={limit}: let the buffer start "
+                "between 0 and that"
+            )
+        return self
+
+
+class SFTRunConfig(_RunConfig):
+    """Everything a `refrl sft` run reads."""
+
+    sft: SFTConfig

@@ -1,0 +1,146 @@
+"""Data parallel over processes: every rank samples, rewards, scores and trains its share of the rows.
+
+Every rank holds the whole batch (rows are small, activations are not), so that counts, advantages and filters need no
+exchange; losses are divided by the counts of the whole batch, and the ranks' gradients are summed. Ranks are started
+by `refrl.launcher` or by `torchrun`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from refrl.config import ClusterConfig, ConfigError
+from refrl.launcher import RENDEZVOUS, watch_lifeline
+
+ItemT = TypeVar("ItemT")
+
+BUCKET_BYTES = 64 * 2**20
+"""Gradients are summed in buckets of about this size."""
+
+
+class DivergenceError(ArithmeticError):
+    """Ranks that must hold the same weights do not."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, seen from one of them. Alone, every method gives back what it was given."""
+
+    rank: int = 0
+    size: int = 1
+
+    def share(self, num_rows: int) -> slice:
+        """Return this rank's rows: contiguous, in the order of the ranks, as equal in number as can be."""
+        return slice(num_rows * self.rank // self.size, num_rows * (self.rank + 1) // self.size)
+
+    def gather(self, items: Sequence[ItemT]) -> list[ItemT]:
+        """Return the items of all ranks in their order."""
+        if self.size == 1:
+            return list(items)
+        shares: list[list[ItemT]] = [[] for _ in range(self.size)]
+        dist.all_gather_object(shares, list(items))
+        return [item for share in shares for item in share]
+
+    def sum_rows(self, values: Tensor) -> Tensor:
+        """Sum a tensor over ranks, in place; each rank has filled its own rows and left 0 elsewhere."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def sum_gradients(self, weights: Sequence[Tensor]) -> None:
+        """Sum the gradients over ranks. A weight that has one on no rank keeps none."""
+        if self.size == 1:
+            return
+        present = torch.tensor([float(weight.grad is not None) for weight in weights])
+        dist.all_reduce(present)
+        used = [weight for weight, count in zip(weights, present.tolist(), strict=True) if count]
+        gradients = []
+        for weight in used:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            gradients.append(weight.grad)
+        for bucket in _buckets(gradients):
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            dist.all_reduce(flat)
+            for gradient, part in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def check_agreement(self, norm: float, weights: Sequence[Tensor]) -> None:
+        """Hold the gradient norm and the sum of the weights after an update against those of the other ranks.
+
+        Both come from sums that every rank has received alike, so they are equal to the bit or something is wrong.
+
+        Raises:
+            DivergenceError: a rank has others than rank 0.
+        """
+        if self.size == 1:
+            return
+        with torch.no_grad():
+            total = float(torch.stack([weight.double().sum() for weight in weights]).sum())
+        # As text: NaN is the same on every rank and not equal to itself.
+        first, *others = self.gather([f"gradient norm {norm!r} and sum of weights {total!r}"])
+        for rank, other in enumerate(others, start=1):
+            if other != first:
+                raise DivergenceError(f"after an update rank {rank} has {other}, and rank 0 has {first}")
+
+
+def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield gradients of one dtype together, up to `BUCKET_BYTES` (or one larger gradient)."""
+    bucket: list[Tensor] = []
+    size = 0
+    for gradient in gradients:
+        if bucket and (size + gradient.nbytes > BUCKET_BYTES or gradient.dtype != bucket[0].dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(gradient)
+        size += gradient.nbytes
+    if bucket:
+        yield bucket
+
+
+@contextlib.contextmanager
+def join(config: ClusterConfig) -> Iterator[World]:
+    """Join the processes of the run, and leave them at the end; ranks other than 0 print nothing.
+
+    Raises:
+        ConfigError: the processes that were started are not those that the configuration names.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1")) if _is_started() else 1
+    if started != config.num_processes:
+        raise ConfigError(
+            f"{started} processes were started and cluster.num_processes={config.num_processes}: start them with "
+            f"`refrl grpo` or `refrl sft`, or with torchrun --nproc-per-node={config.num_processes}"
+        )
+    if started == 1:
+        yield World()
+        return
+    watch_lifeline()
+    world = World(rank=int(os.environ["RANK"]), size=started)
+    backend = "cpu:gloo,cuda:nccl" if config.device != "cpu" and torch.cuda.is_available() else "gloo"
+    dist.init_process_group(
+        backend, init_method=os.environ.get(RENDEZVOUS, "env://"), rank=world.rank, world_size=world.size
+    )
+    quiet = contextlib.redirect_stdout(io.StringIO()) if world.rank else contextlib.nullcontext()
+    with quiet:
+        yield world
+    # Not after an error: a peer that waits in a collective would be waited for.
+    dist.destroy_process_group()
+
+
+def local_rank() -> int:
+    """Return the rank among the processes of this host, which is the number of its device."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if _is_started() else 0
+
+
+def _is_started() -> bool:
+    """Tell whether this process is one of several; variables of other launchers mean nothing."""
+    return RENDEZVOUS in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
