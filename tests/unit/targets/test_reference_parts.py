@@ -38,7 +38,9 @@ def test_every_option_of_these_sections_is_turned() -> None:
         "loss_fn.", "grpo.advantage.", "policy.optimizer.", "policy.scheduler.", "policy.generation.",
     )  # fmt: skip
     options = {name for name in leaf_annotations(GRPORunConfig) if name.startswith(sections)}
-    assert options - set(STACK.knobs()) == {"policy.generation.backend"}
+    # One engine only; and a copy of its own must change nothing (configs/equivalence/grpo-colocated.yaml).
+    untouched = {"policy.generation.backend", "policy.generation.colocated.enabled"}
+    assert options - set(STACK.knobs()) == untouched
 
 
 def test_every_verifier_has_a_right_and_a_wrong_answer() -> None:
