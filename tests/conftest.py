@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tomllib
 import venv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,10 +51,44 @@ def peer_python() -> Callable[[str], Path]:
     return _peer_python
 
 
+@pytest.fixture(scope="session")
+def formats_worker(peer_python: Callable[[str], Path], repository: Path) -> Callable[..., dict[str, Any]]:
+    """Return a function that runs tests/peers/formats_worker.py where the libraries of log formats are installed.
+
+    Its words go to the worker; it gives the JSON object that the worker printed, empty when that was none.
+    """
+    python = peer_python("formats")
+    places = os.pathsep.join([str(repository / "src"), str(repository / "tests")])
+
+    def run(*words: str | Path) -> dict[str, Any]:
+        ran = subprocess.run(
+            [str(python), str(repository / "tests/peers/formats_worker.py"), *map(str, words)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": places},
+        )
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        result: dict[str, Any] = {} if words[0] == "write" else json.loads(ran.stdout.splitlines()[-1])
+        return result
+
+    return run
+
+
+def _install(name: str, python: Path, words: list[str]) -> None:
+    made = subprocess.run(
+        [str(python), "-m", "pip", "install", "--quiet", *words], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        reason = f"environment {name!r} could not be made: {made.stderr.strip()[-400:]}"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
 def _peer_python(name: str) -> Path:
     wanted = tomllib.loads((ROOT / "tests/peers/environments.toml").read_text())[name]
     requirements = [str(item) for item in wanted["requirements"]]
-    key = hashlib.sha256("\n".join([sys.version, *requirements]).encode()).hexdigest()[:12]
+    alone = [str(item) for item in wanted.get("without_dependencies", [])]
+    key = hashlib.sha256("\n".join([sys.version, *requirements, *alone]).encode()).hexdigest()[:12]
     home = PEERS / f"{name}-{key}"
     python = home / "bin" / "python"
     PEERS.mkdir(parents=True, exist_ok=True)
@@ -60,14 +96,8 @@ def _peer_python(name: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / ".ready").exists():
             venv.EnvBuilder(with_pip=True, clear=True).create(home)
-            made = subprocess.run(
-                [str(python), "-m", "pip", "install", "--quiet", *requirements],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if made.returncode:
-                words = f"environment {name!r} could not be made: {made.stderr.strip()[-400:]}"
-                (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(words)
+            for words in (requirements, ["--no-deps", *alone] if alone else []):
+                if words:
+                    _install(name, python, words)
             (home / ".ready").touch()
     return python

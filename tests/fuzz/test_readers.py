@@ -1,8 +1,7 @@
 """Random bytes and random mutations of valid files: a reader gives a log or says Blocked, and nothing else.
 
 Each case stops after SEATRIAL_FUZZ_CASES inputs (10,000) or SEATRIAL_FUZZ_SECONDS (1), whichever comes first; the
-nightly run sets a longer time. Memory is limited while it runs, so that a length that a file only declares cannot
-be allocated. A failure prints the seed of its input.
+nightly form of it has no limit of time. Memory is limited while it runs. A failure prints the seed of its input.
 """
 
 from __future__ import annotations
@@ -11,17 +10,16 @@ import json
 import math
 import os
 import random
-import resource
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.fuzz.damage import mutate, random_bytes
+from tests.fuzz.readers import Damager, fuzz, seeds
 from tests.unit.evidence.event_writers import scalar, start, write_events
 
-from seatrial.errors import BlockedError
 from seatrial.evidence import (
     csv,
     jsonl,
@@ -36,22 +34,16 @@ from seatrial.evidence import (
     verl,
 )
 from seatrial.evidence.read import Reader, read_logs
-from seatrial.evidence.runlog import RunLog
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1800)]
 
 CASES = int(os.environ.get("SEATRIAL_FUZZ_CASES", "10000"))
 SECONDS = float(os.environ.get("SEATRIAL_FUZZ_SECONDS", "1"))
-HEADROOM = 1 << 30
 
 ROWS = [
     {"step": step, "loss": 1 / step, "nan": math.nan, "null": None, "text": "NaN", "deep": {"a": {"b": step}}}
     for step in range(1, 30)
 ]
-ODD_PIECES = [
-    b"1e999", b"-" * 50, b"9" * 5000, b"[" * 3000, b'{"a":' * 2000, b"NaN", b"\x00" * 64, b"\xff" * 9, b'"', b"\n",
-    b"null", b"1.5", b"-1", b"9223372036854775808", b"\xe2\x80\xae", b",", b"}", b"\r", b"\xef\xbb\xbf", b"0x1",
-]  # fmt: skip
 
 
 def lines(rows: list[dict[str, object]]) -> bytes:
@@ -131,94 +123,63 @@ FORMATS: dict[str, tuple[Reader, str, Callable[[Path], bytes]]] = {
 }
 
 
-@contextmanager
-def limited_memory() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + HEADROOM, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+@pytest.fixture(params=["in a moment", pytest.param("nightly", marks=pytest.mark.nightly)])
+def seconds(request: pytest.FixtureRequest) -> float:
+    """Return the limit of time: a nightly case reaches its number of inputs."""
+    return SECONDS if request.param == "in a moment" else math.inf
 
 
-def seeds() -> Iterator[int]:
-    begin = time.monotonic()
-    for seed in range(CASES):
-        if time.monotonic() - begin > SECONDS:
-            return
-        yield seed
-
-
-def random_bytes(generator: random.Random, valid: bytes) -> bytes:
-    """Return random bytes, often behind the first bytes of a valid file."""
-    size = generator.choice([0, 1, 7, 12, 16, 50, 500, 5000])
-    head = valid[: generator.choice([0, 0, 4, 16, 100])]
-    alphabet = generator.choice([None, b'{}[]",:0123456789eE+-.NaN \n', b"\x00\x01\xff"])
-    if alphabet is None:
-        return head + generator.randbytes(size)
-    return head + bytes(generator.choices(alphabet, k=size))
-
-
-def mutate(generator: random.Random, valid: bytes) -> bytes:
-    """Return a valid file with a few changes."""
-    blob = bytearray(valid)
-    for _ in range(generator.randint(1, 6)):
-        place = generator.randrange(len(blob) + 1)
-        match generator.randrange(6):
-            case 0 if place < len(blob):
-                blob[place] ^= 1 << generator.randrange(8)
-            case 1:
-                blob[place : place + generator.randint(1, 8)] = generator.randbytes(generator.randint(1, 8))
-            case 2:
-                del blob[place : place + generator.choice([1, 4, 100, 10**6])]
-            case 3:
-                blob[place:place] = generator.choice(ODD_PIECES)
-            case 4:
-                other = generator.randrange(len(blob) + 1)
-                blob[place:place] = blob[other : other + generator.randint(1, 300)]
-            case _:
-                blob[place : place + 4] = generator.choice(
-                    [b"\xff\xff\xff\x7f", b"\x00\x00\x00\x00", b"\xff" * 4]
-                )
-    return bytes(blob)
+@pytest.fixture(scope="module")
+def wandb_folder(
+    formats_worker: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Return a folder with logs that W&B wrote."""
+    folder = tmp_path_factory.mktemp("wandb-logs")
+    formats_worker("write", "wandb", folder)
+    return folder
 
 
 @pytest.mark.parametrize("make", [random_bytes, mutate])
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_log_or_blocked(name: str, make: Callable[[random.Random, bytes], bytes], tmp_path: Path) -> None:
+def test_a_log_or_blocked(
+    name: str, make: Damager, seconds: float, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     reader, file_name, valid_file = FORMATS[name]
-    valid = valid_file(tmp_path)
     path = tmp_path / "fuzz" / file_name
     path.parent.mkdir(parents=True)
     if name == "mlflow files":
         (path.parents[1] / "meta.yaml").touch()
-    path.write_bytes(valid)
+    path.write_bytes(valid_file(tmp_path))
     assert read_logs(path).series, "the file that is mutated must be valid"
-    num_read = 0
-    with limited_memory():
-        for seed in seeds():
-            path.write_bytes(make(random.Random(seed), valid))
-            for read in (lambda: reader.read(path.parent, [path]), lambda: read_logs(path.parent)):
-                try:
-                    log = read()
-                except BlockedError as error:
-                    assert str(error).count("\n") <= 1, seed
-                    continue
-                except BaseException as error:
-                    error.add_note(f"seed {seed}")
-                    raise
-                num_read += 1
-                assert isinstance(log, RunLog), seed
-                for series in log.series.values():
-                    assert len(series.steps) == len(series.values), seed
+    tried, num_read = fuzz(reader, path, make, CASES, seconds)
+    request.node.user_properties.append(("inputs", tried))
     assert make is random_bytes or num_read > 0
+    assert tried == CASES or seconds == SECONDS
 
 
-def test_leveldb_framing_accounts_for_every_byte_read() -> None:
+@pytest.mark.peer
+@pytest.mark.parametrize("make", [random_bytes, mutate])
+def test_a_log_or_blocked_of_wandb(
+    make: Damager,
+    seconds: float,
+    wandb_folder: Path,
+    formats_worker: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """The reader needs the protobufs of wandb, so it runs in an environment that has them."""
+    valid = min(wandb_folder.rglob("run-*.wandb"), key=lambda path: path.parent.name)
+    (tmp_path / valid.name).write_bytes(valid.read_bytes())
+    counted = formats_worker("fuzz", tmp_path / valid.name, make.__name__, str(CASES), str(seconds))
+    request.node.user_properties.append(("inputs", counted["tried"]))
+    assert make is random_bytes or counted["read"] > 0
+    assert counted["tried"] == CASES or seconds == SECONDS
+
+
+def test_leveldb_framing_accounts_for_every_byte_read(seconds: float) -> None:
     generator = random.Random(0)
     valid = generator.randbytes(7) + b"".join(_piece(generator.randbytes(400)) for _ in range(200))
-    for seed in seeds():
+    for seed in seeds(CASES, seconds):
         blob = mutate(random.Random(seed), valid)
         held = [item.data for item in leveldb_log.records(blob, 7) if isinstance(item, leveldb_log.Record)]
         assert sum(map(len, held)) <= len(blob), seed

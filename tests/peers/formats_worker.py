@@ -2,18 +2,20 @@
 
 python formats_worker.py write FORMAT FOLDER
 python formats_worker.py read FOLDER [TAG ...]
-python formats_worker.py mutate FILE FOLDER COUNT
+python formats_worker.py fuzz FILE random_bytes|mutate CASES SECONDS
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
-import random
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 STEPS = range(1, 21)
 
@@ -83,6 +85,27 @@ def write_trackio(folder: Path) -> None:
     trackio.finish()
 
 
+def write_verl(folder: Path) -> None:
+    """An experiment by verl's own file logger: its module of trackers, as it is installed, without its package.
+
+    The package imports torch and Ray before anything else; this module needs neither.
+    """
+    os.environ["VERL_FILE_LOGGER_ROOT"] = str(folder)
+    package = importlib.util.find_spec("verl")
+    assert package is not None
+    assert package.submodule_search_locations
+    file = Path(package.submodule_search_locations[0], "utils", "tracking.py")
+    spec = importlib.util.spec_from_file_location("verl_tracking", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tracking = module.Tracking("project", "experiment", default_backend=["file"], config={})
+    for step in STEPS:
+        tracking.log({"train/loss": value_at(step), "validation/accuracy": np.float32(0.5)}, step=step)
+    tracking.finish()
+
+
 def read(folder: Path, tags: list[str]) -> dict[str, Any]:
     """Read a folder and return what was found as JSON values."""
     from seatrial.errors import BlockedError
@@ -109,31 +132,14 @@ def read(folder: Path, tags: list[str]) -> dict[str, Any]:
     }
 
 
-def mutate(file: Path, folder: Path, count: int) -> dict[str, Any]:
-    """Read many damaged copies of a file; anything but a log or Blocked ends in a traceback."""
-    from seatrial.errors import BlockedError
-    from seatrial.evidence.read import read_logs
+def fuzz_wandb(file: Path, kind: str, cases: int, seconds: float) -> dict[str, Any]:
+    """Read many damaged copies of a file in its place; anything but a log or Blocked ends in a traceback."""
+    # Not `tests.fuzz`: verl installs a package `tests` of its own.
+    from fuzz import damage, readers
+    from seatrial.evidence import wandb
 
-    whole = file.read_bytes()
-    copy = folder / file.name
-    num_blocked = num_damaged = 0
-    for seed in range(count):
-        generator = random.Random(seed)
-        blob = bytearray(whole)
-        for _ in range(generator.randint(1, 4)):
-            place = generator.randrange(len(blob))
-            if generator.random() < 0.3:
-                del blob[place : place + generator.choice([1, 100, 40_000])]
-            else:
-                blob[place] ^= 1 << generator.randrange(8)
-            if not blob:
-                break
-        copy.write_bytes(bytes(blob))
-        try:
-            num_damaged += bool(read_logs(copy).damage)
-        except BlockedError:
-            num_blocked += 1
-    return {"blocked": num_blocked, "damaged": num_damaged}
+    tried, num_read = readers.fuzz(wandb, file, getattr(damage, kind), cases, seconds)
+    return {"tried": tried, "read": num_read}
 
 
 def main(words: list[str]) -> None:
@@ -141,8 +147,8 @@ def main(words: list[str]) -> None:
     if words[0] == "write":
         globals()[f"write_{words[1]}"](Path(words[2]))
         return
-    if words[0] == "mutate":
-        result = mutate(Path(words[1]), Path(words[2]), int(words[3]))
+    if words[0] == "fuzz":
+        result = fuzz_wandb(Path(words[1]), words[2], int(words[3]), float(words[4]))
     else:
         result = read(Path(words[1]), words[2:])
     print(json.dumps(result))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,35 +14,13 @@ Worker = Callable[..., dict[str, Any]]
 EXPECTED = {step: str(1.0 / step) for step in range(1, 21)} | {5: "nan", 6: "inf"}
 
 
-@pytest.fixture(scope="module")
-def worker(peer_python: Callable[[str], Path], repository: Path) -> Worker:
-    """Return a function that runs the worker in the environment of the libraries."""
-    python = peer_python("formats")
-
-    def run(*words: str | Path) -> dict[str, Any]:
-        ran = subprocess.run(
-            [str(python), str(repository / "tests/peers/formats_worker.py"), *map(str, words)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(repository / "src")},
-        )
-        assert ran.returncode == 0, ran.stderr[-3000:]
-        if words[0] == "write":
-            return {}
-        result: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-        return result
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("name", "accuracy"),
     [("mlflow_files", "accuracy"), ("mlflow_store", "accuracy"), ("trackio", "validation/accuracy")],
 )
-def test_what_was_logged_is_read(name: str, accuracy: str, worker: Worker, tmp_path: Path) -> None:
-    worker("write", name, tmp_path)
-    log = worker("read", tmp_path)
+def test_what_was_logged_is_read(name: str, accuracy: str, formats_worker: Worker, tmp_path: Path) -> None:
+    formats_worker("write", name, tmp_path)
+    log = formats_worker("read", tmp_path)
     loss = log["series"]["train/loss"]
     assert dict(zip(loss["steps"], loss["values"], strict=True)) == EXPECTED
     assert loss["timed"]
@@ -56,15 +31,15 @@ def test_what_was_logged_is_read(name: str, accuracy: str, worker: Worker, tmp_p
 
 
 @pytest.fixture(scope="module")
-def wandb_folder(worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wandb_folder(formats_worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with two attempts of one W&B run."""
     folder = tmp_path_factory.mktemp("wandb-logs")
-    worker("write", "wandb", folder)
+    formats_worker("write", "wandb", folder)
     return folder
 
 
-def test_wandb_offline_with_a_resumed_run(worker: Worker, wandb_folder: Path) -> None:
-    log = worker("read", wandb_folder)
+def test_wandb_offline_with_a_resumed_run(formats_worker: Worker, wandb_folder: Path) -> None:
+    log = formats_worker("read", wandb_folder)
     loss = log["series"]["train/loss"]
     assert loss["steps"] == list(range(1, 18)), "steps 18 to 20 were abandoned"
     assert loss["values"][:14] == [EXPECTED[step] for step in range(1, 15)]
@@ -77,22 +52,27 @@ def test_wandb_offline_with_a_resumed_run(worker: Worker, wandb_folder: Path) ->
     assert log["damage"] == []
 
 
-def test_one_tag_of_wandb(worker: Worker, wandb_folder: Path) -> None:
-    assert set(worker("read", wandb_folder, "train/loss")["series"]) == {"train/loss"}
+def test_one_tag_of_wandb(formats_worker: Worker, wandb_folder: Path) -> None:
+    assert set(formats_worker("read", wandb_folder, "train/loss")["series"]) == {"train/loss"}
 
 
-def test_a_cut_wandb_file_says_after_which_step(worker: Worker, wandb_folder: Path, tmp_path: Path) -> None:
+def test_a_cut_wandb_file_says_after_which_step(
+    formats_worker: Worker, wandb_folder: Path, tmp_path: Path
+) -> None:
     first = min(wandb_folder.rglob("run-*.wandb"), key=lambda path: path.parent.name)
     (tmp_path / first.name).write_bytes(first.read_bytes()[:40_000])
-    log = worker("read", tmp_path)
+    log = formats_worker("read", tmp_path)
     last = log["series"]["train/loss"]["steps"][-1]
     assert 5 <= last < 20
     assert log["damage"][0].startswith(f"truncated after step {last}: ")
 
 
-def test_damaged_wandb_files_give_a_log_or_blocked(
-    worker: Worker, wandb_folder: Path, tmp_path: Path
-) -> None:
-    first = min(wandb_folder.rglob("run-*.wandb"), key=lambda path: path.parent.name)
-    counted = worker("mutate", first, tmp_path, "1000")
-    assert counted["damaged"] + counted["blocked"] > 900
+def test_verl_writes_what_is_not_finite_as_null(formats_worker: Worker, tmp_path: Path) -> None:
+    formats_worker("write", "verl", tmp_path)
+    log = formats_worker("read", tmp_path)
+    loss = log["series"]["train/loss"]
+    assert dict(zip(loss["steps"], loss["values"], strict=True)) == EXPECTED | {6: "nan"}
+    assert loss["nulls"] == 2
+    assert not loss["timed"]
+    assert log["series"]["validation/accuracy"]["values"] == ["0.5"] * 20
+    assert log["damage"] == []
