@@ -57,7 +57,8 @@ def answer_of(task: Task, search: Search, runs: Sequence[Run], conclusion: Concl
     good = end_of(history, search.observations, 0)
     bad = end_of(history, search.observations, history.bad_position)
     belief = search.belief()
-    chosen = search.credible_set() if conclusion is not Conclusion.NO_CULPRIT else []
+    named = conclusion not in (Conclusion.NO_CULPRIT, Conclusion.END_UNTESTABLE)
+    chosen = search.credible_set() if named else []
     suspects = tuple(
         Suspicion(c.sha, c.subject, probability, len(c.parents) > 1)
         for c, probability in ((history.suspects[h], probability) for h, probability in chosen)

@@ -1,12 +1,14 @@
-"""A bisect on the console: one line a run, the commit line with its posterior, the answer."""
+"""A bisect on the console: one line a run, the picture of the search, the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from seatrial.bisect.answer import Answer
+from seatrial.bisect.graph import graph_of
 from seatrial.bisect.history import History
 from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.plain import plain
 from seatrial.bisect.records import Run
 from seatrial.bisect.search import Search
 
@@ -23,34 +25,78 @@ def run_line(history: History, run: Run) -> str:
     )
     tries = f" after {run.attempts} attempts" if run.attempts > 1 else ""
     where = f"run {run.number:>3}  {run.commit[:12]}  {place:>9}"
-    return f"{where}  {run.outcome.value:<7} {run.reason}{tries} ({run.seconds:.1f} s)"
+    return f"{where}  {run.outcome.value:<7} {plain(run.reason)}{tries} ({run.seconds:.1f} s)"
 
 
-def commit_line(search: Search, runs: Sequence[Run], width: int = _WIDTH) -> str:
-    """Return two lines: the posterior over the suspects as bars, and the probes below (. pass, x fail, s skip)."""
+def picture_lines(search: Search, runs: Sequence[Run], width: int = _WIDTH) -> list[str]:
+    """Return the search as lines of one scale, oldest commit left.
+
+    The posterior as bars; the graph, when it has side branches; the probes (`·` passed, `x` failed, `s` skipped,
+    `b` blocked, `?` differing); and for values the mean of each column as bars.
+    """
     history, weights = search.history, search.belief().suspects_H
     width = min(width, history.num_suspects)
+
+    def column(position: int) -> int:
+        return max(0, position - 1) * width // history.num_suspects
+
     mass = [0.0] * width
     for suspect, weight in enumerate(weights):
-        mass[suspect * width // history.num_suspects] += float(weight)
+        mass[column(suspect + 1)] += float(weight)
     top = max([*mass, 1e-12])
     bars = "".join(_BARS[min(8, round(8 * value / top)) or (1 if value > 1e-3 else 0)] for value in mass)
     probes = [" "] * width
+    values: dict[int, list[float]] = {}
     for run in runs:
         position = history.position(run.commit)
+        if position is not None and run.value is not None:
+            values.setdefault(column(position), []).append(run.value)
         if position:
-            column = (position - 1) * width // history.num_suspects
             sign = _SIGNS[run.outcome]
-            probes[column] = sign if probes[column] in (" ", sign) else "?"
-    return f"posterior  GOOD|{bars}|BAD\nprobes         |{''.join(probes)}|"
+            probes[column(position)] = sign if probes[column(position)] in (" ", sign) else "?"
+    lines = [_row("posterior", bars, "GOOD", "BAD")]
+    lines += [_row("" if lane else "graph", text) for lane, text in enumerate(_lanes(history, column, width))]
+    lines.append(_row("probes", "".join(probes)))
+    return [*lines, *_value_line(values, width)]
+
+
+def _row(label: str, content: str, left: str = "", right: str = "") -> str:
+    return f"{label:<11}{left:>4}|{content}|{right}"
+
+
+def _lanes(history: History, column: Callable[[int], int], width: int) -> list[str]:
+    """Return a line for each lane of the graph, or none when the history is straight."""
+    graph = graph_of(history)
+    if graph.num_lanes == 1:
+        return []
+    lanes = [[" "] * width for _ in range(graph.num_lanes)]
+    for parent, child in graph.edges:
+        lane = max(graph.lanes[parent], graph.lanes[child])
+        for place in range(column(parent), column(child) + 1):
+            lanes[lane][place] = "─"
+    for position in range(1, history.num_suspects + 1):
+        lanes[graph.lanes[position]][column(position)] = "o"
+    return ["".join(signs) for signs in lanes]
+
+
+def _value_line(values: dict[int, list[float]], width: int) -> list[str]:
+    """Return the mean value of each probed column as bars between the lowest and the highest."""
+    means = {place: sum(found) / len(found) for place, found in values.items()}
+    if len(means) < 2 or max(means.values()) == min(means.values()):
+        return []
+    low, high = min(means.values()), max(means.values())
+    signs = [" "] * width
+    for place, mean in means.items():
+        signs[place] = _BARS[1 + round(7 * (mean - low) / (high - low))]
+    return [_row("value", "".join(signs), right=f"▁ {low:.4g}  █ {high:.4g}")]
 
 
 def answer_lines(answer: Answer) -> list[str]:
     """Return the answer, its credible set, the evidence at the ends and the cost."""
-    lines = [f"Answer: {answer.sentence}"]
+    lines = [f"Answer: {plain(answer.sentence)}"]
     for item in answer.suspects[:20]:
         merge = " (merge)" if item.is_merge else ""
-        lines.append(f"  {item.probability:6.3f}  {item.commit[:12]}  {item.subject}{merge}")
+        lines.append(f"  {item.probability:6.3f}  {item.commit[:12]}  {plain(item.subject)}{merge}")
     if len(answer.suspects) > 20:
         lines.append(f"  and {len(answer.suspects) - 20} more")
     lines.append(f"GOOD: {answer.good}; BAD: {answer.bad}; probability of no culprit {answer.no_culprit:.4f}")

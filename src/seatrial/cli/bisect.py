@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.bisect import edits
-from seatrial.bisect.console import answer_lines, commit_line, run_line
+from seatrial.bisect.console import answer_lines, picture_lines, run_line
 from seatrial.bisect.drive import Progress
 from seatrial.bisect.files import write_whole
 from seatrial.bisect.gitlog import GitLog, read_git_log
@@ -77,7 +77,7 @@ def _search(session: Session, keep: bool) -> int:
         answer = session.run(Progress(started=begun, ended=told), keep)
     report = session.state / "report.html"
     write_whole(report, page(session.task, session.search, session.runs, answer, session.note))
-    print(commit_line(session.search, session.runs))
+    print("\n".join(picture_lines(session.search, session.runs)))
     print("\n".join(answer_lines(answer)))
     print(f"Report: {report}", flush=True)
     return answer.exit_code
