@@ -13,13 +13,12 @@ import numpy as np
 from seatrial.checks.baseline_statistics import (
     Array,
     Deviation,
-    Needed,
     allowed_difference,
     drift_deviation,
     is_exact,
-    needed_repeats,
     power_of,
     summary_deviation,
+    too_few_in_words,
     worst_deviation,
 )
 from seatrial.checks.baselines import Baseline, MetricBaseline, final_window_mean
@@ -62,12 +61,6 @@ class _Comparison:
     def power(self) -> float:
         """Power of a summary's test."""
         return power_of(self.baseline.num_repeats, self.num_new, self.wanted.shift_in_sd, self.alpha)
-
-    def needed(self) -> Needed:
-        """Return the repeats that would reach the wanted power."""
-        return needed_repeats(
-            self.baseline.num_repeats, self.num_new, self.wanted.shift_in_sd, self.alpha, self.wanted.power
-        )
 
     @property
     def source(self) -> str:
@@ -252,21 +245,14 @@ def _conclude(
 
 
 def _too_few(shared: _Comparison) -> str:
-    wanted, needed = shared.wanted, shared.needed()
-    ways = [
-        words
-        for number, words in (
-            (needed.new_runs, f"{needed.new_runs} new runs with these {shared.baseline.num_repeats} repeats"),
-            (needed.repeats, f"{needed.repeats} repeats with {shared.num_new} new"),
-            (needed.of_both, f"{needed.of_both} of both"),
-        )
-        if number is not None
-    ]
-    return (
-        f"{shared.num_new} new against {shared.baseline.num_repeats} repeats find a shift of "
-        f"{wanted.shift_in_sd:g} sd with power {shared.power:.0%} only (wanted {wanted.power:.0%} at "
-        f"{wanted.alpha:.2g} false alarms over {shared.num_tests} tests); enough are "
-        f"{', or '.join(ways) if ways else 'no number of runs up to a thousand'}"
+    wanted = shared.wanted
+    return too_few_in_words(
+        shared.baseline.num_repeats,
+        shared.num_new,
+        wanted.shift_in_sd,
+        wanted.power,
+        alpha=wanted.alpha,
+        num_tests=shared.num_tests,
     )
 
 

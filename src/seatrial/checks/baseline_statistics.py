@@ -160,6 +160,44 @@ def needed_repeats(num_baseline: int, num_new: int, shift_in_sd: float, alpha: f
     )
 
 
+def too_few_in_words(
+    num_baseline: int,
+    num_new: int,
+    shift_in_sd: float,
+    power: float,
+    *,
+    alpha: float,
+    num_tests: int,
+) -> str:
+    """Say that so many runs would probably miss a shift, and how many would find it.
+
+    Args:
+        num_baseline: repeats of the baseline.
+        num_new: new runs.
+        shift_in_sd: the shift that is to be found.
+        power: the wanted probability to find it.
+        alpha: false-alarm rate of all tests together.
+        num_tests: how many tests share it.
+    """
+    each = alpha / num_tests
+    needed = needed_repeats(num_baseline, num_new, shift_in_sd, each, power)
+    ways = [
+        words
+        for number, words in (
+            (needed.new_runs, f"{needed.new_runs} new runs with these {num_baseline} repeats"),
+            (needed.repeats, f"{needed.repeats} repeats with {num_new} new"),
+            (needed.of_both, f"{needed.of_both} of both"),
+        )
+        if number is not None
+    ]
+    found = power_of(num_baseline, num_new, shift_in_sd, each)
+    return (
+        f"{num_new} new against {num_baseline} repeats find a shift of {shift_in_sd:g} sd with power {found:.0%} "
+        f"only (wanted {power:.0%} at {alpha:.2g} false alarms over {num_tests} tests); enough are "
+        f"{', or '.join(ways) if ways else 'no number of runs up to a thousand'}"
+    )
+
+
 def _smallest(enough: Any, low: int) -> int | None:
     """Return the smallest number from `low` on for which a monotone condition holds."""
     if not enough(MAX_REPEATS_TOLD):

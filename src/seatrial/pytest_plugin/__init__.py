@@ -37,6 +37,18 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "(default: tests/unit/unit_results.json, written when a test uses `tracker`)",
     )
     group.addoption(
+        "--tracker-baseline",
+        metavar="COMMIT|DIR",
+        help="fail tests whose tracked numbers are outside what earlier sessions of that commit gave; "
+        "the sessions are those of this project's history, or of a folder of result files",
+    )
+    group.addoption(
+        "--tracker-baseline-shift",
+        metavar="SD",
+        type=float,
+        help="standard deviations that the runs must be able to show, or the verdict is Blocked (default: 6)",
+    )
+    group.addoption(
         "--affected",
         *_testmon_alias(pluginmanager),
         dest="affected",
@@ -98,13 +110,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
     manager = config.pluginmanager
     record = None
+    asked = config.option.tracker_results
+    declared = table(config.stash[_SETTINGS], "tracker", frozenset({"results"})).get("results")
+    default = config.rootpath / declared if declared else default_results(config.rootpath)
+    path = config.invocation_params.dir / asked if asked else None
     if not hasattr(config, "workerinput"):
-        asked = config.option.tracker_results
-        declared = table(config.stash[_SETTINGS], "tracker", frozenset({"results"})).get("results")
-        default = config.rootpath / declared if declared else default_results(config.rootpath)
-        path = config.invocation_params.dir / asked if asked else None
         record = SessionRecord(config, path, default)
         manager.register(record, PLUGIN_NAME)
+    if config.option.tracker_baseline is not None:
+        from seatrial.pytest_plugin import baseline
+
+        history = (path or default).parent / (path or default).stem
+        held = baseline.TrackerBaseline(config, config.option.tracker_baseline, history)
+        manager.register(held, baseline.PLUGIN_NAME)
     if config.stash[_LANES]:
         from seatrial.pytest_plugin import lanes
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.pytest_plugin.tracking import METRIC_PREFIX, RECORD_PROPERTY
+from seatrial.pytest_plugin.tracking import BASELINE_PROPERTY, METRIC_PREFIX, RECORD_PROPERTY
 from seatrial.pytest_plugin.values import is_finite, to_json
 
 SCHEMA = 1
@@ -46,6 +46,8 @@ class TestResult:
     """What the tracker knows beside the metrics; None for a test without tracker."""
     verdicts: list[dict[str, Any]] | None = None
     """Of a functional test, what its checks concluded."""
+    baseline: list[dict[str, Any]] = field(default_factory=list)
+    """Of a test held to a baseline, the verdicts on its metrics."""
 
 
 def fold(reports: Iterable[pytest.TestReport]) -> list[TestResult]:
@@ -76,6 +78,8 @@ def _add(result: TestResult, report: pytest.TestReport) -> None:
             result.metrics, result.record = metrics, json.loads(value)
         elif name == VERDICTS_PROPERTY:
             result.verdicts = json.loads(value)
+        elif name == BASELINE_PROPERTY:
+            result.baseline = json.loads(value)
 
 
 def _outcome(report: pytest.TestReport) -> tuple[str, str]:
@@ -136,7 +140,7 @@ def build(
 
     tracked = {result.nodeid: result for result in results if result.record is not None}
     keys = metric_keys(tracked)
-    commit, dirty = _git(root)
+    commit, dirty = git_state(root)
     return {
         "exit_status": exit_status,
         "git_commit": commit,
@@ -173,6 +177,7 @@ def _test(result: TestResult, key: str | None) -> dict[str, Any]:
         "key": key,
         "not_finite": sorted(name for name, value in result.metrics.items() if not is_finite(value)),
         **({} if result.verdicts is None else {"verdicts": result.verdicts}),
+        **({"baseline": result.baseline} if result.baseline else {}),
         **(result.record or {}),
     }
 
@@ -205,7 +210,7 @@ def history_name(start_time: datetime) -> str:
     return f"{start_time:%Y%m%d_%H%M%S}_{start_time.microsecond:06d}_{os.getpid()}"
 
 
-def _git(root: Path) -> tuple[str | None, bool | None]:
+def git_state(root: Path) -> tuple[str | None, bool | None]:
     """Return the commit checked out and whether tracked files differ from it; None outside of git."""
     commit = _git_output(root, "rev-parse", "HEAD")
     if not commit:

@@ -76,7 +76,7 @@ class SessionRecord:
             self._results = fold(self._reports)
         # Fail stays Fail, an interruption stays one; Pass and "nothing ran" become Blocked.
         may_change = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if may_change and (self._blocked or self._blocked_tests()):
+        if may_change and (self._blocked or self._blocked_tests() or self._blocked_metrics()):
             from seatrial.verdict import EXIT_BLOCKED
 
             session.exitstatus = EXIT_BLOCKED
@@ -92,12 +92,14 @@ class SessionRecord:
         blocked = self._blocked + [
             f"{result.nodeid}: {result.reason.removeprefix('Blocked: ')}" for result in self._blocked_tests()
         ]
+        blocked += self._blocked_metrics()
         if blocked:
             terminalreporter.section("Blocked", sep="=", yellow=True, bold=True)
             for line in blocked:
                 terminalreporter.write_line(line)
         if any(result.verdicts is not None for result in self._results):
             self._tell_verdicts(terminalreporter)
+        self._tell_baseline(terminalreporter)
         if self._written:
             self._tell_results(terminalreporter)
 
@@ -122,6 +124,20 @@ class SessionRecord:
 
     def _blocked_tests(self) -> list[TestResult]:
         return [result for result in self._results if result.outcome == "blocked"]
+
+    def _blocked_metrics(self) -> list[str]:
+        return [
+            f"{result.nodeid}: {verdict['name']} {verdict['reason']}"
+            for result in self._results
+            for verdict in result.baseline
+            if verdict["outcome"] == "Blocked"
+        ]
+
+    def _tell_baseline(self, terminalreporter: pytest.TerminalReporter) -> None:
+        outcomes = Counter(verdict["outcome"] for result in self._results for verdict in result.baseline)
+        if outcomes:
+            words = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+            terminalreporter.write_line(f"seatrial: tracked metrics held to the baseline: {words}")
 
     def _writes(self) -> bool:
         return self._asked or self._path.exists()

@@ -8,24 +8,37 @@ from __future__ import annotations
 import json
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import pytest
 
 from seatrial.pytest_plugin.values import storable, to_json
 
 if TYPE_CHECKING:
-    import pytest
-
     from seatrial.pytest_plugin.memory import MemoryWatch
 
 METRIC_PREFIX = "tracker:"
 """A property `tracker:NAME` holds one metric."""
 RECORD_PROPERTY = "seatrial.tracker"
 """This property holds what else is known of the test, as JSON text: parameters, units, directions, device."""
+BASELINE_PROPERTY = "seatrial.baseline"
+"""This property holds the verdicts on its metrics, as JSON text, when they were held to a baseline."""
 ELAPSED = "_elapsed"
 """Metric of every tracked test: seconds from the setup of the fixture to its teardown."""
 
 Direction = Literal["lower", "higher"]
 """Which way is better."""
+
+
+class Tracked(NamedTuple):
+    """A value, and which way is better."""
+
+    value: Any
+    direction: Direction | None
+
+
+ACTIVE: pytest.StashKey[Tracker] = pytest.StashKey()
+"""Under this key a test that asked for the tracker has it."""
 
 
 class Tracker:
@@ -52,6 +65,7 @@ class Tracker:
         from seatrial.pytest_plugin.memory import MemoryWatch
 
         self._memory = MemoryWatch().__enter__()
+        self._item.stash[ACTIVE] = self
         return self
 
     def __exit__(
@@ -60,7 +74,7 @@ class Tracker:
         self._metrics[ELAPSED] = time.perf_counter() - self._started
         self._record["units"][ELAPSED] = "s"
         self._record["directions"][ELAPSED] = "lower"
-        self._record["device"] = _device()
+        self._record["device"] = self.device()
         if self._memory is not None:
             self._memory.__exit__(kind, error, trace)
         properties = self._item.user_properties
@@ -121,6 +135,15 @@ class Tracker:
         self.track(metric_name, sum(peaks.values()), unit="bytes", direction="lower")
         self._record["memory"][metric_name] = peaks
 
+    def tracked(self) -> dict[str, Tracked]:
+        """Return what has been tracked so far, whatever its type."""
+        directions = self._record["directions"]
+        return {name: Tracked(value, directions.get(name)) for name, value in self._metrics.items()}
+
+    def device(self) -> str:
+        """Return the names of the GPUs that this process may use, or `cpu`."""
+        return _device()
+
     def _peaks(self) -> dict[str, int]:
         if self._memory is None:
             raise RuntimeError("the tracker of this test has not been entered")
@@ -128,7 +151,7 @@ class Tracker:
 
 
 def _is_ours(name: str) -> bool:
-    return name == RECORD_PROPERTY or name.startswith(METRIC_PREFIX)
+    return name in (RECORD_PROPERTY, BASELINE_PROPERTY) or name.startswith(METRIC_PREFIX)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:

@@ -1,0 +1,211 @@
+"""`--tracker-baseline`: a test fails when a value that it tracks is outside what repeats of one commit gave.
+
+The repeats are earlier sessions, as the history of results keeps them. New runs are this session and, of a clean
+tree, the earlier ones of its commit. What is within the noise passes only if the runs would have shown a shift.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from seatrial.pytest_plugin.baseline_history import Repeats, as_number, of_commit, read_repeats
+from seatrial.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from seatrial.checks.baseline_statistics import Deviation
+    from seatrial.pytest_plugin.tracking import Tracker
+
+PLUGIN_NAME = "seatrial-tracker-baseline"
+ALPHA = 0.01
+"""Probability that any metric of an unchanged project fails."""
+POWER = 0.95
+"""Probability that a shift of the wanted size is found."""
+DEFAULT_SHIFT = 6.0
+"""Standard deviations that one new run must be able to show; no baseline lets it show 3 at 1 % false alarms."""
+MIN_REPEATS = 2
+_MAX_MAGNITUDE = 1e150
+"""Squares of larger values overflow."""
+
+
+class Held(NamedTuple):
+    """A metric of one test, and what it is held to."""
+
+    name: str
+    direction: str | None
+    """`lower` or `higher` is better: only the other direction fails. None: both do."""
+    repeats: Sequence[float]
+    new: Sequence[float]
+    """Earlier runs of this commit, then this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """What a comparison is to tell, and over how many metrics the false alarms are shared out."""
+
+    commit: str
+    num_metrics: int
+    shift_in_sd: float
+
+    def verdict(self, held: Held) -> Verdict:
+        """Judge one metric."""
+        import numpy as np
+
+        repeats, new = np.array(held.repeats, dtype=float), np.array(held.new, dtype=float)
+        if not np.isfinite(new).all():
+            return self._say(held, Outcome.FAIL, f"is {new[~np.isfinite(new)][0]:g}")
+        if len(repeats) < MIN_REPEATS:
+            reason = (
+                f"{len(repeats)} repeats of it passed at commit {self.commit[:12]} on this device; "
+                f"at least {MIN_REPEATS} are needed: run the tests there again"
+            )
+            return self._say(held, Outcome.BLOCKED, reason)
+        if not np.isfinite(repeats).all() or max(abs(repeats).max(), abs(new).max()) > _MAX_MAGNITUDE:
+            reason = f"a repeat at commit {self.commit[:12]} is not finite, or too large: nothing is learned from it"
+            return self._say(held, Outcome.BLOCKED, reason)
+        return self._compared(held, repeats, new)
+
+    def _compared(self, held: Held, repeats: Any, new: Any) -> Verdict:
+        from seatrial.checks.baseline_statistics import (
+            allowed_difference,
+            is_exact,
+            power_of,
+            summary_deviation,
+            too_few_in_words,
+        )
+
+        # The tables are two-sided: where one direction alone can fail, both tails may go to it.
+        alpha = ALPHA * (1 if held.direction is None else 2)
+        each = alpha / self.num_metrics
+        deviation = summary_deviation(repeats, new, each)
+        centre, allowed = float(repeats.mean()), allowed_difference(repeats, len(new), each)
+        bound = _bound(held.direction, centre, allowed, exact=is_exact(repeats))
+        words = _words(new, repeats, deviation)
+        if not deviation.holds and not _is_better(held.direction, deviation.in_sd):
+            return self._say(held, Outcome.FAIL, words, bound)
+        power = power_of(len(repeats), len(new), self.shift_in_sd, each)
+        if deviation.critical > 0 and deviation.holds and power < POWER:
+            few = too_few_in_words(
+                len(repeats), len(new), self.shift_in_sd, POWER, alpha=alpha, num_tests=self.num_metrics
+            )
+            return self._say(held, Outcome.BLOCKED, f"{words}: within the noise, but {few}", bound)
+        return self._say(held, Outcome.PASS, words, bound)
+
+    def _say(self, held: Held, outcome: Outcome, reason: str, bound: str | None = None) -> Verdict:
+        value = math.fsum(held.new) / len(held.new) if held.new else None
+        return Verdict(
+            name=held.name,
+            outcome=outcome,
+            reason=reason,
+            value=value,
+            bound=bound,
+            num_samples=len(held.new),
+            source=f"learned from {len(held.repeats)} repeats",
+            details={"commit": self.commit, "num_metrics": self.num_metrics, "shift_in_sd": self.shift_in_sd},
+        )
+
+    def missing(self, name: str, num_repeats: int) -> Verdict:
+        """Judge a metric that the repeats have and the test did not track."""
+        return Verdict(
+            name=name,
+            outcome=Outcome.FAIL,
+            reason=f"was not tracked; {num_repeats} repeats at commit {self.commit[:12]} have it",
+            source=f"learned from {num_repeats} repeats",
+        )
+
+
+def _bound(direction: str | None, centre: float, allowed: float, *, exact: bool) -> str:
+    low, high = f"{centre - allowed:.6g}", f"{centre + allowed:.6g}"
+    if direction is None:
+        return f"== {centre:.9g}" if exact else f"{low} to {high}"
+    return f"<= {high}" if direction == "lower" else f">= {low}"
+
+
+def _words(new: Any, repeats: Any, deviation: Deviation) -> str:
+    of_runs = "" if len(new) == 1 else f"the mean of {len(new)} runs, "
+    if math.isinf(deviation.in_sd) or deviation.critical == 0:
+        return f"is {of_runs}{new.mean():.9g}; all {len(repeats)} repeats gave {repeats[0]:.9g}"
+    side = "above" if deviation.in_sd >= 0 else "below"
+    noise = f"{repeats.mean():.6g} (sd {repeats.std(ddof=1):.3g})"
+    off = f"{abs(deviation.in_sd):.3g} sd {side} the mean of {len(repeats)} repeats, {noise}"
+    return f"is {of_runs}{new.mean():.6g}, {off}"
+
+
+def _is_better(direction: str | None, in_sd: float) -> bool:
+    return (direction == "lower" and in_sd < 0) or (direction == "higher" and in_sd > 0)
+
+
+class TrackerBaseline:
+    """Holds the metrics of each tracked test to the repeats; lives in every process that runs tests."""
+
+    def __init__(self, config: pytest.Config, where: str, history: Path) -> None:
+        asked: float | None = config.option.tracker_baseline_shift
+        shift = DEFAULT_SHIFT if asked is None else asked
+        if not 0 < shift < 1000:
+            raise pytest.UsageError(
+                f"--tracker-baseline-shift {shift:g}: give a positive number of standard deviations"
+            )
+        self._repeats = read_repeats(where, history, config.invocation_params.dir)
+        num_metrics = max(1, self._repeats.count())
+        self._judge = Judge(commit=self._repeats.commit, num_metrics=num_metrics, shift_in_sd=shift)
+        self._earlier = _of_this_commit(self._repeats.commit, history, config.rootpath)
+
+    def pytest_report_header(self) -> str:
+        """Say what the tests are held to."""
+        left_out = "".join(f", {count} {reason} left out" for reason, count in self._repeats.left_out.items())
+        return (
+            f"tracker baseline: {len(self._repeats.sessions)} repeats of {self._judge.num_metrics} metrics at commit "
+            f"{self._repeats.commit[:12]}{left_out}; a shift of {self._judge.shift_in_sd:g} sd is to be found"
+        )
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Fail a test that passed, when a metric that it tracked does not hold."""
+        report = yield
+        from seatrial.pytest_plugin.tracking import ACTIVE, BASELINE_PROPERTY
+
+        tracker = item.stash.get(ACTIVE, None)
+        if call.when != "call" or tracker is None or not report.passed or hasattr(report, "wasxfail"):
+            return report
+        verdicts = list(self._verdicts(item.nodeid, tracker))
+        item.user_properties.append(
+            (BASELINE_PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts]))
+        )
+        report.user_properties = list(item.user_properties)
+        failed = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAIL]
+        if failed:
+            report.outcome = "failed"
+            report.longrepr = "\n".join(f"{verdict.name} {verdict.reason}" for verdict in failed)
+        return report
+
+    def _verdicts(self, nodeid: str, tracker: Tracker) -> Iterator[Verdict]:
+        device = tracker.device()
+        tracked = tracker.tracked()
+        for name, (value, direction) in tracked.items():
+            number = as_number(value)
+            if number is None:
+                continue
+            earlier = self._earlier.of(nodeid, name, device) if self._earlier is not None else []
+            repeats = self._repeats.of(nodeid, name, device)
+            yield self._judge.verdict(Held(name, direction, repeats, [*earlier, number]))
+        for name in self._repeats.names(nodeid, device):
+            if name not in tracked:
+                yield self._judge.missing(name, len(self._repeats.of(nodeid, name, device)))
+
+
+def _of_this_commit(baseline: str, history: Path, root: Path) -> Repeats | None:
+    """Return earlier sessions of the commit under test: None of a changed tree, or of the baseline's own commit."""
+    from seatrial.pytest_plugin.results import git_state
+
+    commit, dirty = git_state(root)
+    if commit is None or dirty or commit == baseline:
+        return None
+    return of_commit(history, commit)
