@@ -1,41 +1,58 @@
 """Activation checkpointing (arXiv 1604.06174) of a Hugging Face model.
 
 Transformers' own switch acts on layers in training mode only; the policy stays in evaluation mode, where it would
-silently keep every activation. So the layers that Transformers marks as fit for it are wrapped here.
+silently keep every activation. So the layers that Transformers marks as fit for it are wrapped here, and only while
+a training pass runs forward: a replaced forward at any other time would keep generation from its fast path.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from refrl.algorithms.batching import Batch
 from refrl.config import ConfigError
+from refrl.policy.base import Forward
+
+
+@dataclass(frozen=True)
+class CheckpointedForward:
+    """A `Forward` that keeps the inputs of each layer only; backward computes the rest again."""
+
+    forward: Forward
+    layers: Sequence[nn.Module]
+
+    def __call__(self, model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Score with gradient."""
+        for layer in self.layers:
+            layer.forward = _Checkpointed(layer)
+        try:
+            return self.forward(model, batch)
+        finally:
+            for layer in self.layers:
+                del layer.forward
 
 
 @dataclass(frozen=True)
 class _Checkpointed:
-    """A layer's forward that keeps its inputs only; without gradients it is the plain one."""
-
     layer: nn.Module
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        # Nothing in evaluation mode draws random numbers. Backward calls the class's forward, not this one again.
         forward = type(self.layer).forward
-        if not torch.is_grad_enabled():
-            return forward(self.layer, *arguments, **keywords)
-        # Nothing in evaluation mode draws random numbers.
         return checkpoint(
             forward, self.layer, *arguments, use_reentrant=False, preserve_rng_state=False, **keywords
         )
 
 
-def checkpoint_activations(model: PreTrainedModel) -> int:
-    """Compute each layer again in the backward pass; return the number of layers.
+def checkpointed_forward(forward: Forward, model: PreTrainedModel) -> CheckpointedForward:
+    """Wrap a forward of this model.
 
     Raises:
         ConfigError: the architecture has no layers that it can be done to.
@@ -45,6 +62,4 @@ def checkpoint_activations(model: PreTrainedModel) -> int:
         raise ConfigError(
             f"policy.activation_checkpointing: {type(model).__name__} has no layers that allow it; leave it out"
         )
-    for layer in layers:
-        layer.forward = _Checkpointed(layer)
-    return len(layers)
+    return CheckpointedForward(forward, layers)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from refrl.algorithms.batching import Batch
+
+Forward = Callable[[PreTrainedModel, Batch], tuple[Tensor, Tensor]]
+"""(model, micro-batch on its device) -> (logprobs_BT, entropy_BT), 0 where the mask is 0."""
 
 
 class LossFunction(Protocol):

@@ -66,10 +66,6 @@ class HFPolicy:
         self._scoring = make_scoring(config, self.model, temperature)
         self._reference = copy.deepcopy(self.model).requires_grad_(False) if with_reference else None
         self._sync = None if config.generation.colocated.enabled else WeightSync(self.model)
-        if config.activation_checkpointing:
-            from refrl.policy.activations import checkpoint_activations
-
-            checkpoint_activations(self.model)
         self._optimizer = ClippedAdamW(self.model, config, num_updates)
 
     @property
@@ -135,7 +131,7 @@ class HFPolicy:
         update = update.to(self._device)
         parts: list[dict[str, Tensor | float]] = []
         for _, micro in self._scoring.train_cut.micro_batches(self._own(update)):
-            logprobs_BT, entropy_BT = self._scoring.forward(self.model, micro)
+            logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
             share, metrics = loss(
                 logprobs_BT,
                 entropy_BT,

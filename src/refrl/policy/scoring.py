@@ -22,9 +22,7 @@ from refrl.algorithms.microbatches import split_by_rows, split_by_tokens
 from refrl.algorithms.ops import compute_logprobs
 from refrl.algorithms.packing import assign_packs, compute_logprobs_packed, pack_batch
 from refrl.config import ConfigError, PolicyConfig
-
-Forward = Callable[[PreTrainedModel, Batch], tuple[Tensor, Tensor]]
-"""(model, micro-batch on its device) -> (logprobs_BT, entropy_BT), 0 where the mask is 0."""
+from refrl.policy.base import Forward
 
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
 """Largest difference of a probe's log-probability from the model's own forward, in nats. Measured rounding: 1e-6 in
@@ -52,6 +50,8 @@ class Scoring:
     """How a policy scores."""
 
     forward: Forward
+    train_forward: Forward
+    """Of the same values, for a pass that is followed by backward."""
     train_cut: Cut
     logprob_cut: Cut
 
@@ -80,9 +80,18 @@ def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: floa
     form = config.sequence_packing if packed else config.dynamic_batching
     return Scoring(
         forward=forward,
+        train_forward=_train_forward(config, model, forward),
         train_cut=_make_cut(config, config.train_micro_batch_size, form.train_mb_tokens),
         logprob_cut=_make_cut(config, config.logprob_batch_size, form.logprob_mb_tokens),
     )
+
+
+def _train_forward(config: PolicyConfig, model: PreTrainedModel, forward: Forward) -> Forward:
+    if not config.activation_checkpointing:
+        return forward
+    from refrl.policy.activations import checkpointed_forward
+
+    return checkpointed_forward(forward, model)
 
 
 def _make_cut(config: PolicyConfig, num_rows: int, num_tokens: int | None) -> Cut:
