@@ -147,7 +147,7 @@ def test_earlier_clean_runs_of_the_commit_under_test_count_as_new_ones(
     write: Write, run_pytest: Run, sessions: Callable[..., None], pytester: pytest.Pytester
 ) -> None:
     """One new run cannot show 3 standard deviations; eight can."""
-    write(project(10.0) | {".gitignore": "unit_results*\n"})
+    write(project(10.0) | {".gitignore": "unit_results*\nstd*\n"})
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         assert pytester.run(*git, *words).ret == 0
@@ -161,7 +161,7 @@ def test_earlier_clean_runs_of_the_commit_under_test_count_as_new_ones(
     sessions([1000.0], commit=head, tests={TEST: failed})
     again = run_pytest(*three)
     assert again.ret == 1, "a run that failed by its baseline is not forgotten"
-    assert "the mean of 10 runs" in again.stdout.str()
+    assert "the mean of 11 runs" in again.stdout.str()
 
 
 NAN, INF = float("nan"), float("inf")
