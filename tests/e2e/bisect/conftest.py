@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+HERE = Path(__file__).parent
 IDENTITY = {
     "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.org",
     "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@example.org",
@@ -107,6 +112,14 @@ class Called:
         """The lines that tell of runs."""
         return [line for line in self.out.splitlines() if line.startswith("run ")]
 
+    def result(self) -> Any:
+        """The latest bisect's result."""
+        return json.loads((self.journals[-1].parent / "result.json").read_text())
+
+    def suspects(self) -> list[str]:
+        """Hashes of the credible set."""
+        return [item["commit"] for item in self.result()["answer"]["suspects"]]
+
 
 Bisect = Callable[..., Called]
 
@@ -164,3 +177,40 @@ def line(make_repository: Callable[..., Repository]) -> Callable[..., tuple[Repo
         return repository, hashes
 
     return make
+
+
+def _training() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bisect_training", HERE / "training.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def stack(make_repository: Callable[..., Repository]) -> Callable[..., tuple[Repository, list[str]]]:
+    """Return a maker of repositories of training scripts (training.py); noisy ones have a seed for each run."""
+    training = _training()
+
+    def make(count: int, culprit: int, noisy: bool = False) -> tuple[Repository, list[str]]:
+        repository = make_repository()
+        seed = training.RUN_SEED if noisy else training.FIXED_SEED
+        hashes = [
+            repository.commit(training.files_of(number, culprit, seed), f"change {number}")
+            for number in range(count)
+        ]
+        return repository, hashes
+
+    return make
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path) -> dict[str, str]:
+    """Install the stand-ins in front of PATH and return the environment that finds them."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sbatch", "squeue", "sacct", "scancel", "docker", "ray"):
+        path = folder / name
+        path.write_text(f"#!{sys.executable} -S\n" + (HERE / "stand_ins.py").read_text())
+        path.chmod(0o755)
+    return {"PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin", "STAND_IN_DIR": str(tmp_path / "jobs")}
