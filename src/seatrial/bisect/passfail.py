@@ -21,7 +21,7 @@ from seatrial.bisect.likelihood import Likelihoods
 _RATES = np.array(
     [0.005, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.995]
 )
-_LOW_NOISE, _ANY_NOISE = (1.2, 7.0), (0.7, 1.2)
+_LOW_NOISE, _ANY_NOISE = (1.2, 7.0), (1.0, 1.6)
 """Beta parameters of the failure rate before the culprit; after it they are mirrored."""
 _ANY_NOISE_SHARE = 0.4
 
@@ -60,8 +60,8 @@ def pass_fail_likelihoods(
 
 
 def _one_rate(fails: float, passes: float) -> tuple[float, float]:
-    """Return the log marginal likelihood and the expected rate when one flat-Beta rate holds everywhere."""
-    weights = _beta_weights(0.7, 0.7)
+    """Return the log marginal likelihood and the expected rate when one rate holds everywhere, all being alike likely."""
+    weights = _beta_weights(1.0, 1.0)
     log_K = fails * np.log(_RATES) + passes * np.log1p(-_RATES) + np.log(weights)
     top = log_K.max()
     weight_K = np.exp(log_K - top)

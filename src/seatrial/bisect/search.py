@@ -178,7 +178,10 @@ class Search:
             return Conclusion.NO_CULPRIT
         classes = self.classes()
         sure = classes and classes[0][0] >= self.settings.credibility
-        if sure and belief.no_culprit <= self.settings.largest_no_culprit:
+        settings = self.settings
+        of_metric = self.question is Question.METRIC
+        largest = settings.largest_no_culprit_metric if of_metric else settings.largest_no_culprit
+        if sure and belief.no_culprit <= largest:
             return Conclusion.FOUND
         return None
 
