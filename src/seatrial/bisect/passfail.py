@@ -60,7 +60,7 @@ def pass_fail_likelihoods(
 
 
 def _one_rate(fails: float, passes: float) -> tuple[float, float]:
-    """Return the log marginal likelihood and the expected rate when one rate, of which nothing is known, holds everywhere."""
+    """Return the log marginal likelihood and the expected rate when one rate, any alike likely, holds everywhere."""
     weights = _beta_weights(1.0, 1.0)
     log_K = fails * np.log(_RATES) + passes * np.log1p(-_RATES) + np.log(weights)
     top = log_K.max()
