@@ -18,57 +18,6 @@ from seatrial.checks.nodes import (
 from seatrial.checks.scan import MAX_DEPTH, MAX_LENGTH, MAX_TOKENS
 from seatrial.errors import UsageError
 
-# The 36 shapes of NeMo RL's 855 expressions (commit 7ea279a), with numbers filled in.
-SHAPES = [
-    'data["train/loss"]["20"] < 1.5',
-    'median(data["train/token_mult_prob_error"]) < 1.1',
-    'max(data["train/token_mult_prob_error"]) < 1.05',
-    'data["train/reward"]["30"] > 0.4',
-    'mean(data["timing/train/total_step_time"], -6, -1) < 0.63',
-    'max(data["train/reward"]) > 0',
-    'min(data["train/reward"]) > 0.2',
-    'mean(data["train/token_mult_prob_error"]) < 1.05',
-    'mean(data["timing/train/total_step_time"], 2) < 15',
-    "data['train/reward']['last'] < 0.5",
-    'data["train/reward"]["20"] > -0.45',
-    'data["train/reward"]["20"] >= 0.5',
-    'max(data["train/avg_trajectory_age"]) <= 1',
-    'len(data["train/loss"]) == 3',
-    'min(data["gen_fleet/shards/dead"]) >= 1',
-    'mean(data["train/reward"]) > 0.1',
-    "data['train/token_mult_prob_error']['last'] > 1.0",
-    'data["score"] >= 0.2396',
-    '"2" in data["validation/accuracy"]',
-    'min(data["train/loss"]) < 0.5',
-    'max(data["train/reward"]) > -1.5',
-    'mean(data["train/reward"], -6, -1) > 0.5',
-    'mean(data["train/reward"], 2, 5) > 0.5',
-    'min(data["train/reward"]) > -0.9',
-    'data["score"] < 0.2',
-    'max(data["router/serving_backends"]) == 1',
-    'data["train/loss"]["1"] == 2',
-    'mean(data["train/loss"], -11, -1) < 1.1 * data["train/loss"]["1"]',
-    'data["train/loss"]["10"] < 0.9 * data["train/loss"]["1"]',
-    'ratio_above(data["train/token_mult_prob_error"], 1.05) < 0.02',
-    'mean(data["timing/train/total_step_time"], -1) < 11.5',
-    "data['train/reward']['last'] >= 0.5",
-    'mean(data["train/token_mult_prob_error"], ignore_top_p=0.05) < 1.1',
-    '(data["train/loss"]["1"] - mean(data["train/loss"], -6, -1)) / data["train/loss"]["1"] > 0.1',
-    'abs(median(data["train/loss"])) < 0.1',
-    'data["train/loss"]["3"] <= 5.9',
-]
-
-
-@pytest.mark.parametrize("text", SHAPES)
-def test_the_shapes_of_nemo_rl_are_read(text: str) -> None:
-    check = parse_check(text)
-    assert check.text == text
-    assert check.tags()
-
-
-def test_there_are_36_shapes() -> None:
-    assert len(set(SHAPES)) == 36
-
 
 @pytest.mark.parametrize(
     ("text", "chosen"),
