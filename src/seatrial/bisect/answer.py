@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from seatrial.bisect.ends import end_of, runs_to_separate
 from seatrial.bisect.evidence_model import Question
+from seatrial.bisect.judge import RunOutcome
 from seatrial.bisect.records import Run
 from seatrial.bisect.search import Conclusion, Search
 from seatrial.bisect.task import Task
@@ -44,6 +45,11 @@ class Answer:
     exact: bool
 
     @property
+    def cost(self) -> str:
+        """Say how many runs, and how long they took."""
+        return f"{self.num_runs} run{'' if self.num_runs == 1 else 's'}, {self.minutes:.1f} minutes"
+
+    @property
     def exit_code(self) -> int:
         """0: a culprit is named. 1: there is none. 3: not decided."""
         return {Conclusion.FOUND: EXIT_PASS, Conclusion.NO_CULPRIT: EXIT_FAIL}.get(
@@ -70,7 +76,7 @@ def answer_of(task: Task, search: Search, runs: Sequence[Run], conclusion: Concl
         sentence=_sentence(search, runs, conclusion, suspects, told),
         suspects=suspects,
         no_culprit=belief.no_culprit,
-        advice=_advice(task, search, conclusion, suspects, needed),
+        advice=_advice(task, search, conclusion, suspects, needed, told),
         num_runs=sum(bool(run.evidence) for run in runs),
         minutes=sum(run.seconds for run in runs) / 60,
         exact=belief.exact,
@@ -97,17 +103,22 @@ def _sentence(
     if conclusion is Conclusion.NO_CULPRIT:
         return (
             f"no culprit (probability {belief.no_culprit:.3f}): GOOD {told['good']}, BAD {told['bad']}; "
-            + _why_no_culprit(search)
+            + _why_no_culprit(search, runs)
         )
     if conclusion is Conclusion.END_UNTESTABLE:
-        last = next((run for run in reversed(runs) if run.outcome.value in ("Skip", "Blocked")), None)
-        return (
-            f"an end of the range could not be judged: {last.commit[:12]}: {last.reason}"
-            if last
-            else "an end could not be judged"
+        ends = {
+            search.history.good.sha: "GOOD",
+            search.history.commit(search.history.bad_position).sha: "BAD",
+        }
+        last = next(
+            (run for run in reversed(runs) if run.commit in ends and run.outcome is not RunOutcome.PASS), None
         )
+        told_of = f": {ends[last.commit]} {last.commit[:12]}: {last.reason}" if last else ""
+        return f"an end of the range could not be judged{told_of}"
     if conclusion is Conclusion.CANNOT_NARROW:
         return f"{len(suspects)} commits remain, and every probe that would tell them apart is untestable"
+    if "not judged" in told.values():
+        return "the budget ended before both ends had been run once"
     if belief.no_culprit > 1 - search.settings.credibility:
         return (
             f"the budget ended before GOOD ({told['good']}) and BAD ({told['bad']}) could be told apart "
@@ -116,21 +127,27 @@ def _sentence(
     return f"the budget ended with {len(suspects)} commits in the credible set"
 
 
-def _why_no_culprit(search: Search) -> str:
-    ends = {0: "GOOD", search.history.bad_position: "BAD"}
-    failed = {
-        name: {item.failed for item in search.observations if item.position == position}
-        for position, name in ends.items()
-    }
-    if search.question is Question.PASS_FAIL and True not in failed["BAD"]:
-        return "BAD does not fail"
-    if search.question is Question.PASS_FAIL and False not in failed["GOOD"]:
-        return "GOOD does not pass"
+_NOT_BAD, _NOT_GOOD = "BAD does not fail", "GOOD does not pass"
+
+
+def _why_no_culprit(search: Search, runs: Sequence[Run]) -> str:
+    failed = {item.failed for item in search.observations if item.position == search.history.bad_position}
+    if search.question is Question.PASS_FAIL and True not in failed:
+        return _NOT_BAD
+    failed = {item.failed for item in search.observations if item.position == 0}
+    if search.question is Question.PASS_FAIL and False not in failed:
+        last = next((run for run in reversed(runs) if run.commit == search.history.good.sha), None)
+        return f"{_NOT_GOOD}: {last.reason} ({last.evidence}/run.log)" if last else _NOT_GOOD
     return "the command is flaky at both ends alike"
 
 
 def _advice(
-    task: Task, search: Search, conclusion: Conclusion, suspects: Sequence[Suspicion], needed: int | None
+    task: Task,
+    search: Search,
+    conclusion: Conclusion,
+    suspects: Sequence[Suspicion],
+    needed: int | None,
+    told: dict[str, str],
 ) -> str:
     if conclusion is Conclusion.FOUND and len(suspects) == 1:
         if suspects[0].is_merge or task.first_parent:
@@ -139,6 +156,8 @@ def _advice(
         return ""
     if conclusion is Conclusion.END_UNTESTABLE:
         return "give another GOOD or BAD, or mend what prevents the verdict there"
+    if conclusion is Conclusion.OUT_OF_BUDGET and "not judged" in told.values():
+        return "raise --budget or --max-runs; --resume goes on from here"
     if (
         conclusion is Conclusion.OUT_OF_BUDGET
         and search.belief().no_culprit > 1 - search.settings.credibility
@@ -154,5 +173,10 @@ def _advice(
             return f"the next probe that would help most is {search.history.commit(position).sha[:12]}"
         return "test a skipped commit by hand and add `git bisect good HASH` or `git bisect bad HASH` to the journal"
     if conclusion is Conclusion.NO_CULPRIT and task.question is Question.PASS_FAIL:
+        why = _why_no_culprit(search, ())
+        if why == _NOT_BAD:
+            return "see that the fault shows with this command on this machine, or give a BAD where it does"
+        if why == _NOT_GOOD:
+            return "see that the command runs at all, or give an older GOOD where it passes"
         return f"a change of the failure rate below {task.smallest_rate_change:g} is not looked for: --smallest-change"
     return ""

@@ -105,7 +105,7 @@ def answer_lines(answer: Answer) -> list[str]:
         if answer.exact
         else "results were taken as noisy"
     )
-    lines.append(f"Cost: {answer.num_runs} runs, {answer.minutes:.1f} minutes; {how}")
+    lines.append(f"Cost: {answer.cost}; {how}")
     if answer.advice:
         lines.append(f"Next: {answer.advice}")
     return lines

@@ -30,10 +30,11 @@ class End:
         if question is Question.PASS_FAIL:
             return f"failed {self.fails} of {self.runs}"
         if not self.values:
-            return f"left no value in {self.runs} runs"
+            return f"left no value in {self.runs} run{'s' if self.runs > 1 else ''}"
         spread = f" ± {np.std(self.values, ddof=1):.3g}" if len(self.values) > 1 else ""
         lost = f", {self.fails} runs without a value" if self.fails else ""
-        return f"{np.mean(self.values):.6g}{spread} ({len(self.values)} runs{lost})"
+        runs = f"{len(self.values)} run{'s' if len(self.values) > 1 else ''}"
+        return f"{np.mean(self.values):.6g}{spread} ({runs}{lost})"
 
 
 def end_of(history: History, observations: Sequence[Observation], position: int) -> End:
@@ -50,8 +51,10 @@ def runs_to_separate(good: End, bad: End, question: Question, smallest_rate_chan
     smallest that counts as a culprit.
 
     Returns:
-        None when nothing can be said: fewer than two values, or no difference at all was seen.
+        None when nothing can be said: an end was not run, fewer than two values, or no difference was seen at all.
     """
+    if not good.runs or not bad.runs:
+        return None
     both = (_SURE + _POWER) ** 2
     if question is Question.PASS_FAIL:
         before = (good.fails + 0.5) / (good.runs + 1)

@@ -51,7 +51,7 @@ def page(task: Task, search: Search, runs: Sequence[Run], answer: Answer, note: 
 {f"<p>{escaped(note)}</p>" if note else ""}
 <p>GOOD <code>{escaped(search.history.good.sha[:12])}</code>: {escaped(answer.good)}.
 BAD <code>{escaped(task.bad[:12])}</code>: {escaped(answer.bad)}.
-Probability of no culprit: {answer.no_culprit:.4f}. Cost: {answer.num_runs} runs, {answer.minutes:.1f} minutes.</p>
+Probability of no culprit: {answer.no_culprit:.4f}. Cost: {answer.cost}.</p>
 {picture(search, runs)}
 <p class="legend">{_SIGNS}{_BY_VALUE if task.metric else _BY_OUTCOME} Hover for hashes, subjects and values.</p>
 <h2>Credible set</h2><table><tr><th>Probability</th><th>Commit</th><th>Subject</th></tr>{suspects}</table>

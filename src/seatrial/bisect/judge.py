@@ -111,7 +111,7 @@ def judge(evidence: Evidence, criteria: Criteria) -> Judgement:
     if status != 0:
         return Judgement(outcome=RunOutcome.FAIL, reason=f"exit status {status}")
     if criteria.checks:
-        return _by_checks(evidence.logs, criteria.checks)
+        return _by_checks(evidence, criteria.checks)
     return Judgement(outcome=RunOutcome.PASS, reason="exit status 0")
 
 
@@ -121,7 +121,7 @@ def _by_metric(evidence: Evidence, metric: Check) -> Judgement:
             outcome=RunOutcome.FAIL, reason=f"exit status {evidence.exit_status}: no value is taken"
         )
     try:
-        log = read_logs(evidence.logs)
+        log = _log_of(evidence)
     except BlockedError as error:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, str(error)))
     verdict = evaluate_check(metric, log)
@@ -142,9 +142,23 @@ def _by_metric(evidence: Evidence, metric: Check) -> Judgement:
     )
 
 
-def _by_checks(logs: Path, checks: Sequence[Check]) -> Judgement:
+def _log_of(evidence: Evidence) -> RunLog:
+    """Read what a run logged.
+
+    Raises:
+        BlockedError: nothing can be read; when nothing is there, with the remedy.
+    """
+    if not evidence.logs.exists() or (evidence.logs.is_dir() and not any(evidence.logs.iterdir())):
+        raise BlockedError(
+            f"the run left nothing in {evidence.logs}: write {{logs}} into the command where it takes its log folder, "
+            "or say with --logs where in its tree it logs"
+        )
+    return read_logs(evidence.logs)
+
+
+def _by_checks(evidence: Evidence, checks: Sequence[Check]) -> Judgement:
     try:
-        log = read_logs(logs)
+        log = _log_of(evidence)
     except BlockedError as error:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, str(error)))
     verdicts = [evaluate_check(check, log) for check in checks]

@@ -12,10 +12,12 @@ import numpy as np
 from seatrial.bisect.evidence_model import Observation, Question, likelihoods_of
 from seatrial.bisect.history import FloatArray, History, suspect_weights
 from seatrial.bisect.likelihood import Likelihoods, expected_information, posterior
-from seatrial.bisect.settings import Settings
+from seatrial.bisect.settings import Noise, Settings
 
 _LEAST_INFORMATION = 1e-6
 """Nats below which a probe teaches nothing."""
+_RUNS_WITHOUT_VALUE = 2
+"""Runs of GOOD without a metric after which the search is given up: once may be a crash of the machine's."""
 
 
 class Conclusion(enum.StrEnum):
@@ -30,7 +32,7 @@ class Conclusion(enum.StrEnum):
     OUT_OF_BUDGET = "out of budget"
     """The runs or the minutes are used up."""
     END_UNTESTABLE = "end untestable"
-    """GOOD or BAD itself could not be judged."""
+    """GOOD or BAD itself could not be judged, or GOOD leaves no metric."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,11 @@ class Search:
                 verified = False
         if not verified:
             return Wait()
+        if lost := self._lost_at_good():
+            if lost >= (1 if self.settings.noise is Noise.NONE else _RUNS_WITHOUT_VALUE):
+                return Stop(Conclusion.END_UNTESTABLE)
+            if 0 not in pending and 0 not in self.untestable and not out_of_budget:
+                return Probe(0, 0.0)
         if (answer := self._answer()) is not None:
             return Stop(answer)
         if out_of_budget or len(self.observations) + len(pending) >= self.settings.max_runs:
@@ -171,6 +178,13 @@ class Search:
         if information[position] < _LEAST_INFORMATION:
             return Stop(Conclusion.CANNOT_NARROW)
         return Probe(position, float(information[position]))
+
+    def _lost_at_good(self) -> int:
+        """Return how many runs of GOOD left no metric, or 0 when any left one or none is asked for."""
+        at_good = [item for item in self.observations if item.position in self.history.twins(0)]
+        if self.question is not Question.METRIC or any(item.value is not None for item in at_good):
+            return 0
+        return len(at_good)
 
     def _answer(self) -> Conclusion | None:
         belief = self.belief()

@@ -121,6 +121,10 @@ class Task:
             raise UsageError(
                 f"--jobs {self.jobs} must be at least 1 and --max-runs {self.max_runs} at least 2"
             )
+        if (self.budget_minutes is not None and self.budget_minutes <= 0) or self.timeout_minutes <= 0:
+            raise UsageError(
+                f"--budget {self.budget_minutes} and --timeout {self.timeout_minutes} are minutes, and must be above 0"
+            )
         if not 0.5 < self.credibility < 1:
             raise UsageError(f"--credibility {self.credibility} must lie between 0.5 and 1")
         if self.metric_sd is not None and (self.metric_sd <= 0 or not self.metric):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.bisect import edits
+from seatrial.bisect.commits import read_history
 from seatrial.bisect.console import answer_lines, picture_lines, run_line
 from seatrial.bisect.drive import Progress
 from seatrial.bisect.files import write_whole
@@ -97,8 +98,20 @@ def _state(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tup
         return journal.resolve().parent, None
     log = read_git_log(replay) if replay is not None else None
     task = task_of(arguments, environment, log)
+    _check_range(task)
     base = arguments.state.resolve() if arguments.state else state_base(environment)
     return new_state(base, task), log
+
+
+def _check_range(task: Task) -> None:
+    """Refuse ends with nothing between them before a state directory is made; a shallow clone is seen to later.
+
+    Raises:
+        UsageError: GOOD contains BAD, or they have no common commit.
+    """
+    user = UserRepository(Path(task.repository))
+    if not user.is_shallow:
+        read_history(user.top, task.good, task.bad, first_parent=task.first_parent)
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -32,6 +32,8 @@ _DEFAULT_COMMITS = 128
 
 def simulate(arguments: argparse.Namespace) -> int:
     """Print a table of what searches would cost and how often they would be right."""
+    if arguments.trials < 1:
+        raise UsageError(f"--trials {arguments.trials} must be at least 1")
     settings = Settings(
         noise=Noise(arguments.noise),
         metric_sd=arguments.metric_sd,
