@@ -191,7 +191,9 @@ class Search:
         if belief.no_culprit >= self.settings.credibility:
             return Conclusion.NO_CULPRIT
         classes = self.classes()
-        sure = classes and classes[0][0] >= self.settings.credibility
+        # Where results are exact one more run settles what priors only suggest.
+        needed = 1 - 1e-9 if belief.exact else self.settings.credibility
+        sure = classes and classes[0][0] >= needed
         settings = self.settings
         of_metric = self.question is Question.METRIC
         largest = settings.largest_no_culprit_metric if of_metric else settings.largest_no_culprit

@@ -176,7 +176,8 @@ def test_the_test_option_judges_one_pytest_test(make_repository: Maker, bisect: 
         hashes.append(repository.commit({"test_it.py": test, "n": str(number)}, str(number)))
     called = bisect(
         repository, "--noise", "none", "--good", hashes[0], "--bad", "HEAD", "--test", "test_it.py::test_value",
-        "--", "python", "-m", "pytest", "-q", PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "--", "python", "-m", "pytest", "-q", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
+        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     )  # fmt: skip
     assert _suspects(called) == [hashes[5]], called.out + called.err
 
@@ -370,3 +371,18 @@ def test_the_report_escapes_what_it_shows(make_repository: Maker, bisect: Bisect
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "<svg" in page and "http://" not in page and "https://" not in page
+
+
+def test_priors_from_touched_paths_are_probed_first(line: Line, bisect: Bisect) -> None:
+    """Only commit 28 of 31 touches the suspected folder: it and its parent are run, and nothing in the middle."""
+    repository, _ = line(28, 99)
+    repository.commit({"src/loss/kl.py": "", "t.sh": "exit 1\n"}, "the loss")
+    hashes = repository.git("rev-list", "--reverse", "HEAD").split()
+    for number in range(3):
+        hashes.append(repository.commit({"n": f"later {number}"}, f"later {number}"))
+    words = ("--noise", "none", "--good", hashes[0], "--bad", "HEAD", "--", "sh", "t.sh")
+    plain, told = bisect(repository, *words), bisect(repository, "--prior-path", "src/loss/*=500", *words)
+    assert plain.suspects() == told.suspects() == [hashes[28]]
+    assert len(told.runs()) == 4 < len(plain.runs())
+    wrong = bisect(repository, "--prior-path", "src/loss/*", *words)
+    assert wrong.returncode == 2 and "GLOB=FACTOR" in wrong.err
