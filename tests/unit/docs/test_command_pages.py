@@ -1,7 +1,8 @@
-"""docs/tags.md, docs/dump.md and docs/baseline.md show what the commands print."""
+"""docs/tags.md, docs/dump.md, docs/trend.md and docs/baseline.md show what the commands print."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -39,6 +40,25 @@ def test_the_file_on_the_dump_page_is_the_one_that_is_written(
     shown = re.findall(r"```\n(\{\n.*?)```", (DOCS / "dump.md").read_text(), re.DOTALL)[0]
     without_date = [re.sub(r'"written": "[^"]*"', "", text) for text in (shown, Path("out.json").read_text())]
     assert without_date[0] == without_date[1]
+
+
+def test_the_trend_page_shows_what_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    Path("unit_results").mkdir()
+    for number, value in enumerate(json.loads(block("trend.md", "json"))):
+        content = {
+            "git_commit": ("5e0c91aa2" if number < 7 else "a46938557") + "0" * 31,
+            "start_time": f"2026-03-{number + 1:02} 12:00:00",
+            "metrics": {"test_policy::test_generation": {"avg_prob_mult_error": value}},
+        }
+        Path(f"unit_results/{number:02}.json").write_text(json.dumps(content))
+    command, shown = CONSOLE.findall((DOCS / "trend.md").read_text())[0]
+    assert main(shlex.split(command)) == 0
+    printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+    assert printed == shown
 
 
 def test_the_baseline_page_shows_what_the_commands_print(
