@@ -251,6 +251,7 @@ def _too_few(shared: _Comparison) -> str:
         shared.num_new,
         wanted.shift_in_sd,
         wanted.power,
+        each=shared.alpha,
         alpha=wanted.alpha,
         num_tests=shared.num_tests,
     )

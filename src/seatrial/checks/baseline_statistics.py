@@ -166,6 +166,7 @@ def too_few_in_words(
     shift_in_sd: float,
     power: float,
     *,
+    each: float,
     alpha: float,
     num_tests: int,
 ) -> str:
@@ -176,10 +177,10 @@ def too_few_in_words(
         num_new: new runs.
         shift_in_sd: the shift that is to be found.
         power: the wanted probability to find it.
+        each: two-sided false-alarm rate of one test.
         alpha: false-alarm rate of all tests together.
         num_tests: how many tests share it.
     """
-    each = alpha / num_tests
     needed = needed_repeats(num_baseline, num_new, shift_in_sd, each, power)
     ways = [
         words

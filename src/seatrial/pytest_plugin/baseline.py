@@ -81,8 +81,7 @@ class Judge:
         )
 
         # The tables are two-sided: where one direction alone can fail, both tails may go to it.
-        alpha = ALPHA * (1 if held.direction is None else 2)
-        each = alpha / self.num_metrics
+        each = ALPHA * (1 if held.direction is None else 2) / self.num_metrics
         deviation = summary_deviation(repeats, new, each)
         centre, allowed = float(repeats.mean()), allowed_difference(repeats, len(new), each)
         bound = _bound(held.direction, centre, allowed, exact=is_exact(repeats))
@@ -92,7 +91,13 @@ class Judge:
         power = power_of(len(repeats), len(new), self.shift_in_sd, each)
         if deviation.critical > 0 and deviation.holds and power < POWER:
             few = too_few_in_words(
-                len(repeats), len(new), self.shift_in_sd, POWER, alpha=alpha, num_tests=self.num_metrics
+                len(repeats),
+                len(new),
+                self.shift_in_sd,
+                POWER,
+                each=each,
+                alpha=ALPHA,
+                num_tests=self.num_metrics,
             )
             return self._say(held, Outcome.BLOCKED, f"{words}: within the noise, but {few}", bound)
         return self._say(held, Outcome.PASS, words, bound)
