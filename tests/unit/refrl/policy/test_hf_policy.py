@@ -165,3 +165,14 @@ def test_an_export_is_the_trained_model(make_policy: MakePolicy, batch: Batch, t
     loaded = AutoModelForCausalLM.from_pretrained(str(tmp_path / "final"))
     with torch.no_grad():
         assert torch.equal(loaded(batch.input_ids_BS).logits, policy.model(batch.input_ids_BS).logits)
+
+
+def test_a_batch_of_several_steps_is_not_scored_in_training(make_policy: MakePolicy, batch: Batch) -> None:
+    """After the first step the weights are no longer those of the sampler; one step leaves its scores."""
+    make_policy(train_global_batch_size=2, train_micro_batch_size=2).train(batch, mean_logprob_loss)
+    assert batch.old_logprobs_BT is None
+    policy = make_policy(train_micro_batch_size=2)
+    expected_BT = policy.logprobs(batch)
+    policy.train(batch, mean_logprob_loss)
+    assert batch.old_logprobs_BT is not None
+    assert torch.allclose(batch.old_logprobs_BT, expected_BT, atol=1e-5)

@@ -1,0 +1,98 @@
+"""Ranks end together: well, or with the words of the one that failed first; none outlives the launcher."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from refrl import launcher
+from refrl.config import ConfigError
+from refrl.launcher import RankError, launch
+
+RANK = """
+import os, signal, sys
+from pathlib import Path
+from refrl.launcher import watch_lifeline
+folder, how = Path(sys.argv[1]), sys.argv[2]
+rank = os.environ["RANK"]
+(folder / f"{rank}.tmp").write_text(str(os.getpid()))
+(folder / f"{rank}.tmp").rename(folder / rank)
+watch_lifeline()
+if how == "well":
+    print("rank", rank, os.environ["LOCAL_RANK"], "of", os.environ["WORLD_SIZE"])
+    print("a warning", file=sys.stderr)
+elif rank == "1":
+    print("refrl grpo: the words of rank 1", file=sys.stderr, flush=True)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(int(how)) if how != "hangs" else signal.pause()
+else:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Replace what a rank runs; return the folder in which each leaves its process id."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    monkeypatch.setattr(launcher, "COMMAND", (sys.executable, str(script)))
+    return tmp_path
+
+
+def pids(folder: Path) -> list[int]:
+    """Return the processes that the ranks wrote down."""
+    return [int((folder / name).read_text()) for name in ("0", "1") if (folder / name).exists()]
+
+
+def test_ranks_know_who_they_are_and_only_rank_0_is_heard(
+    rank: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One line on each stream."""
+    launch([str(rank), "well"], 2)
+    assert capfd.readouterr() == ("rank 0 0 of 2\n", "a warning\n")
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ("2", ConfigError, "^the words of rank 1$"),
+        ("3", RankError, "rank 1 ended with exit status 3, and the others were ended: .*the words of rank 1"),
+        ("killed", RankError, "rank 1 ended by signal 9"),
+    ],
+)
+def test_a_rank_that_ends_badly_ends_the_others(
+    rank: Path, how: str, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 waits for ever, as in a collective; it is told to end."""
+    monkeypatch.setattr(launcher, "COMMAND", (*launcher.COMMAND, str(rank), how))
+    with pytest.raises(error, match=words):
+        launch(["grpo"], 2)
+    assert not any(psutil.pid_exists(pid) for pid in pids(rank))
+
+
+def test_no_rank_outlives_a_launcher_that_is_killed(rank: Path) -> None:
+    """Not even when it can end nothing any more."""
+    script = (
+        "from refrl import launcher\n"
+        f"launcher.COMMAND = {launcher.COMMAND!r}\n"
+        f"launcher.launch([{str(rank)!r}, 'hangs'], 2)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    parent = psutil.Process(process.pid)
+    try:
+        while len(pids(rank)) < 2:
+            assert process.poll() is None
+        children = [psutil.Process(pid) for pid in pids(rank)]
+        assert all(child.ppid() == parent.pid for child in children)
+        process.kill()
+        process.wait()
+        assert psutil.wait_procs(children, timeout=30)[1] == []
+    finally:
+        # The group is this test's own; nothing is left of it where the test passes.
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
