@@ -264,3 +264,15 @@ def test_a_wrong_declaration_is_refused(write: Write, run_pytest: Run, mark: str
     assert (
         "depends_on(*globs, env=(), modules=(), packages=())" in outcome.stdout.str() + outcome.stderr.str()
     )
+
+
+@pytest.mark.parametrize(("left_out", "chosen"), [("", 1), ('plugins_left_out = ["own_plugin"]', 0)])
+def test_a_plugin_of_the_project_counts_for_every_test_unless_it_is_left_out(
+    left_out: str, chosen: int, write: Write, run_pytest: Run
+) -> None:
+    settings = f"[tool.seatrial.affected]\n{left_out}\n"
+    write({"own_plugin.py": "X = 1\n", "pyproject.toml": settings, "test_it.py": "def test_it(): pass\n"})
+    own = {"plugins": ("xdist", "own_plugin")}
+    run_pytest("--affected", **own).assert_outcomes(passed=1)
+    write({"own_plugin.py": "X = 2\n"})
+    run_pytest("--affected", **own).assert_outcomes(passed=chosen)

@@ -50,7 +50,10 @@ def _passed(outcome: pytest.RunResult) -> set[str]:
     return {first or second for first, second in pairs}
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "workers",
+    [pytest.param((), id="one process"), pytest.param(("-n", "2"), id="xdist", marks=pytest.mark.nightly)],
+)
 @pytest.mark.parametrize(
     ("arguments", "runs"),
     [
@@ -114,16 +117,20 @@ def test_backend(): pass
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
 @pytest.mark.parametrize(
-    ("needs", "message"),
+    ("needs", "message", "workers"),
     [
-        ('{import = "no_such_backend"}', "*install no_such_backend so that it imports: ModuleNotFoundError*"),
-        ('{import = "broken_backend"}', "*install broken_backend so that it imports: OSError: libx.so*"),
-        ('{env = ["HF_TOKEN"]}', "*set HF_TOKEN: it is not set, or empty*"),
-        ("{gpus = 999}", "*run where 999 GPUs are visible: * found*"),
+        (
+            '{import = "no_such_backend"}',
+            "*install no_such_backend so that it imports: ModuleNotFoundError*",
+            (),
+        ),
+        ('{import = "broken_backend"}', "*install broken_backend so that it imports: OSError: libx.so*", ()),
+        ('{env = ["HF_TOKEN"]}', "*set HF_TOKEN: it is not set, or empty*", ()),
+        ('{env = ["HF_TOKEN"]}', "*set HF_TOKEN: it is not set, or empty*", ("-n", "2")),
+        ("{gpus = 999}", "*run where 999 GPUs are visible: * found*", ()),
     ],
-    ids=["missing import", "broken import", "token", "gpus"],
+    ids=["missing import", "broken import", "token", "token with xdist", "gpus"],
 )
 def test_a_requested_lane_without_its_need_is_blocked(
     write: Write, run_pytest: Run, results: Results, needs: str, message: str, workers: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,11 +123,21 @@ def imported_modules(relative: Relative) -> dict[str, str]:
     return found
 
 
-def plugin_files(manager: pytest.PytestPluginManager, relative: Relative) -> set[str]:
-    """Return the project's files among pytest's plugins; conftests are found by their place."""
+def plugin_files(
+    manager: pytest.PytestPluginManager, relative: Relative, left_out: Collection[str]
+) -> set[str]:
+    """Return the project's files among pytest's plugins; conftests are found by their place.
+
+    Args:
+        manager: pytest's.
+        relative: gives the path of a file in the project.
+        left_out: names of plugin modules that the project says do not affect its tests.
+    """
     files = set()
     for plugin in manager.get_plugins():
         file = getattr(plugin, "__file__", None)
+        if getattr(plugin, "__name__", None) in left_out:
+            continue
         path = relative(file) if isinstance(file, str) else None
         if path is not None and not path.endswith("conftest.py"):
             files.add(path)

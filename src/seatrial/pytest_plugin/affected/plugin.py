@@ -39,7 +39,7 @@ PLUGIN_NAME = "seatrial-affected"
 DEFAULT_MAP = ".seatrial/affected.json"
 SEEN_KEY = "seatrial_affected_seen"
 DECISIONS_KEY = "seatrial_affected_decisions"
-_SETTINGS = frozenset({"map", "depends", "env"})
+_SETTINGS = frozenset({"map", "depends", "env", "plugins_left_out"})
 _STARTUP = Path(__file__).parent / "startup"
 
 
@@ -93,6 +93,7 @@ class AffectedPlugin:
             globs=tuple(options.get("depends", ())),
             env=tuple(options.get("env", ())),
         )
+        self._plugins_left_out = frozenset(options.get("plugins_left_out", ()))
         self._started = time.time()
         self._store = Store.load(self._map)
         self._fingerprints = Fingerprints(
@@ -254,7 +255,7 @@ class AffectedPlugin:
         session.modules = imported_modules(relative)
         session.search = [path for entry in sys.path if entry and (path := relative(entry)) is not None]
         session.learned, session.loads, session.outputs = windows.learned, windows.loads, windows.outputs
-        session.plugins = plugin_files(self._config.pluginmanager, relative)
+        session.plugins = plugin_files(self._config.pluginmanager, relative, self._plugins_left_out)
 
     def _read_children(self, observation: Observation) -> None:
         for log in observation.folder.glob("*.log"):
