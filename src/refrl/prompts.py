@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -43,10 +44,8 @@ class PromptEncoder:
         """
         if self._chat is None:
             return encode_prompts(self._tokenizer, texts)
-        try:
+        with _template_errors():
             return [tuple(self._chat.encode(self._asked(text), add_generation_prompt=True)) for text in texts]
-        except ValueError as error:
-            raise ConfigError(f"policy.tokenizer.chat_template: {error}") from error
 
     def answers(self, texts: Sequence[str], answers: Sequence[str]) -> list[tuple[int, ...]]:
         """Return the ids of answers with the token that ends them, to stand after their prompts.
@@ -70,9 +69,18 @@ class PromptEncoder:
 
     def _chat_answer(self, chat: ChatEncoder, text: str, answer: str) -> tuple[int, ...]:
         (prompt,) = self.prompts([text])
-        try:
+        with _template_errors():
             ids, mask = chat.training_row([*self._asked(text), {"role": "assistant", "content": answer}])
-        except ValueError as error:
-            raise ConfigError(f"policy.tokenizer.chat_template: {error}") from error
         end = max(place for place, is_trained in enumerate(mask) if is_trained)
         return tuple(ids[len(prompt) : end + 1])
+
+
+@contextlib.contextmanager
+def _template_errors() -> Iterator[None]:
+    """Tell what is wrong with a template by the option that holds it."""
+    from jinja2 import TemplateError
+
+    try:
+        yield
+    except (ValueError, TemplateError) as error:
+        raise ConfigError(f"policy.tokenizer.chat_template: {error}") from error

@@ -64,7 +64,8 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
         with time("logprob_inference_prep"):
             batch = make_rollout_batch(rollouts, session.tokenizer.pad_token_id, config)
         with time("policy_and_reference_logprobs"):
-            batch.old_logprobs_BT = session.policy.logprobs(batch)
+            if not config.loss_fn.force_on_policy_ratio:
+                batch.old_logprobs_BT = session.policy.logprobs(batch)
             batch.ref_logprobs_BT = session.policy.reference_logprobs(batch)
         with time("advantage_calculation"):
             batch.advantages_B = rollout_advantages(batch, config)

@@ -57,6 +57,9 @@ class LossConfig(Section):
     (GRPO); or sum over `fixed_length` tokens, then mean over sequences (Dr. GRPO)."""
     fixed_length: int | None = Field(default=None, gt=0)
     """The constant of the `fixed_length` reduction, in tokens."""
+    force_on_policy_ratio: bool = False
+    """Take the log-probabilities of the training pass, detached, for those before the update: the ratio is 1, and one
+    forward pass is saved. Right where a step is one update (NeMo RL's option of that name)."""
     reference_policy_kl_penalty: float = Field(default=0.01, ge=0)
     """Coefficient of the KL to the frozen reference policy."""
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
@@ -94,6 +97,11 @@ class LossConfig(Section):
             )
         if self.kind == "cispo" and self.ratio_clip_c is not None:
             raise ValueError("loss_fn.ratio_clip_c has no effect with loss_fn.kind=cispo: leave it out")
+        if self.kl_in == "reward" and self.force_on_policy_ratio:
+            raise ValueError(
+                "loss_fn.kl_in=reward needs the log-probabilities before the update, which "
+                "loss_fn.force_on_policy_ratio leaves out: take kl_in=loss, or leave force_on_policy_ratio out"
+            )
         if self.kl_in == "reward" and self.reference_policy_kl_gradient != "estimator":
             raise ValueError(
                 "loss_fn.reference_policy_kl_gradient has no effect with loss_fn.kl_in=reward: leave it out"

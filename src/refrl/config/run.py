@@ -197,6 +197,12 @@ class GRPORunConfig(_RunConfig):
                 f"policy.train_global_batch_size={self.policy.train_global_batch_size} does not divide the "
                 f"{rows} rows of a step (grpo.num_prompts_per_step x grpo.num_generations_per_prompt)"
             )
+        if self.loss_fn.force_on_policy_ratio and rows != self.policy.train_global_batch_size:
+            raise ValueError(
+                f"loss_fn.force_on_policy_ratio is right for one update per step, and {rows} rows in updates of "
+                f"policy.train_global_batch_size={self.policy.train_global_batch_size} are several: set it to {rows}, "
+                "or leave force_on_policy_ratio out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -91,7 +91,8 @@ class HFPolicy:
         """Take one optimizer step per `train_global_batch_size` rows, in their order.
 
         A step whose rows are all masked is left out. Stops at the first gradient norm that is not finite; that step
-        changes no weight.
+        changes no weight. A batch of one optimizer step that was not scored before (`old_logprobs_BT` is None) gets the
+        values of the pass it is trained by: the weights are those that sampled it.
 
         Returns:
             The loss's metrics merged over micro-batches, ranks and steps; `grad_norm` (before clipping) and `lr`,
@@ -107,7 +108,7 @@ class HFPolicy:
         for update in _split(batch, self._config.train_global_batch_size):
             if not update.num_valid_tokens:
                 continue
-            parts += self._accumulate(update, loss)
+            parts += self._accumulate(update, loss, scores=update is batch and batch.old_logprobs_BT is None)
             norm, rate = self._optimizer.step()
             self._world.check_agreement(norm, self._optimizer.weights)
             norms.append(norm)
@@ -126,12 +127,23 @@ class HFPolicy:
         """Export weights, configuration and tokenizer."""
         save_directory(self.model, self._tokenizer, directory)
 
-    def _accumulate(self, update: Batch, loss: LossFunction) -> list[dict[str, Tensor | float]]:
-        """Add up the gradients of one optimizer step over its micro-batches and ranks; return the metrics of all."""
-        update = update.to(self._device)
+    def _accumulate(
+        self, batch: Batch, loss: LossFunction, *, scores: bool
+    ) -> list[dict[str, Tensor | float]]:
+        """Add up the gradients of one optimizer step over its micro-batches and ranks; return the metrics of all.
+
+        With `scores`, the batch gets the log-probabilities of this pass as its `old_logprobs_BT`.
+        """
+        update = batch.to(self._device)
         parts: list[dict[str, Tensor | float]] = []
-        for _, micro in self._scoring.train_cut.micro_batches(self._own(update)):
+        scored_BT = torch.zeros_like(update.mask_BT) if scores else None
+        for rows, micro in self._scoring.train_cut.micro_batches(self._own(update)):
             logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
+            if scored_BT is not None:
+                micro.old_logprobs_BT = logprobs_BT.detach()
+                scored_BT[self._world.share(update.num_rows)][rows, : logprobs_BT.shape[1]] = (
+                    micro.old_logprobs_BT
+                )
             share, metrics = loss(
                 logprobs_BT,
                 entropy_BT,
@@ -142,6 +154,8 @@ class HFPolicy:
             share.backward()
             self._optimizer.add_gradients()
             parts.append({**metrics})
+        if scored_BT is not None:
+            batch.old_logprobs_BT = self._world.sum_rows(scored_BT).to(batch.mask_BT.device)
         if self._world.size == 1:
             return parts
         self._world.sum_gradients(self._optimizer.weights)

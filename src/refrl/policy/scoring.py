@@ -118,14 +118,18 @@ def _rows_by_packs(batch: Batch, max_tokens: int) -> list[list[int]]:
 
 
 def _padded(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    """One row per sequence, through the model's own forward."""
+    """One row per sequence, through the model's own forward; no logits before the first completion's predictor."""
+    first = max(0, int(batch.prompt_lens_B.min()) - 1)
     logits_BSV = model(
-        input_ids=batch.input_ids_BS, attention_mask=batch.attention_mask_BS, use_cache=False
+        input_ids=batch.input_ids_BS,
+        attention_mask=batch.attention_mask_BS,
+        use_cache=False,
+        logits_to_keep=batch.input_ids_BS.shape[1] - first,
     ).logits
     return compute_logprobs(
         logits_BSV,
         batch.completion_ids_BT,
-        batch.prompt_lens_B,
+        batch.prompt_lens_B - first,
         temperature=temperature,
         mask_BT=batch.mask_BT,
     )

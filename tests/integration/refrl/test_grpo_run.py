@@ -158,6 +158,43 @@ def test_how_a_batch_is_cut_or_padded_changes_only_rounding(overrides: Overrides
         assert series(plain)[tag][1] == pytest.approx(series(cut)[tag][1], rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.parametrize("cut", [16, 4])
+def test_scoring_within_the_training_pass_is_the_same_run(overrides: Overrides, cut: int) -> None:
+    """One forward pass less, whether in one micro-batch or several; the rows still hold the scores."""
+    size = f"policy.train_micro_batch_size={cut}"
+    twice, once = (
+        smoke(
+            overrides(name), size, f"policy.logprob_batch_size={cut}", f"loss_fn.force_on_policy_ratio={name}"
+        )
+        for name in ("false", "true")
+    )
+    for config in (twice, once):
+        run_grpo(config)
+    for before, after in zip(rows(twice, 3), rows(once, 3), strict=True):
+        assert after["token_ids"] == before["token_ids"]
+        assert after["prev_logprobs"] == pytest.approx(before["prev_logprobs"], abs=1e-5)
+    found = series(once)
+    assert set(found["train/probs_ratio_max"].values()) == {1.0}
+    assert found["train/token_mult_prob_error"][3] == pytest.approx(1.0, abs=1e-4)
+    for name, weight in weights(twice).items():
+        assert float(((weight - weights(once)[name]).abs() < 1e-5).float().mean()) > 0.99, name
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("policy.train_global_batch_size=4", "several: set it to 16"),
+        ("loss_fn.kl_in=reward", "needs the log-probabilities before the update"),
+    ],
+)
+def test_an_on_policy_ratio_is_refused_where_it_would_be_wrong(
+    overrides: Overrides, change: str, words: str
+) -> None:
+    """Several updates, or a penalty that needs the scores first."""
+    with pytest.raises(ConfigError, match=words):
+        smoke(overrides("a"), "loss_fn.force_on_policy_ratio=true", change)
+
+
 def test_a_rate_of_zero_moves_no_weight(overrides: Overrides, tiny_model: Path) -> None:
     """The export is the model that went in; with a rate every weight moves."""
     still, moving = smoke(overrides("a"), "policy.optimizer.lr=0"), smoke(overrides("b"))
