@@ -93,7 +93,7 @@ def measure_refrl(job: Job) -> dict[str, Any]:
                 "max_num_steps": job.num_steps,
                 "seed": job.seed,
             },
-            "loss_fn": {"reference_policy_kl_penalty": 0.0},
+            "loss_fn": {"reference_policy_kl_penalty": 0.0, "force_on_policy_ratio": True},
             "data": data_section(),
             "logger": {"log_dir": f"{job.output}/logs"},
             "checkpointing": {"enabled": False, "checkpoint_dir": f"{job.output}/checkpoints"},
