@@ -1,15 +1,16 @@
-"""The detection matrix: which relation sees which one-line fault, and whether tidy inputs would have seen it."""
+"""The detection matrix: which relation sees which one-line fault, on which seeds, and whether tidy inputs see it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from refrl.config import AdvantageConfig, LossConfig
 from seatrial.faults.mutate import Mutant, planted
-from seatrial.relations.engine import run_relation
-from seatrial.relations.registry import select
+from seatrial.relations.engine import DEFAULT_SEEDS, Relation, Violation, first_violation, run_relation
+from seatrial.relations.registry import all_relations, select
 from seatrial.targets.reference_components import Cell, ReferenceComponents
 from seatrial.verdict import Outcome
 
@@ -18,22 +19,21 @@ from seatrial.verdict import Outcome
 class Detection:
     """What one relation said of one mutant."""
 
-    mutant: Mutant
+    mutant: str
     relation: str
     seeds: tuple[int, ...]
-    caught: int
-    """Number of seeds, each run alone, on which the relation failed."""
-    tidy_caught: bool
-    """Whether the relation fails on tidy, equal-length inputs of the same seeds too."""
-    sound: bool
-    """Whether the relation passes without the fault, on every seed."""
+    """Those of the asked seeds on which the relation can be exercised, and passes without the fault."""
+    caught: tuple[int, ...]
+    """Those of them, each run alone, on which it fails with the fault."""
+    tidy: bool | None
+    """Whether it fails on tidy inputs of the same seeds too; None where that was not asked."""
     sentence: str
-    """What the relation said."""
+    """What it said first; empty where it saw nothing."""
 
     @property
     def always(self) -> bool:
         """Whether every seed alone was enough."""
-        return self.caught == len(self.seeds)
+        return bool(self.seeds) and self.caught == self.seeds
 
 
 def cell_of(options: Mapping[str, Any] | None) -> Cell:
@@ -43,41 +43,74 @@ def cell_of(options: Mapping[str, Any] | None) -> Cell:
     return Cell(loss=LossConfig(**loss), advantage=AdvantageConfig(**advantage), **chosen)
 
 
-def detect(mutant: Mutant, seeds: Sequence[int] = (0, 1, 2)) -> list[Detection]:
-    """Run the relations that a mutant names, with the fault and without."""
+def reachable(mutant: Mutant) -> tuple[Relation, ...]:
+    """Return the relations that a mutant could break: verifiers are slow, and no other module is in their path."""
+    rewards = mutant.module.startswith("refrl.rewards.")
+    return tuple(relation for relation in all_relations() if rewards or relation.component != "reward")
+
+
+def detect(
+    mutant: Mutant,
+    *,
+    relations: Sequence[Relation] | None = None,
+    seeds: Sequence[int] = DEFAULT_SEEDS,
+    tidy: bool = True,
+) -> list[Detection]:
+    """Return what each relation says with the fault planted.
+
+    Args:
+        mutant: the fault.
+        relations: None takes those that the mutant names.
+        seeds: each is run alone.
+        tidy: run on tidy inputs too, where the others see the fault.
+    """
     stack = ReferenceComponents(cell_of(mutant.cell))
-    found = []
-    for relation in select(mutant.relations):
-        sound = run_relation(relation, stack, seeds=seeds).outcome is Outcome.PASS
-        with planted(mutant):
-            verdicts = [run_relation(relation, stack, seeds=[seed]) for seed in seeds]
-            tidy = run_relation(relation, stack, seeds=seeds, tidy=True)
-        failed = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAIL]
-        found.append(
+    chosen = select(mutant.relations) if relations is None else relations
+    sound = {
+        relation.id: tuple(seed for seed in seeds if _passes(relation.id, _key(mutant), seed))
+        for relation in chosen
+    }
+    detections = []
+    for relation in chosen:
+        able = sound[relation.id]
+        found = {seed: _broken(mutant, relation, stack, [seed], tidy=False) for seed in able}
+        broken = {seed: violation for seed, violation in found.items() if violation is not None}
+        asked = tidy and bool(broken)
+        tidy_found = _broken(mutant, relation, stack, seeds, tidy=True) if asked else None
+        detections.append(
             Detection(
-                mutant=mutant,
+                mutant=mutant.id,
                 relation=relation.id,
-                seeds=tuple(seeds),
-                caught=len(failed),
-                tidy_caught=tidy.outcome is Outcome.FAIL,
-                sound=sound,
-                sentence=failed[0].reason if failed else verdicts[0].reason,
+                seeds=able,
+                caught=tuple(broken),
+                tidy=tidy_found is not None if asked else None,
+                sentence=next(iter(broken.values())).sentence() if broken else "",
             )
         )
-    return found
+    return detections
 
 
-def table(detections: Iterable[Detection]) -> str:
-    """Return the matrix as a Markdown table."""
-    lines = [
-        "| mutant | known bugs | what is wrong | relation | seeds that see it | tidy inputs see it |",
-        "|---|---|---|---|---|---|",
-    ]
-    for found in detections:
-        ids = " ".join(found.mutant.catalogue) or "-"
-        seen = f"{found.caught} of {len(found.seeds)}"
-        tidy = "yes" if found.tidy_caught else "no"
-        lines.append(
-            f"| {found.mutant.id} | {ids} | {found.mutant.what} | {found.relation} | {seen} | {tidy} |"
-        )
-    return "\n".join(lines) + "\n"
+def _broken(
+    mutant: Mutant, relation: Relation, stack: ReferenceComponents, seeds: Sequence[int], *, tidy: bool
+) -> Violation | None:
+    """Return the first violation under the fault, which is planted anew: some faults remember earlier calls."""
+    with planted(mutant):
+        return first_violation(relation, stack, seeds=seeds, tidy=tidy)
+
+
+_CELLS: dict[str, ReferenceComponents] = {}
+
+
+def _key(mutant: Mutant) -> str:
+    """Return a name for the mutant's cell, under which its sound stack is kept."""
+    key = repr(mutant.cell)
+    if key not in _CELLS:
+        _CELLS[key] = ReferenceComponents(cell_of(mutant.cell))
+    return key
+
+
+@cache
+def _passes(relation: str, cell: str, seed: int) -> bool:
+    """Tell whether refrl as it is passes a relation on one seed."""
+    (chosen,) = select([relation])
+    return run_relation(chosen, _CELLS[cell], seeds=[seed]).outcome is Outcome.PASS

@@ -1,9 +1,10 @@
 """The case generator: rollouts that are adversarial by default, from a seed.
 
 Equal, tidy inputs hide the bugs that we look for. The default rollout has prompts and completions of unequal
-length, groups whose rows are not adjacent, one fully masked row, one completion of a single token, one group of
-identical rewards, one long row, tool output in the middle of a completion, ids that equal the pad and end ids,
-and advantages of both signs. `tidy` switches all of that off.
+length, groups of unequal size whose rows are not adjacent, one fully masked row, one completion of a single token,
+one group of identical rewards, one long row, tool output in the middle of a completion, ids that equal the pad and
+end ids, and advantages of both signs; the policy has moved beyond both bounds of the usual clip. `tidy` switches all
+of that off: what is left is what most tests in the wild are made of.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Rollout:
     pad_id: int
     eos_id: int
     seed: int
+    tidy: bool = False
+    """Whether the traps are off; relations then apply a tidy transformation too (halves, reversed order)."""
 
     def smaller(self) -> Iterator[Rollout]:
         """Yield rollouts with fewer rows, then shorter ones, then with temperature 1."""
@@ -109,6 +112,7 @@ def make_rollout(
         pad_id=pad_id,
         eos_id=eos_id,
         seed=seed,
+        tidy=tidy,
     )
 
 
@@ -149,7 +153,7 @@ def _row(
 
 
 def _set_traps(rng: np.random.Generator, rows: list[Row], num_generations: int) -> list[Row]:
-    """Plant one fully masked row, one single token, one group of equal rewards, tool output, one long row."""
+    """Plant one fully masked row, one single token, one group of equal rewards, tool output, a smaller group."""
     one = min(1, len(rows) - 1)
     rows[0] = replace(rows[0], completion_mask=(0,) * len(rows[0].completion_mask))
     single = rows[one]
@@ -164,6 +168,8 @@ def _set_traps(rng: np.random.Generator, rows: list[Row], num_generations: int) 
     for index in range(len(rows) - num_generations, len(rows)):
         rows[index] = replace(rows[index], reward=0.7)
     middle = len(rows) // 2
+    if num_generations > 1 and len(rows) > 2 * num_generations:
+        del rows[num_generations + 1]
     if len(rows[middle].completion_ids) > 4:
         mask = list(rows[middle].completion_mask)
         mask[1:3] = [0, 0]

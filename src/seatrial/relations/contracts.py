@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from seatrial.relations.contracts_batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
+from seatrial.relations.contracts_generation import Sampler, WeightSync
 from seatrial.relations.records import (
     AdvantageSpec,
     LossInputs,
     LossSpec,
     Row,
-    Sampled,
     StepResult,
 )
 
@@ -152,26 +152,6 @@ class OptimizerStep(Protocol):
 
 
 @runtime_checkable
-class Sampler(Protocol):
-    """Generation with the adapter's own tiny model."""
-
-    vocab_size: int
-
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int | None = None,
-        seed: int = 0,
-    ) -> list[Sampled]:
-        """Return one completion per prompt, in order; the same prompt twice is sampled twice."""
-        ...
-
-
-@runtime_checkable
 class Reward(Protocol):
     """The verifier."""
 
@@ -278,6 +258,7 @@ COMPONENTS: Mapping[str, type] = {
     "policy": Policy,
     "packing": Packing,
     "optimizer_step": OptimizerStep,
+    "weight_sync": WeightSync,
     "sampler": Sampler,
     "reward": Reward,
     "tokenizer": Tokenizer,

@@ -126,6 +126,23 @@ def run_relation(
     return _conclude(relation, exercised, sorted(laws_run), violations, worst)
 
 
+def first_violation(
+    relation: Relation, stack: Any, *, seeds: Sequence[int] = DEFAULT_SEEDS, tidy: bool = False
+) -> Violation | None:
+    """Return the first violation met, not shrunk, or None: for whoever asks many times whether a relation fails.
+
+    None is no Pass: the relation may not have been exercised, or not be about a component of the stack.
+    """
+    if not isinstance(stack, COMPONENTS[relation.component]):
+        return None
+    for law in relation.laws:
+        for seed in seeds:
+            outcome = _exercise(law, stack, seed, tidy)
+            if isinstance(outcome, Violation):
+                return outcome
+    return None
+
+
 def _exercise(law: Law, stack: Any, seed: int, tidy: bool) -> Measure | Violation | None:
     try:
         case = law.make(stack, seed, tidy)

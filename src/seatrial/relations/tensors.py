@@ -7,9 +7,33 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from seatrial.relations.cases import Rollout
 from seatrial.relations.records import LossInputs, Row
+from seatrial.relations.worst import is_worse
 
 FIELDS = ("old_logprobs", "ref_logprobs", "sampling_logprobs")
+MOVED = 0.4
+"""Spread of what the current log-probabilities moved by: beyond both bounds of the usual clip."""
+HARDLY_MOVED = 0.02
+
+
+def inputs_of(
+    case: Rollout,
+    rows: Sequence[Row] | None = None,
+    *,
+    counts: tuple[float, float] | None = None,
+    extra_columns: int = 0,
+    poison: float = 0.0,
+) -> LossInputs:
+    """Return the loss inputs of a made rollout, or of some of its rows; see `loss_inputs`."""
+    return loss_inputs(
+        case.rows if rows is None else rows,
+        seed=case.seed,
+        extra_columns=extra_columns,
+        poison=poison,
+        counts=counts,
+        moved=HARDLY_MOVED if case.tidy else MOVED,
+    )
 
 
 def loss_inputs(
@@ -20,6 +44,7 @@ def loss_inputs(
     extra_columns: int = 0,
     poison: float = 0.0,
     counts: tuple[float, float] | None = None,
+    moved: float = MOVED,
 ) -> LossInputs:
     """Return loss inputs of the rows; the current log-probabilities are the old ones, moved a little by the seed.
 
@@ -30,12 +55,13 @@ def loss_inputs(
         extra_columns: padded columns beyond the longest row.
         poison: stands at every position whose mask is 0.
         counts: global valid tokens and sequences; None counts these rows.
+        moved: spread of the movement.
     """
     T = max(len(row.completion_ids) for row in rows) + extra_columns
     mask = _padded([row.completion_mask for row in rows], T, 0.0, dtype)
     valid = mask.bool()
     tensors = {name: _padded([getattr(row, name) for row in rows], T, poison, dtype) for name in FIELDS}
-    moves = [_movement(row, seed) for row in rows]
+    moves = [_movement(row, seed, moved) for row in rows]
     current = tensors["old_logprobs"] + _padded(moves, T, 0.0, dtype)
     entropy = _padded([[abs(move) + 1.0 for move in row] for row in moves], T, poison, dtype)
     hole = torch.full((), poison, dtype=dtype)
@@ -84,7 +110,7 @@ def largest_gradient_difference(left: Mapping[str, Tensor], right: Mapping[str, 
     worst = (0.0, "none")
     for name in sorted(left):
         difference = float((left[name].double() - right[name].double()).abs().max()) / scale
-        if not difference <= worst[0]:
+        if is_worse(difference, worst[0]):
             worst = (difference, name)
     return worst
 
@@ -93,10 +119,10 @@ def _padded(rows: Sequence[Sequence[float]], T: int, fill: float, dtype: torch.d
     return torch.tensor([[*map(float, row), *[fill] * (T - len(row))] for row in rows], dtype=dtype)
 
 
-def _movement(row: Row, seed: int) -> list[float]:
-    """Return how far each current log-probability is from the old one: large enough to meet both clips."""
+def _movement(row: Row, seed: int, spread: float) -> list[float]:
+    """Return how far each current log-probability is from the old one."""
     generator = torch.Generator().manual_seed(hash((seed, row.completion_ids, row.prompt_ids)) & 0x7FFFFFFF)
-    moves = torch.randn(len(row.completion_ids), generator=generator, dtype=torch.float64) * 0.4
+    moves = torch.randn(len(row.completion_ids), generator=generator, dtype=torch.float64) * spread
     return [float(move) for move in moves]
 
 
@@ -111,6 +137,6 @@ def largest_score_difference(
         if len(one) != len(other):
             return float("inf"), f"row {row}: {len(one)} and {len(other)} tokens"
         for token, (a, b) in enumerate(zip(one, other, strict=True)):
-            if not abs(a - b) <= worst:
+            if is_worse(abs(a - b), worst):
                 worst, place = abs(a - b), f"row {row}, token {token}"
     return worst, place

@@ -110,35 +110,40 @@ class ReferenceComponents(ReferenceUpdates, ReferenceTexts, ReferenceRuns, Refer
         ]
 
     def _score(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-        model = tiny_model()
         mask_BT = batch.mask_BT
         if self.cell.layout == "packed":
             longest = int(batch.attention_mask_BS.sum(1).max())
             packed = pack_batch(batch, pack_length=2 * longest, pad_token_id=PAD_ID)
-            logits_PSV = model(
-                input_ids=packed.input_ids_PS,
-                position_ids=packed.position_ids_PS,
-                attention_mask=packed.attention_mask_P1SS(),
-                use_cache=False,
-            ).logits
+            states_PSD = hidden_states(
+                packed.input_ids_PS, packed.attention_mask_P1SS(), packed.position_ids_PS
+            )
+            if self.cell.scoring == "chunked":
+                states_BSD = packed.unpack(states_PSD, batch.input_ids_BS.shape[1])
+                return self._score_chunked(states_BSD, batch, batch.prompt_lens_B, temperature)
+            logits_PSV = states_PSD @ head_weight().T
             return compute_logprobs_packed(
                 logits_PSV, packed, batch.completion_ids_BT, temperature=temperature, mask_BT=mask_BT
             )
         states_BSD = hidden_states(batch.input_ids_BS, batch.attention_mask_BS, batch.position_ids_BS)
-        head_VD = head_weight()
         starts_B = batch.completion_starts_B
         if self.cell.scoring == "chunked":
-            return compute_logprobs_chunked(
-                states_BSD,
-                head_VD,
-                batch.completion_ids_BT,
-                starts_B,
-                temperature=temperature,
-                vocab_chunk=16,
-                row_chunk=5,
-                mask_BT=mask_BT,
-            )
-        logits_BSV = states_BSD @ head_VD.T
+            return self._score_chunked(states_BSD, batch, starts_B, temperature)
+        logits_BSV = states_BSD @ head_weight().T
         return compute_logprobs(
             logits_BSV, batch.completion_ids_BT, starts_B, temperature=temperature, mask_BT=mask_BT
+        )
+
+    def _score_chunked(
+        self, states_BSD: Tensor, batch: Batch, starts_B: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Score with tiles that divide neither the vocabulary nor the tokens."""
+        return compute_logprobs_chunked(
+            states_BSD,
+            head_weight(),
+            batch.completion_ids_BT,
+            starts_B,
+            temperature=temperature,
+            vocab_chunk=16,
+            row_chunk=5,
+            mask_BT=batch.mask_BT,
         )

@@ -15,6 +15,7 @@ from refrl.config import OptimizerConfig, PolicyConfig, SchedulerConfig
 from refrl.policy.hf import HFPolicy
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.tokenization import make_byte_tokenizer
+from refrl.weight_sync import WeightSync
 from seatrial.relations.records import Row
 from seatrial.targets.reference_batches import ReferenceBatches
 from seatrial.targets.reference_model import TEMPERATURE, tiny_model
@@ -24,16 +25,14 @@ ALL_ROWS = 10_000
 
 
 class ReferenceUpdates(ReferenceBatches):
-    """`HFPolicy` on a copy of the tiny model, and the schedule that its optimizer follows."""
+    """`HFPolicy` on a copy of the tiny model, the schedule that its optimizer follows, and its weights' way out."""
 
     _trained: PreTrainedModel | None = None
     _policies: dict[tuple[float | None, float | None], HFPolicy]
 
     def parameters(self) -> Mapping[str, Tensor]:
         """See `contracts.OptimizerStep`."""
-        model = self._model()
-        named = [*model.named_parameters(), *model.named_buffers()]
-        return {name: value.detach().clone() for name, value in named}
+        return _tensors(self._model())
 
     def trainable(self) -> frozenset[str]:
         """See `contracts.OptimizerStep`: everything but buffers."""
@@ -78,11 +77,46 @@ class ReferenceUpdates(ReferenceBatches):
             rates.append(optimizer.step()[1])
         return rates
 
+    def start_sync(self) -> None:
+        """See `contracts.WeightSync`."""
+        self._source = copy.deepcopy(tiny_model())
+        self._sync = WeightSync(self._source)
+        self._version = 0
+
+    def advance(self, version: int, *, with_buffers: bool) -> None:
+        """See `contracts.WeightSync`."""
+        moving = [*self._source.parameters(), *(self._source.buffers() if with_buffers else ())]
+        with torch.no_grad():
+            for tensor in moving:
+                tensor.mul_(1.25).add_(0.125)
+        self._version = version
+
+    def sync(self) -> None:
+        """See `contracts.WeightSync`."""
+        self._sync.sync(self._version)
+
+    def trainer_tensors(self) -> Mapping[str, Tensor]:
+        """See `contracts.WeightSync`."""
+        return _tensors(self._source)
+
+    def sampler_tensors(self) -> Mapping[str, Tensor]:
+        """See `contracts.WeightSync`."""
+        return _tensors(self._sync.replica)
+
+    def sampler_version(self) -> int:
+        """See `contracts.WeightSync`."""
+        return self._sync.version
+
     def _model(self) -> PreTrainedModel:
         if self._trained is None:
             self.reset()
         assert self._trained is not None
         return self._trained
+
+
+def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: value.detach().clone() for name, value in named}
 
 
 def _policy_config(lr: float, max_grad_norm: float) -> PolicyConfig:

@@ -13,19 +13,22 @@ from seatrial.relations.records import Row
 from seatrial.relations.tensors import (
     counts_of,
     gradient_of,
+    inputs_of,
     largest_difference,
     largest_gradient_difference,
-    loss_inputs,
 )
+from seatrial.relations.worst import is_worse, largest
 
 LOSS_BOUND = 1e-10
 GRADIENT_BOUND = 2e-5  # float32 sums in another order
 METRIC_BOUND = 1e-4
 
 
-def splits(num_rows: int) -> list[list[list[int]]]:
-    """Return ways to split rows into micro-batches: singles, pairs, and very unequal parts."""
+def splits(num_rows: int, *, tidy: bool = False) -> list[list[list[int]]]:
+    """Return ways to split rows into micro-batches: singles, pairs, and very unequal parts; halves when tidy."""
     rows = list(range(num_rows))
+    if tidy:
+        return [[part for part in (rows[: num_rows // 2], rows[num_rows // 2 :]) if part]]
     third = max(1, num_rows // 3)
     return [
         [[row] for row in rows],
@@ -45,21 +48,24 @@ def _make_for_model(stack: Any, seed: int, tidy: bool) -> Rollout:
 def _loss_split(stack: Any, case: Rollout) -> Measure:
     whole_loss, whole_BT = _loss_of(stack, case, case.rows)
     worst, what = 0.0, "no split"
-    for split in splits(len(case.rows)):
+    for split in splits(len(case.rows), tidy=case.tidy):
         parts = [_loss_of(stack, case, [case.rows[row] for row in part]) for part in split]
         total = sum(loss for loss, _ in parts)
         gradients = [row for _, part_BT in parts for row in part_BT]
         gradient_BT = _pad_rows(gradients, whole_BT.shape[1])
-        error = max(
-            abs(total - whole_loss) / max(abs(whole_loss), 1e-3), largest_difference(gradient_BT, whole_BT)
+        error = largest(
+            (
+                abs(total - whole_loss) / max(abs(whole_loss), 1e-3),
+                largest_difference(gradient_BT, whole_BT),
+            )
         )
-        if not error <= worst:
+        if is_worse(error, worst):
             worst, what = error, f"split into {[len(part) for part in split]} rows"
     return Measure(error=worst, bound=LOSS_BOUND, what=f"loss or gradient, {what}, relative difference")
 
 
 def _loss_of(stack: Any, case: Rollout, rows: Sequence[Row]) -> tuple[float, torch.Tensor]:
-    inputs = loss_inputs(rows, seed=case.seed, counts=counts_of(case.rows))
+    inputs = inputs_of(case, rows, counts=counts_of(case.rows))
     loss = stack.policy_loss(inputs)
     return float(loss.detach()), gradient_of(loss, inputs)
 
@@ -71,10 +77,10 @@ def _pad_rows(rows: Sequence[torch.Tensor], T: int) -> torch.Tensor:
 def _step_split(stack: Any, case: Rollout) -> Measure:
     whole = stack.gradients(case.rows, [list(range(len(case.rows)))])
     worst, what = 0.0, "no split"
-    for split in splits(len(case.rows)):
+    for split in splits(len(case.rows), tidy=case.tidy):
         given = stack.gradients(case.rows, split)
         error, name = largest_gradient_difference(given.gradients, whole.gradients)
-        if not error <= worst:
+        if is_worse(error, worst):
             worst, what = error, f"gradient of {name}, split into {[len(part) for part in split]} rows"
     return Measure(error=worst, bound=GRADIENT_BOUND, what=f"{what}, relative difference")
 
@@ -84,13 +90,13 @@ def _metrics_split(stack: Any, case: Rollout) -> Measure | None:
     if not whole:
         return None
     worst, what = 0.0, "no metric"
-    for split in splits(len(case.rows)):
+    for split in splits(len(case.rows), tidy=case.tidy):
         given = stack.gradients(case.rows, split).metrics
         for name in sorted(whole.keys() | given.keys()):
             error = abs(given.get(name, float("nan")) - whole.get(name, float("nan"))) / max(
                 1.0, abs(whole[name])
             )
-            if not error <= worst:
+            if is_worse(error, worst):
                 worst, what = error, f"{name}, split into {[len(part) for part in split]} rows"
     return Measure(error=worst, bound=METRIC_BOUND, what=f"logged {what}, relative difference")
 

@@ -14,14 +14,16 @@ from seatrial.relations.records import Row
 from seatrial.relations.tensors import (
     counts_of,
     gradient_of,
+    inputs_of,
     largest_difference,
     largest_gradient_difference,
-    loss_inputs,
 )
+from seatrial.relations.worst import is_worse, largest
 
 LOSS_BOUND = 1e-10
 GRADIENT_BOUND = 2e-5
 POISONS = (1e4, -1e4, math.nan, math.inf)
+TIDY_POISONS = (-1.0,)
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
@@ -33,43 +35,50 @@ def _make_for_model(stack: Any, seed: int, tidy: bool) -> Rollout:
 
 
 def _evaluate(
-    stack: Any, rows: tuple[Row, ...], seed: int, counts: tuple[float, float], **changes: Any
+    stack: Any, case: Rollout, counts: tuple[float, float], **changes: Any
 ) -> tuple[float, torch.Tensor, torch.Tensor]:
-    inputs = loss_inputs(rows, seed=seed, counts=counts, **changes)
+    inputs = inputs_of(case, counts=counts, **changes)
     loss = stack.policy_loss(inputs)
     return float(loss.detach()), gradient_of(loss, inputs), inputs.mask_BT
 
 
 def _content(stack: Any, case: Rollout) -> Measure:
     counts = counts_of(case.rows)
-    loss, gradient_BT, _ = _evaluate(stack, case.rows, case.seed, counts)
+    loss, gradient_BT, _ = _evaluate(stack, case, counts)
     worst, what = 0.0, "nothing"
-    for poison in POISONS:
-        poisoned, poisoned_BT, mask_BT = _evaluate(stack, case.rows, case.seed, counts, poison=poison)
+    for poison in TIDY_POISONS if case.tidy else POISONS:
+        poisoned, poisoned_BT, mask_BT = _evaluate(stack, case, counts, poison=poison)
         inside = torch.where(mask_BT.bool(), poisoned_BT, 0.0)
-        error = max(
-            abs(poisoned - loss) / max(abs(loss), 1e-3),
-            largest_difference(inside, gradient_BT),
-            float(poisoned_BT[~mask_BT.bool()].abs().sum()),
+        error = largest(
+            (
+                abs(poisoned - loss) / max(abs(loss), 1e-3),
+                largest_difference(inside, gradient_BT),
+                float(poisoned_BT[~mask_BT.bool()].abs().sum()),
+            )
         )
-        if not error <= worst:
+        if is_worse(error, worst):
             worst, what = error, f"{poison} in the masked positions"
     return Measure(error=worst, bound=LOSS_BOUND, what=f"loss or gradient with {what}, relative difference")
 
 
 def _amount(stack: Any, case: Rollout) -> Measure:
     counts = counts_of(case.rows)
-    loss, gradient_BT, _ = _evaluate(stack, case.rows, case.seed, counts)
-    wider, wider_BT, _ = _evaluate(stack, case.rows, case.seed, counts, extra_columns=9)
-    error = max(
-        abs(wider - loss) / max(abs(loss), 1e-3),
-        largest_difference(wider_BT[:, : gradient_BT.shape[1]], gradient_BT),
+    loss, gradient_BT, _ = _evaluate(stack, case, counts)
+    wider, wider_BT, _ = _evaluate(stack, case, counts, extra_columns=9)
+    error = largest(
+        (
+            abs(wider - loss) / max(abs(loss), 1e-3),
+            largest_difference(wider_BT[:, : gradient_BT.shape[1]], gradient_BT),
+        )
     )
     return Measure(error=error, bound=LOSS_BOUND, what="loss or gradient with nine more padded columns")
 
 
 def _empty_row(case: Rollout) -> Row:
+    """Return a row that must not train: twice as long as the longest, or as long as the others when tidy."""
     longest = max(case.rows, key=lambda row: len(row.completion_ids))
+    if case.tidy:
+        return replace(longest, completion_mask=(0,) * len(longest.completion_ids))
     twice = {
         name: getattr(longest, name) * 2
         for name in ("completion_ids", "sampling_logprobs", "old_logprobs", "ref_logprobs")
@@ -77,15 +86,19 @@ def _empty_row(case: Rollout) -> Row:
     return replace(longest, **twice, completion_mask=(0,) * (2 * len(longest.completion_ids)))
 
 
-def _masked_rows(stack: Any, case: Rollout) -> Measure:
+def _masked_rows(stack: Any, case: Rollout) -> Measure | None:
+    if case.tidy:
+        return None
     counts = counts_of(case.rows)
-    loss, gradient_BT, _ = _evaluate(stack, case.rows, case.seed, counts)
+    loss, gradient_BT, _ = _evaluate(stack, case, counts)
     rows = (_empty_row(case), *case.rows)
-    given, given_BT, _ = _evaluate(stack, rows, case.seed, counts)
-    error = max(
-        abs(given - loss) / max(abs(loss), 1e-3),
-        largest_difference(given_BT[1:, : gradient_BT.shape[1]], gradient_BT),
-        float(given_BT[0].abs().sum()),
+    given, given_BT, _ = _evaluate(stack, replace(case, rows=rows), counts)
+    error = largest(
+        (
+            abs(given - loss) / max(abs(loss), 1e-3),
+            largest_difference(given_BT[1:, : gradient_BT.shape[1]], gradient_BT),
+            float(given_BT[0].abs().sum()),
+        )
     )
     return Measure(
         error=error, bound=LOSS_BOUND, what="loss or gradient with a fully masked, longer row in front"

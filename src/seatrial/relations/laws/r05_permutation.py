@@ -13,10 +13,11 @@ from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.tensors import (
     counts_of,
     gradient_of,
+    inputs_of,
     largest_difference,
     largest_score_difference,
-    loss_inputs,
 )
+from seatrial.relations.worst import largest
 
 BOUND = 1e-10
 SCORE_BOUND = 2e-5
@@ -31,6 +32,9 @@ def _make_for_model(stack: Any, seed: int, tidy: bool) -> Rollout:
 
 
 def _order(case: Rollout) -> list[int]:
+    """Return a random order of the rows; the reverse when tidy."""
+    if case.tidy:
+        return list(range(len(case.rows)))[::-1]
     order = np.random.default_rng([case.seed, 5]).permutation(len(case.rows))
     return [int(row) for row in order]
 
@@ -51,12 +55,15 @@ def _advantages_follow(stack: Any, case: Rollout) -> Measure:
 def _gradients_follow(stack: Any, case: Rollout) -> Measure:
     order = _order(case)
     counts = counts_of(case.rows)
-    plain = loss_inputs(case.rows, seed=case.seed, counts=counts)
-    moved = loss_inputs([case.rows[row] for row in order], seed=case.seed, counts=counts)
+    plain = inputs_of(case, counts=counts)
+    moved = inputs_of(case, [case.rows[row] for row in order], counts=counts)
     plain_loss, moved_loss = stack.policy_loss(plain), stack.policy_loss(moved)
-    error = max(
-        abs(float(moved_loss.detach() - plain_loss.detach())) / max(abs(float(plain_loss.detach())), 1e-3),
-        largest_difference(gradient_of(moved_loss, moved), gradient_of(plain_loss, plain)[order]),
+    error = largest(
+        (
+            abs(float(moved_loss.detach() - plain_loss.detach()))
+            / max(abs(float(plain_loss.detach())), 1e-3),
+            largest_difference(gradient_of(moved_loss, moved), gradient_of(plain_loss, plain)[order]),
+        )
     )
     return Measure(error=error, bound=BOUND, what="loss or gradient of reordered rows, relative difference")
 
@@ -75,11 +82,12 @@ def _score_alone(stack: Any, case: Rollout) -> Measure:
 
 
 def _score_other_mates(stack: Any, case: Rollout) -> Measure | None:
-    """Replace every row but the first by longer ones: the first keeps its log-probabilities."""
+    """Replace every row but the first by longer ones (as long when tidy): the first keeps its log-probabilities."""
     if len(case.rows) < 2:
         return None
+    longer = 1 if case.tidy else 3
     mates = [
-        replace(row, prompt_ids=row.prompt_ids * 3, completion_ids=row.completion_ids[::-1])
+        replace(row, prompt_ids=row.prompt_ids * longer, completion_ids=row.completion_ids[::-1])
         for row in case.rows[1:]
     ]
     plain = stack.score(case.rows, case.temperature)[:1]

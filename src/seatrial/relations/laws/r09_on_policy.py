@@ -11,7 +11,8 @@ import torch
 from seatrial.relations.cases import Rollout, make_rollout
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.records import LossInputs
-from seatrial.relations.tensors import gradient_of, loss_inputs
+from seatrial.relations.tensors import gradient_of, inputs_of
+from seatrial.relations.worst import is_worse
 
 BOUND = 1e-9
 
@@ -22,7 +23,7 @@ def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
 
 def _on_policy(case: Rollout) -> LossInputs:
     """Return inputs in which current, old, reference and sampling policy are one."""
-    inputs = loss_inputs(case.rows, seed=case.seed)
+    inputs = inputs_of(case)
     old_BT = inputs.old_logprobs_BT
     return replace(
         inputs,
@@ -52,7 +53,7 @@ def _policy_gradient(stack: Any, case: Rollout) -> Measure | None:
         expected = weight * (kl_slope - float(inputs.advantages_B[row]))
         for token in range(len(mask)):
             error = abs(float(gradient_BT[row, token]) - expected * mask[token])
-            if not error <= worst:
+            if is_worse(error, worst):
                 worst, place = error, f"row {row}, token {token}"
     return Measure(
         error=worst, bound=BOUND, what=f"gradient on policy against -advantage x weight, at {place}"
@@ -83,7 +84,7 @@ def _metrics_at_rest(stack: Any, case: Rollout) -> Measure:
 
 def _moves_after_update(stack: Any, case: Rollout) -> Measure:
     """Off policy the ratio must not be stuck at 1: the loss has to see the old log-probabilities."""
-    inputs = loss_inputs(case.rows, seed=case.seed)
+    inputs = inputs_of(case)
     valid_BT = inputs.mask_BT.bool()
     shifted = replace(
         inputs, old_logprobs_BT=torch.where(valid_BT, inputs.old_logprobs_BT - 0.5, inputs.old_logprobs_BT)

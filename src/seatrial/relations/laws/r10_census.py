@@ -18,14 +18,22 @@ def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
 
 
 def _every_tensor_has_a_gradient(stack: Any, case: Rollout) -> Measure | None:
+    """At once, and row by row, so that one micro-batch holds nothing to train on (not when tidy)."""
     if not any(any(row.completion_mask) and row.advantage for row in case.rows):
         return None
-    gradients = stack.gradients(case.rows, [list(range(len(case.rows)))]).gradients
-    dead = [name for name, value in gradients.items() if not 0 < float(value.abs().max()) < math.inf]
+    rows = list(range(len(case.rows)))
+    dead = []
+    for split in [[rows]] if case.tidy else [[rows], [[row] for row in rows]]:
+        result = stack.gradients(case.rows, split)
+        if not math.isfinite(result.loss):
+            dead.append(f"the loss is {result.loss}")
+        dead += [
+            name for name, value in result.gradients.items() if not 0 < float(value.abs().max()) < math.inf
+        ]
     return Measure(
         error=float(len(dead)),
         bound=0,
-        what=f"tensors whose gradient is zero or not finite ({', '.join(dead[:3]) or 'none'})",
+        what=f"losses not finite, tensors whose gradient is zero or not finite ({', '.join(dead[:3]) or 'none'})",
     )
 
 
@@ -91,7 +99,7 @@ RELATIONS = (
         id="R10.step",
         name="gradient-reaches-every-tensor",
         component="train_step",
-        statement="Every trainable tensor gets a finite gradient that is not zero.",
+        statement="The loss is finite, and every trainable tensor gets a finite gradient that is not zero.",
         catalogue=("SB091", "SB162", "SB169", "SB183", "SB190", "SB191", "SB205", "SB351", "SB352", "SB353"),
         cost="CPU, seconds",
         laws=(

@@ -12,12 +12,15 @@ import torch
 from seatrial.relations import oracles
 from seatrial.relations.cases import Rollout, make_rollout
 from seatrial.relations.engine import Law, Measure, Relation
-from seatrial.relations.tensors import gradient_of, largest_difference, loss_inputs
+from seatrial.relations.tensors import gradient_of, inputs_of, largest_difference
+from seatrial.relations.worst import is_worse, largest
 
 # Rounding of one float64 sum over a few hundred terms; any wrong term is larger by ten orders of magnitude.
 LOSS_BOUND = 1e-9
 LOGPROB_BOUND = 2e-5  # float32 inside, log-probabilities down to -60
 ADVANTAGE_BOUND = 1e-9
+EXTREMES = ((-800.0, -800.4), (-800.4, -800.0), (-0.01, -2.5), (-2.5, -0.01))
+"""Log-probabilities of policy and reference whose probabilities are 0 in any precision, or far apart."""
 
 
 def _make_rollout(stack: Any, seed: int, tidy: bool) -> Rollout:
@@ -25,7 +28,7 @@ def _make_rollout(stack: Any, seed: int, tidy: bool) -> Rollout:
 
 
 def _oracle_of(stack: Any, case: Rollout) -> tuple[Any, oracles.LossOracle]:
-    inputs = loss_inputs(case.rows, seed=case.seed, counts=_counts_beyond(case))
+    inputs = inputs_of(case, counts=_counts_beyond(case))
     as_lists = {
         name: getattr(inputs, name).detach().tolist()
         for name in (
@@ -162,26 +165,32 @@ def _logprobs(stack: Any, case: LogitsCase) -> Measure:
                 case.temperature,
             )
             difference = abs(float(given_BT[row, token]) - expected) / max(1.0, abs(expected))
-            if not difference <= worst:
+            if is_worse(difference, worst):
                 worst, place = difference, f"row {row}, token {token}"
     return Measure(error=worst, bound=LOGPROB_BOUND, what=f"log-probability at {place}, relative difference")
 
 
 def _kl(stack: Any, case: Rollout) -> Measure:
-    inputs = loss_inputs(case.rows, seed=case.seed)
+    inputs = inputs_of(case)
+    extremes_2C = torch.tensor(() if case.tidy else EXTREMES, dtype=torch.float64).reshape(-1, 2).T
+    B = len(case.rows)
+    policy_BT = torch.cat([inputs.logprobs_BT.detach(), extremes_2C[0].expand(B, -1)], dim=1)
+    ref_BT = torch.cat([inputs.ref_logprobs_BT, extremes_2C[1].expand(B, -1)], dim=1)
     worst, place = 0.0, "no token"
     for kind in ("k1", "k2", "k3"):
-        leaf_BT = inputs.logprobs_BT.detach().clone().requires_grad_()
-        value_BT = stack.kl_estimate(leaf_BT, inputs.ref_logprobs_BT, kind)
+        leaf_BT = policy_BT.clone().requires_grad_()
+        value_BT = stack.kl_estimate(leaf_BT, ref_BT, kind)
         (slope_BT,) = torch.autograd.grad(value_BT.sum(), leaf_BT)
         for row in range(leaf_BT.shape[0]):
             for token in range(leaf_BT.shape[1]):
-                pair = float(leaf_BT[row, token].detach()), float(inputs.ref_logprobs_BT[row, token])
-                difference = max(
-                    abs(float(value_BT[row, token].detach()) - oracles.kl_value(*pair, kind)),
-                    abs(float(slope_BT[row, token]) - oracles.kl_gradient(*pair, kind)),
+                pair = float(policy_BT[row, token]), float(ref_BT[row, token])
+                difference = largest(
+                    (
+                        abs(float(value_BT[row, token].detach()) - oracles.kl_value(*pair, kind)),
+                        abs(float(slope_BT[row, token]) - oracles.kl_gradient(*pair, kind)),
+                    )
                 )
-                if not difference <= worst:
+                if is_worse(difference, worst):
                     worst, place = difference, f"{kind}, row {row}, token {token}"
     return Measure(error=worst, bound=LOSS_BOUND, what=f"KL estimate in value or gradient at {place}")
 

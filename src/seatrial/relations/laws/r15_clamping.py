@@ -9,6 +9,7 @@ from typing import Any
 from seatrial.relations.cases import Rollout, make_rollout
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.records import BuiltBatch
+from seatrial.relations.worst import largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ def _mask_stays_on_its_tokens(stack: Any, case: ClampCase) -> Measure:
         outside = float(built.loss_mask_BS[index][~real].abs().sum())
         sampled = [row.sampling_logprobs[token] * row.completion_mask[token] for token in range(kept)]
         logprobs = built.sampling_logprobs_BS[index][real].tolist()[len(row.prompt_ids) :]
-        apart = max((abs(a - b) for a, b in zip(logprobs, sampled, strict=False)), default=0.0)
+        apart = largest(abs(a - b) for a, b in zip(logprobs, sampled, strict=False))
         if given != wanted or outside or not apart <= 1e-5 or len(logprobs) != kept:
             wrong.append(
                 f"row {index}: mask {given} instead of {wanted}, log-probabilities {apart:.3g} apart"

@@ -8,6 +8,7 @@ from typing import Any
 from seatrial.relations.cases import Rollout, make_rollout
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.records import BuiltBatch, Row
+from seatrial.relations.worst import is_worse
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
@@ -59,7 +60,7 @@ def _logprobs(stack: Any, case: Rollout) -> Measure:
         given = _row_tokens(built, index)[2][len(row.prompt_ids) :]
         for token, (value, sampled) in enumerate(zip(given, row.completion_mask, strict=True)):
             difference = abs(value - row.sampling_logprobs[token]) if sampled else 0.0
-            if not difference <= worst:
+            if is_worse(difference, worst):
                 worst, place = difference, f"row {index}, token {token}"
     return Measure(
         error=worst, bound=1e-5, what=f"sampler's log-probability beside another token, at {place}"

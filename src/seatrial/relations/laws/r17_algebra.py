@@ -170,8 +170,11 @@ class VerifierCase:
 
 
 def _make_answers(stack: Any, seed: int, tidy: bool) -> VerifierCase:
+    """Return every answer, shuffled; when tidy the right answers alone, in their order."""
     triples = tuple(stack.reward_cases())
-    order = np.random.default_rng(seed).permutation(len(triples)) if not tidy else np.arange(len(triples))
+    if tidy:
+        triples = tuple(triple for triple in triples if triple[2] == 1.0)
+    order = np.arange(len(triples)) if tidy else np.random.default_rng(seed).permutation(len(triples))
     return VerifierCase(order=tuple(int(index) for index in order), triples=triples)
 
 

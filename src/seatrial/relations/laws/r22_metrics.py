@@ -11,7 +11,8 @@ from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.laws.r01_split import splits
 from seatrial.relations.oracles import kl_value
 from seatrial.relations.records import LossInputs
-from seatrial.relations.tensors import counts_of, loss_inputs
+from seatrial.relations.tensors import counts_of, inputs_of
+from seatrial.relations.worst import is_worse
 
 BOUND = 1e-6
 
@@ -57,17 +58,15 @@ def _tokens(inputs: LossInputs) -> list[Token]:
 
 
 def _recomputed(stack: Any, case: Rollout) -> Measure:
-    whole = loss_inputs(case.rows, seed=case.seed)
+    whole = inputs_of(case)
     tokens = _tokens(whole)
     spec = stack.loss_spec
     skipped = ("probs_ratio",) if spec.kind in PER_SEQUENCE else ()
     worst, what = 0.0, "no metric"
     known = 0
-    for split in [[list(range(len(case.rows)))], *splits(len(case.rows))]:
+    for split in [[list(range(len(case.rows)))], *splits(len(case.rows), tidy=case.tidy)]:
         counts = counts_of(case.rows)
-        parts = [
-            loss_inputs([case.rows[row] for row in part], seed=case.seed, counts=counts) for part in split
-        ]
+        parts = [inputs_of(case, [case.rows[row] for row in part], counts=counts) for part in split]
         logged = stack.metrics(parts)
         for name, formula in FORMULAS.items():
             if name not in logged or name.startswith(skipped or ("\0",)):
@@ -75,7 +74,7 @@ def _recomputed(stack: Any, case: Rollout) -> Measure:
             known += 1
             expected = formula(tokens, spec)
             error = abs(logged[name] - expected) / max(1.0, abs(expected))
-            if not error <= worst:
+            if is_worse(error, worst):
                 worst, what = (
                     error,
                     f"{name} {logged[name]:.8g}, from the raw numbers {expected:.8g}, {len(split)} parts",
@@ -89,7 +88,7 @@ def _kl_penalty(stack: Any, case: Rollout) -> Measure | None:
     spec = stack.loss_spec
     if not spec.kl_penalty or spec.reduction != "token":
         return None
-    whole = loss_inputs(case.rows, seed=case.seed)
+    whole = inputs_of(case)
     expected = _mean(kl_value(t["c"], t["r"], spec.kl_type) for t in _tokens(whole))
     given = stack.metrics([whole])["kl_penalty"]
     return Measure(
@@ -101,8 +100,8 @@ def _kl_penalty(stack: Any, case: Rollout) -> Measure | None:
 
 def _reaches_both_ends(stack: Any, case: Rollout) -> Measure:
     """A metric that is the same on two very different batches measures nothing."""
-    first = stack.metrics([loss_inputs(case.rows, seed=case.seed)])
-    second = stack.metrics([loss_inputs(make_rollout(case.seed + 50).rows, seed=case.seed + 50)])
+    first = stack.metrics([inputs_of(case)])
+    second = stack.metrics([inputs_of(make_rollout(case.seed + 50, tidy=case.tidy))])
     constant = [name for name in FORMULAS if name in first and first[name] == second.get(name)]
     return Measure(
         error=float(len(constant)), bound=0, what=f"metrics that never move ({', '.join(constant) or 'none'})"

@@ -63,7 +63,9 @@ def _closed_form(stack: Any, case: ScheduleCase) -> Measure:
     if len(given) != case.num_steps:
         return Measure(error=float("inf"), bound=0, what=f"{len(given)} rates for {case.num_steps} steps")
     errors = [abs(rate - case.expected(step)) / case.lr for step, rate in enumerate(given, start=1)]
-    worst = max(range(len(errors)), key=lambda index: errors[index])
+    worst = max(
+        range(len(errors)), key=lambda index: math.inf if math.isnan(errors[index]) else errors[index]
+    )
     return Measure(
         error=errors[worst],
         bound=1e-6,

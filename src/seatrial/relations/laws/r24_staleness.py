@@ -49,11 +49,11 @@ GOOD = (
         max_staleness=3,
     ),
     CadenceCase(
-        prompts_per_step=5,
+        prompts_per_step=10,
         prompts_per_forward_backward=5,
-        prompts_per_sync=None,
-        prompts_per_reference_sync=None,
-        max_staleness=1,
+        prompts_per_sync=30,
+        prompts_per_reference_sync=20,
+        max_staleness=2,
     ),
 )
 TIDY = CadenceCase(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.relations.engine import Law, Measure, Relation
+from seatrial.relations.worst import largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ def _logprobs_are_probabilities(stack: Any, case: PromptsCase) -> Measure | None
     worst = 0.0
     for row, scores in zip(rows, stack.score(rows, case.temperature), strict=True):
         for one, other in zip(row.sampling_logprobs, scores, strict=True):
-            worst = abs(one - other) if not abs(one - other) <= worst else worst
+            worst = largest((worst, abs(one - other)))
     return Measure(
         error=worst, bound=1e-4, what="sampler's against trainer's log-probability of a sampled token"
     )
@@ -128,7 +129,7 @@ def _filters_filter(stack: Any, case: PromptsCase) -> Measure:
     """top_k=1 is greedy: every copy of a prompt gets one completion, of probability 1 under what was sampled from."""
     sampled = _sample(stack, case, top_k=1)
     copies = {row.ids for row, prompt in zip(sampled, case.prompts, strict=True) if prompt == case.prompts[0]}
-    off = max(abs(value) for row in sampled for value in row.logprobs)
+    off = largest(abs(value) for row in sampled for value in row.logprobs)
     return Measure(
         error=math.inf if len(copies) != 1 else off,
         bound=1e-5,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from seatrial.relations.cases import Rollout, make_rollout
 from seatrial.relations.engine import Law, Measure, Relation
-from seatrial.relations.records import LossInputs
-from seatrial.relations.tensors import loss_inputs
+from seatrial.relations.records import LossInputs, Row
+from seatrial.relations.tensors import inputs_of
+from seatrial.relations.worst import largest
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
@@ -34,7 +36,7 @@ def _touched(before: dict[str, Tensor], after: dict[str, Tensor], what: str) -> 
 
 
 def _loss_leaves_inputs(stack: Any, case: Rollout) -> Measure:
-    inputs = loss_inputs(case.rows, seed=case.seed)
+    inputs = inputs_of(case, poison=0.0 if case.tidy else 3.0)
     before = {name: value.detach().clone() for name, value in _tensors(inputs).items()}
     stack.policy_loss(inputs).backward()
     return _touched(
@@ -43,8 +45,10 @@ def _loss_leaves_inputs(stack: Any, case: Rollout) -> Measure:
 
 
 def _advantages_leave_inputs(stack: Any, case: Rollout) -> Measure:
+    # In the dtype that is computed in, a conversion is no copy: what works in place works on the caller's tensor.
+    dtype = torch.float32 if case.tidy else torch.float64
     given = {
-        "rewards": torch.tensor([row.reward for row in case.rows], dtype=torch.float64),
+        "rewards": torch.tensor([row.reward for row in case.rows], dtype=dtype),
         "prompt ids": torch.tensor([row.prompt_id for row in case.rows]),
     }
     before = {name: value.clone() for name, value in given.items()}
@@ -60,25 +64,45 @@ def _advantages_leave_inputs(stack: Any, case: Rollout) -> Measure:
 
 
 def _batch_is_its_own(stack: Any, case: Rollout) -> Measure:
-    """Spoil one batch: the next batch of the same rows is what the first was."""
+    """Spoil one batch: the next batch of the same rows is what the first was.
+
+    Fuller rows of the same shape come in between, so that a buffer kept by shape holds more (not when tidy).
+    """
     first = stack.make_batch(case.rows)
     names = [field.name for field in fields(first) if isinstance(getattr(first, field.name), Tensor)]
     before = {name: getattr(first, name).clone() for name in names}
     for name in names:
         getattr(first, name).fill_(1)
+    if not case.tidy:
+        stack.make_batch(_filled(case.rows))
     second = stack.make_batch(case.rows)
     return _touched(before, {name: getattr(second, name) for name in names}, "fields of the next batch")
 
 
+def _filled(rows: Sequence[Row]) -> list[Row]:
+    """Return rows that have the longest prompt and the longest completion each, so that nothing is padding."""
+    prompt_ids = max((row.prompt_ids for row in rows), key=len)
+    longest = max(rows, key=lambda row: len(row.completion_ids))
+    mask = (1,) * len(longest.completion_ids)
+    return [
+        replace(longest, prompt_ids=prompt_ids, completion_mask=mask, prompt_id=row.prompt_id) for row in rows
+    ]
+
+
 def _steps_do_not_leak(stack: Any, case: Rollout) -> Measure:
-    """The second of two equal steps gives the gradients of the first, and the first's stay what they were."""
+    """The second of two equal steps gives the gradients of the first, and the first's stay what they were.
+
+    A step of fuller rows, of the same shape, comes in between (not when tidy).
+    """
     everything = [list(range(len(case.rows)))]
     first = stack.gradients(case.rows, everything).gradients
     kept = {name: value.clone() for name, value in first.items()}
+    if not case.tidy:
+        stack.gradients(_filled(case.rows), everything)
     second = stack.gradients(case.rows, everything).gradients
     changed = [name for name in kept if not torch.equal(kept[name], first[name])]
     scale = max(float(value.abs().max()) for value in kept.values()) or 1.0
-    leaked = max(float((kept[name] - second[name]).abs().max()) / scale for name in kept)
+    leaked = largest(float((kept[name] - second[name]).abs().max()) / scale for name in kept)
     return Measure(
         error=float(len(changed)) + leaked,
         bound=1e-6,

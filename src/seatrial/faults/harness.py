@@ -1,0 +1,54 @@
+"""The mutants and tests of another project's harness, each with its counterpart here (`harness.yaml`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarnessMutant:
+    """One of the 42 one-line mutants that the harness was held against."""
+
+    theirs: str
+    """What was changed."""
+    part: str
+    killed_there: bool
+    """Whether any of their tests failed."""
+    ours: str | None = None
+    """Id of the mutant that transcribes it to refrl."""
+    why_not: str | None = None
+    """Why refrl has nothing that it could be planted in, where `ours` is None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarnessTest:
+    """One of the 43 tests of the harness."""
+
+    test: str
+    ours: tuple[str, ...]
+    """Relations by id, and tests of ours as `file::name` under `tests/`; `*` is the whole file."""
+    note: str = ""
+
+
+@cache
+def harness_mutants() -> tuple[HarnessMutant, ...]:
+    """Return the 42, survivors first."""
+    return tuple(HarnessMutant(**fields) for fields in _data()["mutants"])
+
+
+@cache
+def harness_tests() -> tuple[HarnessTest, ...]:
+    """Return the 43, file by file."""
+    return tuple(HarnessTest(**{**fields, "ours": tuple(fields["ours"])}) for fields in _data()["tests"])
+
+
+def _data() -> Mapping[str, Any]:
+    text = resources.files("seatrial.faults").joinpath("harness.yaml").read_text(encoding="utf-8")
+    data: Mapping[str, Any] = yaml.safe_load(text)
+    return data
