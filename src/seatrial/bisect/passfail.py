@@ -23,7 +23,7 @@ _RATES = np.array(
 )
 _LOW_NOISE, _ANY_NOISE = (1.2, 7.0), (1.0, 1.6)
 """Beta parameters of the failure rate before the culprit; after it they are mirrored."""
-_ANY_NOISE_SHARE = 0.4
+_ANY_NOISE_SHARE = 0.3
 
 
 class _Grid(NamedTuple):
