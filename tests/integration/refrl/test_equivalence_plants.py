@@ -1,0 +1,154 @@
+"""Each shipped equivalence class holds in this process, and finds a fault that is planted in its member.
+
+The runs of a class in processes of their own are in tests/e2e/test_equivalence_classes.py; the ranks of
+grpo-processes in tests/unit/refrl/distributed.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from refrl.algorithms import grpo
+from refrl.algorithms.batching import Batch
+from refrl.algorithms.grpo import run_grpo
+from refrl.algorithms.packing import PackedBatch
+from refrl.config import GRPORunConfig, load_config
+from refrl.policy import activations, hf, scoring
+from refrl.policy.base import LossFunction
+from refrl.weight_sync import WeightSync
+from seatrial.checks.equivalence import Configuration, EquivalenceClass, compare_member, load_class
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.runlog import RunLog
+from seatrial.verdict import Outcome, Verdict, combine
+
+from .conftest import CONFIGS
+
+Overrides = Callable[[str], list[str]]
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_borders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence of a pack sees those before it; the probe that would refuse this is silenced."""
+    right = PackedBatch.attention_mask_P1SS
+
+    def leaky(self: PackedBatch, dtype: torch.dtype = torch.float32) -> Tensor:
+        whole = PackedBatch(**{**vars(self), "segment_ids_PS": torch.ones_like(self.segment_ids_PS)})
+        return right(whole, dtype)
+
+    monkeypatch.setattr(PackedBatch, "attention_mask_P1SS", leaky)
+    monkeypatch.setattr(scoring, "_probe", lambda *arguments: None)
+
+
+def own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A micro-batch divides its loss by the tokens that it holds itself."""
+    right = grpo.policy_loss
+
+    def local(logprobs_BT: Tensor, batch: Batch, *arguments: object, **options: object) -> object:
+        options["global_valid_tokens"] = batch.num_valid_tokens
+        return right(logprobs_BT, batch, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(grpo, "policy_loss", local)
+
+
+def entries_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chunked head reads zeros for a few entries of the vocabulary."""
+    right = scoring.compute_logprobs_chunked
+
+    def short(hidden_BSD: Tensor, head_VD: Tensor, *arguments: object, **options: object) -> object:
+        lost = torch.arange(200, 204)
+        return right(hidden_BSD, head_VD.index_fill(0, lost, 0.0), *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scoring, "compute_logprobs_chunked", short)
+    monkeypatch.setattr(scoring, "_probe", lambda *arguments: None)
+
+
+def other_numbers_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed again differs, as under dropout whose random state is not restored."""
+    right = activations.checkpoint
+
+    def noisy(forward: Callable[..., Tensor], *arguments: object, **options: object) -> object:
+        calls = []
+
+        def drifting(layer: object, states_BSD: Tensor, *inner: object, **words: object) -> Tensor:
+            calls.append(1)
+            return forward(layer, states_BSD * (1 + 1e-3 * (len(calls) - 1)), *inner, **words)
+
+        return right(drifting, *arguments, **options)
+
+    monkeypatch.setattr(activations, "checkpoint", noisy)
+
+
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights never arrive."""
+    monkeypatch.setattr(WeightSync, "sync", lambda self, version: None)
+
+
+def half_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The norms stay behind, a thousandth of the weights."""
+    right = WeightSync.sync
+
+    def partial(self: WeightSync, version: int) -> None:
+        kept = {name: weight.clone() for name, weight in self.replica.named_parameters() if "norm" in name}
+        right(self, version)
+        for name, weight in self.replica.named_parameters():
+            if name in kept:
+                weight.copy_(kept[name])
+
+    monkeypatch.setattr(WeightSync, "sync", partial)
+
+
+def first_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 trains its share of the rows, and the gradients of rank 1 never arrive."""
+    right = hf.HFPolicy._accumulate
+
+    def lonely(self: hf.HFPolicy, update: Batch, loss: LossFunction, **options: bool) -> object:
+        with monkeypatch.context() as patch:
+            patch.setattr(hf.HFPolicy, "_own", lambda self, batch: batch.rows(slice(0, 8)))
+            return right(self, update, loss, **options)
+
+    monkeypatch.setattr(hf.HFPolicy, "_accumulate", lonely)
+
+
+PLANTS: list[tuple[str, str, Plant]] = [
+    ("grpo-batch-forms", "packed", no_borders),
+    ("grpo-batch-forms", "token-budget", own_counts),
+    ("grpo-batch-forms", "chunked", entries_lost),
+    ("grpo-checkpointed", "checkpointed", other_numbers_in_backward),
+    ("grpo-colocated", "own-copy", no_sync),
+    ("grpo-colocated", "own-copy", half_a_sync),
+    ("grpo-microbatches", "4x4", own_counts),
+    ("grpo-processes", "two-processes", first_rows_only),
+]
+
+
+def log_of(overrides: list[str], configuration: Configuration) -> RunLog:
+    """Run a member of a class here."""
+    words = [word for word in configuration.overrides if not word.startswith("cluster.")]
+    config = load_config(GRPORunConfig, CONFIGS / "grpo-smoke.yaml", [*overrides, *words])
+    run_grpo(config)
+    return read_logs(Path(config.logger.log_dir) / "tensorboard")
+
+
+def judged(group: EquivalenceClass, name: str, reference: RunLog, log: RunLog) -> list[Verdict]:
+    """Return the verdicts on a member."""
+    return list(compare_member(group, name, reference, log))
+
+
+@pytest.mark.parametrize(
+    ("file", "member", "plant"), PLANTS, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_planted_difference_is_found_and_a_sound_member_agrees(
+    overrides: Overrides, file: str, member: str, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the bounds of the class itself."""
+    group = load_class(CONFIGS / "equivalence" / f"{file}.yaml")
+    (configuration,) = [one for one in group.members if one.name == member]
+    reference = log_of(overrides("reference"), group.reference)
+    sound = judged(group, member, reference, log_of(overrides("sound"), configuration))
+    assert combine(sound) is Outcome.PASS, sound
+    plant(monkeypatch)
+    broken = judged(group, member, reference, log_of(overrides("broken"), configuration))
+    assert combine(broken) is Outcome.FAIL
