@@ -1,4 +1,4 @@
-"""The battery on a stack that we did not write: TRL's GRPO loss, in an environment of its own."""
+"""The battery on a stack that we did not write: TRL's GRPO loss and advantages, in an environment of its own."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 def test_the_battery_says_of_trl_what_the_findings_say(
     peer_python: Callable[[str], Path], repository: Path, tmp_path: Path
 ) -> None:
-    """TRL 1.16.0's loss equals the oracle; its mask multiplies, so what is not finite in padding comes through."""
+    """TRL 1.16.0's loss and advantages equal the oracles; its mask multiplies, so NaN in padding comes through."""
     ran = subprocess.run(
         [
             str(peer_python("trl")),
@@ -40,10 +40,14 @@ def test_the_battery_says_of_trl_what_the_findings_say(
     assert exercised == {
         "R1.loss": "Pass",
         "R3.loss": "Fail",
+        "R5.advantages": "Pass",
         "R5.loss": "Pass",
         "R9.loss": "Pass",
         "R11.bandit": "Pass",
+        "R12.advantages": "Pass",
         "R12.loss": "Pass",
+        "R17.advantages": "Pass",
+        "R27.advantages": "Pass",
         "R27.loss": "Pass",
     }
     (failed,) = [verdict for verdict in verdicts if verdict["outcome"] == "Fail"]

@@ -19,6 +19,7 @@ from seatrial.relations.worst import is_worse, largest
 LOSS_BOUND = 1e-9
 LOGPROB_BOUND = 2e-5  # float32 inside, log-probabilities down to -60
 ADVANTAGE_BOUND = 1e-9
+FLOAT32_ADVANTAGE_BOUND = 1e-5  # for a stack that computes advantages in float32
 EXTREMES = ((-800.0, -800.4), (-800.4, -800.0), (-0.01, -2.5), (-2.5, -0.01))
 """Log-probabilities of policy and reference whose probabilities are 0 in any precision, or far apart."""
 
@@ -202,7 +203,7 @@ def _advantages(stack: Any, case: Rollout) -> Measure:
     expected = oracles.advantages(rewards, prompts, stack.advantage_spec)
     return Measure(
         error=largest_difference(given.double(), torch.tensor(expected, dtype=torch.float64)),
-        bound=ADVANTAGE_BOUND,
+        bound=ADVANTAGE_BOUND if given.dtype == torch.float64 else FLOAT32_ADVANTAGE_BOUND,
         what=f"advantages against the oracle for {stack.advantage_spec}, relative difference",
     )
 

@@ -12,6 +12,7 @@ import torch
 from seatrial.relations.engine import Law, Measure, Relation
 
 BOUND = 1e-6
+FLOAT32_BOUND = 1e-4  # rewards near 3 of a group that spreads by 0.05, computed in float32
 SCALE_FREE = ("group", "batch")
 
 
@@ -46,6 +47,17 @@ class RewardCase:
         result: torch.Tensor = stack.advantages(rewards_B, torch.tensor(self.prompt_ids))
         return result.double()
 
+    def bound(self, stack: Any) -> float:
+        """Return what rounding may leave, in the precision that the stack computes in."""
+        rewards_B = torch.tensor(self.rewards, dtype=torch.float64)
+        given_B = stack.advantages(rewards_B, torch.tensor(self.prompt_ids))
+        return BOUND if given_B.dtype == torch.float64 else FLOAT32_BOUND
+
+    def smallest_deviation(self) -> float:
+        """Return the smallest standard deviation of a group whose rewards differ; 1 where none do."""
+        groups = [[self.rewards[row] for row in rows] for rows in self.groups().values()]
+        return min((float(np.std(group)) for group in groups if len(set(group)) > 1), default=1.0)
+
     def groups(self) -> dict[int, list[int]]:
         """Return the rows of each prompt."""
         rows: dict[int, list[int]] = {}
@@ -76,7 +88,9 @@ def _sums_to_zero(stack: Any, case: RewardCase) -> Measure:
     advantages_B = case.advantages(stack)
     sums = {prompt: abs(float(advantages_B[rows].sum())) for prompt, rows in case.groups().items()}
     worst = max(sums, key=lambda prompt: sums[prompt] if sums[prompt] == sums[prompt] else float("inf"))
-    return Measure(error=sums[worst], bound=BOUND, what=f"sum of the advantages of prompt {worst}")
+    return Measure(
+        error=sums[worst], bound=case.bound(stack), what=f"sum of the advantages of prompt {worst}"
+    )
 
 
 def _order_of_rewards(stack: Any, case: RewardCase) -> Measure:
@@ -102,7 +116,9 @@ def _shift_invariant(stack: Any, case: RewardCase) -> Measure:
     moved_B = case.advantages(stack, lambda rewards_B: rewards_B + shift_B)
     error = float((moved_B - case.advantages(stack)).abs().max())
     return Measure(
-        error=error, bound=BOUND, what="change of an advantage when a group's rewards shift by a constant"
+        error=error,
+        bound=case.bound(stack),
+        what="change of an advantage when a group's rewards shift by a constant",
     )
 
 
@@ -111,7 +127,10 @@ def _scale_as_configured(stack: Any, case: RewardCase) -> Measure:
     scaled_B = case.advantages(stack, lambda rewards_B: rewards_B * 3.0)
     plain_B = case.advantages(stack)
     error = float((scaled_B - factor * plain_B).abs().max()) / max(1.0, float(plain_B.abs().max()))
-    return Measure(error=error, bound=1e-4, what=f"tripled rewards must give {factor:g} times the advantages")
+    bound = max(1e-4, 2 * stack.advantage_spec.epsilon / case.smallest_deviation())
+    return Measure(
+        error=error, bound=bound, what=f"tripled rewards must give {factor:g} times the advantages"
+    )
 
 
 def _constant_group_is_zero(stack: Any, case: RewardCase) -> Measure | None:
