@@ -30,7 +30,7 @@ class Settings:
     largest_no_culprit: float = 0.005
     """No commit is named for its failures while "no culprit" is likelier than this. The probability of a false
     alarm over the whole search is then, averaged over failure rates, at most `x (1 - prior) / ((1 - x) prior)` = 2 %
-    (Ville's inequality); it is largest, about 4 % in simulation, for a command that fails every other time."""
+    (Ville's inequality); it is largest, about 5 % in simulation, for a command that fails every other time."""
     largest_no_culprit_metric: float = 0.006
     """The same for a metric, where the bound (2.4 %) holds at every mean and standard deviation."""
     metric_sd: float | None = None
