@@ -50,6 +50,7 @@ logger.log_train_data
 logger.tensorboard_enabled
 loss_fn.entropy_coefficient
 loss_fn.fixed_length
+loss_fn.force_on_policy_ratio
 loss_fn.importance_sampling
 loss_fn.importance_sampling_max
 loss_fn.importance_sampling_min
