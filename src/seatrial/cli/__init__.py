@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "trend": "show how values moved over many runs, and where their level changed",
     "report": "draw the views of a run directory again",
     "relations": "hold a stack's components to the laws of RL post-training",
+    "faults": "plant known bugs in the reference stack, and see what notices",
     "container": "run a command inside a container, its arguments intact",
     "bisect": "find the commit that broke it, also when runs are noisy",
     "doctor": "look at this machine before a run",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from seatrial.faults import page as faults
 from seatrial.trials.rundir import write_text
 from seatrial.vocabulary import Metric, metrics, stacks
 
@@ -22,6 +23,7 @@ def pages(docs: Path) -> dict[str, str]:
     return {
         "vocabulary.md": vocabulary_page(),
         "relations.md": relations_page(),
+        "faults.md": faults.page(),
         "false_passes.md": false_passes_page(docs.resolve().parent),
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -40,7 +41,7 @@ def advantage_configs() -> list[AdvantageConfig]:
 
 def loss_configs() -> list[LossConfig]:
     """Return every loss: kind, reduction, KL (none; in the loss or the reward), clip, correction, entropy."""
-    kls = [
+    kls: list[dict[str, Any]] = [
         {"reference_policy_kl_penalty": 0.0},
         *(
             {
@@ -54,7 +55,7 @@ def loss_configs() -> list[LossConfig]:
             )
         ),
     ]
-    clips = [
+    clips: list[dict[str, Any]] = [
         {"ratio_clip_min": low, "ratio_clip_max": high, "ratio_clip_c": dual}
         for low, high, dual in ((0.2, 0.2, None), (0.1, 0.28, None), (0.2, 0.2, 1.5))
     ]
@@ -67,7 +68,7 @@ def loss_configs() -> list[LossConfig]:
         ("none", "truncated", "masked"),
         (0.0, 0.01),
     ):
-        options = {
+        options: dict[str, Any] = {
             "kind": kind,
             "reduction": reduction,
             "fixed_length": 24 if reduction == "fixed_length" else None,

@@ -1,51 +1,45 @@
 """One-line faults planted in refrl are seen by the relations that the tables name, on every default seed."""
 
-from collections import defaultdict
-from functools import cache
+import importlib
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from refrl.algorithms import ops
-from seatrial.faults.matrix import Detection, detect, table
+from seatrial.faults.matrix import detect
 from seatrial.faults.mutate import Mutant, all_mutants, planted
+from seatrial.relations.engine import DEFAULT_SEEDS
 
 MUTANTS = all_mutants()
+COSTLY = ("refrl.rewards.", "refrl.validation")
+"""Verifiers run programs, and a validation a training run: one seed here, all of them at night."""
 
 
-@cache
-def detections(name: str) -> list[Detection]:
-    """Return what the relations say of a mutant, computed once."""
-    return detect(next(mutant for mutant in MUTANTS if mutant.id == name))
+def by_id(mutant: Mutant) -> str:
+    """Name a test by its mutant."""
+    return mutant.id
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=by_id)
 def test_the_named_relations_see_it_on_every_seed_and_pass_without_it(mutant: Mutant) -> None:
     """Caught by each seed alone: not by chance."""
-    for found in detections(mutant.id):
-        assert found.sound, f"{found.relation} fails on refrl without the fault"
-        assert found.always, f"{found.relation} missed {mutant.id}: {found.sentence}"
+    seeds = DEFAULT_SEEDS[:1] if mutant.module.startswith(COSTLY) else DEFAULT_SEEDS
+    for found in detect(mutant, seeds=seeds, tidy=False):
+        assert found.seeds, f"{found.relation} does not hold on refrl without the fault"
+        assert found.always, f"{found.relation} saw {mutant.id} on {found.caught} of {found.seeds}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=by_id)
+def test_its_text_stands_once(mutant: Mutant) -> None:
+    """A table that is out of date says so by name."""
+    module = importlib.import_module(mutant.module)
+    assert Path(module.__file__).read_text(encoding="utf-8").count(mutant.old) == 1
 
 
 def test_ids_are_unique() -> None:
     """A mutant's id names one mutant."""
-    assert len({mutant.id for mutant in MUTANTS}) == len(MUTANTS)
-
-
-def test_at_least_sixty_known_bugs_are_planted() -> None:
-    """Distinct ids of the catalogue of silent bugs."""
-    assert len({known for mutant in MUTANTS for known in mutant.catalogue}) >= 60
-
-
-def test_adversarial_inputs_see_what_tidy_inputs_do_not() -> None:
-    """Equal lengths, no masked rows and temperature 1 hide faults of positions, masks, groups and temperature."""
-    hidden = defaultdict(set)
-    for mutant in MUTANTS:
-        for found in detections(mutant.id):
-            if not found.tidy_caught:
-                hidden[found.relation].add(mutant.id)
-    assert len(set().union(*hidden.values())) >= 20
-    for relation in ("R12.logprobs", "R12.loss", "R15.batch", "R26.sampler"):
-        assert len(hidden[relation]) >= 3, f"{relation}: {sorted(hidden[relation])}"
+    assert [name for name, count in Counter(mutant.id for mutant in MUTANTS).items() if count > 1] == []
 
 
 def test_planting_leaves_nothing_behind() -> None:
@@ -66,7 +60,17 @@ def test_a_table_that_is_out_of_date_is_refused() -> None:
         pass
 
 
-def test_the_matrix_is_a_table() -> None:
-    """One line a detection."""
-    some = detections(MUTANTS[0].id)
-    assert len(table(some).splitlines()) == 2 + len(some)
+def test_a_fault_that_does_nothing_is_not_seen() -> None:
+    """The matrix can say no."""
+    idle = Mutant(
+        id="idle",
+        what="nothing",
+        module=ops.__name__,
+        old="check_temperature(temperature)\n    B, S, V",
+        new="check_temperature(temperature * 1)\n    B, S, V",
+        relations=("R12.logprobs",),
+    )
+    (found,) = detect(idle, seeds=[0])
+    assert found.seeds == (0,)
+    assert found.caught == ()
+    assert found.tidy is None

@@ -32,9 +32,10 @@ class EpochCase:
 
 def _make(stack: Any, seed: int, tidy: bool) -> EpochCase:
     train = list(stack.splits()["train"])
-    return EpochCase(
-        seed=seed, batch_size=1 if tidy else 3 + 2 * seed, skip=0 if tidy else min(2 + seed, len(train) // 9)
-    )
+    if tidy:
+        return EpochCase(seed=seed, batch_size=1, skip=0)
+    batch_size = 2 + seed % 4
+    return EpochCase(seed=seed, batch_size=batch_size, skip=min(1 + seed % 3, (len(train) - 1) // batch_size))
 
 
 def _epoch(stack: Any, case: EpochCase, skip: int = 0) -> list[list[int]]:

@@ -53,7 +53,12 @@ def _make(stack: Any, seed: int, tidy: bool) -> ClampCase:
     prompt = max(len(row.prompt_ids) for row in rollout.rows)
     # Some rows do not fit; the bound is the length, the last bucket, or either.
     limit = max(prompt + 1, longest - 3 - seed % 2)
-    widths = ((limit, (5, 24, 40)), (limit, (6, 26, 33)), (limit, (9, limit + 9, 60)), (None, (6, limit)))
+    widths = (
+        (limit, (5, 24, 40)),
+        (limit, (6, 26, 33)),
+        (limit, (9, limit + 9, 60)),
+        (None, tuple(sorted({8, limit}))),
+    )
     bound, buckets = widths[seed % 4]
     return ClampCase(rollout=rollout, max_sequence_length=bound, buckets=buckets)
 
@@ -81,15 +86,22 @@ def _loss_is_said(stack: Any, case: ClampCase) -> Measure:
 
 
 def _width_is_a_bucket(stack: Any, case: ClampCase) -> Measure | None:
-    needed = max(len(row.prompt_ids) for row in case.rollout.rows) + max(case.kept())
-    if not any(bucket >= needed for bucket in case.buckets):
+    """Of all rows together, and of the shortest alone (not when tidy): it needs a smaller bucket."""
+    shortest = min(case.rollout.rows, key=lambda row: len(row.prompt_ids) + len(row.completion_ids))
+    alone = replace(case, rollout=replace(case.rollout, rows=(shortest,)))
+    found = []
+    for part in [case] if case.rollout.tidy else [case, alone]:
+        needed = max(len(row.prompt_ids) for row in part.rollout.rows) + max(part.kept())
+        if any(bucket >= needed for bucket in part.buckets):
+            wanted = min(bucket for bucket in part.buckets if bucket >= needed)
+            found.append((abs(part.built(stack).input_ids_BS.shape[1] - wanted), wanted))
+    if not found:
         return None
-    width = case.built(stack).input_ids_BS.shape[1]
-    wanted = min(bucket for bucket in case.buckets if bucket >= needed)
+    error, wanted = max(found)
     return Measure(
-        error=float(abs(width - wanted)),
+        error=float(error),
         bound=0,
-        what=f"width {width}, the smallest bucket that holds the rows is {wanted}; difference",
+        what=f"width of the batch against {wanted}, the smallest bucket that holds the rows; difference",
     )
 
 

@@ -12,8 +12,6 @@ from seatrial.relations.engine import Law, Measure, Relation
 
 TEXTS = (
     "2+2?",
-    "Say: <|end|> not really",
-    " leading space",
     "emoji \U0001f642 and é",
     "line\nbreak",
     "tool said 7",
@@ -47,8 +45,14 @@ def _make(stack: Any, seed: int, tidy: bool) -> ConversationCase:
     rng = np.random.default_rng([seed, 16])
     turns = int(rng.integers(2, 4))
     text = iter(rng.permutation(TEXTS).tolist() * 2)
+    # An answer that spells the stack's own end token, and one with white space around it: both as text.
+    answers = iter([f"Say {stack.decode([stack.eos_id])} here", "  kept as it is ", next(text)])
     return ConversationCase(
-        messages=tuple((role, next(text)) for _ in range(turns) for role in ("user", "assistant"))
+        messages=tuple(
+            (role, next(text if role == "user" else answers))
+            for _ in range(turns)
+            for role in ("user", "assistant")
+        )
     )
 
 

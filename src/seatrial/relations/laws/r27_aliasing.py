@@ -111,7 +111,7 @@ def _steps_do_not_leak(stack: Any, case: Rollout) -> Measure:
 
 
 def _make_for_model(stack: Any, seed: int, tidy: bool) -> Rollout:
-    return make_rollout(seed, tidy=tidy, vocab_size=stack.vocab_size, num_prompts=2, num_generations=2)
+    return make_rollout(seed, tidy=tidy, vocab_size=stack.vocab_size, num_prompts=3, num_generations=2)
 
 
 CATALOGUE = ("SB085", "SB126", "SB221", "SB260", "SB271", "SB280", "SB285", "SB361")
