@@ -203,6 +203,13 @@ class GRPORunConfig(_RunConfig):
                 f"policy.train_global_batch_size={self.policy.train_global_batch_size} are several: set it to {rows}, "
                 "or leave force_on_policy_ratio out"
             )
+        if self.loss_fn.force_on_policy_ratio and (
+            self.grpo.overlong_filtering or self.grpo.zero_variance_filter
+        ):
+            raise ValueError(
+                "loss_fn.force_on_policy_ratio scores only rows that are trained on, and grpo.overlong_filtering and "
+                "grpo.zero_variance_filter leave rows out, whose scores the evidence would lack: leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")
