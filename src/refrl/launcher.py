@@ -26,7 +26,7 @@ RENDEZVOUS = "REFRL_RENDEZVOUS"
 LIFELINE = "REFRL_LIFELINE"
 """Variable with the number of the pipe's reading end."""
 
-COMMAND = (sys.executable, "-m", "refrl")
+COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl")
 """What a rank runs, before its words; a program that wraps refrl names itself here."""
 
 GRACE_SECONDS = 5.0

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seatrial.faults.launch import entry
+
 if TYPE_CHECKING:
     import torch
 
@@ -143,13 +145,16 @@ PLANTS: Mapping[str, Callable[[], After | None]] = {
 def run_with_fault(fault_id: str, words: Sequence[str]) -> int:
     """Plant a fault and run refrl with these arguments; return its exit status.
 
-    Commands other than `grpo` run as they are: the fault is in the loop under trial.
+    Commands other than `grpo` run as they are: the fault is in the loop under trial. The processes of a run of
+    several have it too.
     """
+    from refrl import launcher
     from refrl.cli import main
 
+    launcher.COMMAND = (sys.executable, *entry(fault_id))
     after = PLANTS[fault_id]() if words[:1] == ["grpo"] else None
     sys.argv = ["refrl", *words]
     status = main(list(words))
-    if after is not None:
+    if after is not None and "RANK" not in os.environ:  # once, by the process that a person started
         after(words)
     return status
