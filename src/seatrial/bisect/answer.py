@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seatrial.bisect.ends import end_of, runs_to_separate
 from seatrial.bisect.evidence_model import Question
-from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.records import Run
 from seatrial.bisect.search import Conclusion, Search
 from seatrial.bisect.task import Task

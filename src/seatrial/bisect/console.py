@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from seatrial.bisect.answer import Answer
 from seatrial.bisect.graph import graph_of
 from seatrial.bisect.history import History
-from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.plain import plain
 from seatrial.bisect.records import Run
 from seatrial.bisect.search import Search

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
 from seatrial.bisect.journal import Journal
-from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.prober import Probed, Prober, keep_only_evidence
 from seatrial.bisect.records import Run, run_of
 from seatrial.bisect.search import Conclusion, Probe, Search, Stop

@@ -5,7 +5,6 @@ The verdict is the run's own: its exit status, and what it logged. What a schedu
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import math
 import re
@@ -16,44 +15,12 @@ from typing import Any
 
 from seatrial.bisect.causes import Cause, Obstacle, obstacle_in
 from seatrial.bisect.junit import judge_junit
+from seatrial.bisect.outcomes import Judgement, RunOutcome
 from seatrial.checks import Check, evaluate_check
 from seatrial.errors import BlockedError
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import Outcome, combine
-
-
-class RunOutcome(enum.StrEnum):
-    """What one run says of its commit."""
-
-    PASS = "Pass"
-    FAIL = "Fail"
-    SKIP = "Skip"
-    """The commit cannot be judged, and trying again will not help."""
-    BLOCKED = "Blocked"
-    """The environment prevented a verdict; trying again may help."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """What one run says of its commit, and why."""
-
-    outcome: RunOutcome
-    reason: str
-    value: float | None = None
-    fingerprint: str | None = None
-    cause: Cause | None = None
-    """Set with Blocked."""
-
-    @classmethod
-    def skip(cls, reason: str) -> Judgement:
-        """Return a Skip."""
-        return cls(outcome=RunOutcome.SKIP, reason=reason)
-
-    @classmethod
-    def blocked(cls, obstacle: Obstacle) -> Judgement:
-        """Return a Blocked."""
-        return cls(outcome=RunOutcome.BLOCKED, reason=obstacle.reason, cause=obstacle.cause)
 
 
 @dataclass(frozen=True, kw_only=True)

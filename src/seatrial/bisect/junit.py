@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-if TYPE_CHECKING:
-    from seatrial.bisect.judge import Judgement
+from seatrial.bisect.causes import Cause, Obstacle
+from seatrial.bisect.outcomes import Judgement, RunOutcome
 
 _NOT_FOUND = {4: "pytest does not find the test at this commit", 5: "pytest collected no test at this commit"}
 
@@ -17,9 +16,6 @@ def judge_junit(status: int, path: Path) -> Judgement:
 
     A test that does not exist at the commit, or that skipped itself, is Skip, never Fail.
     """
-    from seatrial.bisect.causes import Cause, Obstacle
-    from seatrial.bisect.judge import Judgement, RunOutcome
-
     if status in _NOT_FOUND:
         return Judgement.skip(f"{_NOT_FOUND[status]} (exit status {status})")
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from seatrial.bisect.evidence_model import Question
 from seatrial.bisect.graph import Graph, graph_of
 from seatrial.bisect.history import History
-from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.plain import escaped
 from seatrial.bisect.records import Run
 from seatrial.bisect.search import Search

@@ -12,8 +12,9 @@ from pathlib import Path
 from seatrial.bisect import edits
 from seatrial.bisect.causes import RETRIES, Cause, Obstacle, obstacle_in, obstacle_of
 from seatrial.bisect.gitcommand import without_git_location
-from seatrial.bisect.judge import Criteria, Evidence, Judgement, RunOutcome, judge
+from seatrial.bisect.judge import Criteria, Evidence, judge
 from seatrial.bisect.launchers import Launcher, Local
+from seatrial.bisect.outcomes import Judgement, RunOutcome
 from seatrial.bisect.task import Task, fill
 from seatrial.bisect.trees import HinderedError, Trees, UntestableError
 from seatrial.errors import BlockedError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.bisect.causes import Cause
 from seatrial.bisect.history import Commit
-from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.errors import UsageError
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from seatrial.bisect.gitcommand import git
 from seatrial.bisect.gitlog import BAD, GOOD, SKIP, Mark, write_git_log
 from seatrial.bisect.history import suspect_weights
 from seatrial.bisect.journal import NAME, Entry, Journal, read_journal
-from seatrial.bisect.judge import RunOutcome
 from seatrial.bisect.launchers import end_leftover, make_launcher
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.private_repo import UserRepository, open_private
 from seatrial.bisect.prober import Prober
 from seatrial.bisect.records import Run

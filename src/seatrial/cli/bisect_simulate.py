@@ -9,7 +9,7 @@ from pathlib import Path
 from seatrial.bisect.commits import read_history
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.journal import NAME, read_journal
-from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.private_repo import UserRepository
 from seatrial.bisect.records import Run
 from seatrial.bisect.session import read_task

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from seatrial.bisect.causes import Cause, obstacle_of
-from seatrial.bisect.judge import Criteria, Evidence, RunOutcome, fingerprint_of, judge
+from seatrial.bisect.judge import Criteria, Evidence, fingerprint_of, judge
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.task import metric_check
 from seatrial.checks import parse_check
 from seatrial.evidence.runlog import RunLog, Series

@@ -10,7 +10,7 @@ from seatrial.bisect.console import picture_lines
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.graph import MOST_LANES, graph_of
 from seatrial.bisect.history import Commit, History
-from seatrial.bisect.judge import RunOutcome
+from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.picture import picture
 from seatrial.bisect.plain import plain
 from seatrial.bisect.records import Run
