@@ -35,14 +35,14 @@ def warm_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def learn(warm_model: Path, overrides: Callable[[str], list[str]]) -> Callable[..., tuple[float, float]]:
-    """Return a function that runs GRPO for 40 steps and gives the accuracies before and after."""
+    """Return a function that runs GRPO for 60 steps and gives the accuracies before and after."""
 
     def run(*more: str) -> tuple[float, float]:
-        words = [*overrides("run"), f"policy.model_name={warm_model}", "grpo.max_num_steps=40", *more]
+        words = [*overrides("run"), f"policy.model_name={warm_model}", "grpo.max_num_steps=60", *more]
         config = load_config(GRPORunConfig, CONFIGS / "grpo-learning.yaml", words)
         run_grpo(config)
         accuracy = series(config)["validation/accuracy"]
-        return accuracy[0], accuracy[40]
+        return accuracy[0], accuracy[60]
 
     return run
 
