@@ -79,7 +79,9 @@ def _matrix() -> Iterator[str]:
         "reduction, KL and where it goes, clip, correction, entropy) and 8 paths (padded or packed, plain or chunked, "
         f"padding on either side): {cells.num_combinations():,} combinations. A relation is held on every combination "
         "of the options that its component reads; an advantage never sees the loss, nor a loss the layout of the rows "
-        f"that it is given. That makes {cells.num_verdicts():,} verdicts, in `tests/unit/relations/test_reference*.py`.",
+        f"that it is given. That makes {cells.num_verdicts():,} verdicts:",
+        "`tests/unit/relations/test_reference*.py`, 89 s of processor time with all other relations, 80 s on two busy "
+        "cores; at night each of 20 seeds.",
     )
 
 

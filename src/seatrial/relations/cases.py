@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ def _shorter(row: Row) -> Iterator[Row]:
         yield replace(row, prompt_ids=row.prompt_ids[: len(row.prompt_ids) // 2])
 
 
+@lru_cache(maxsize=256)
 def make_rollout(
     seed: int,
     *,
@@ -94,7 +96,7 @@ def make_rollout(
     pad_id: int = 0,
     eos_id: int = 1,
 ) -> Rollout:
-    """Return a rollout; the same seed and arguments give the same one."""
+    """Return a rollout; the same seed and arguments give the same one, which is kept: it cannot be changed."""
     rng = np.random.default_rng([seed, vocab_size, num_prompts, num_generations, int(tidy)])
     rows = []
     for prompt in range(num_prompts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -119,11 +120,12 @@ def _padded(rows: Sequence[Sequence[float]], T: int, fill: float, dtype: torch.d
     return torch.tensor([[*map(float, row), *[fill] * (T - len(row))] for row in rows], dtype=dtype)
 
 
-def _movement(row: Row, seed: int, spread: float) -> list[float]:
+@lru_cache(maxsize=4096)
+def _movement(row: Row, seed: int, spread: float) -> tuple[float, ...]:
     """Return how far each current log-probability is from the old one."""
     generator = torch.Generator().manual_seed(hash((seed, row.completion_ids, row.prompt_ids)) & 0x7FFFFFFF)
     moves = torch.randn(len(row.completion_ids), generator=generator, dtype=torch.float64) * spread
-    return [float(move) for move in moves]
+    return tuple(float(move) for move in moves)
 
 
 def largest_score_difference(

@@ -7,6 +7,7 @@ import pytest
 from refrl.config import AdvantageConfig
 from seatrial.faults.cells import (
     ADVANTAGE_RELATIONS,
+    LOSS_RELATIONS,
     PATH_RELATIONS,
     advantage_configs,
     loss_configs,
@@ -61,3 +62,16 @@ def test_twenty_seeds_obey(seed: int) -> None:
     # R18 turns every knob once, at seed 0, and is skipped elsewhere.
     assert not [verdict.reason for verdict in verdicts if verdict.outcome is Outcome.FAIL]
     assert sum(verdict.outcome is Outcome.PASS for verdict in verdicts) >= len(verdicts) - 1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(20))
+def test_twenty_seeds_obey_in_every_cell(disobeyed: Disobeyed, seed: int) -> None:
+    """The whole matrix under one seed."""
+    said = [
+        said for config in loss_configs() for said in disobeyed(Cell(loss=config), LOSS_RELATIONS, [seed])
+    ]
+    said += [said for cell in path_cells() for said in disobeyed(cell, PATH_RELATIONS, [seed])]
+    for config in advantage_configs():
+        said += disobeyed(Cell(advantage=config), ADVANTAGE_RELATIONS, [seed])
+    assert not said

@@ -62,22 +62,22 @@ def _recomputed(stack: Any, case: Rollout) -> Measure:
     tokens = _tokens(whole)
     spec = stack.loss_spec
     skipped = ("probs_ratio",) if spec.kind in PER_SEQUENCE else ()
+    expected = {name: formula(tokens, spec) for name, formula in FORMULAS.items()}
     worst, what = 0.0, "no metric"
     known = 0
     for split in [[list(range(len(case.rows)))], *splits(len(case.rows), tidy=case.tidy)]:
         counts = counts_of(case.rows)
         parts = [inputs_of(case, [case.rows[row] for row in part], counts=counts) for part in split]
         logged = stack.metrics(parts)
-        for name, formula in FORMULAS.items():
+        for name, right in expected.items():
             if name not in logged or name.startswith(skipped or ("\0",)):
                 continue
             known += 1
-            expected = formula(tokens, spec)
-            error = abs(logged[name] - expected) / max(1.0, abs(expected))
+            error = abs(logged[name] - right) / max(1.0, abs(right))
             if is_worse(error, worst):
                 worst, what = (
                     error,
-                    f"{name} {logged[name]:.8g}, from the raw numbers {expected:.8g}, {len(split)} parts",
+                    f"{name} {logged[name]:.8g}, from the raw numbers {right:.8g}, {len(split)} parts",
                 )
     if not known:
         raise NotImplementedError
