@@ -62,7 +62,9 @@ def test_a_wrong_word_is_one_message_with_the_remedy(
 
 def test_help_needs_no_torch() -> None:
     """The command line answers at once."""
-    code = "import sys\nfrom seatrial.cli import main\ntry:\n    main(['faults', 'score', '--help'])\nfinally:\n"
+    code = (
+        "import sys\nfrom seatrial.cli import main\ntry:\n    main(['faults', 'score', '--help'])\nfinally:\n"
+    )
     code += "    print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stdout.splitlines()[-1] == "False"
