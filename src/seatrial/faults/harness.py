@@ -20,10 +20,8 @@ class HarnessMutant:
     part: str
     killed_there: bool
     """Whether any of their tests failed."""
-    ours: str | None = None
+    ours: str
     """Id of the mutant that transcribes it to refrl."""
-    why_not: str | None = None
-    """Why refrl has nothing that it could be planted in, where `ours` is None."""
 
 
 @dataclass(frozen=True, kw_only=True)

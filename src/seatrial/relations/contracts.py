@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from seatrial.relations.contracts_batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
-from seatrial.relations.contracts_generation import Sampler, WeightSync
+from seatrial.relations.contracts_generation import GenerationPool, Sampler, WeightSync
 from seatrial.relations.records import (
     AdvantageSpec,
     LossInputs,
@@ -259,6 +259,7 @@ COMPONENTS: Mapping[str, type] = {
     "packing": Packing,
     "optimizer_step": OptimizerStep,
     "weight_sync": WeightSync,
+    "generation_pool": GenerationPool,
     "sampler": Sampler,
     "reward": Reward,
     "tokenizer": Tokenizer,

@@ -5,10 +5,10 @@ Part of `seatrial.relations.contracts`, which lists every component.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from seatrial.relations.records import Sampled
+from seatrial.relations.records import PoolReply, Sampled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +40,33 @@ class WeightSync(Protocol):
 
     def sampler_version(self) -> int:
         """Return the version that the generator says it has."""
+        ...
+
+
+class OpenPool(Protocol):
+    """Several engines as one, within one event loop."""
+
+    async def generate(self, request: int) -> PoolReply:
+        """Return the whole reply of one engine; a reply whose finish reason is `abort` is not one."""
+        ...
+
+    async def stop(self) -> None:
+        """Let nothing begin, and return when nothing runs."""
+        ...
+
+    def resume(self) -> None:
+        """Let requests begin again."""
+        ...
+
+
+@runtime_checkable
+class GenerationPool(Protocol):
+    """Generation over several engines that a weight sync can stop."""
+
+    def open_pool(
+        self, engines: Sequence[Callable[[int], Awaitable[PoolReply]]], *, capacity: int
+    ) -> OpenPool:
+        """Return a pool over these engines, each of which takes at most `capacity` requests at once."""
         ...
 
 

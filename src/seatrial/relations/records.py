@@ -111,6 +111,15 @@ class Sampled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolReply:
+    """What a made engine answers to a request."""
+
+    ids: tuple[int, ...]
+    finish_reason: str
+    """`abort` where the engine gave up, so that the reply is only a part."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdvantageSpec:
     """Which advantages the stack says it computes (attribute `advantage_spec`)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -12,11 +12,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from refrl.algorithms.grpo import make_loss
 from refrl.config import OptimizerConfig, PolicyConfig, SchedulerConfig
+from refrl.generation.pool import GenerationPool
 from refrl.policy.hf import HFPolicy
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.tokenization import make_byte_tokenizer
 from refrl.weight_sync import WeightSync
-from seatrial.relations.records import Row
+from seatrial.relations.records import PoolReply, Row
 from seatrial.targets.reference_batches import ReferenceBatches
 from seatrial.targets.reference_model import TEMPERATURE, tiny_model
 
@@ -106,6 +107,12 @@ class ReferenceUpdates(ReferenceBatches):
     def sampler_version(self) -> int:
         """See `contracts.WeightSync`."""
         return self._sync.version
+
+    def open_pool(
+        self, engines: Sequence[Callable[[int], Awaitable[PoolReply]]], *, capacity: int
+    ) -> GenerationPool[int, PoolReply]:
+        """See `contracts.GenerationPool`."""
+        return GenerationPool(engines, capacity=capacity)
 
     def _model(self) -> PreTrainedModel:
         if self._trained is None:

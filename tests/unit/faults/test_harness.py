@@ -1,4 +1,4 @@
-"""The other project's 42 mutants and 43 tests each have a counterpart here, or a reason why not."""
+"""The other project's 42 mutants and 43 tests each have a counterpart here."""
 
 from pathlib import Path
 
@@ -19,23 +19,21 @@ def test_there_are_forty_two_mutants_of_which_nineteen_were_killed() -> None:
     assert sum(mutant.killed_there for mutant in harness_mutants()) == 19
 
 
-def test_each_is_transcribed_or_says_why_not() -> None:
+def test_each_is_transcribed() -> None:
     """And a mutant of ours that comes from there is one of them."""
-    transcribed = [mutant.ours for mutant in harness_mutants() if mutant.ours]
-    assert all((mutant.ours is None) != (mutant.why_not is None) for mutant in harness_mutants())
-    assert len(set(transcribed)) == len(transcribed)
+    transcribed = [mutant.ours for mutant in harness_mutants()]
+    assert len(set(transcribed)) == 42
     assert set(transcribed) == {mutant.id for mutant in all_mutants() if mutant.origin == "harness"}
 
 
 def test_what_is_transcribed_is_killed_by_every_seed_of_twenty() -> None:
-    """0 by chance. Six have no part of refrl that they could be planted in."""
-    transcribed = [mutant.ours for mutant in harness_mutants() if mutant.ours]
+    """0 by chance."""
+    transcribed = [mutant.ours for mutant in harness_mutants()]
     always = [
         name
         for name in transcribed
         if any(seen.twenty and seen.twenty == seen.of_twenty for seen in measured()[name].values())
     ]
-    assert len(transcribed) == 36
     assert always == transcribed
 
 
