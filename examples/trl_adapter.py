@@ -6,13 +6,8 @@ run in this folder, in an environment with TRL. The adapter hands made log-proba
 `GRPOTrainer`, and made rewards to its rollout method, and says what they claim to be; Seatrial does the rest.
 """
 
-import tempfile
-
 import torch
-from datasets import Dataset
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
+from trl_tiny_trainer import tiny_trainer
 
 from seatrial.relations.records import AdvantageSpec, LossInputs, LossSpec
 
@@ -24,42 +19,14 @@ class TRLAdapter:
     advantage_spec = AdvantageSpec(epsilon=1e-4)
 
     def __init__(self) -> None:
-        """Make a trainer around a model of one layer; only its loss and its advantages are used."""
-        words = {"<pad>": 0, "<eos>": 1, "a": 2}
-        tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="a")),
-            pad_token="<pad>",
-            eos_token="<eos>",
-        )
-        folder = tempfile.mkdtemp()
-        shape = Qwen3Config(
-            vocab_size=3,
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            head_dim=32,
-            num_key_value_heads=1,
-        )
-        Qwen3ForCausalLM(shape).save_pretrained(folder)
-        arguments = GRPOConfig(
-            output_dir=folder, loss_type="dapo", beta=0.04, use_bias_correction_kl=False, use_cpu=True, bf16=False,
-            report_to=[], num_generations=2, per_device_train_batch_size=2, max_completion_length=1,
-        )  # fmt: skip
-        self.trainer = GRPOTrainer(
-            folder, reward_funcs=lambda completions, **_: self.rewards, args=arguments,
-            train_dataset=Dataset.from_dict({"prompt": ["a", "a"]}), processing_class=tokenizer,
-        )  # fmt: skip
-        self.trainer.current_gradient_accumulation_steps = 1
-        self.trainer.model.train()
+        """Make a trainer; only its loss and its advantages are used."""
+        self.trainer = tiny_trainer(lambda completions, **_: self.rewards)
 
     def policy_loss(self, inputs: LossInputs) -> torch.Tensor:
         """See `seatrial.relations.contracts.PolicyLoss`."""
         ids_BT = torch.zeros(inputs.mask_BT.shape, dtype=torch.long)
-        self.trainer._get_per_token_logps_and_entropies = lambda *_, **__: (
-            inputs.logprobs_BT,
-            inputs.entropy_BT,
-            None,
-        )
+        given = (inputs.logprobs_BT, inputs.entropy_BT, None)
+        self.trainer._get_per_token_logps_and_entropies = lambda *_, **__: given
         batch = {
             "prompt_ids": ids_BT[:, :1],
             "prompt_mask": torch.ones_like(ids_BT[:, :1]),
