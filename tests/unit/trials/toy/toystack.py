@@ -78,6 +78,8 @@ def train(log_dir: Path, final: Path, num_steps: int, mode: str) -> int:
     """Leave the evidence of a run."""
     (log_dir / "tensorboard").mkdir(parents=True)
     file = log_dir / "tensorboard" / "events.out.tfevents.1.host"
+    if mode == "hang-in-long-runs":
+        mode = "hang" if num_steps > 2 else "right"
     reached = 1 if mode in ("stop-early", "killed", "hang", "terminated") else num_steps
     with file.open("wb") as stream:
         writer = RecordWriter(stream)
