@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.algorithms.metrics import MEAN_KEYS
@@ -26,6 +27,16 @@ from refrl.tiny_models import TinyModelSpec, make_model
 from refrl.tokenization import make_byte_tokenizer
 
 ItemT = TypeVar("ItemT")
+
+
+LOADING = threading.Lock()
+"""transformers replaces functions of its own while it loads: two threads at once would leave them replaced."""
+
+
+def load_alone(directory: Path) -> PreTrainedModel:
+    """Load a model while no other thread does."""
+    with LOADING:
+        return load_model(directory)
 
 
 @dataclass(frozen=True)
@@ -177,7 +188,7 @@ def train(model_directory: Path, batch: Batch, world: World) -> tuple[Tensor, li
         "optimizer": {"lr": 1e-3, "eps": 1e-3},
     }
     policy = HFPolicy(
-        load_model(model_directory),
+        load_alone(model_directory),
         make_byte_tokenizer(),
         validate_config(PolicyConfig, values, source="test"),
         device=torch.device("cpu"),
@@ -217,7 +228,7 @@ def test_ranks_sample_what_one_process_samples(model_directory: Path, num_prompt
     params = SamplingParams(max_new_tokens=6)
 
     def sample(world: World) -> list[Completion]:
-        engine = TorchGenerator(load_model(model_directory), 256)
+        engine = TorchGenerator(load_alone(model_directory), 256)
         stream = torch.Generator().manual_seed(11)
         return SharedGenerator(engine, world).generate(prompts, params, stream)
 
