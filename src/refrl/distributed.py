@@ -93,6 +93,10 @@ class World:
                 raise DivergenceError(f"after an update rank {rank} has {other}, and rank 0 has {first}")
 
 
+ALONE = World()
+"""A run of one process."""
+
+
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Yield gradients of one dtype together, up to `BUCKET_BYTES` (or one larger gradient)."""
     bucket: list[Tensor] = []
@@ -121,7 +125,7 @@ def join(config: ClusterConfig) -> Iterator[World]:
             f"`refrl grpo` or `refrl sft`, or with torchrun --nproc-per-node={config.num_processes}"
         )
     if started == 1:
-        yield World()
+        yield ALONE
         return
     watch_lifeline()
     world = World(rank=int(os.environ["RANK"]), size=started)

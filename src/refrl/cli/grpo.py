@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from refrl.cli.arguments import add_config_arguments
+from refrl.cli.arguments import add_config_arguments, launch_processes
 from refrl.config import GRPORunConfig, load_config
-from refrl.launcher import is_launcher, launch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Train, in this process or in several; the configuration is validated before torch is imported."""
     config = load_config(GRPORunConfig, arguments.config, arguments.overrides)
-    if is_launcher(config.cluster.num_processes):
-        words = [str(arguments.config), *arguments.overrides]
-        launch(["grpo", "--config", *words], config.cluster.num_processes)
+    if launch_processes(arguments, config.cluster.num_processes):
         return
     from refrl.algorithms.grpo import run_grpo
 

@@ -197,15 +197,20 @@ class GRPORunConfig(_RunConfig):
                 f"policy.train_global_batch_size={self.policy.train_global_batch_size} does not divide the "
                 f"{rows} rows of a step (grpo.num_prompts_per_step x grpo.num_generations_per_prompt)"
             )
-        if self.loss_fn.force_on_policy_ratio and rows != self.policy.train_global_batch_size:
+        return self
+
+    @model_validator(mode="after")
+    def _on_policy_ratio_is_right(self) -> GRPORunConfig:
+        if not self.loss_fn.force_on_policy_ratio:
+            return self
+        rows = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
+        if rows != self.policy.train_global_batch_size:
             raise ValueError(
                 f"loss_fn.force_on_policy_ratio is right for one update per step, and {rows} rows in updates of "
                 f"policy.train_global_batch_size={self.policy.train_global_batch_size} are several: set it to {rows}, "
                 "or leave force_on_policy_ratio out"
             )
-        if self.loss_fn.force_on_policy_ratio and (
-            self.grpo.overlong_filtering or self.grpo.zero_variance_filter
-        ):
+        if self.grpo.overlong_filtering or self.grpo.zero_variance_filter:
             raise ValueError(
                 "loss_fn.force_on_policy_ratio scores only rows that are trained on, and grpo.overlong_filtering and "
                 "grpo.zero_variance_filter leave rows out, whose scores the evidence would lack: leave one of them out"

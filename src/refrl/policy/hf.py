@@ -17,14 +17,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from refrl.algorithms.batching import Batch
 from refrl.algorithms.metrics import merge_metrics
 from refrl.config import PolicyConfig
-from refrl.distributed import World
+from refrl.distributed import ALONE, World
 from refrl.models import save_directory
 from refrl.policy.base import LossFunction
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import make_scoring
 from refrl.weight_sync import WeightSync
-
-ALONE = World()
 
 
 class HFPolicy:

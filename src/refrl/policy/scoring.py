@@ -20,7 +20,7 @@ from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.algorithms.chunked import compute_logprobs_chunked
 from refrl.algorithms.microbatches import split_by_rows, split_by_tokens
 from refrl.algorithms.ops import compute_logprobs
-from refrl.algorithms.packing import assign_packs, compute_logprobs_packed, pack_batch
+from refrl.algorithms.packing import PackedBatch, assign_packs, compute_logprobs_packed, pack_batch
 from refrl.config import ConfigError, PolicyConfig
 from refrl.policy.base import Forward
 
@@ -136,16 +136,14 @@ def _padded(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[T
 
 
 def _packed(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    """All rows in one pack of exactly their tokens; attention ends at the border of a sequence."""
-    packed = pack_batch(batch, pack_length=int(batch.attention_mask_BS.sum()), pad_token_id=0)
-    logits_PSV = model(
-        input_ids=packed.input_ids_PS,
-        position_ids=packed.position_ids_PS,
-        attention_mask=packed.attention_mask_P1SS(model.dtype),
-        use_cache=False,
-    ).logits
+    """All rows in one pack; attention ends at the border of a sequence."""
+    packed, inputs = _pack(model, batch)
     return compute_logprobs_packed(
-        logits_PSV, packed, batch.completion_ids_BT, temperature=temperature, mask_BT=batch.mask_BT
+        model(**inputs).logits,
+        packed,
+        batch.completion_ids_BT,
+        temperature=temperature,
+        mask_BT=batch.mask_BT,
     )
 
 
@@ -179,14 +177,20 @@ def _padded_states(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 def _packed_states(model: PreTrainedModel, batch: Batch) -> Tensor:
     """Return states_BSD after the final norm, computed in one pack and laid out in padded rows again."""
-    packed = pack_batch(batch, pack_length=int(batch.attention_mask_BS.sum()), pad_token_id=0)
-    states_PSD = model.base_model(
-        input_ids=packed.input_ids_PS,
-        position_ids=packed.position_ids_PS,
-        attention_mask=packed.attention_mask_P1SS(model.dtype),
-        use_cache=False,
-    ).last_hidden_state
+    packed, inputs = _pack(model, batch)
+    states_PSD = model.base_model(**inputs).last_hidden_state
     return packed.unpack(states_PSD, batch.input_ids_BS.shape[1])
+
+
+def _pack(model: PreTrainedModel, batch: Batch) -> tuple[PackedBatch, dict[str, Any]]:
+    """Return all rows in one pack of exactly their tokens, and what the model takes of it."""
+    packed = pack_batch(batch, pack_length=int(batch.attention_mask_BS.sum()), pad_token_id=0)
+    return packed, {
+        "input_ids": packed.input_ids_PS,
+        "position_ids": packed.position_ids_PS,
+        "attention_mask": packed.attention_mask_P1SS(model.dtype),
+        "use_cache": False,
+    }
 
 
 def _check_attention(config: PolicyConfig, model: PreTrainedModel) -> None:

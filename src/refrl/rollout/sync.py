@@ -10,15 +10,13 @@ from transformers import PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import TrainSample
 from refrl.config import RewardShapingConfig
-from refrl.distributed import World
+from refrl.distributed import ALONE, World
 from refrl.generation.base import Completion, Generator, SamplingParams
 from refrl.rewards import Scores, join_scores, score_completions
 from refrl.rewards.shaping import penalise_length
 from refrl.rewards.verifiers import Verifier
 from refrl.tasks import Example
 from refrl.tokenization import decode_completions
-
-ALONE = World()
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,6 @@ class Rollouts:
 
     def penalised(self, config: RewardShapingConfig, max_new_tokens: int) -> Rollouts:
         """Return the rollouts with the penalty on length in their rewards; unchanged where it is switched off."""
-        if not config.enabled:
-            return self
         lens = [len(completion.ids) for completion in self.completions]
         return replace(self, scores=penalise_length(self.scores, lens, config, max_new_tokens))
 

@@ -23,6 +23,8 @@ PATH_RELATIONS = (
     "R1.step", "R3.step", "R4.packing", "R5.policy", "R10.step", "R12.logprobs", "R15.batch", "R15.clamp", "R27.batch",
     "R27.step",
 )  # fmt: skip
+LAYOUTS, SCORINGS, SIDES = ("padded", "packed"), ("plain", "chunked"), ("right", "left")
+"""The paths from rows to a gradient: layout of the rows, scoring, side of the padding."""
 
 
 def advantage_configs() -> list[AdvantageConfig]:
@@ -87,15 +89,13 @@ def loss_configs() -> list[LossConfig]:
 def path_cells() -> Iterator[Cell]:
     """Yield every way from rows to a gradient, under every kind of loss and reduction."""
     kinds = {(config.kind, config.reduction): config for config in loss_configs()}
-    for loss, layout, scoring, side in itertools.product(
-        kinds.values(), ("padded", "packed"), ("plain", "chunked"), ("right", "left")
-    ):
+    for loss, layout, scoring, side in itertools.product(kinds.values(), LAYOUTS, SCORINGS, SIDES):
         yield Cell(loss=loss, layout=layout, scoring=scoring, padding_side=side)  # type: ignore[arg-type]
 
 
 def num_combinations() -> int:
     """Return the size of the whole product: advantages x losses x paths."""
-    paths = 2 * 2 * 2
+    paths = len(LAYOUTS) * len(SCORINGS) * len(SIDES)
     return len(advantage_configs()) * len(loss_configs()) * paths
 
 

@@ -27,11 +27,8 @@ def measure(mutant: Mutant) -> dict[str, Seen]:
     }
     others = [relation for relation in reachable(mutant) if relation not in named]
     tried = detect(mutant, relations=others, seeds=DEFAULT_SEEDS[:1], tidy=False)
-    others = (
-        list(select([found.relation for found in tried if found.caught]))
-        if any(found.caught for found in tried)
-        else []
-    )
+    seeing = {found.relation for found in tried if found.caught}
+    others = [relation for relation in others if relation.id in seeing]
     seen = {}
     for found in detect(mutant, relations=[*named, *others]):
         long = more.get(found.relation)

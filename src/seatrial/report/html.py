@@ -32,7 +32,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line);
   overflow-wrap: anywhere; }
 th { position: sticky; top: 0; background: Canvas; white-space: nowrap; }
-td.status { white-space: nowrap; font-weight: 600; }
+td > span { white-space: nowrap; font-weight: 600; }
 .verdicts td:nth-child(5), .verdicts td:nth-child(6) { white-space: nowrap; }
 .verdicts td:nth-child(2), .verdicts td:nth-child(3) { min-width: 11rem; }
 .wide { overflow-x: auto; } pre { white-space: pre-wrap; background: var(--soft); padding: 1rem; border-radius: .5rem; }
@@ -97,11 +97,5 @@ def _verdict(verdict: Verdict) -> tuple[str, ...]:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "plain") -> str:
     """Return a table; the cells are HTML already."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(
-        "<tr>" + "".join(f"<td{_status(cell)}>{cell}</td>" for cell in cells) + "</tr>\n" for cells in rows
-    )
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n" for cells in rows)
     return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _status(cell: str) -> str:
-    return ' class="status"' if cell.startswith("<span") else ""
