@@ -23,15 +23,18 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The generated pages, then the site.
 docs: $(READY)
 	$(BIN)/python -m seatrial.cli.docs docs
+	$(BIN)/mkdocs build --quiet --clean
+	@echo build/site/index.html
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11; name a newer one: make PYTHON=python3.12"; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; install it (Debian: python3-venv)"; exit 2; }
 	@echo "making the environment in $(VENV) (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --editable '.[stack,dev]'
+	@$(BIN)/python -m pip install --quiet --editable '.[stack,dev,docs]'
 	@touch $@
 
 clean:

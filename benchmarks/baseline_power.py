@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from seatrial.checks.baseline_compare import compare
-from seatrial.checks.baseline_statistics import power_of
-from seatrial.checks.baselines import Provenance, learn
+from seatrial.comparisons.baseline_compare import compare
+from seatrial.comparisons.baselines import Provenance, learn
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.report.svg import Line, line_chart
+from seatrial.statistics.baselines import power_of
 from seatrial.verdict import Outcome, combine
 
 TAG = "train/loss"

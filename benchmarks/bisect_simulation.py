@@ -7,7 +7,8 @@ All strategies meet the same worlds in one run. Runs at the ends and of calibrat
 environment of its own, made for the run and removed after it (or PATH, an interpreter that has it); it is told the
 true order of commits and nothing of the rates, as our search. Settings were tuned on seeds below 1000; the table's
 seed must be above. Where a metric is searched, the others search "the value is beyond the true midpoint", which
-nobody knows beforehand.
+nobody knows beforehand; to them the run of a broken commit is a failure, as its exit status says.
+"Stated" is the mean probability that the answers were given with.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
-from seatrial.bisect.search import Search
+from seatrial.bisect.search import Conclusion, Search
 from seatrial.bisect.settings import Noise, Settings
 from seatrial.bisect.simulate import (
     FailureRates,
@@ -45,42 +47,75 @@ from seatrial.bisect.simulate import (
 )
 
 OURS = "seatrial"
-HEAD = ["world (128 commits)", "search", "runs, median", "runs, 9 in 10", "right", "wanted"]
+HEAD = [
+    "world (128 commits)", "search", "runs, median", "runs, 9 in 10", "right", "stated", "named", "wanted",
+]  # fmt: skip
 FIRST_SEED_OF_TABLES = 1000
 BAYESECT = "git_bayesect==1.2"
+_FOUND, _NONE, _DRIFT = Conclusion.FOUND, Conclusion.NO_CULPRIT, Conclusion.DRIFT
 
-# Right is: the culprit is named; in worlds without one, "no culprit" is said.
-WORLDS: Sequence[tuple[str, World, bool, str]] = (
-    ("fails .1 / .9", FailureRates(0.1, 0.9), True, "<= 22, >= .99"),
-    ("fails .2 / .8", FailureRates(0.2, 0.8), True, "<= 44, >= .97"),
-    ("fails 0 / .5", FailureRates(0.0, 0.5), True, ""),
-    ("metric shifts by 3 sd", MetricShift(3.0), True, "<= 15, >= .98"),
-    ("metric shifts by 2 sd", MetricShift(2.0), True, "<= 25, >= .95"),
+
+class Row(NamedTuple):
+    """One world of the table."""
+
+    name: str
+    world: World
+    right: Conclusion = _FOUND
+    """What is right to say; where it is FOUND the culprit must be among the commits named."""
+    broken: int = 0
+    """Commits beside the culprit whose runs leave nothing."""
+    wanted: str = ""
+
+
+WORLDS: Sequence[Row] = (
+    Row("fails .1 / .9", FailureRates(0.1, 0.9), wanted="<= 22, >= .99"),
+    Row("fails .2 / .8", FailureRates(0.2, 0.8), wanted="<= 44, >= .97"),
+    Row("fails 0 / .5", FailureRates(0.0, 0.5)),
+    Row("fails .05 / .6", FailureRates(0.05, 0.6)),
+    Row("fails .4 / .95", FailureRates(0.4, 0.95)),
+    Row("fails .5 / 1", FailureRates(0.5, 1.0)),
+    Row("fails .1 / .9, 2 broken commits", FailureRates(0.1, 0.9), broken=2),
+    Row("metric shifts by 5 sd", MetricShift(5.0)),
+    Row("metric shifts by 3 sd", MetricShift(3.0), wanted="<= 15, >= .98"),
+    Row("metric shifts by 2 sd", MetricShift(2.0), wanted="<= 25, >= .95"),
     *(
-        (f"no culprit, fails {rate:g}".replace("0.", "."), FailureRates(rate, rate), False, ">= .97")
+        Row(f"metric shifts by 3 sd, {n} broken commit{'s' if n > 1 else ''}", MetricShift(3.0), broken=n)
+        for n in (1, 2, 4)
+    ),
+    Row("metric drifts by 6 sd with the commits", MetricShift(0.0, with_commits=6.0), _DRIFT),
+    Row("metric drifts by 6 sd in 20 runs", MetricShift(0.0, with_time=6.0), _DRIFT),
+    *(
+        Row(
+            f"no culprit, fails {rate:g}".replace("0.", "."), FailureRates(rate, rate), _NONE, wanted=">= .97"
+        )
         for rate in (0.1, 0.2, 0.5, 0.8, 0.9)
     ),
-    ("no culprit, metric", MetricShift(0.0), False, ">= .97"),
+    Row("no culprit, metric", MetricShift(0.0), _NONE, wanted=">= .97"),
 )
 
 _BAYESECT = """
 import json, sys
 import numpy as np
 from git_bayesect import Bisector
-good, bad, commits, trials, seed = json.loads(sys.argv[1])
+good, bad, commits, trials, seed, broken = json.loads(sys.argv[1])
 rng = np.random.default_rng(seed)
-runs, right = [], 0
+runs, right, stated = [], 0, []
 for _ in range(trials):
     culprit = int(rng.integers(commits))          # index 0 is the newest commit
+    first = culprit + int(rng.integers(broken + 1)) if broken else culprit
+    gone = range(max(first - broken + 1, 1), min(first + 1, commits)) if broken else ()
     search = Bisector(np.ones(commits))
     count = 0
     while search.distribution.max() < 0.95 and count < 400:
         index = search.select()
-        search.record(index, bool(rng.random() < (bad if index <= culprit else good)))
+        fails = index in gone or rng.random() < (bad if index <= culprit else good)
+        search.record(index, bool(fails))
         count += 1
     runs.append(count)
     right += int(np.argmax(search.distribution)) == culprit
-print(json.dumps([float(np.median(runs)), float(np.quantile(runs, 0.9)), right / trials]))
+    stated.append(float(search.distribution.max()))
+figures = [np.median(runs), np.quantile(runs, 0.9), right / trials, np.mean(stated)]
+print(json.dumps([float(figure) for figure in figures]))
 """
 
 
@@ -134,36 +169,42 @@ def report(trials: int, seed: int, bayesect_python: str | None) -> str:
 
 def _noisy_rows(trials: int, seed: int, bayesect_python: str | None) -> list[list[str]]:
     rows = []
-    for number, (name, world, has_culprit, wanted) in enumerate(WORLDS):
-        strategies: list[tuple[str, World, Strategy]] = [(OURS, world, with_settings(Settings()))]
-        others = world
-        if isinstance(world, MetricShift):
-            strategies.append(
-                (f"{OURS}, sd known (--metric-sd)", world, with_settings(Settings(metric_sd=1.0)))
-            )
-            crossing = statistics.NormalDist().cdf(world.shift / 2)
+    for number, row in enumerate(WORLDS):
+        strategies: list[tuple[str, World, Strategy]] = [(OURS, row.world, with_settings(Settings()))]
+        others = row.world
+        if isinstance(row.world, MetricShift):
+            if row.wanted:
+                known = with_settings(Settings(metric_sd=1.0))
+                strategies.append((f"{OURS}, sd known (--metric-sd)", row.world, known))
+            crossing = statistics.NormalDist().cdf(row.world.shift / 2)
             others = FailureRates(1 - crossing, crossing)
-        if has_culprit:
+        if row.right is _FOUND:
             strategies += [
                 ("git bisect", others, repeated_bisection(1)),
                 ("majority of five", others, repeated_bisection(5)),
             ]
         for title, met, strategy in strategies:
             figures = measure(
-                met, strategy, num_suspects=128, trials=trials, seed=seed + number, with_culprit=has_culprit
+                met,
+                strategy,
+                num_suspects=128,
+                trials=trials,
+                seed=seed + number,
+                wanted=row.right,
+                broken=row.broken,
             )
-            rows.append(_row(name, title, figures, wanted if title.startswith(OURS) else ""))
-        if bayesect_python and has_culprit and isinstance(others, FailureRates):
-            figures = _bayesect(bayesect_python, others, trials, seed + number)
-            rows.append(_row(name, "git_bayesect", figures, ""))
+            rows.append(_row(row.name, title, figures, row.wanted if title.startswith(OURS) else ""))
+        if bayesect_python and row.right is _FOUND and isinstance(others, FailureRates):
+            figures = _bayesect(bayesect_python, others, trials, seed + number, row.broken)
+            rows.append(_row(row.name, "git_bayesect", figures, ""))
     return rows
 
 
-def _bayesect(python: str, world: FailureRates, trials: int, seed: int) -> Figures:
-    asked = json.dumps([world.good, world.bad, 128, trials, seed])
+def _bayesect(python: str, world: FailureRates, trials: int, seed: int, broken: int) -> Figures:
+    asked = json.dumps([world.good, world.bad, 128, trials, seed, broken])
     done = subprocess.run([python, "-c", _BAYESECT, asked], capture_output=True, text=True, check=True)
-    median, p90, right = json.loads(done.stdout)
-    return Figures(median, p90, right, trials)
+    median, p90, right, stated = json.loads(done.stdout)
+    return Figures(median, p90, right, trials, stated, right)
 
 
 def _deterministic_rows(trials: int, seed: int) -> list[list[str]]:
@@ -184,7 +225,16 @@ def _deterministic_rows(trials: int, seed: int) -> list[list[str]]:
 
 def _row(world: str, search: str, figures: Figures, wanted: str) -> list[str]:
     runs = [f"{figures.median_runs:.1f}".removesuffix(".0"), f"{figures.p90_runs:.0f}"]
-    return [world, search, *runs, f"{figures.share_right:.3f}", wanted]
+    stated = "" if figures.stated is None else f"{figures.stated:.3f}"
+    if (
+        figures.right_of_answers is not None
+        and f"{figures.right_of_answers:.3f}" != f"{figures.share_right:.3f}"
+    ):
+        stated += f" ({figures.right_of_answers:.3f} of the answers right)"
+    named = f"{figures.named:.1f}".removesuffix(".0") if figures.named else ""
+    row = [world, search, *runs, f"{figures.share_right:.3f}", stated, named, wanted]
+    print(*row, sep=" | ", file=sys.stderr, flush=True)
+    return row
 
 
 def _decision_times() -> list[str]:

@@ -208,9 +208,9 @@ def make_inputs(shape: Shape, scratch: Path) -> int:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from refrl.config import DataConfig
-    from refrl.models import save_directory
+    from refrl.models.loading import save_directory
+    from refrl.models.tokenization import make_byte_tokenizer
     from refrl.tasks import make_splits
-    from refrl.tokenization import make_byte_tokenizer
 
     tokenizer = make_byte_tokenizer()
     assert tokenizer.eos_token_id == len(tokenizer) - 1

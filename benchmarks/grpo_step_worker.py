@@ -74,8 +74,8 @@ def measure_refrl(job: Job) -> dict[str, Any]:
     import torch
     import transformers
 
-    from refrl.algorithms import grpo
     from refrl.config import GRPORunConfig
+    from refrl.training import grpo
 
     config = GRPORunConfig.model_validate(
         {

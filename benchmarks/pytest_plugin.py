@@ -236,7 +236,10 @@ from seatrial.pytest_plugin.affected.decide import decide
 from seatrial.pytest_plugin.affected.fingerprints import Fingerprints
 from seatrial.pytest_plugin.affected.store import Store
 store = Store.load(Path(".seatrial/affected.json"))
-decisions = decide(list(store.tests), store.tests, Fingerprints(Path.cwd(), os.environ, store.known))
+first = next(iter(store.tests.values()))
+options = {name: value for kind, name, value in first.shared if kind == "option"}
+fingerprints = Fingerprints(Path.cwd(), os.environ, store.known, options)
+decisions = decide(dict.fromkeys(store.tests, frozenset()), store.tests, fingerprints)
 spent = time.perf_counter() - started
 print("DECIDED", len(decisions), sum(d.chosen for d in decisions.values()), spent)
 """

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+# Tests run beside one another, on models that gain nothing from threads; threads that wait for each other crawl.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(os.environ.get("SEATRIAL_PEER_ENVIRONMENTS", ROOT / ".venv-peers"))
 

@@ -8,7 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from refrl.config_loading import ConfigError
+from refrl.config.loading import ConfigError
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put a file's name into the errors of writing it: a full disk is reported without one.
+
+    Raises:
+        OSError: as it was raised within, with the path.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Every rank holds the whole batch (rows are small, activations are not), so that counts, advantages and filters need no
 exchange; losses are divided by the counts of the whole batch, and the ranks' gradients are summed. Ranks are started
-by `refrl.launcher` or by `torchrun`.
+by `refrl.runtime.launcher` or by `torchrun`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from refrl.config import ClusterConfig, ConfigError
-from refrl.launcher import RENDEZVOUS, watch_lifeline
+from refrl.lifeline import RENDEZVOUS, watch_lifeline
 
 ItemT = TypeVar("ItemT")
 

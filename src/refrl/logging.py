@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Self
 from pydantic import BaseModel
 
 from refrl.config import ConfigError, LoggerConfig
+from refrl.directories import naming
 
 
 class RunLogger:
@@ -73,11 +74,13 @@ class RunLogger:
             lines = [json.dumps(row) + "\n" for row in rows]
             write_atomically(self.directory / f"{name}_step{step}.jsonl", "".join(lines))
 
-    def log_run_info(self, config: BaseModel, seed: int, device: str) -> None:
-        """Write `run_info.json`: the configuration and what code on what machine reads it."""
+    def log_run_info(self, config: BaseModel, seed: int, device: str, sandbox: str | None = None) -> None:
+        """Write `run_info.json`: the configuration, what code on what machine reads it, what holds programs."""
         if not self._writes:
             return
         info = {**run_info(device), "seed": seed, "config": config.model_dump(mode="json")}
+        if sandbox is not None:
+            info["sandbox"] = sandbox
         write_atomically(self.directory / "run_info.json", json.dumps(info, indent=1) + "\n")
 
 
@@ -97,7 +100,8 @@ class EventWriter:
         self._event, self._summary = Event, Summary
         directory.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
-        self._file: BinaryIO = (directory / name).open("xb")
+        self._path = directory / name
+        self._file: BinaryIO = self._path.open("xb")
         self._records = RecordWriter(self._file)
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
@@ -108,11 +112,13 @@ class EventWriter:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with naming(self._path):
+            self._file.close()
 
     def _append(self, event: Any) -> None:
-        self._records.write(event.SerializeToString())
-        self._file.flush()
+        with naming(self._path):
+            self._records.write(event.SerializeToString())
+            self._file.flush()
 
 
 def run_info(device: str) -> dict[str, Any]:
@@ -135,8 +141,9 @@ def run_info(device: str) -> dict[str, Any]:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file that is whole whenever it exists."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with naming(path):
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
 
 
 def console_line(step: int, num_steps: int, metrics: Mapping[str, float], shown: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.evidence.redaction import Redactor
+from seatrial.evidence.identity.redaction import Redactor
 from seatrial.targets.base import Target
 from seatrial.trials.base import Trial
 from seatrial.trials.results import TrialResult

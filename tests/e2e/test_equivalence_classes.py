@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.packaged import FOLDERS
+
 pytestmark = pytest.mark.e2e
 
 OTHER_LOSS = "{name: other-loss, overrides: [loss_fn.reference_policy_kl_penalty=0.5]}"
@@ -37,7 +39,7 @@ NIGHTLY = {"grpo-batch-forms": 36, "grpo-checkpointed": 10, "grpo-colocated": 10
 )
 def test_the_class_holds(repository: Path, tmp_path: Path, name: str, num_checks: int) -> None:
     """Every member agrees, by every metric, at its worst step and in its drift."""
-    ran = equivalence(repository, repository / "configs" / "equivalence" / f"{name}.yaml", tmp_path / "work")
+    ran = equivalence(repository, Path(name), tmp_path / "work")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert f"Pass: {num_checks} checks: {num_checks} Pass" in ran.stdout
 
@@ -47,7 +49,7 @@ def test_micro_batches_do_not_change_the_trajectory_and_another_loss_does(
 ) -> None:
     """One member more, which is not equivalent, is told from those that are."""
     file = tmp_path / "class.yaml"
-    shipped = (repository / "configs/equivalence/grpo-microbatches.yaml").read_text()
+    shipped = (FOLDERS["equivalence class"] / "grpo-microbatches.yaml").read_text()
     file.write_text(shipped.replace("members:\n", f"members:\n  - {OTHER_LOSS}\n"))
     ran = equivalence(repository, file, tmp_path / "work")
     assert ran.returncode == 1, ran.stdout + ran.stderr

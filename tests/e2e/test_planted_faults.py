@@ -7,7 +7,7 @@ from tests.e2e.conftest import RunTrial
 
 from seatrial.faults.catalogue import FAULTS, Expectation, Fault, get_fault
 from seatrial.faults.launch import copy_of_refrl, entry
-from seatrial.targets.reference import ReferenceTarget
+from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.learning_signal import LearningSignal
 from seatrial.trials.results import TrialResult

@@ -208,6 +208,15 @@ ROWS: tuple[Row, ...] = (
         right="the whole series is asked: Fail",
         met="gates on the final value of a run's summary",
     ),
+    Row(
+        id="FP53",
+        family=HISTORIES,
+        evidence="a run that stopped after step 1 of 20, and whose script asked for 20 before it called the checker",
+        check="the suite that the script was migrated to",
+        others="Pass: the guard around the call is lost",
+        right="the suite has the script's `steps`: Fail",
+        met="seatrial before 0.1.0, 56 of 207 suites of NeMo RL at commit 7ea279a",
+    ),
 )
 
 

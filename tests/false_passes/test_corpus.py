@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.false_passes.corpus import HERE, all_rows, held_by, page
 
-LISTED = {f"FP{number:02}" for number in [*range(1, 17), *range(20, 45)]}
+LISTED = {f"FP{number:02}" for number in [*range(1, 17), *range(20, 54)]}
 """Every false pass that was met so far; FP17 to FP19 were never given out."""
 
 

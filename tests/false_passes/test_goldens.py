@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tests.false_passes.corpus import Row, by_id
 
-from seatrial.checks.baseline_compare import compare
-from seatrial.checks.baselines import Baseline, Provenance, learn
+from seatrial.comparisons.baseline_compare import compare
+from seatrial.comparisons.baselines import Baseline, Provenance, learn
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.verdict import Outcome, combine
 

@@ -11,11 +11,15 @@ import pytest
 from tests.false_passes.corpus import Row, by_id
 
 from seatrial.checks import FindingKind, lint_check, parse_check
+from seatrial.checks.judge import Questions, judge_log
 from seatrial.checks.suites import evaluate_suite, load_suite
 from seatrial.evidence.runlog import RunLog, Series
+from seatrial.migrate.suite_files import suite_texts
+from seatrial.migrate.suites import migrate_script
+from seatrial.packaged import FOLDERS
 from seatrial.verdict import Outcome, combine
 
-SUITES = Path(__file__).resolve().parents[2] / "configs/suites"
+SUITES = FOLDERS["suite"]
 
 
 def log_of(**tags: Sequence[float]) -> RunLog:
@@ -62,6 +66,20 @@ def test_a_collapse_that_recovers_at_the_last_step_fails(row: Row) -> None:
     reward = [*RISING[:10], *[0.0] * 5, *RISING[15:]]
     assert reward[-1] == RISING[-1]
     assert judge("learning", log_of(reward=reward)) is Outcome.FAIL, row.right
+
+
+@pytest.mark.parametrize("row", by_id("FP53"), ids=str)
+def test_a_migrated_suite_asks_how_far_the_run_came(row: Row, tmp_path: Path) -> None:
+    guard = (
+        """$(jq 'to_entries | .[] | select(.key == "train/loss") | .value | keys | map(tonumber) | max' $M)"""
+    )
+    call = "python tests/check_metrics.py $M 'max(data[\"train/loss\"]) < 2'"
+    (tmp_path / "s.sh").write_text(f"MAX_STEPS=20\nif [[ {guard} -ge $MAX_STEPS ]]; then\n  {call}\nfi\n")
+    [text] = suite_texts(migrate_script(tmp_path / "s.sh")).values()
+    (tmp_path / "s.yaml").write_text(text)
+    questions = Questions(suites=[load_suite(tmp_path / "s.yaml")])
+    assert combine(judge_log(log_of(loss=[1.0]), questions)) is Outcome.FAIL, row.right
+    assert combine(judge_log(log_of(loss=[1.0] * 20), questions)) is Outcome.PASS
 
 
 GOLDEN = [1.0 / (1 + step) + 0.5 for step in range(50)]

@@ -84,14 +84,14 @@ def test_the_older_file_was_touched(row: Row, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", rows("FP24"), ids=str)
-def test_ghost_steps(row: Row, tmp_path: Path) -> None:
+def test_abandoned_steps(row: Row, tmp_path: Path) -> None:
     write_series(tmp_path / "exp_001" / "events.out.tfevents.1", {"x": [1.0] * 12}, 1000.0)
     write_series(tmp_path / "exp_002" / "events.out.tfevents.2", {"x": {11: 1.0}}, 2000.0)
     assert judge(tmp_path, 'data["x"]["12"] > 0').outcome is Outcome.FAIL, row.right
     assert judge(tmp_path, 'data["x"]["11"] > 0').outcome is Outcome.PASS
     log = read_logs(tmp_path)
-    assert log.series["x"].ghosts == 2
-    assert any("steps 11 to 12" in note and "ghosts" in note for note in log.notes)
+    assert log.series["x"].abandoned == 2
+    assert any("steps 11 to 12" in note and "abandoned" in note for note in log.notes)
 
 
 @pytest.mark.parametrize("row", rows("FP25"), ids=str)

@@ -6,6 +6,7 @@ nightly form of it has no limit of time. Memory is limited while it runs. A fail
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -20,20 +21,24 @@ from tests.fuzz.damage import mutate, random_bytes
 from tests.fuzz.readers import Damager, fuzz, seeds
 from tests.unit.evidence.event_writers import scalar, start, write_events
 
-from seatrial.evidence import (
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.readers import (
+    console,
     csv,
+    json_columns,
+    json_rows,
     jsonl,
     leveldb_log,
     metrics_json,
     mlflow,
     prime_rl,
     sqlite,
-    tensorboard,
     trackio,
     trainer_state,
     verl,
 )
-from seatrial.evidence.read import Reader, read_logs
+from seatrial.evidence.readers.registry import Reader
+from seatrial.evidence.readers.tensorboard import folder as tensorboard
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1800)]
 
@@ -93,6 +98,12 @@ def header_and_rows(folder: Path) -> bytes:
     )
 
 
+def printed(folder: Path) -> bytes:
+    rows = [f"(pid=1) step:{row['step']} - loss:{row['loss']} - nan:nan" for row in ROWS]
+    rows += [f"{{'loss': {row['loss']}, 'reward': '0.5', 'epoch': 0.1}}" for row in ROWS]
+    return "\n".join([*rows, "Epoch:[1/2](3/40), loss: 0.5, lr: 0.1"]).encode()
+
+
 FORMATS: dict[str, tuple[Reader, str, Callable[[Path], bytes]]] = {
     "tensorboard": (tensorboard, "events.out.tfevents.1", event_file),
     "jsonl": (jsonl, "log.jsonl", lambda _: lines(ROWS)),
@@ -113,6 +124,14 @@ FORMATS: dict[str, tuple[Reader, str, Callable[[Path], bytes]]] = {
         lambda _: json.dumps({"global_step": 29, "log_history": ROWS}).encode(),
     ),
     "csv": (csv, "log.csv", header_and_rows),
+    "list of rows": (json_rows, "log.json", lambda _: json.dumps(ROWS).encode()),
+    "columns": (
+        json_columns,
+        "log.json",
+        lambda _: json.dumps({"step": [row["step"] for row in ROWS], "loss": [1.0] * len(ROWS)}).encode(),
+    ),
+    "console": (console, "run.log", printed),
+    "packed": (jsonl, "log.jsonl.gz", lambda _: gzip.compress(lines(ROWS))),
     "mlflow files": (
         mlflow,
         "run/metrics/loss",

@@ -121,7 +121,7 @@ def read(folder: Path, tags: list[str]) -> dict[str, Any]:
                 "steps": series.steps.tolist(),
                 "values": [str(value) for value in series.values.tolist()],
                 "nulls": 0 if series.nulls is None else int(series.nulls.sum()),
-                "ghosts": series.ghosts,
+                "abandoned": series.abandoned,
                 "timed": series.wall_times is not None,
             }
             for tag, series in log.series.items()
@@ -136,7 +136,7 @@ def fuzz_wandb(file: Path, kind: str, cases: int, seconds: float) -> dict[str, A
     """Read many damaged copies of a file in its place; anything but a log or Blocked ends in a traceback."""
     # Not `tests.fuzz`: verl installs a package `tests` of its own.
     from fuzz import damage, readers
-    from seatrial.evidence import wandb
+    from seatrial.evidence.readers import wandb
 
     tried, num_read = readers.fuzz(wandb, file, getattr(damage, kind), cases, seconds)
     return {"tried": tried, "read": num_read}

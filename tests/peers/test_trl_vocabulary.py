@@ -21,6 +21,8 @@ NOT_IN_THIS_RUN = {
     "train/sampling/sampling_logp_difference/mean": "logged with vLLM only",
     "train/sampling/importance_sampling_ratio/mean": "logged with vLLM only",
     "eval/reward": "logged with an evaluation set",
+    "eval/loss": "logged with an evaluation set",
+    "train/mean_token_accuracy": "logged by SFTTrainer, and this run is of GRPOTrainer",
     "eval/completions/mean_length": "logged with an evaluation set",
 }
 

@@ -1,1 +1,1 @@
-"""Mathematics of post-training as pure functions, and the loops that use it."""
+"""Mathematics of post-training as pure functions of tensors and rows."""

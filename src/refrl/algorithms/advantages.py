@@ -13,10 +13,16 @@ A standard deviation is that of a sample (n - 1), as in TRL, verl and NeMo RL.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 from refrl.config import AdvantageConfig
+from refrl.config.algorithms import ADVANTAGES
+from refrl.config.options import NoOptions, parse_options
 
 EQUAL_REWARDS = 4 * torch.finfo(torch.float32).eps
 """Rewards of a group that spread less than this, relative to the largest, differ by rounding only."""
@@ -25,16 +31,14 @@ EQUAL_REWARDS = 4 * torch.finfo(torch.float32).eps
 def compute_advantages(rewards_B: Tensor, group_ids_B: Tensor, config: AdvantageConfig) -> Tensor:
     """Return one advantage per row, computed in float64 and given back in the dtype of the rewards.
 
-    A group of one row has no baseline and a group of equal rewards no signal: both get exactly 0, and not rounding
-    noise divided by epsilon.
-
     Args:
         rewards_B: finite rewards.
         group_ids_B: the prompt's id of each row; rows of one group need not be adjacent.
         config: estimator and scale.
 
     Raises:
-        ValueError: shapes disagree, there are no rows, or a reward is not finite (the message names the rows).
+        ValueError: shapes disagree, there are no rows, a reward is not finite (the message names the rows), or the
+            estimator gave something else than a finite advantage per row.
     """
     if rewards_B.ndim != 1 or rewards_B.shape != group_ids_B.shape or not len(rewards_B):
         raise ValueError(
@@ -45,18 +49,84 @@ def compute_advantages(rewards_B: Tensor, group_ids_B: Tensor, config: Advantage
         raise ValueError(f"rewards of rows {bad} are not finite: drop or score those rows before advantages")
     rewards = rewards_B.double()
     index_B = group_index(group_ids_B)
-    centred_B = rewards - group_mean(rewards, index_B)
-    centred_B = torch.where(has_spread(rewards, index_B), centred_B, 0.0)
-    size_B = group_size(index_B)
-    if config.estimator == "rloo":
-        centred_B = centred_B * size_B / (size_B - 1).clamp_min(1)
-    scale = config.resolved_scale
-    if scale == "group":
-        centred_B = centred_B / (group_std(rewards, index_B) + config.epsilon)
-    elif scale == "batch":
-        spread = centred_B if config.estimator == "reinforce_plus_plus_baseline" else rewards
-        centred_B = centred_B / (_std(spread) + config.epsilon)
-    return centred_B.to(rewards_B.dtype)
+    estimator = ADVANTAGES.find(config.estimator, "grpo.advantage.estimator")(config)
+    advantages_B = estimator.advantages(rewards, index_B)
+    if advantages_B.shape != rewards_B.shape or not bool(advantages_B.isfinite().all()):
+        raise ValueError(
+            f"grpo.advantage.estimator={config.estimator} gave advantages of shape {tuple(advantages_B.shape)}, or "
+            f"some that are not finite; {tuple(rewards_B.shape)} finite ones are needed"
+        )
+    return advantages_B.to(rewards_B.dtype)
+
+
+class AdvantageEstimator(ABC):
+    """Rewards to advantages; subclass it, and name the class in `grpo.advantage.estimator` or in an entry point."""
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    """Schema of `grpo.advantage.options`: a pydantic model that forbids unknown keys."""
+
+    def __init__(self, config: AdvantageConfig) -> None:
+        """Take the section `grpo.advantage`; `self.options` is an instance of `Options`.
+
+        Raises:
+            ValueError: the options do not fit their schema.
+        """
+        self.config = config
+        self.options: Any = parse_options(type(self).Options, config.options, "grpo.advantage.options")
+
+    @abstractmethod
+    def advantages(self, rewards: Tensor, index_B: Tensor) -> Tensor:
+        """Return one finite advantage per row.
+
+        Args:
+            rewards: of each row, float64.
+            index_B: each row's group, 0 to the number of groups less 1; rows of a group need not be adjacent.
+        """
+
+    @classmethod
+    def specification(cls, config: AdvantageConfig) -> dict[str, object] | None:
+        """Return what the estimator claims to compute, in an oracle's words; None where no oracle knows it."""
+        return None
+
+
+class GroupBaseline(AdvantageEstimator):
+    """The built-in estimators: a baseline of the row's own group, then a scale.
+
+    A group of one row has no baseline and a group of equal rewards no signal: both get exactly 0, and not rounding
+    noise divided by epsilon.
+    """
+
+    def advantages(self, rewards: Tensor, index_B: Tensor) -> Tensor:
+        """See `AdvantageEstimator`."""
+        config = self.config
+        centred_B = rewards - group_mean(rewards, index_B)
+        centred_B = torch.where(has_spread(rewards, index_B), centred_B, 0.0)
+        size_B = group_size(index_B)
+        if config.estimator == "rloo":
+            centred_B = centred_B * size_B / (size_B - 1).clamp_min(1)
+        scale = config.resolved_scale
+        if scale == "group":
+            centred_B = centred_B / (group_std(rewards, index_B) + config.epsilon)
+        elif scale == "batch":
+            spread = centred_B if config.estimator == "reinforce_plus_plus_baseline" else rewards
+            centred_B = centred_B / (_std(spread) + config.epsilon)
+        return centred_B
+
+    @classmethod
+    def specification(cls, config: AdvantageConfig) -> dict[str, object]:
+        """See `AdvantageEstimator`."""
+        return {
+            "estimator": config.estimator,
+            "scale": config.resolved_scale,
+            "epsilon": config.epsilon,
+            "unbiased": True,
+        }
+
+
+def specification(config: AdvantageConfig) -> dict[str, object] | None:
+    """Return what the configured estimator claims to compute, as plain values by name; None where no oracle knows."""
+    found = ADVANTAGES.find(config.estimator, "grpo.advantage.estimator")
+    return found.specification(config)
 
 
 def group_index(group_ids_B: Tensor) -> Tensor:

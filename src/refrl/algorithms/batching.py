@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from refrl.algorithms.kept_ids import KeptIds, gather_kept_ids
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class TrainSample:
     completion_mask: tuple[int, ...] | None = None
     """1 on sampled tokens and 0 on tokens that the environment wrote; None: all were sampled."""
     advantage: float | None = None
+    kept_ids: tuple[tuple[int, ...], ...] | None = None
+    """Ids that the filter of sampling (top-p, top-k) kept at each token, the sampled one among them; they are read
+    on sampled tokens only. None: no filter was on."""
+    weight_version: int = 0
+    """Optimizer steps that the weights it was sampled with had seen."""
 
 
 @dataclass
@@ -54,6 +61,8 @@ class Batch:
     """Log-probabilities under the frozen reference policy."""
     num_truncated_tokens_B: Tensor | None = None
     """How many completion tokens clamping cut off each row; 0 almost always."""
+    kept_ids: KeptIds | None = None
+    """What the filter of sampling kept at each completion token; None: no filter was on."""
 
     @property
     def num_rows(self) -> int:
@@ -85,29 +94,50 @@ class Batch:
         """Positions counted from each row's first real token; padding repeats the nearest real position."""
         return (self.attention_mask_BS.cumsum(1) - 1).clamp_min(0)
 
+    def at_positions(self, values_BT: Tensor) -> Tensor:
+        """Return values of the T columns at their positions in the sequence, [B, S], padding included; 0 elsewhere."""
+        tokens_T = torch.arange(values_BT.shape[1], device=values_BT.device)
+        places_BT = self.completion_starts_B[:, None] + tokens_T
+        fits_BT = places_BT < self.input_ids_BS.shape[1]
+        values_BS = values_BT.new_zeros(self.input_ids_BS.shape)
+        rows_BT = torch.arange(self.num_rows, device=values_BT.device)[:, None].expand_as(places_BT)
+        values_BS[rows_BT[fits_BT], places_BT[fits_BT]] = values_BT[fits_BT]
+        return values_BS
+
     def rows(self, index: slice | Sequence[int] | Tensor, *, trim: bool = False) -> Batch:
         """Return the chosen rows, in the order of `index`, as a batch of their own.
 
         The tensors are views or copies of this batch's. `trim` also drops the columns that only padding fills.
         """
         chosen = torch.as_tensor(index, dtype=torch.long) if not isinstance(index, slice) else index
-        batch = self._map(lambda _, value: value[chosen])
+        batch = self._map(lambda _, value: value[chosen], lambda kept: kept.rows(chosen))
         return batch.trimmed() if trim else batch
 
     def trimmed(self) -> Batch:
         """Return the batch without the columns that no row needs; `prompt_lens_B[b] + T <= S` still holds."""
         last_B = self.completion_starts_B + int(self.completion_lens_B.max())
         first = int(self.attention_mask_BS.argmax(1).min())
-        columns = {"BS": slice(first, int(last_B.max())), "BT": slice(0, int(self.completion_lens_B.max()))}
-        return self._map(lambda name, value: value[:, columns[name[-2:]]] if value.ndim == 2 else value)
+        num_tokens = int(self.completion_lens_B.max())
+        columns = {"BS": slice(first, int(last_B.max())), "BT": slice(0, num_tokens)}
+        return self._map(
+            lambda name, value: value[:, columns[name[-2:]]] if value.ndim == 2 else value,
+            lambda kept: kept.trimmed(num_tokens),
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
-        return self._map(lambda _, value: value.to(device))
+        return self._map(lambda _, value: value.to(device), lambda kept: kept.to(device))
 
-    def _map(self, change: Callable[[str, Tensor], Tensor]) -> Batch:
+    def _map(
+        self, change: Callable[[str, Tensor], Tensor], change_kept: Callable[[KeptIds], KeptIds]
+    ) -> Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Batch(**{name: change(name, value) for name, value in values.items() if value is not None})
+        changed: dict[str, Any] = {
+            name: change_kept(value) if isinstance(value, KeptIds) else change(name, value)
+            for name, value in values.items()
+            if value is not None
+        }
+        return Batch(**changed)
 
 
 def make_batch(
@@ -137,8 +167,9 @@ def make_batch(
 
     Raises:
         ValueError: no samples; an empty prompt or completion; lengths within a sample that disagree; a prompt
-            that leaves no room for a completion; a sampled token whose log-probability is not finite; a reward
-            that is not finite; advantages on some samples only. The message names the row.
+            that leaves no room for a completion; a sampled token whose log-probability is not finite, or that is
+            not among its kept ids; a reward that is not finite; advantages on some samples only. The message names
+            the row.
     """
     if not samples:
         raise ValueError("make_batch needs at least one sample")
@@ -183,6 +214,7 @@ def make_batch(
         num_truncated_tokens_B=torch.tensor(
             [len(sample.completion_ids) - length for sample, length in zip(samples, lens, strict=True)]
         ),
+        kept_ids=_gather_kept_ids(samples, lens, T),
     )
 
 
@@ -212,6 +244,18 @@ def _kept_lengths(
     return kept
 
 
+def _gather_kept_ids(samples: Sequence[TrainSample], lens: Sequence[int], num_tokens: int) -> KeptIds | None:
+    """Return the kept ids of sampled tokens; None where no sample has any."""
+    if all(sample.kept_ids is None for sample in samples):
+        return None
+    rows = []
+    for sample, length in zip(samples, lens, strict=True):
+        kept_ids = () if sample.kept_ids is None else sample.kept_ids[:length]
+        sampled = _completion_mask(sample)
+        rows.append([ids if sampled[token] else () for token, ids in enumerate(kept_ids)])
+    return gather_kept_ids(rows, num_tokens)
+
+
 def _completion_mask(sample: TrainSample) -> tuple[int, ...]:
     return (1,) * len(sample.completion_ids) if sample.completion_mask is None else sample.completion_mask
 
@@ -228,5 +272,22 @@ def _validate(row: int, sample: TrainSample) -> None:
     for token, (logprob, sampled) in enumerate(zip(sample.sampling_logprobs, mask, strict=True)):
         if sampled and not math.isfinite(logprob):
             raise ValueError(f"row {row}, token {token}: sampling log-probability is {logprob}")
+    if sample.kept_ids is not None:
+        _validate_kept_ids(row, sample, sample.kept_ids, mask)
     if not math.isfinite(sample.reward):
         raise ValueError(f"row {row}: reward is {sample.reward}; count a failed verifier, do not train on it")
+
+
+def _validate_kept_ids(
+    row: int, sample: TrainSample, kept_ids: Sequence[Sequence[int]], mask: Sequence[int]
+) -> None:
+    if len(kept_ids) != len(mask):
+        raise ValueError(f"row {row}: kept ids of {len(kept_ids)} places for {len(mask)} tokens")
+    for token, (sampled_id, kept, sampled) in enumerate(
+        zip(sample.completion_ids, kept_ids, mask, strict=True)
+    ):
+        if sampled and sampled_id not in kept:
+            raise ValueError(
+                f"row {row}, token {token}: id {sampled_id} is not among the {len(kept)} ids that the filter kept "
+                "there: it cannot have been sampled from them"
+            )

@@ -3,7 +3,8 @@
 At a vocabulary of 152k and 8,192 tokens the logits alone take 5 GB in float32, and log-softmax, entropy and their
 gradients several times that. Here a tile is computed, folded into running sums, and dropped, or kept as far as a
 budget goes; backward computes the dropped ones again. Equal to `ops.compute_logprobs(hidden @ head.T, ...)` in value
-and gradient. Models that cap or scale their logits after the head (Gemma 2, Granite) need the plain form.
+and gradient. Models that cap or scale their logits after the head (Gemma 2, Granite), or add a bias, need the plain
+form.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from refrl.algorithms.ops import check_temperature, checked_ids, predictor_index, scatter, valid_positions
+from refrl.algorithms.kept_ids import KeptIds, Support
+from refrl.algorithms.ops import (
+    check_temperature,
+    checked_ids,
+    predictor_index,
+    scatter,
+    support_at,
+    valid_positions,
+)
 
 HOST_CHUNKS = (8192, 512)
 """Entries and tokens of a tile on a CPU: 16 MiB, near its caches."""
@@ -35,6 +44,7 @@ def compute_logprobs_chunked(
     row_chunk: int | None = None,
     keep_bytes: int = 3 * 2**30,
     mask_BT: Tensor | None = None,
+    kept_ids: KeptIds | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Score completion tokens like `ops.compute_logprobs`, given the last hidden states and the output head.
 
@@ -50,6 +60,7 @@ def compute_logprobs_chunked(
         keep_bytes: budget for logits kept from forward to backward. What does not fit is computed again, which costs
             up to a third more in matrix products; 0 takes the least memory.
         mask_BT: where it is 0 both results are 0 and the hidden states are not read.
+        kept_ids: what the filter of sampling kept; as there, the distributions are restricted to these ids.
 
     Returns:
         (logprobs_BT, entropy_BT).
@@ -75,7 +86,8 @@ def compute_logprobs_chunked(
     ids_N = checked_ids(completion_ids_BT[valid_BT], V)
     hidden_ND = hidden_BSD.reshape(B * S, D)[index_BT[valid_BT]]
     tiling = Tiling(temperature, vocab_chunk, row_chunk, keep_bytes if torch.is_grad_enabled() else 0)
-    logprobs_N, entropy_N = _ChunkedScore.apply(hidden_ND, head_VD, ids_N, tiling)
+    support = support_at(kept_ids, valid_BT, V)
+    logprobs_N, entropy_N = _ChunkedScore.apply(hidden_ND, head_VD, ids_N, tiling, support)
     return scatter(logprobs_N, valid_BT), scatter(entropy_N, valid_BT)
 
 
@@ -102,12 +114,13 @@ class _ChunkedScore(torch.autograd.Function):
     """`ops.score` of `hidden @ head.T`, a tile at a time.
 
     With logits l, lse = log sum exp l, p = exp(l - lse) and mean = sum p l: logprob = l[id] - lse,
-    entropy = lse - mean, d logprob / d l = onehot(id) - p, d entropy / d l = -p (l - mean).
+    entropy = lse - mean, d logprob / d l = onehot(id) - p, d entropy / d l = -p (l - mean). With a support the sums run
+    over its ids, and the gradients of other logits are 0.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, head_VD: Tensor, ids_N: Tensor, tiling: Tiling
+        ctx: Any, hidden_ND: Tensor, head_VD: Tensor, ids_N: Tensor, tiling: Tiling, support: Support | None
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden_ND.dtype, torch.float32)
         largest_N = torch.full(ids_N.shape, -torch.inf, dtype=dtype, device=hidden_ND.device)
@@ -121,12 +134,15 @@ class _ChunkedScore(torch.autograd.Function):
                 kept[number] = product
                 free -= product.nbytes
             logits = _logits(product, tiling.temperature, dtype)
+            excluded = None if support is None else support.excluded(rows, entries)
+            if excluded is not None:
+                logits.masked_fill_(excluded, -torch.inf)
             inside, column = _targets(ids_N[rows], entries)
             target_N[rows] += torch.where(inside, logits.gather(1, column).squeeze(1), 0.0)
-            _fold(largest_N[rows], sums_N[rows], weighted_N[rows], logits)
+            _fold(largest_N[rows], sums_N[rows], weighted_N[rows], logits, excluded)
         lse_N, centre_N = largest_N + sums_N.log(), weighted_N / sums_N
         ctx.save_for_backward(hidden_ND, head_VD, ids_N, lse_N, largest_N + centre_N)
-        ctx.tiling, ctx.tiles, ctx.kept = tiling, tiles, kept
+        ctx.tiling, ctx.tiles, ctx.kept, ctx.support = tiling, tiles, kept, support
         ctx.set_materialize_grads(False)
         return target_N - lse_N, sums_N.log() - centre_N
 
@@ -155,6 +171,8 @@ class _ChunkedScore(torch.autograd.Function):
             grad = _logits_grad(
                 logits, lse_N[rows], mean_N[rows], targets, logprob_grad_N[rows], entropy_grad
             )
+            if ctx.support is not None:
+                grad.masked_fill_(ctx.support.excluded(rows, entries), 0.0)
             grad = grad.to(hidden.dtype)
             if hidden_grad_ND is not None:
                 _add_product(hidden_grad_ND[rows], grad, head)
@@ -163,6 +181,7 @@ class _ChunkedScore(torch.autograd.Function):
         return (
             None if hidden_grad_ND is None else hidden_grad_ND.to(hidden_ND.dtype),
             None if head_grad_VD is None else head_grad_VD.to(head_VD.dtype),
+            None,
             None,
             None,
         )
@@ -200,13 +219,19 @@ def _targets(ids: Tensor, entries: slice) -> tuple[Tensor, Tensor]:
     return inside, (ids.clamp(entries.start, entries.stop - 1) - entries.start).unsqueeze(1)
 
 
-def _fold(largest: Tensor, sums: Tensor, weighted: Tensor, logits: Tensor) -> None:
-    """Fold a tile into the running largest logit m, sum of exp(l - m) and sum of exp(l - m) (l - m)."""
+def _fold(largest: Tensor, sums: Tensor, weighted: Tensor, logits: Tensor, excluded: Tensor | None) -> None:
+    """Fold a tile into the running largest logit m, sum of exp(l - m) and sum of exp(l - m) (l - m).
+
+    Excluded logits are -inf and do not count. Where none has counted yet, m stays -inf and the sums 0.
+    """
     new = torch.maximum(largest, logits.amax(1))
-    shift = (largest - new).clamp_min(torch.finfo(logits.dtype).min)
+    base = new if excluded is None else torch.where(new == -torch.inf, 0.0, new)
+    shift = (largest - base).clamp_min(torch.finfo(logits.dtype).min)
     decay = shift.exp()
-    centred = logits.sub_(new.unsqueeze(1))
+    centred = logits.sub_(base.unsqueeze(1))
     exps = centred.exp()
+    if excluded is not None:
+        centred.masked_fill_(excluded, 0.0)
     weighted.add_(shift * sums).mul_(decay).add_(torch.einsum("nv,nv->n", exps, centred))
     sums.mul_(decay).add_(exps.sum(1))
     largest.copy_(new)

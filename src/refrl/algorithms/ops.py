@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from refrl.algorithms.kept_ids import KeptIds, Support
+
 
 def compute_logprobs(
     logits_BSV: Tensor,
@@ -15,6 +17,7 @@ def compute_logprobs(
     *,
     temperature: float = 1.0,
     mask_BT: Tensor | None = None,
+    kept_ids: KeptIds | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Score completion tokens: log pi(token) and the entropy of the distribution it was drawn from, in nats.
 
@@ -28,6 +31,8 @@ def compute_logprobs(
         temperature: that of sampling.
         mask_BT: where it is 0 both results are exactly 0, and the logits there are not read: they may be NaN, and
             get the gradient 0. None scores every position, padding included.
+        kept_ids: what the filter of sampling kept; the softmax, after the temperature, then runs over these ids
+            only, an id outside them has log-probability -inf, and logits of the others get the gradient 0.
 
     Returns:
         (logprobs_BT, entropy_BT).
@@ -42,17 +47,26 @@ def compute_logprobs(
     valid_BT = valid_positions(completion_ids_BT, mask_BT)
     ids_N = checked_ids(completion_ids_BT[valid_BT], V)
     logits_NV = logits_BSV.reshape(B * S, V)[index_BT[valid_BT]]
-    logprobs_N, entropy_N = score(logits_NV, ids_N, temperature)
+    support = support_at(kept_ids, valid_BT, V)
+    logprobs_N, entropy_N = score(logits_NV, ids_N, temperature, support)
     return scatter(logprobs_N, valid_BT), scatter(entropy_N, valid_BT)
 
 
-def score(logits_NV: Tensor, ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return log-softmax(logits / temperature) at the ids, and the entropy of each of the N distributions."""
+def score(
+    logits_NV: Tensor, ids_N: Tensor, temperature: float, support: Support | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return log-softmax(logits / temperature) at the ids, and the entropy of each of the N distributions.
+
+    With a support, both are those of the distributions restricted to it.
+    """
     scaled_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)) / temperature
+    if support is not None:
+        N, V = scaled_NV.shape
+        scaled_NV.masked_fill_(support.excluded(slice(0, N), slice(0, V)), -torch.inf)
     all_logprobs_NV = scaled_NV.log_softmax(-1)
     logprobs_N = all_logprobs_NV.gather(-1, ids_N.unsqueeze(-1)).squeeze(-1)
-    # A token of probability 0 adds 0, and not 0 * -inf.
-    finite_NV = all_logprobs_NV.clamp_min(torch.finfo(all_logprobs_NV.dtype).min)
+    # A token of probability 0 adds 0, and not 0 * -inf; nor 0 * a number that a gradient above 1 makes infinite.
+    finite_NV = all_logprobs_NV.masked_fill(all_logprobs_NV == -torch.inf, 0.0)
     return logprobs_N, -(all_logprobs_NV.exp() * finite_NV).sum(-1)
 
 
@@ -110,6 +124,19 @@ def checked_ids(ids_N: Tensor, vocab_size: int) -> Tensor:
     if len(bad_N):
         raise ValueError(f"token id {int(bad_N[0])} is outside the vocabulary of {vocab_size}")
     return ids_N
+
+
+def support_at(kept_ids: KeptIds | None, valid_BT: Tensor, vocab_size: int) -> Support | None:
+    """Return the supports of the valid positions; None where no filter was on.
+
+    Raises:
+        ValueError: a kept id lies outside the vocabulary.
+    """
+    if kept_ids is None:
+        return None
+    support = kept_ids.at(valid_BT)
+    checked_ids(support.ids_M, vocab_size)
+    return support
 
 
 def scatter(values_N: Tensor, valid_BT: Tensor) -> Tensor:

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from refrl.algorithms.batching import Batch
-from refrl.algorithms.ops import check_temperature, checked_ids, scatter, score, valid_positions
+from refrl.algorithms.kept_ids import KeptIds
+from refrl.algorithms.ops import (
+    check_temperature,
+    checked_ids,
+    scatter,
+    score,
+    support_at,
+    valid_positions,
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,7 @@ def compute_logprobs_packed(
     *,
     temperature: float = 1.0,
     mask_BT: Tensor | None = None,
+    kept_ids: KeptIds | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Score completion tokens from packed logits: equal to `ops.compute_logprobs` on the padded rows.
 
@@ -137,7 +146,8 @@ def compute_logprobs_packed(
         (logprobs_BT, entropy_BT).
 
     Raises:
-        ValueError: a temperature that is not positive, a mask of another shape, an id outside the vocabulary.
+        ValueError: a temperature that is not positive, a mask of another shape, an id (or a kept id) outside the
+            vocabulary.
     """
     check_temperature(temperature)
     step_T = torch.arange(completion_ids_BT.shape[1], device=completion_ids_BT.device)
@@ -145,5 +155,7 @@ def compute_logprobs_packed(
     valid_BT = valid_positions(completion_ids_BT, mask_BT) & own_BT
     index_BT = (packed.first_B + packed.prompt_lens_B - 1).unsqueeze(1) + step_T
     ids_N = checked_ids(completion_ids_BT[valid_BT], logits_PSV.shape[-1])
-    logprobs_N, entropy_N = score(logits_PSV.flatten(0, 1)[index_BT[valid_BT]], ids_N, temperature)
+    support = support_at(kept_ids, valid_BT, logits_PSV.shape[-1])
+    logits_NV = logits_PSV.flatten(0, 1)[index_BT[valid_BT]]
+    logprobs_N, entropy_N = score(logits_NV, ids_N, temperature, support)
     return scatter(logprobs_N, valid_BT), scatter(entropy_N, valid_BT)

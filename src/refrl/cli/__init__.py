@@ -1,4 +1,4 @@
-"""The command line: `refrl grpo|sft --config FILE key=value ...` and `refrl make-model --output DIR`.
+"""The command line: `refrl grpo|sft --config FILE key=value ...`, `recipes`, `new` and `make-model`.
 
 Exit codes: 0 success, 1 training cannot go on, 2 wrong usage, 130 interrupted, 143 terminated.
 """
@@ -12,11 +12,13 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from refrl.config_loading import ConfigError
+from refrl.errors import ConfigError, out_of_memory
 
 COMMANDS = {
     "grpo": ("refrl.cli.grpo", "train with group-relative policy optimization"),
     "sft": ("refrl.cli.sft", "fine-tune on the answers"),
+    "recipes": ("refrl.cli.recipes", "list the configurations that come with refrl"),
+    "new": ("refrl.cli.new", "write a loss, a verifier or a task to start from, with a test"),
     "make-model": ("refrl.cli.make_model", "make a tiny byte-level model as a Hugging Face directory"),
 }
 """Every command: its module, imported when it is called, and its help."""
@@ -46,6 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(arguments.command, error, EXIT_USAGE)
     except (OSError, ArithmeticError) as error:  # TrainingError and logits that are not finite among them
         return _fail(arguments.command, error, EXIT_FAILED)
+    except (MemoryError, RuntimeError) as error:
+        reason = out_of_memory(error)
+        if reason is None:
+            raise
+        return _fail(arguments.command, reason, EXIT_FAILED)
     except KeyboardInterrupt:
         return _fail(arguments.command, "interrupted", EXIT_INTERRUPTED)
     except Terminated:

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from typing import TypeVar
 
-from refrl.launcher import is_launcher, launch
+from pydantic import BaseModel
+
+from refrl.config import load_config
+from refrl.config.describe import effective_yaml
+from refrl.recipes import find_config
+from refrl.runtime.launcher import is_launcher, launch
+
+SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare `--config FILE key=value ...`."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="YAML configuration")
+    """Declare `--config FILE [--print-config] key=value ...`."""
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="FILE",
+        help="a YAML configuration, or the name of a recipe (refrl recipes lists them)",
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the whole effective configuration with the doc of each option, and train nothing",
+    )
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -19,9 +36,22 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def read_config(arguments: argparse.Namespace, schema: type[SchemaT]) -> SchemaT | None:
+    """Return the validated configuration; None where it was only to be printed, which is done.
+
+    Raises:
+        ConfigError: there is no such file or recipe, or what it holds cannot be used.
+    """
+    config = load_config(schema, find_config(arguments.config), arguments.overrides)
+    if not arguments.print_config:
+        return config
+    print(effective_yaml(config), end="")
+    return None
+
+
 def launch_processes(arguments: argparse.Namespace, num_processes: int) -> bool:
     """Run the command in so many processes, and wait for them; False where this process is the one, or one of them."""
     if not is_launcher(num_processes):
         return False
-    launch([arguments.command, "--config", str(arguments.config), *arguments.overrides], num_processes)
+    launch([arguments.command, "--config", arguments.config, *arguments.overrides], num_processes)
     return True

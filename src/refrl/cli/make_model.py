@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Make the model and say where it is."""
-    from refrl.tiny_models import TinyModelSpec, make_model
+    from refrl.models.tiny import TinyModelSpec, make_model
 
     shape = {key: value for key, value in vars(arguments).items() if key not in ("command", "output")}
     make_model(TinyModelSpec(**shape), arguments.output)

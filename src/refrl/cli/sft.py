@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from refrl.cli.arguments import add_config_arguments, launch_processes
-from refrl.config import SFTRunConfig, load_config
+from refrl.cli.arguments import add_config_arguments, launch_processes, read_config
+from refrl.config import SFTRunConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, in this process or in several; the configuration is validated before torch is imported."""
-    config = load_config(SFTRunConfig, arguments.config, arguments.overrides)
-    if launch_processes(arguments, config.cluster.num_processes):
+    config = read_config(arguments, SFTRunConfig)
+    if config is None or launch_processes(arguments, config.cluster.num_processes):
         return
-    from refrl.algorithms.sft import run_sft
+    from refrl.training.sft import run_sft
 
     run_sft(config)

@@ -5,6 +5,8 @@ an error that names the nearest known one. Options that exclude one another are 
 """
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
+from refrl.config.data import DataConfig
+from refrl.config.loading import ConfigError, load_config, validate_config
 from refrl.config.policy import (
     BatchTokensConfig,
     ColocatedConfig,
@@ -17,7 +19,6 @@ from refrl.config.policy import (
 from refrl.config.run import (
     CheckpointingConfig,
     ClusterConfig,
-    DataConfig,
     GRPOConfig,
     GRPORunConfig,
     LoggerConfig,
@@ -25,7 +26,6 @@ from refrl.config.run import (
     SFTConfig,
     SFTRunConfig,
 )
-from refrl.config_loading import ConfigError, load_config, validate_config
 
 __all__ = [
     "AdvantageConfig",

@@ -2,36 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from refrl.config.base import Section
+from refrl.config.loading import ConfigError
+from refrl.config.options import parse_options
+from refrl.config.registry import Registry
+
+LOSSES = Registry(
+    "loss",
+    "refrl.losses",
+    {
+        "ppo_clip": "refrl.algorithms.losses.ppo_clip:PPOClip",
+        "gspo": "refrl.algorithms.losses.gspo:GSPO",
+        "cispo": "refrl.algorithms.losses.cispo:CISPO",
+    },
+)
+"""What `loss_fn.kind` may name: subclasses of `refrl.algorithms.losses.base.TokenLoss`."""
+
+_OWN_SCALES: dict[str, Literal["group", "batch", "none"]]
+_OWN_SCALES = {"grpo": "group", "dr_grpo": "none", "rloo": "none", "reinforce_plus_plus_baseline": "batch"}
+"""The scale that each built-in estimator has where none is given."""
+
+ADVANTAGES = Registry(
+    "estimator", "refrl.advantages", dict.fromkeys(_OWN_SCALES, "refrl.algorithms.advantages:GroupBaseline")
+)
+"""What `grpo.advantage.estimator` may name: subclasses of `refrl.algorithms.advantages.AdvantageEstimator`."""
 
 
 class AdvantageConfig(Section):
     """How rewards become advantages (`refrl.algorithms.advantages`)."""
 
-    estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline"] = "grpo"
-    """Baseline: group mean (GRPO, arXiv 2402.03300; Dr. GRPO, arXiv 2503.20783), leave-one-out mean
-    (RLOO, arXiv 2402.14740), group mean then whitening over the batch (REINFORCE++, arXiv 2501.03262)."""
+    estimator: str = "grpo"
+    """Baseline: `grpo` and `dr_grpo` the group's mean (arXiv 2402.03300, 2503.20783), `rloo` the leave-one-out mean
+    (arXiv 2402.14740), `reinforce_plus_plus_baseline` the group's mean, then whitening over the batch (arXiv
+    2501.03262); or one of an installed package (entry points `refrl.advantages`), or `package.module:Class`."""
     scale: Literal["group", "batch", "none"] | None = None
     """Divide by the standard deviation of the group's rewards, of the batch's (arXiv 2508.08221), or not at
     all. None takes the estimator's own: `group` for grpo, `none` for dr_grpo and rloo, `batch` for
     reinforce_plus_plus_baseline; dr_grpo and reinforce_plus_plus_baseline allow no other."""
     epsilon: float = Field(default=1e-6, gt=0)
     """Added to the standard deviation."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of an estimator of your own, held against its schema."""
 
     @property
     def resolved_scale(self) -> Literal["group", "batch", "none"]:
-        """`scale`, or the estimator's own where it is None."""
-        own: dict[str, Literal["group", "batch", "none"]]
-        own = {"grpo": "group", "dr_grpo": "none", "rloo": "none", "reinforce_plus_plus_baseline": "batch"}
-        return self.scale or own[self.estimator]
+        """`scale`, or the estimator's own where it is None; an estimator that is not built in scales by itself."""
+        return self.scale or _OWN_SCALES.get(self.estimator, "none")
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether the estimator is refrl's own, whose formula is known from its name."""
+        return ADVANTAGES.is_built_in(self.estimator)
+
+    @model_validator(mode="after")
+    def _estimator_is_known(self) -> AdvantageConfig:
+        if self.estimator in _OWN_SCALES:
+            if self.options:
+                raise ValueError(
+                    f"grpo.advantage.options has no effect with grpo.advantage.estimator={self.estimator}: leave it out"
+                )
+            return self
+        found = _find(ADVANTAGES, self.estimator, "grpo.advantage.estimator", "advantages")
+        if self.scale is not None:
+            raise ValueError(
+                f"grpo.advantage.scale has no effect with grpo.advantage.estimator={self.estimator}, which scales by "
+                "itself: leave it out"
+            )
+        parse_options(found.Options, self.options, "grpo.advantage.options")
+        return self
 
     @model_validator(mode="after")
     def _scale_belongs_to_the_estimator(self) -> AdvantageConfig:
-        own = {"dr_grpo": "none", "reinforce_plus_plus_baseline": "batch"}.get(self.estimator)
+        fixed = ("dr_grpo", "reinforce_plus_plus_baseline")
+        own = _OWN_SCALES[self.estimator] if self.estimator in fixed else None
         if own is not None and self.scale not in (None, own):
             raise ValueError(
                 f"grpo.advantage.scale={self.scale} does not go with grpo.advantage.estimator={self.estimator}, "
@@ -43,9 +90,12 @@ class AdvantageConfig(Section):
 class LossConfig(Section):
     """The policy loss (`refrl.algorithms.losses`)."""
 
-    kind: Literal["ppo_clip", "gspo", "cispo"] = "ppo_clip"
-    """Ratio per token (PPO, arXiv 1707.06347), per sequence (GSPO, arXiv 2507.18071), or a clipped detached
-    weight on the log-probability (CISPO, arXiv 2506.13585)."""
+    kind: str = "ppo_clip"
+    """`ppo_clip` a ratio per token (PPO, arXiv 1707.06347), `gspo` per sequence (arXiv 2507.18071), `cispo` a clipped
+    detached weight on the log-probability (arXiv 2506.13585); or a loss of an installed package (entry points
+    `refrl.losses`), or `package.module:Class`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The loss's own options, held against its schema; the built-in losses take theirs from the keys below."""
     ratio_clip_min: float = Field(default=0.2, ge=0)
     """Lower clip: the ratio is held above 1 - ratio_clip_min."""
     ratio_clip_max: float = Field(default=0.2, ge=0)
@@ -67,6 +117,9 @@ class LossConfig(Section):
     reference_policy_kl_gradient: Literal["estimator", "k2"] = "estimator"
     """What is differentiated where the KL is in the loss: the estimator itself (what most stacks do, though only
     k2 gives the gradient of the KL), or k2 under the estimator's value (arXiv 2506.09477, 2510.01555)."""
+    reference_policy_kl_importance_sampling: bool = False
+    """Multiply the KL in the loss by current / old, with gradient (TRL's default; DeepSeek-V3.2, arXiv 2512.02556): the
+    expected gradient of k1 and of k3 is that of the KL then, also where an older policy sampled."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Whether the KL is a term of the loss or is taken off the reward (no gradient through it)."""
     entropy_coefficient: float = 0.0
@@ -80,6 +133,11 @@ class LossConfig(Section):
     importance_sampling_min: float = Field(default=0.5, gt=0, le=1)
     """Lower bound of the band (`masked` only)."""
 
+    @property
+    def is_built_in(self) -> bool:
+        """Whether the loss is refrl's own, which holds the ratio between the clips."""
+        return LOSSES.is_built_in(self.kind)
+
     @model_validator(mode="after")
     def _fixed_length_is_given(self) -> LossConfig:
         if (self.reduction == "fixed_length") != (self.fixed_length is not None):
@@ -89,14 +147,14 @@ class LossConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _kind_is_known(self) -> LossConfig:
+        found = _find(LOSSES, self.kind, "loss_fn.kind", "surrogate")
+        parse_options(found.Options, self.options, "loss_fn.options")
+        found.check(self)
+        return self
+
+    @model_validator(mode="after")
     def _options_have_effect(self) -> LossConfig:
-        if self.kind == "gspo" and self.reduction != "sequence":
-            raise ValueError(
-                f"loss_fn.kind=gspo is a loss per sequence; loss_fn.reduction={self.reduction} would weigh "
-                "sequences by their length: set loss_fn.reduction=sequence"
-            )
-        if self.kind == "cispo" and self.ratio_clip_c is not None:
-            raise ValueError("loss_fn.ratio_clip_c has no effect with loss_fn.kind=cispo: leave it out")
         if self.kl_in == "reward" and self.force_on_policy_ratio:
             raise ValueError(
                 "loss_fn.kl_in=reward needs the log-probabilities before the update, which "
@@ -106,4 +164,31 @@ class LossConfig(Section):
             raise ValueError(
                 "loss_fn.reference_policy_kl_gradient has no effect with loss_fn.kl_in=reward: leave it out"
             )
+        if self.reference_policy_kl_importance_sampling and self.kl_in == "reward":
+            raise ValueError(
+                "loss_fn.reference_policy_kl_importance_sampling has no effect with loss_fn.kl_in=reward: leave it out"
+            )
+        if self.reference_policy_kl_importance_sampling and self.reference_policy_kl_gradient != "estimator":
+            raise ValueError(
+                "loss_fn.reference_policy_kl_importance_sampling corrects the estimator's own gradient: leave out "
+                "loss_fn.reference_policy_kl_gradient"
+            )
         return self
+
+
+def _find(registry: Registry, name: str, key: str, method: str) -> Any:
+    """Return the class of a name, for a validator.
+
+    Raises:
+        ValueError: there is none, or it lacks what every class of the kind has.
+    """
+    try:
+        found = registry.find(name, key)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(found, type) or not hasattr(found, "Options") or not hasattr(found, method):
+        raise ValueError(
+            f"{key}={name} is no {registry.what}: it must be a class with the attribute Options and the method "
+            f"{method}() (see docs/how_to)"
+        )
+    return found

@@ -13,17 +13,24 @@ class OptimizerConfig(Section):
     """AdamW."""
 
     lr: float = Field(default=1e-3, ge=0)
+    """Learning rate after the warm-up."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the mean square."""
 
 
 class SchedulerConfig(Section):
     """Learning rate: linear warm-up, then constant, linear or cosine decay to `min_lr_ratio`."""
 
     name: Literal["constant", "linear", "cosine"] = "constant"
+    """What follows the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
+    """Updates over which the learning rate rises to `lr`."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Where the decay ends, as a share of `lr`."""
 
 
 class ColocatedConfig(Section):
@@ -37,12 +44,16 @@ class GenerationConfig(Section):
     """Sampling."""
 
     backend: Literal["torch"] = "torch"
+    """The generation engine."""
     colocated: ColocatedConfig = ColocatedConfig()
     max_new_tokens: int = Field(default=16, gt=0)
+    """Longest completion, in tokens, the end token included."""
     temperature: float = Field(default=1.0, gt=0)
     """Also used when log-probabilities are computed for training."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the likeliest tokens that hold this share of the probability."""
     top_k: int | None = Field(default=None, gt=0)
+    """Sample from so many of the likeliest tokens; None takes all."""
     stop_token_ids: tuple[int, ...] | None = None
     """Ids that end a completion; None takes the end-of-sequence ids of the model and of the tokenizer."""
 
@@ -54,7 +65,7 @@ class TokenizerConfig(Section):
     """Directory of the tokenizer; None takes `policy.model_name`."""
     chat_template: str | None = None
     """None gives prompts to the model as they are; `default` wraps them in the tokenizer's own chat template, `byte`
-    in `refrl.chat.BYTE_CHAT_TEMPLATE`, and any other text is the Jinja template itself."""
+    in `refrl.models.chat.BYTE_CHAT_TEMPLATE`, and any other text is the Jinja template itself."""
 
     @model_validator(mode="after")
     def _template_is_one(self) -> TokenizerConfig:
@@ -71,6 +82,7 @@ class BatchTokensConfig(Section):
     """Micro-batches by a number of tokens in place of a number of rows."""
 
     enabled: bool = False
+    """Form micro-batches in this way."""
     train_mb_tokens: int | None = Field(default=None, gt=0)
     """Most tokens of a forward and backward pass; None takes `train_micro_batch_size` rows of the longest."""
     logprob_mb_tokens: int | None = Field(default=None, gt=0)
@@ -84,6 +96,7 @@ class PolicyConfig(Section):
     """Directory of a Hugging Face causal language model."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights that score and sample."""
     train_global_batch_size: int = Field(gt=0)
     """Rows of an optimizer step."""
     train_micro_batch_size: int = Field(gt=0)
@@ -103,6 +116,7 @@ class PolicyConfig(Section):
     activation_checkpointing: bool = False
     """Keep the inputs of each layer only, and compute the rest again in the backward pass."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """The gradient of an update is scaled down to this norm; None leaves it."""
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     generation: GenerationConfig = GenerationConfig()

@@ -1,13 +1,14 @@
-"""The loops, their data and surroundings, and the two whole configurations."""
+"""The loops and their surroundings, and the two whole configurations."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
 from refrl.config.base import Section
+from refrl.config.data import DataConfig
 from refrl.config.policy import PolicyConfig
 
 
@@ -15,6 +16,7 @@ class RewardShapingConfig(Section):
     """A penalty on length that is added to the reward (soft overlong punishment of DAPO, arXiv 2503.14476, eq. 13)."""
 
     enabled: bool = False
+    """Add the penalty."""
     overlong_buffer_length: int | None = Field(default=None, gt=0)
     """The penalty grows over the last so many tokens before `max_response_length`."""
     overlong_buffer_penalty: float = Field(default=1.0, gt=0)
@@ -41,16 +43,23 @@ class GRPOConfig(Section):
     """The GRPO loop."""
 
     num_prompts_per_step: int = Field(gt=0)
+    """Prompts that a step samples completions for."""
     num_generations_per_prompt: int = Field(gt=1)
+    """Completions of each prompt: a group, whose rewards are compared."""
     max_num_steps: int = Field(gt=0)
+    """Steps of the run."""
     val_period: int = Field(default=0, ge=0)
     """Validate every so many steps; 0 never does."""
     val_at_start: bool = False
+    """Validate before the first step."""
     val_at_end: bool = False
+    """Validate after the last step."""
     max_val_samples: int = Field(default=64, gt=0)
+    """Most held-out prompts of a validation."""
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
     seed: int = Field(default=0, ge=0)
+    """Of the order of prompts and of everything that is sampled."""
     advantage: AdvantageConfig = AdvantageConfig()
     reward_shaping: RewardShapingConfig = RewardShapingConfig()
     overlong_filtering: bool = False
@@ -82,13 +91,19 @@ class SFTConfig(Section):
     """The SFT loop."""
 
     max_num_steps: int = Field(gt=0)
+    """Steps of the run, one update each."""
     val_period: int = Field(default=0, ge=0)
+    """Validate every so many steps; 0 never does."""
     val_at_start: bool = False
+    """Validate before the first step."""
     val_at_end: bool = False
+    """Validate after the last step."""
     max_val_samples: int = Field(default=64, gt=0)
+    """Most held-out prompts of a validation."""
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
     seed: int = Field(default=0, ge=0)
+    """Of the order of prompts and of what a validation samples."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
     """End, and export, after the first validation that reaches this accuracy."""
 
@@ -99,40 +114,13 @@ class SFTConfig(Section):
         return self
 
 
-class DataConfig(Section):
-    """Prompts."""
-
-    task: str
-    """Name of a task in `refrl.tasks`."""
-    task_args: dict[str, int | float | str | bool] = Field(default_factory=dict)
-    """Arguments of the task, such as `max_length: 4`; checked against its signature."""
-    verifier: str | None = None
-    """Name of a verifier in `refrl.rewards`; None takes the task's own."""
-    verifiers: dict[str, Annotated[float, Field(gt=0)]] | None = None
-    """Weights by name, such as `{exact_match: 1, character_match: 0.2}`: the reward is the weighted mean."""
-    system_prompt: str | None = None
-    """The system turn before every prompt; needs `policy.tokenizer.chat_template`."""
-    num_train: int = Field(default=1024, gt=0)
-    num_validation: int = Field(default=128, gt=0)
-    seed: int = Field(default=0, ge=0)
-    """Seed of the splits; independent of the seed of the loop."""
-    shuffle: bool = True
-
-    @model_validator(mode="after")
-    def _one_reward(self) -> DataConfig:
-        if self.verifiers is not None and (self.verifier is not None or not self.verifiers):
-            raise ValueError(
-                "data.verifiers names the verifiers and their weights, at least one, in place of data.verifier: give "
-                "one of the two"
-            )
-        return self
-
-
 class LoggerConfig(Section):
     """Where metrics go."""
 
     log_dir: str
+    """Folder of everything that the run logs; made new."""
     tensorboard_enabled: bool = True
+    """Write the scalars to `<log_dir>/tensorboard`."""
     log_train_data: bool = True
     """Write the rows of each step to `train_data_step<N>.jsonl`, and those of a validation to
     `validation_data_step<N>.jsonl`."""
@@ -142,8 +130,13 @@ class CheckpointingConfig(Section):
     """The final export."""
 
     enabled: bool = True
+    """Export the trained model at the end."""
     checkpoint_dir: str
     """The trained model is exported to `<checkpoint_dir>/final` as a Hugging Face directory."""
+
+
+MAX_THREADS = 1024
+"""Torch starts as many threads as it is told, and ends with a segmentation fault where the system has no more."""
 
 
 class ClusterConfig(Section):
@@ -151,8 +144,8 @@ class ClusterConfig(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes CUDA where there is one."""
-    num_threads: int | None = Field(default=None, gt=0)
-    """Threads of a CPU operation; None leaves torch's own choice."""
+    num_threads: int | None = Field(default=None, gt=0, le=MAX_THREADS)
+    """Threads of a CPU operation, at most 1024; None leaves torch's own choice."""
     num_processes: int = Field(default=1, gt=0)
     """Processes that each sample, reward, score and train their share of the rows. More than one are started by
     refrl itself, or by `torchrun --nproc-per-node`, which must start as many."""
@@ -187,7 +180,7 @@ class GRPORunConfig(_RunConfig):
     """Everything a `refrl grpo` run reads."""
 
     grpo: GRPOConfig
-    loss_fn: LossConfig = LossConfig()
+    loss_fn: LossConfig = Field(default_factory=LossConfig)
 
     @model_validator(mode="after")
     def _batch_sizes_divide(self) -> GRPORunConfig:
@@ -219,9 +212,10 @@ class GRPORunConfig(_RunConfig):
 
     @model_validator(mode="after")
     def _prompts_suffice(self) -> GRPORunConfig:
-        if self.grpo.use_dynamic_sampling and self.data.num_train < 2 * self.grpo.num_prompts_per_step:
+        num_train = self.data.num_train
+        if self.grpo.use_dynamic_sampling and num_train and num_train < 2 * self.grpo.num_prompts_per_step:
             raise ValueError(
-                f"data.num_train={self.data.num_train} leaves grpo.use_dynamic_sampling no other prompts to turn to: "
+                f"data.num_train={num_train} leaves grpo.use_dynamic_sampling no other prompts to turn to: "
                 f"raise it to {2 * self.grpo.num_prompts_per_step} or more"
             )
         return self

@@ -5,7 +5,7 @@ Shapes: P prompts, B rows, T new tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -61,10 +61,15 @@ class Completion:
     and filters applied). With `greedy`, under the distribution that would have been sampled from."""
     finish_reason: FinishReason
     """`stop`: the last id is a stop id. `length`: the bound on tokens was reached first."""
+    kept_ids: tuple[tuple[int, ...], ...] | None = None
+    """Ids, ascending, that top-p and top-k kept at each token: the support of the distribution it was sampled from.
+    None: no filter was on, or `greedy`."""
+    weight_version: int = 0
+    """Optimizer steps that the weights it was sampled with had seen."""
 
 
-class Generator(Protocol):
-    """A generation engine."""
+class Sampler(Protocol):
+    """Prompts in, completions out."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
@@ -78,4 +83,27 @@ class Generator(Protocol):
             ValueError: a prompt is empty or holds an id outside the vocabulary.
             refrl.config.ConfigError: a prompt leaves no room for a completion.
         """
+        ...
+
+
+class Generator(Sampler, Protocol):
+    """A generation engine. It takes weights by name (`refrl.weight_sync.base.WeightTarget`)."""
+
+    weight_version: int
+    """Optimizer steps that its weights have seen."""
+
+    def stop_ids(self) -> frozenset[int]:
+        """Return the end-of-sequence ids of its model."""
+        ...
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield every parameter and buffer that it samples with, by name."""
+        ...
+
+    def share_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Sample with these very tensors from now on."""
+        ...
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]], version: int) -> None:
+        """Copy the weights into its own."""
         ...

@@ -7,17 +7,32 @@ import inspect
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from refrl.config.loading import ConfigError
 from refrl.generation.decoder import PaddedPrompts
 
 
 class CachedDecoder:
-    """Decodes by the model's own forward; works for every architecture that takes `past_key_values`."""
+    """Decodes by the model's own forward; works for every architecture whose cache can be reordered by rows."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Share the live model; nothing is copied."""
+        """Share the live model; nothing is copied.
+
+        Raises:
+            ConfigError: what the model keeps between tokens cannot be reordered, as the states of Mamba.
+        """
         self._model = model
-        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        parameters = inspect.signature(model.forward).parameters
+        self._takes_positions = "position_ids" in parameters
         self._cache = DynamicCache(config=model.config)
+        fixed = {
+            type(layer).__name__ for layer in self._cache.layers if not hasattr(layer, "batch_select_indices")
+        }
+        if fixed or "past_key_values" not in parameters:
+            keeps = f" ({', '.join(sorted(fixed))})" if fixed else ""
+            raise ConfigError(
+                f"policy.model_name: {type(model).__name__} keeps between tokens what cannot be reordered by rows"
+                f"{keeps}, so refrl cannot sample from it; take a model with attention in every layer"
+            )
 
     def prefill(self, prompts: PaddedPrompts) -> torch.Tensor:
         """Read the prompts into the cache; return logits_PV."""

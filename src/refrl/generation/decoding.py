@@ -6,12 +6,13 @@ Shapes: P distinct prompts, B rows, R rows that still run, T new tokens, V vocab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from refrl.generation.base import SamplingParams
 from refrl.generation.decoder import Decoder, pad_prompts
+from refrl.generation.kept import KeptRecorder
 from refrl.generation.sampling import draw
 
 
@@ -21,6 +22,8 @@ class SampledRow:
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    kept_ids: tuple[tuple[int, ...], ...] | None = None
+    """Ids that the filters kept at each token; None where none is on."""
 
 
 @dataclass
@@ -88,22 +91,29 @@ def decode(
         logprobs_TR=torch.empty(num_tokens, num_rows, device=device),
     )
     sampled: list[SampledRow | None] = [None] * num_rows
+    recorder = KeptRecorder()
     for token in range(num_tokens):
         if token > 0:
             logits_RV = decoder.step(running.ids_TR[token - 1])
-        ids_R, logprobs_R = draw(logits_RV, running.uniforms_TR[token], params)
+        ids_R, logprobs_R, kept_RV = draw(logits_RV, running.uniforms_TR[token], params)
         running.ids_TR[token] = ids_R
         running.logprobs_TR[token] = logprobs_R
-        ended = [column for column, sampled_id in enumerate(ids_R.tolist()) if sampled_id in stop_ids]
+        if kept_RV is None:
+            sampled_ids = ids_R.tolist()
+        else:
+            # One transfer for both: the device is waited for once a token, as without a filter.
+            sampled_ids, counts = torch.stack([ids_R, kept_RV.sum(-1)]).tolist()
+            recorder.add(running.rows, kept_RV, counts)
+        ended = [column for column, sampled_id in enumerate(sampled_ids) if sampled_id in stop_ids]
         if ended:
             running.harvest(ended, token + 1, sampled)
             if len(ended) == len(running.rows):
-                return _complete(sampled)
-            kept = torch.tensor(compacting_order(len(running.rows), ended), device=device)
-            running.keep(kept)
-            decoder.keep(kept)
+                return _complete(sampled, recorder)
+            going = torch.tensor(compacting_order(len(running.rows), ended), device=device)
+            running.keep(going)
+            decoder.keep(going)
     running.harvest(range(len(running.rows)), num_tokens, sampled)
-    return _complete(sampled)
+    return _complete(sampled, recorder)
 
 
 def compacting_order(num_rows: int, ended: Sequence[int]) -> list[int]:
@@ -118,7 +128,10 @@ def compacting_order(num_rows: int, ended: Sequence[int]) -> list[int]:
     return [next(fillers) if row in holes else row for row in range(num_going)]
 
 
-def _complete(sampled: Sequence[SampledRow | None]) -> list[SampledRow]:
+def _complete(sampled: Sequence[SampledRow | None], recorder: KeptRecorder) -> list[SampledRow]:
     rows = [row for row in sampled if row is not None]
     assert len(rows) == len(sampled), "a row was never harvested"
-    return rows
+    if not recorder.has_any:
+        return rows
+    kept_ids = recorder.rows(len(rows))
+    return [replace(row, kept_ids=kept) for row, kept in zip(rows, kept_ids, strict=True)]

@@ -5,8 +5,12 @@ Pure functions on tensors. Shapes: B rows, V vocabulary, T new tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import torch
 
+from refrl.config import ConfigError
 from refrl.generation.base import SamplingParams
 
 
@@ -34,6 +38,28 @@ def skip_rows(num_rows: int, generator: torch.Generator) -> None:
 
 def _row_seeds(num_rows: int, generator: torch.Generator) -> list[int]:
     return torch.randint(2**63 - 1, (num_rows,), generator=generator, device=generator.device).tolist()
+
+
+def check_stop_ids(stop_ids: Iterable[int], vocab_size: int) -> None:
+    """Hold the ids that are to end a completion against the vocabulary: one that cannot be sampled ends nothing.
+
+    Raises:
+        ConfigError: names the ids outside it.
+    """
+    unknown = sorted({stop_id for stop_id in stop_ids if not 0 <= stop_id < vocab_size})
+    if unknown:
+        raise ConfigError(
+            f"policy.generation.stop_token_ids: {', '.join(map(str, unknown))} outside the vocabulary of {vocab_size}, "
+            f"so that no completion ever ends there; give ids from 0 to {vocab_size - 1}, or leave it out for the "
+            "model's own end tokens"
+        )
+
+
+def is_filtered(params: SamplingParams, vocab_size: int) -> bool:
+    """Return whether tokens are drawn from a part of the vocabulary."""
+    return not params.greedy and (
+        params.top_p < 1.0 or (params.top_k is not None and params.top_k < vocab_size)
+    )
 
 
 def filtered_logits(logits_BV: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -67,14 +93,23 @@ def invert_cdf(probs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor
     return torch.searchsorted(cumulative_BV, targets_B.unsqueeze(-1), right=True).squeeze(-1).clamp_(max=last)
 
 
-def draw(
-    logits_BV: torch.Tensor, uniforms_B: torch.Tensor, params: SamplingParams
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take one token per row: (ids_B, logprobs_B of these ids in float32 under the distribution sampled from)."""
+class Drawn(NamedTuple):
+    """One token of each row."""
+
+    ids_B: torch.Tensor
+    logprobs_B: torch.Tensor
+    """Float32, under the distribution sampled from."""
+    kept_BV: torch.Tensor | None
+    """Booleans: the ids that the filters kept; None where none is on."""
+
+
+def draw(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, params: SamplingParams) -> Drawn:
+    """Take one token per row."""
     logits_BV = filtered_logits(logits_BV, params)
     probs_BV = torch.softmax(logits_BV, dim=-1)
     ids_B = logits_BV.argmax(dim=-1) if params.greedy else invert_cdf(probs_BV, uniforms_B)
-    return ids_B, probs_BV.gather(-1, ids_B.unsqueeze(-1)).squeeze(-1).log_()
+    kept_BV = logits_BV > float("-inf") if is_filtered(params, logits_BV.shape[-1]) else None
+    return Drawn(ids_B, probs_BV.gather(-1, ids_B.unsqueeze(-1)).squeeze(-1).log_(), kept_BV)
 
 
 def _keep_top_k(logits_BV: torch.Tensor, top_k: int) -> torch.Tensor:

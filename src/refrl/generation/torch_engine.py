@@ -1,9 +1,10 @@
-"""The torch engine: samples with the model that is trained, so that its weights are never stale."""
+"""The torch engine: samples with a model of its own, whose weights it shares with the policy or gets as copies."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import nn
@@ -17,15 +18,17 @@ from refrl.generation.decoding import decode
 from refrl.generation.lean_decoder import LeanDecoder
 from refrl.generation.lean_support import supports_lean
 from refrl.generation.sampling import row_uniforms
+from refrl.weight_sync.tensors import copy_tensors, share_tensors
 
 
 class TorchGenerator:
-    """A `refrl.generation.base.Generator` that shares the live model (colocated)."""
+    """A `refrl.generation.base.Generator`."""
 
     def __init__(self, model: PreTrainedModel, pad_token_id: int, *, lean: bool = True) -> None:
-        """Share the live model.
+        """Take a model.
 
         Args:
+            model: sampled with; its own, never the one that is trained.
             pad_token_id: fills the unused slots of short prompts; no token sees it.
             lean: use the lean decoder for the architectures that it supports; False always calls the model's own
                 forward.
@@ -33,6 +36,20 @@ class TorchGenerator:
         self._model = model
         self._pad_token_id = pad_token_id
         self._lean = lean
+        self.weight_version = 0
+
+    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield every parameter and buffer that it samples with, by name."""
+        return chain(self._model.named_parameters(), self._model.named_buffers())
+
+    def share_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Sample with these very tensors from now on (see `refrl.weight_sync.base.WeightTarget`)."""
+        share_tensors(self._model, dict(weights))
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]], version: int) -> None:
+        """Copy the weights into its own (see `refrl.weight_sync.base.WeightTarget`)."""
+        copy_tensors(self._model, dict(weights))
+        self.weight_version = version
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
@@ -71,6 +88,8 @@ class TorchGenerator:
                 ids=row.ids,
                 logprobs=row.logprobs,
                 finish_reason="stop" if row.ids[-1] in stop_ids else "length",
+                kept_ids=row.kept_ids,
+                weight_version=self.weight_version,
             )
             for prompt, row in zip(rows, sampled, strict=True)
         ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -31,11 +32,57 @@ class LossFunction(Protocol):
         ...
 
 
-class Policy(Protocol):
-    """A causal language model under training."""
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One optimizer step, as `Policy.train` took it."""
 
-    def prepare_for_generation(self) -> None:
-        """Give back what only training needs, and bring the generator's weights up to date: before every sampling."""
+    first_row: int
+    """Place of its first row in the batch that was trained on; its rows are contiguous."""
+    num_rows: int
+    gradients: Mapping[str, Tensor]
+    """Raw gradient of each trainable weight by name, before clipping."""
+    grad_norm: float
+    """Norm before clipping."""
+    learning_rate: float
+    micro_batches: Sequence[Sequence[int]]
+    """Rows of the batch as they went through the model together."""
+    weights: Mapping[str, Tensor]
+    """Copies of all weights after it."""
+
+
+class Policy(Protocol):
+    """A causal language model under training. It may hold a share of a batch's rows, or of the model."""
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps that the weights have seen."""
+        ...
+
+    @property
+    def in_training_mode(self) -> bool:
+        """Whether dropout and the like are on; a policy scores and trains with them off."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids that the model knows."""
+        ...
+
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence that the model takes, in tokens; None where it names none."""
+        ...
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every parameter and buffer, live, under its Hugging Face name."""
+        ...
+
+    def reference_weights(self) -> Iterator[tuple[str, Tensor]] | None:
+        """Return the weights of the frozen reference as `named_weights` does; None where the policy keeps none."""
+        ...
+
+    def free_gradients(self) -> None:
+        """Give back the memory that only training needs."""
         ...
 
     def logprobs(self, batch: Batch) -> Tensor:
@@ -46,8 +93,36 @@ class Policy(Protocol):
         """Return logprobs_BT under the frozen reference; None where the policy keeps none."""
         ...
 
-    def train(self, batch: Batch, loss: LossFunction) -> dict[str, float]:
-        """Take one optimizer step per global batch of rows, and return the merged metrics."""
+    def gradients(
+        self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
+    ) -> dict[str, float]:
+        """Add up the gradient of one optimizer step over its micro-batches; return the merged metrics.
+
+        Args:
+            batch: all rows of the step.
+            loss: divides by the counts of the whole batch.
+            micro_batches: rows of each forward and backward pass; None takes the configuration's.
+        """
+        ...
+
+    def named_gradients(self) -> dict[str, Tensor]:
+        """Return a copy of the gradient of each trainable weight as it stands; zero where there is none."""
+        ...
+
+    def step(self) -> tuple[float, float]:
+        """Clip, update, clear the gradients; return (gradient norm before clipping, learning rate)."""
+        ...
+
+    def train(
+        self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
+    ) -> dict[str, float]:
+        """Take one optimizer step per global batch of rows, and return the merged metrics.
+
+        Args:
+            batch: rows of one or more optimizer steps.
+            loss: the share of a micro-batch.
+            watch: called after each optimizer step with what it did.
+        """
         ...
 
     def save(self, directory: Path) -> None:

@@ -6,8 +6,9 @@ it would differ, and the ratio would not be 1 on the first update.
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -16,66 +17,80 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import Batch
 from refrl.algorithms.metrics import merge_metrics
-from refrl.config import PolicyConfig
 from refrl.distributed import ALONE, World
-from refrl.models import save_directory
-from refrl.policy.base import LossFunction
+from refrl.models.loading import save_directory
+from refrl.policy.base import LossFunction, Update
 from refrl.policy.optimizer import ClippedAdamW
-from refrl.policy.scoring import make_scoring
-from refrl.weight_sync import WeightSync
+from refrl.policy.scoring import Scoring
+
+Parts = list[dict[str, Tensor | float]]
+"""Metrics of each micro-batch."""
 
 
 class HFPolicy:
-    """A `refrl.policy.base.Policy`."""
+    """A `refrl.policy.base.Policy`; `refrl.training.build.build_policy` makes one from a configuration."""
 
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        config: PolicyConfig,
         *,
-        device: torch.device,
-        num_updates: int,
-        temperature: float,
-        with_reference: bool,
+        scoring: Scoring,
+        optimizer: ClippedAdamW,
+        reference: PreTrainedModel | None,
+        global_batch_size: int,
         world: World = ALONE,
     ) -> None:
-        """Move the model to the device and precision, and freeze a copy of it where one is needed.
+        """Put the parts together.
 
         Args:
-            model: trained in place.
+            model: trained in place, on its device and in its precision.
             tokenizer: exported beside it.
-            config: batch sizes and form, precision, optimizer, whether generation is colocated.
-            device: where everything is computed.
-            num_updates: optimizer steps of the whole run, for the schedule.
-            temperature: that completions are sampled at; log-probabilities are those of the same distribution.
-            with_reference: keep a frozen copy of the model as it is now.
+            scoring: how rows are cut into micro-batches and scored.
+            optimizer: of this model.
+            reference: a frozen copy; None where no KL is asked for.
+            global_batch_size: rows of an optimizer step.
             world: the processes that share the rows of a batch.
-
-        Raises:
-            ConfigError: the model cannot be scored, or checkpointed, as the configuration asks.
         """
-        self.model = model.eval()
-        self.model.to(device=device, dtype=getattr(torch, config.precision))
+        self.model = model
         self._tokenizer = tokenizer
-        self._config = config
-        self._device = device
+        self._scoring = scoring
+        self._optimizer = optimizer
+        self._reference = reference
+        self._global_batch_size = global_batch_size
         self._world = world
-        self._scoring = make_scoring(config, self.model, temperature)
-        self._reference = copy.deepcopy(self.model).requires_grad_(False) if with_reference else None
-        self._sync = None if config.generation.colocated.enabled else WeightSync(self.model)
-        self._optimizer = ClippedAdamW(self.model, config, num_updates)
 
     @property
-    def generation_model(self) -> PreTrainedModel:
-        """The model to sample with: the live one, or the generator's own copy."""
-        return self.model if self._sync is None else self._sync.replica
+    def version(self) -> int:
+        """Optimizer steps that the weights have seen."""
+        return self._optimizer.num_updates_done
 
-    def prepare_for_generation(self) -> None:
-        """Free the gradients, and bring the generator's own copy of the weights up to date where it has one."""
+    @property
+    def in_training_mode(self) -> bool:
+        """Whether dropout and the like are on in any part of the model."""
+        return any(module.training for module in self.model.modules())
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids that the model knows."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence that the model takes, in tokens; None where it names none."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every parameter and buffer, live, under its Hugging Face name."""
+        return _named_weights(self.model)
+
+    def reference_weights(self) -> Iterator[tuple[str, Tensor]] | None:
+        """Return the weights of the frozen reference; None where none is kept."""
+        return None if self._reference is None else _named_weights(self._reference)
+
+    def free_gradients(self) -> None:
+        """Give back the memory of the gradients."""
         self._optimizer.clear_gradients()
-        if self._sync is not None:
-            self._sync.sync(self._optimizer.num_updates_done)
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Return logprobs_BT under the current weights, without gradient, on the batch's device."""
@@ -85,8 +100,34 @@ class HFPolicy:
         """Return logprobs_BT under the frozen reference; None where none is kept."""
         return None if self._reference is None else self._score(self._reference, batch)
 
-    def train(self, batch: Batch, loss: LossFunction) -> dict[str, float]:
-        """Take one optimizer step per `train_global_batch_size` rows, in their order.
+    def gradients(
+        self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
+    ) -> dict[str, float]:
+        """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
+        return merge_metrics(self._accumulate(batch, loss, micro_batches, scores=False))
+
+    def named_gradients(self) -> dict[str, Tensor]:
+        """Return a copy of the raw gradient of each trainable weight; zero where there is none."""
+        names = [name for name, weight in self.model.named_parameters() if weight.requires_grad]
+        return {
+            name: torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+            for name, weight in zip(names, self._optimizer.weights, strict=True)
+        }
+
+    def step(self) -> tuple[float, float]:
+        """Clip, update, clear the gradients; return (gradient norm before clipping, learning rate).
+
+        Raises:
+            refrl.distributed.DivergenceError: the ranks' weights are no longer the same.
+        """
+        norm, rate = self._optimizer.step()
+        self._world.check_agreement(norm, self._optimizer.weights)
+        return norm, rate
+
+    def train(
+        self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
+    ) -> dict[str, float]:
+        """Take one optimizer step per global batch of rows, in their order.
 
         A step whose rows are all masked is left out. Stops at the first gradient norm that is not finite; that step
         changes no weight. A batch of one optimizer step that was not scored before (`old_logprobs_BT` is None) gets the
@@ -100,17 +141,31 @@ class HFPolicy:
             ValueError: no row has a token to train on.
             refrl.distributed.DivergenceError: the ranks' weights are no longer the same.
         """
-        parts: list[dict[str, Tensor | float]] = []
+        parts: Parts = []
         norms: list[float] = []
         rates: list[float] = []
-        for update in _split(batch, self._config.train_global_batch_size):
+        for first_row, update in _split(batch, self._global_batch_size):
             if not update.num_valid_tokens:
                 continue
-            parts += self._accumulate(update, loss, scores=update is batch and batch.old_logprobs_BT is None)
-            norm, rate = self._optimizer.step()
-            self._world.check_agreement(norm, self._optimizer.weights)
+            scores = update is batch and batch.old_logprobs_BT is None
+            cut: list[list[int]] | None = None if watch is None else []
+            parts += self._accumulate(update, loss, None, scores=scores, cut_rows=cut)
+            gradients = {} if watch is None else self.named_gradients()
+            norm, rate = self.step()
             norms.append(norm)
             rates.append(rate)
+            if watch is not None:
+                watch(
+                    Update(
+                        first_row=first_row,
+                        num_rows=update.num_rows,
+                        gradients=gradients,
+                        grad_norm=norm,
+                        learning_rate=rate,
+                        micro_batches=[[first_row + row for row in rows] for rows in cut or ()],
+                        weights={name: weight.detach().clone() for name, weight in self.named_weights()},
+                    )
+                )
             if not math.isfinite(norm):
                 break
         if not norms:
@@ -126,16 +181,32 @@ class HFPolicy:
         save_directory(self.model, self._tokenizer, directory)
 
     def _accumulate(
-        self, batch: Batch, loss: LossFunction, *, scores: bool
-    ) -> list[dict[str, Tensor | float]]:
+        self,
+        batch: Batch,
+        loss: LossFunction,
+        micro_batches: Sequence[Sequence[int]] | None,
+        *,
+        scores: bool,
+        cut_rows: list[list[int]] | None = None,
+    ) -> Parts:
         """Add up the gradients of one optimizer step over its micro-batches and ranks; return the metrics of all.
 
-        With `scores`, the batch gets the log-probabilities of this pass as its `old_logprobs_BT`.
+        With `scores`, the batch gets the log-probabilities of this pass as its `old_logprobs_BT`. `cut_rows`, where
+        given, gets the rows of each micro-batch of all ranks: one exchange more, for who watches the run.
         """
-        update = batch.to(self._device)
-        parts: list[dict[str, Tensor | float]] = []
+        update = batch.to(self.model.device)
+        parts: Parts = []
         scored_BT = torch.zeros_like(update.mask_BT) if scores else None
-        for rows, micro in self._scoring.train_cut.micro_batches(self._own(update)):
+        own = self._own(update)
+        cut = (
+            self._scoring.train_cut.micro_batches(own)
+            if micro_batches is None
+            else [(list(rows), own.rows(rows)) for rows in micro_batches]
+        )
+        if cut_rows is not None:
+            own_rows = list(range(update.num_rows))[self._world.share(update.num_rows)]
+            cut_rows += self._world.gather(_row_numbers(cut, own_rows))
+        for rows, micro in cut:
             logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
             if scored_BT is not None:
                 micro.old_logprobs_BT = logprobs_BT.detach()
@@ -161,12 +232,12 @@ class HFPolicy:
 
     @torch.no_grad()
     def _score(self, model: PreTrainedModel, batch: Batch) -> Tensor:
-        scored_BT = torch.zeros_like(batch.mask_BT, device=self._device)
+        scored_BT = torch.zeros_like(batch.mask_BT, device=model.device)
         own = self._world.share(batch.num_rows)
         if own.start < own.stop:
             own_BT = scored_BT[own]
             for rows, micro in self._scoring.logprob_cut.micro_batches(self._own(batch)):
-                logprobs_BT = self._scoring.forward(model, micro.to(self._device))[0]
+                logprobs_BT = self._scoring.forward(model, micro.to(model.device))[0]
                 own_BT[rows, : logprobs_BT.shape[1]] = logprobs_BT
         return self._world.sum_rows(scored_BT).to(batch.input_ids_BS.device)
 
@@ -175,8 +246,21 @@ class HFPolicy:
         return batch if self._world.size == 1 else batch.rows(self._world.share(batch.num_rows))
 
 
-def _split(batch: Batch, num_rows: int) -> list[Batch]:
-    """Cut a batch into parts of at most `num_rows` rows."""
+def _named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    return chain(model.named_parameters(), model.named_buffers())
+
+
+def _row_numbers(cut: Sequence[tuple[slice | list[int], Batch]], own_rows: Sequence[int]) -> list[list[int]]:
+    """Return the rows of each micro-batch, numbered as in the whole batch."""
+    return [
+        list(own_rows[rows]) if isinstance(rows, slice) else [own_rows[row] for row in rows]
+        for rows, _ in cut
+    ]
+
+
+def _split(batch: Batch, num_rows: int) -> list[tuple[int, Batch]]:
+    """Cut a batch into parts of at most `num_rows` rows; return (first row, part) of each."""
     if batch.num_rows <= num_rows:
-        return [batch]
-    return [batch.rows(slice(start, start + num_rows)) for start in range(0, batch.num_rows, num_rows)]
+        return [(0, batch)]
+    starts = range(0, batch.num_rows, num_rows)
+    return [(start, batch.rows(slice(start, start + num_rows))) for start in starts]

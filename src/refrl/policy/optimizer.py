@@ -33,11 +33,18 @@ class MasterWeights:
     A model whose weights are float32 is its own master.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        """Copy the trainable weights that are not float32."""
+    def __init__(self, model: nn.Module, precision: torch.dtype = torch.float32) -> None:
+        """Copy the trainable weights, where the model will be trained in another precision than float32.
+
+        Args:
+            model: as it was loaded; it is cast after this, so that the copies keep what the cast loses.
+            precision: that the model is cast to.
+        """
         self._live = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.weights: Sequence[Tensor] = [
-            parameter if parameter.dtype == torch.float32 else parameter.detach().float().requires_grad_()
+            parameter
+            if parameter.dtype == precision == torch.float32
+            else parameter.detach().to(torch.float32, copy=True).requires_grad_()
             for parameter in self._live
         ]
 
@@ -65,11 +72,11 @@ class ClippedAdamW:
         """Optimize the trainable weights of a model.
 
         Args:
-            model: its weights are updated in place.
-            config: optimizer, schedule and clipping.
+            model: its weights are updated in place; cast it to `config.precision` after this.
+            config: precision, optimizer, schedule and clipping.
             num_updates: length of the schedule.
         """
-        self._master = MasterWeights(model)
+        self._master = MasterWeights(model, getattr(torch, config.precision))
         self._config = config
         self._num_updates = num_updates
         self.num_updates_done = 0

@@ -71,6 +71,7 @@ def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: floa
     plain: Forward = partial(_padded, temperature=temperature)
     forward: Forward = partial(_packed, temperature=temperature) if packed else plain
     if chunk is not None:
+        _check_head(model)
         states = _packed_states if packed else _padded_states
         forward = partial(_chunked, temperature=temperature, states=states, chunk=chunk)
     if packed:
@@ -132,6 +133,7 @@ def _padded(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[T
         batch.prompt_lens_B - first,
         temperature=temperature,
         mask_BT=batch.mask_BT,
+        kept_ids=batch.kept_ids,
     )
 
 
@@ -144,6 +146,7 @@ def _packed(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[T
         batch.completion_ids_BT,
         temperature=temperature,
         mask_BT=batch.mask_BT,
+        kept_ids=batch.kept_ids,
     )
 
 
@@ -165,6 +168,7 @@ def _chunked(
         temperature=temperature,
         row_chunk=chunk,
         mask_BT=batch.mask_BT,
+        kept_ids=batch.kept_ids,
     )
 
 
@@ -191,6 +195,26 @@ def _pack(model: PreTrainedModel, batch: Batch) -> tuple[PackedBatch, dict[str, 
         "attention_mask": packed.attention_mask_P1SS(model.dtype),
         "use_cache": False,
     }
+
+
+def _check_head(model: PreTrainedModel) -> None:
+    """Refuse a head that is more than a matrix, by name: a probe of small weights would not tell.
+
+    Raises:
+        ConfigError: names what the head does.
+    """
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    head = model.get_output_embeddings()
+    if cap is not None:
+        what = f"caps its logits softly after the head (final_logit_softcapping={cap:g})"
+    elif getattr(head, "bias", None) is not None:
+        what = "has a head with a bias"
+    else:
+        return
+    raise ConfigError(
+        f"policy.logprob_chunk_size: {type(model).__name__} {what}, which scoring in chunks leaves out; unset the "
+        "option"
+    )
 
 
 def _check_attention(config: PolicyConfig, model: PreTrainedModel) -> None:

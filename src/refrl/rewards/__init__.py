@@ -8,10 +8,11 @@ from refrl.rewards.scoring import (
     make_weighted_verifier,
     score_completions,
 )
-from refrl.rewards.verifiers import VerifierError, VerifierTimeout
+from refrl.rewards.verifiers import RewardError, VerifierError, VerifierTimeout
 
 __all__ = [
     "VERIFIERS",
+    "RewardError",
     "Scores",
     "VerifierError",
     "VerifierTimeout",

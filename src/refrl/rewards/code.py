@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from refrl.rewards.sandbox import SandboxLimits, run_python
+from refrl.config import ConfigError
+from refrl.rewards.sandbox import SandboxLimits, isolation, run_python
 from refrl.rewards.verifiers import VerifierError
 
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
@@ -16,6 +18,20 @@ def extract_code(completion: str) -> str:
     """Return the last fenced block, or the whole text where there is none."""
     blocks = _FENCED.findall(completion)
     return str(blocks[-1]) if blocks else completion
+
+
+def sandbox_of(verifiers: Iterable[str | None]) -> str | None:
+    """Return which sandbox holds the programs of a run, in words; None where none of its verifiers runs any.
+
+    Raises:
+        ConfigError: no kind of sandbox runs on this machine.
+    """
+    if "code_output" not in verifiers:
+        return None
+    try:
+        return isolation().describe()
+    except VerifierError as error:
+        raise ConfigError(f"data.verifier=code_output: {error}; choose another verifier") from error
 
 
 def code_output(completion: str, answer: str, limits: SandboxLimits | None = None) -> float:
@@ -39,6 +55,21 @@ def code_output(completion: str, answer: str, limits: SandboxLimits | None = Non
         result = run_python(program, stdin, limits)
         passed += result.succeeded and _lines(result.stdout) == _lines(expected)
     return passed / len(tests)
+
+
+_CALL, _END = b"print(", b")"
+
+
+def program_form(completion: str, answer: str) -> float:
+    """Return how near a completion comes to the form `print(...)`, whatever it prints; the answer is not looked at.
+
+    The mean nearness of its first six bytes and of its last to that form, each 1 - |difference| / 255. Beside
+    `code_output` in `data.verifiers` it gives a model that never wrote a program something to climb; alone it rewards
+    programs that are wrong.
+    """
+    code = extract_code(completion).strip().encode()
+    places = [*zip(code[:-1], _CALL, strict=False), *zip(code[-1:], _END, strict=True)] if code else []
+    return sum(1 - abs(one - other) / 255 for one, other in places) / (len(_CALL) + len(_END))
 
 
 def _tests(answer: str) -> list[tuple[str, str]]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from refrl.rewards.code import code_output
-from refrl.rewards.math import math_equivalence
-from refrl.rewards.text_rules import format_match, multiple_choice
-from refrl.rewards.verifiers import Verifier, byte_closeness, character_match, exact_match, integer_match
+from typing import Any
 
-VERIFIERS: dict[str, Verifier] = {
-    "exact_match": exact_match,
-    "character_match": character_match,
-    "byte_closeness": byte_closeness,
-    "integer_match": integer_match,
-    "math_equivalence": math_equivalence,
-    "multiple_choice": multiple_choice,
-    "code_output": code_output,
-    "format_match": format_match,
+from refrl.config.registry import Registry
+
+VERIFIERS: dict[str, Any] = {
+    "exact_match": "refrl.rewards.verifiers:exact_match",
+    "character_match": "refrl.rewards.verifiers:character_match",
+    "byte_closeness": "refrl.rewards.verifiers:byte_closeness",
+    "integer_match": "refrl.rewards.verifiers:integer_match",
+    "math_equivalence": "refrl.rewards.math:math_equivalence",
+    "multiple_choice": "refrl.rewards.text_rules:multiple_choice",
+    "code_output": "refrl.rewards.code:code_output",
+    "program_form": "refrl.rewards.code:program_form",
+    "format_match": "refrl.rewards.text_rules:format_match",
 }
-"""Every verifier by the name that `data.verifier` takes."""
+"""The built-in verifiers by the name that `data.verifier` takes."""
+
+VERIFIER_REGISTRY = Registry("verifier", "refrl.verifiers", VERIFIERS)
+"""What `data.verifier` and `data.verifiers` may name: built in, of an installed package, or by import path."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from refrl.config import ConfigError
-from refrl.rewards.registry import VERIFIERS
-from refrl.rewards.verifiers import Verifier, VerifierError
+from refrl.rewards.registry import VERIFIER_REGISTRY
+from refrl.rewards.verifiers import RewardError, Verifier, VerifierError, judge
 from refrl.rewards.weighted import Part, WeightedVerifier
 
 
@@ -22,17 +22,50 @@ class Scores:
     """Message of the first of them."""
     penalties: Sequence[float] | None = None
     """What was added to each verified reward (never positive); None where no shaping is asked for."""
+    failed: Sequence[bool] = ()
+    """Whether the verifier could not judge the row."""
+
+    @property
+    def verified(self) -> Sequence[float]:
+        """The verifier's rewards, before any shaping."""
+        return self.rewards if self.unshaped is None else self.unshaped
+
+    unshaped: Sequence[float] | None = None
+    """`verified` where penalties were added; None where they are `rewards`."""
+
+    def rows(self, index: Sequence[int]) -> Scores:
+        """Return the chosen rows in the order of `index`; errors stay counted whole."""
+
+        def chosen(values: Sequence[float] | None) -> list[float] | None:
+            return None if values is None else [values[row] for row in index]
+
+        return replace(
+            self,
+            rewards=[self.rewards[row] for row in index],
+            penalties=chosen(self.penalties),
+            unshaped=chosen(self.unshaped),
+            failed=[self.failed[row] for row in index],
+        )
 
 
-def make_verifier(name: str) -> Verifier:
-    """Return a verifier by name.
+def make_verifier(name: str, key: str = "data.verifier") -> Verifier:
+    """Return a verifier: built in, of an installed package, or by import path; of a class an instance.
 
     Raises:
-        ConfigError: it is unknown.
+        ConfigError: it is unknown, cannot be imported, or cannot be called; `key` is named in the message.
     """
-    if name not in VERIFIERS:
-        raise ConfigError(f"data.verifier={name!r} is unknown; known: {', '.join(sorted(VERIFIERS))}")
-    return VERIFIERS[name]
+    found = VERIFIER_REGISTRY.find(name, key)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            raise ConfigError(
+                f"{key}={name}: making one failed with {type(error).__name__}: {error}"
+            ) from error
+    if not callable(found):
+        raise ConfigError(f"{key}={name} is no verifier: it must be called with a completion and an answer")
+    verifier: Verifier = found
+    return verifier
 
 
 def make_weighted_verifier(weights: Mapping[str, float]) -> WeightedVerifier:
@@ -41,10 +74,8 @@ def make_weighted_verifier(weights: Mapping[str, float]) -> WeightedVerifier:
     Raises:
         ConfigError: one is unknown.
     """
-    unknown = sorted(set(weights) - set(VERIFIERS))
-    if unknown:
-        raise ConfigError(f"data.verifiers: {unknown[0]!r} is unknown; known: {', '.join(sorted(VERIFIERS))}")
-    return WeightedVerifier([Part(name, VERIFIERS[name], weight) for name, weight in weights.items()])
+    parts = [Part(name, make_verifier(name, "data.verifiers"), weight) for name, weight in weights.items()]
+    return WeightedVerifier(parts)
 
 
 def join_scores(parts: Sequence[Scores]) -> Scores:
@@ -54,9 +85,14 @@ def join_scores(parts: Sequence[Scores]) -> Scores:
         [reward for part in parts for reward in part.rewards],
         sum(part.num_errors for part in parts),
         errors[0] if errors else None,
+        failed=[failed for part in parts for failed in part.failed],
     )
     if any(part.penalties is not None for part in parts):
-        joined = replace(joined, penalties=[penalty for part in parts for penalty in part.penalties or ()])
+        joined = replace(
+            joined,
+            penalties=[penalty for part in parts for penalty in part.penalties or ()],
+            unshaped=[reward for part in parts for reward in part.verified],
+        )
     return joined
 
 
@@ -66,19 +102,21 @@ def score_completions(
     """Reward each completion against the answer of its own row; messages count rows from `first_row`.
 
     Raises:
-        ValueError: the numbers of completions and answers disagree, or a reward lies outside [0, 1].
+        ValueError: the numbers of completions and answers disagree.
+        RewardError: the verifier gave something else than a number between 0 and 1.
     """
     rewards: list[float] = []
     errors: list[str] = []
+    failed: list[bool] = []
     for row, (completion, answer) in enumerate(zip(completions, answers, strict=True), start=first_row):
         try:
-            reward = verifier(completion, answer)
+            reward = judge(verifier, completion, answer)
+            failed.append(False)
         except VerifierError as error:
             errors.append(f"row {row}: {error}")
+            failed.append(True)
             reward = 0.0
-        if not 0.0 <= reward <= 1.0:
-            raise ValueError(
-                f"row {row}: the verifier gave {reward} for {completion!r}; rewards lie in [0, 1]"
-            )
+        except RewardError as error:
+            raise RewardError(f"row {row}: {error}") from error
         rewards.append(reward)
-    return Scores(rewards, len(errors), errors[0] if errors else None)
+    return Scores(rewards, len(errors), errors[0] if errors else None, failed=failed)

@@ -27,4 +27,4 @@ def penalise_length(
     buffer, weight = config.overlong_buffer_length, config.overlong_buffer_penalty
     penalties = [weight * soft_overlong_penalty(num, max_length=longest, buffer=buffer) for num in num_tokens]
     rewards = [reward + penalty for reward, penalty in zip(scores.rewards, penalties, strict=True)]
-    return replace(scores, rewards=rewards, penalties=penalties)
+    return replace(scores, rewards=rewards, penalties=penalties, unshaped=scores.rewards)

@@ -16,6 +16,44 @@ class VerifierTimeout(VerifierError):  # noqa: N818  the name says what it is
     """The verifier took too long over this completion."""
 
 
+class RewardError(ArithmeticError, ValueError):
+    """A verifier gave something that is no reward; the run ends."""
+
+
+def judge(verifier: Verifier, completion: str, answer: str) -> float:
+    """Ask a verifier.
+
+    Raises:
+        VerifierError: it could not judge, or raised anything else: then the message names it and the error.
+        RewardError: it gave something else than a number between 0 and 1.
+    """
+    try:
+        reward = verifier(completion, answer)
+    except VerifierError:
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split())
+        raise VerifierError(f"{verifier_name(verifier)} raised {type(error).__name__}: {words}") from error
+    try:
+        value = float(reward)
+    except (TypeError, ValueError) as error:
+        raise RewardError(
+            f"{verifier_name(verifier)} gave {reward!r}; a reward is a number between 0 and 1"
+        ) from error
+    if not 0.0 <= value <= 1.0:
+        raise RewardError(
+            f"{verifier_name(verifier)} gave {reward} for {completion!r}; rewards lie between 0 and 1"
+        )
+    return value
+
+
+def verifier_name(verifier: Verifier) -> str:
+    """Return the name of a verifier for messages, with its module where it is not built in."""
+    named = verifier if hasattr(verifier, "__qualname__") else type(verifier)
+    module, name = str(named.__module__), str(named.__qualname__)
+    return name if module.startswith("refrl.") else f"{module}:{name}"
+
+
 def exact_match(completion: str, answer: str) -> float:
     """Return 1 for the answer and 0 for anything else."""
     return float(completion.strip() == answer)

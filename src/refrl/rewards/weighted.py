@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from refrl.rewards.verifiers import Verifier, VerifierError, VerifierTimeout
+from refrl.rewards.verifiers import Verifier, VerifierError, VerifierTimeout, judge
 
 
 @dataclass
@@ -77,7 +77,7 @@ class WeightedVerifier:
         stats, started = self.stats[part.name], time.perf_counter()
         stats.num_calls += 1
         try:
-            reward = part.verifier(completion, answer)
+            reward = judge(part.verifier, completion, answer)
         except VerifierError as error:
             stats.num_errors += 1
             stats.num_timeouts += isinstance(error, VerifierTimeout)

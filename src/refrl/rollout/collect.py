@@ -3,78 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from refrl.algorithms.filters import DynamicSampling
-from refrl.config import GRPORunConfig
-from refrl.rollout.sync import Rollouts, join_rollouts
-from refrl.session import Session, TrainingError
+from refrl.config import GRPOConfig
+from refrl.errors import TrainingError
+from refrl.generation.base import SamplingParams
+from refrl.rewards.verifiers import Verifier
+from refrl.rollout.sync import Rollouts, RolloutWorker, join_rollouts
 from refrl.streams import random_stream
-from refrl.tasks import Example
+from refrl.tasks import Example, PromptSource
+from refrl.timing import Timer
 
 MAX_GENERATION_BATCHES = 10
 """Where the configuration names no other bound; NeMo RL's."""
 
 
-def collect_rollouts(session: Session, config: GRPORunConfig, step: int) -> tuple[Rollouts, dict[str, float]]:
-    """Sample and reward the rows of a step.
+@dataclass(frozen=True)
+class Collected:
+    """What a step trains on, and what it took to get it."""
 
-    Returns:
-        The rollouts, and what dynamic sampling did to get them (nothing where it is off).
-
-    Raises:
-        TrainingError: dynamic sampling has not filled the step within its bound.
-    """
-    time, num_prompts = session.timer.time, config.grpo.num_prompts_per_step
-    with time("data_processing"):
-        prompts = session.prompts.draw(num_prompts)
-    with time("prepare_for_generation/total"):
-        session.policy.prepare_for_generation()
-    if not config.grpo.use_dynamic_sampling:
-        return _generate(session, config, prompts, step, "rollout"), {}
-    bound = config.grpo.dynamic_sampling_max_gen_batches or MAX_GENERATION_BATCHES
-    sampling = DynamicSampling(num_groups=num_prompts, max_generation_batches=bound)
-    parts: list[Rollouts] = []
-    full = False
-    while not full:
-        # The first batch of a step is sampled as it is without dynamic sampling.
-        number = sampling.num_generation_batches
-        purpose = f"rollout, batch {number}" if number else "rollout"
-        rollouts = _generate(session, config, _unseen(session, sampling, prompts), step, purpose)
-        samples = rollouts.samples()
-        num_kept = len(sampling.kept)
-        try:
-            full = sampling.add(samples)
-        except RuntimeError as error:
-            raise TrainingError(f"step {step}: {error}") from error
-        added = {id(sample) for sample in sampling.kept[num_kept:]}
-        parts.append(rollouts.rows([row for row, sample in enumerate(samples) if id(sample) in added]))
-        if not full:
-            prompts = session.prompts.draw(num_prompts)
-    return join_rollouts(parts), {
-        "dynamic_sampling_num_gen_batches": float(sampling.num_generation_batches),
-        "dynamic_sampling_num_dropped_groups": float(sampling.num_dropped_groups),
-        "dynamic_sampling_num_discarded_valid_samples": float(sampling.num_discarded_valid_samples),
-    }
+    rollouts: Rollouts
+    served: Sequence[Example]
+    """Every prompt drawn, in order; with dynamic sampling more than are trained on."""
+    counts: dict[str, float] = field(default_factory=dict)
+    """What dynamic sampling did (nothing where it is off)."""
+    discarded: Rollouts | None = None
+    """Rows that it sampled and left out."""
 
 
-def _unseen(session: Session, sampling: DynamicSampling, drawn: Sequence[Example]) -> list[Example]:
-    """Return prompts that the step does not hold, each once: rows of one prompt are one group."""
-    held = {sample.group_id for sample in sampling.kept}
-    while True:
-        fresh = {example.prompt_id: example for example in drawn if example.prompt_id not in held}
-        if fresh:
-            return list(fresh.values())
-        drawn = session.prompts.draw(sampling.num_groups)
+@dataclass(frozen=True)
+class Collector:
+    """Draws prompts, samples a group for each, rewards it; with dynamic sampling until the step is full."""
 
+    prompts: PromptSource
+    worker: RolloutWorker
+    verifier: Verifier
+    sampling: SamplingParams
+    timer: Timer
+    config: GRPOConfig
 
-def _generate(
-    session: Session, config: GRPORunConfig, prompts: Sequence[Example], step: int, purpose: str
-) -> Rollouts:
-    """Sample a group for each prompt, reward it, and take off the penalty on length."""
-    examples = [prompt for prompt in prompts for _ in range(config.grpo.num_generations_per_prompt)]
-    with session.timer.time("generation"):
-        stream = random_stream(config.grpo.seed, purpose, step)
-        completions = session.worker.sample(examples, session.sampling, stream)
-    with session.timer.time("reward_calculation"):
-        rollouts = session.worker.reward(examples, completions, session.verifier)
-        return rollouts.penalised(config.grpo.reward_shaping, session.sampling.max_new_tokens)
+    def collect(self, step: int) -> Collected:
+        """Sample and reward the rows of a step.
+
+        Raises:
+            TrainingError: dynamic sampling has not filled the step within its bound.
+        """
+        num_prompts = self.config.num_prompts_per_step
+        served: list[Example] = []
+        drawn = self._draw(num_prompts, served)
+        if not self.config.use_dynamic_sampling:
+            return Collected(self._generate(drawn, step, "rollout"), served)
+        bound = self.config.dynamic_sampling_max_gen_batches or MAX_GENERATION_BATCHES
+        sampling = DynamicSampling(num_groups=num_prompts, max_generation_batches=bound)
+        parts: list[Rollouts] = []
+        left_out: list[Rollouts] = []
+        full = False
+        while not full:
+            # The first batch of a step is sampled as it is without dynamic sampling.
+            number = sampling.num_generation_batches
+            purpose = f"rollout, batch {number}" if number else "rollout"
+            rollouts = self._generate(self._unseen(sampling, drawn, served), step, purpose)
+            samples = rollouts.verified_samples()
+            num_kept = len(sampling.kept)
+            try:
+                full = sampling.add(samples)
+            except RuntimeError as error:
+                raise TrainingError(f"step {step}: {error}") from error
+            added = {id(sample) for sample in sampling.kept[num_kept:]}
+            kept = [id(sample) in added for sample in samples]
+            parts.append(rollouts.rows([row for row, is_kept in enumerate(kept) if is_kept]))
+            left_out.append(rollouts.rows([row for row, is_kept in enumerate(kept) if not is_kept]))
+            if not full:
+                drawn = self._draw(num_prompts, served)
+        counts = {
+            "dynamic_sampling_num_gen_batches": float(sampling.num_generation_batches),
+            "dynamic_sampling_num_dropped_groups": float(sampling.num_dropped_groups),
+            "dynamic_sampling_num_discarded_valid_samples": float(sampling.num_discarded_valid_samples),
+        }
+        return Collected(join_rollouts(parts), served, counts, discarded=join_rollouts(left_out))
+
+    def _draw(self, num: int, served: list[Example]) -> list[Example]:
+        with self.timer.time("data_processing"):
+            drawn = self.prompts.draw(num)
+        served.extend(drawn)
+        return drawn
+
+    def _unseen(
+        self, sampling: DynamicSampling, drawn: Sequence[Example], served: list[Example]
+    ) -> list[Example]:
+        """Return prompts that the step does not hold, each once: rows of one prompt are one group."""
+        held = {sample.group_id for sample in sampling.kept}
+        while True:
+            fresh = {example.prompt_id: example for example in drawn if example.prompt_id not in held}
+            if fresh:
+                return list(fresh.values())
+            drawn = self._draw(sampling.num_groups, served)
+
+    def _generate(self, prompts: Sequence[Example], step: int, purpose: str) -> Rollouts:
+        """Sample a group for each prompt, reward it, and take off the penalty on length."""
+        examples = [prompt for prompt in prompts for _ in range(self.config.num_generations_per_prompt)]
+        with self.timer.time("generation"):
+            stream = random_stream(self.config.seed, purpose, step)
+            completions = self.worker.sample(examples, self.sampling, stream)
+        with self.timer.time("reward_calculation"):
+            rollouts = self.worker.reward(examples, completions, self.verifier)
+            return rollouts.penalised(self.config.reward_shaping, self.sampling.max_new_tokens)

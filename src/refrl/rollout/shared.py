@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from refrl.distributed import World
-from refrl.generation.base import Completion, Generator, SamplingParams
+from refrl.generation.base import Completion, Sampler, SamplingParams
 from refrl.generation.sampling import skip_rows
 
 
 class SharedGenerator:
-    """A `refrl.generation.base.Generator`; completions are those that one process alone would sample."""
+    """A `refrl.generation.base.Sampler`; completions are those that one process alone would sample."""
 
-    def __init__(self, generator: Generator, world: World) -> None:
+    def __init__(self, generator: Sampler, world: World) -> None:
         """Share the work of a generator that every process has."""
         self._generator = generator
         self._world = world

@@ -11,12 +11,12 @@ from transformers import PreTrainedTokenizerBase
 from refrl.algorithms.batching import TrainSample
 from refrl.config import RewardShapingConfig
 from refrl.distributed import ALONE, World
-from refrl.generation.base import Completion, Generator, SamplingParams
+from refrl.generation.base import Completion, Sampler, SamplingParams
+from refrl.models.tokenization import decode_completions
 from refrl.rewards import Scores, join_scores, score_completions
 from refrl.rewards.shaping import penalise_length
 from refrl.rewards.verifiers import Verifier
 from refrl.tasks import Example
-from refrl.tokenization import decode_completions
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,19 @@ class Rollouts:
                 sampling_logprobs=completion.logprobs,
                 reward=reward,
                 group_id=example.prompt_id,
+                weight_version=completion.weight_version,
+                kept_ids=completion.kept_ids,
             )
             for example, completion, reward in zip(
                 self.examples, self.completions, self.scores.rewards, strict=True
             )
+        ]
+
+    def verified_samples(self) -> list[TrainSample]:
+        """Return `samples` with the verifier's rewards, before any shaping: what filters look at."""
+        return [
+            replace(sample, reward=reward)
+            for sample, reward in zip(self.samples(), self.scores.verified, strict=True)
         ]
 
     def penalised(self, config: RewardShapingConfig, max_new_tokens: int) -> Rollouts:
@@ -81,16 +90,11 @@ class Rollouts:
 
     def rows(self, index: Sequence[int]) -> Rollouts:
         """Return the chosen rows in the order of `index`; errors of the verifier stay counted whole."""
-        penalties = self.scores.penalties
         return Rollouts(
             examples=[self.examples[row] for row in index],
             completions=[self.completions[row] for row in index],
             texts=[self.texts[row] for row in index],
-            scores=replace(
-                self.scores,
-                rewards=[self.scores.rewards[row] for row in index],
-                penalties=None if penalties is None else [penalties[row] for row in index],
-            ),
+            scores=self.scores.rows(index),
         )
 
 
@@ -108,7 +112,7 @@ def join_rollouts(parts: Sequence[Rollouts]) -> Rollouts:
 class RolloutWorker:
     """Samples completions of examples and rewards them."""
 
-    generator: Generator
+    generator: Sampler
     tokenizer: PreTrainedTokenizerBase
     prompt_ids: Mapping[int, tuple[int, ...]]
     """Tokens of each prompt by `Example.prompt_id`."""

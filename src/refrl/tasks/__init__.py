@@ -1,6 +1,16 @@
-"""Tasks whose answers can be verified: a numbered space of examples, cut into disjoint seeded splits."""
+"""Prompts whose answers can be verified: made tasks and files of the user's, cut into disjoint seeded splits."""
 
-from refrl.tasks.base import Example, PromptSource, Splits, Task, make_splits, make_task
-from refrl.tasks.text import TASKS
+from refrl.tasks.base import PromptSource, Task, default_verifier, make_splits, make_task
+from refrl.tasks.examples import Example, Splits
+from refrl.tasks.registry import TASKS
 
-__all__ = ["TASKS", "Example", "PromptSource", "Splits", "Task", "make_splits", "make_task"]
+__all__ = [
+    "TASKS",
+    "Example",
+    "PromptSource",
+    "Splits",
+    "Task",
+    "default_verifier",
+    "make_splits",
+    "make_task",
+]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from refrl.config import ConfigError, DataConfig
-from refrl.tasks.text import TASKS
+from refrl.tasks.examples import Example, Splits, stable_id
+from refrl.tasks.files.splits import make_file_splits
+from refrl.tasks.registry import TASK_REGISTRY
+
+MADE_TRAIN, MADE_VALIDATION = 1024, 128
+"""Prompts of a made task where the configuration does not say."""
 
 
+@runtime_checkable
 class Task(Protocol):
-    """A numbered space of prompts with verifiable answers; distinct numbers give distinct prompts."""
+    """A numbered space of prompts with verifiable answers; distinct numbers give distinct prompts.
+
+    A method `solution(number) -> str` is optional: a completion that is right where it is not the answer itself.
+    """
 
     @property
     def name(self) -> str:
@@ -36,72 +43,104 @@ class Task(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Example:
-    """One prompt and its answer."""
-
-    prompt_id: int
-    """Number of the example in the task's space; equal ids are equal prompts."""
-    prompt: str
-    answer: str
-    task: str
-
-
-@dataclass(frozen=True)
-class Splits:
-    """Prompts to train on and prompts held out; they share none."""
-
-    train: Sequence[Example]
-    validation: Sequence[Example]
-
-
-def make_task(name: str, arguments: Mapping[str, int | float | str | bool]) -> Task:
-    """Build a task by name.
+def make_task(name: str | None, arguments: Mapping[str, int | float | str | bool]) -> Task:
+    """Build a task by name; arguments are held against the signature of its class.
 
     Raises:
         ConfigError: the task or an argument is unknown, or a value has the wrong type or range.
     """
-    if name not in TASKS:
-        raise ConfigError(f"data.task={name!r} is unknown; known: {', '.join(sorted(TASKS))}")
-    task = TASKS[name]
-    known = {field.name: field for field in dataclasses.fields(task)}
-    types = inspect.get_annotations(task, eval_str=False)
+    if name is None:
+        raise ConfigError("data.task is not given: there is no task to make")
+    factory = TASK_REGISTRY.find(name, "data.task")
+    try:
+        known = inspect.signature(factory).parameters
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"data.task={name} is no task: it must be a class or a function that makes one ({error})"
+        ) from error
     for key, value in arguments.items():
         if key not in known:
-            raise ConfigError(f"data.task_args.{key} is unknown to {name}; it takes {', '.join(known)}")
-        if types[key] == "int" and type(value) is not int:
+            takes = ", ".join(known) or "none"
+            raise ConfigError(f"data.task_args.{key} is unknown to {name}; it takes {takes}")
+        if known[key].annotation in (int, "int") and type(value) is not int:
             raise ConfigError(f"data.task_args.{key} should be an integer, got {value!r}")
     try:
-        return task(**arguments)  # type: ignore[arg-type]
-    except ValueError as error:
+        task = factory(**arguments)
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"data.task_args of {name}: {error}") from error
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"data.task={name} is no task: it must have name, verifier, num_examples and example() (see docs/how_to)"
+        )
+    return task
+
+
+def default_verifier(config: DataConfig) -> str:
+    """Return the name of the verifier where the configuration names none: the task's own, or `exact_match` for files.
+
+    Raises:
+        ConfigError: the task is unknown.
+    """
+    return "exact_match" if config.task is None else make_task(config.task, config.task_args).verifier
 
 
 def make_splits(config: DataConfig) -> Splits:
-    """Draw the train and the validation split without replacement from the task's space, seeded by `data.seed`.
+    """Return the prompts to train on and those held out, drawn without replacement and seeded by `data.seed`.
 
-    The validation split is drawn first: it stays the same when `num_train` changes.
+    Of a made task the validation split is drawn first: it stays the same when `num_train` changes.
 
     Raises:
-        ConfigError: the task is unknown, or its space is smaller than both splits together.
+        ConfigError: the task is unknown, its space is smaller than both splits together, or a file or one of its rows
+            cannot be used.
     """
+    if config.task is None:
+        return make_file_splits(config)
     task = make_task(config.task, config.task_args)
-    wanted = config.num_validation + config.num_train
+    num_train, num_validation = config.num_train or MADE_TRAIN, config.num_validation or MADE_VALIDATION
+    wanted = num_validation + num_train
     if wanted > task.num_examples:
         raise ConfigError(
-            f"data.num_train={config.num_train} and data.num_validation={config.num_validation} need {wanted} "
+            f"data.num_train={num_train} and data.num_validation={num_validation} need {wanted} "
             f"different prompts, {config.task} has {task.num_examples}: lower them or widen data.task_args"
         )
     stream = random.Random(f"splits of {config.task}: {config.seed}")
-    validation = stream.sample(range(task.num_examples), config.num_validation)
+    validation = _draw(task, num_validation, stream)
     held_out = set(validation)
-    numbers = stream.sample(range(task.num_examples), wanted)
-    train = [number for number in numbers if number not in held_out][: config.num_train]
+    numbers = _draw(task, wanted, stream)
+    train = [number for number in numbers if number not in held_out][:num_train]
+    return Splits(train=_examples(task, train), validation=_examples(task, validation))
 
-    def examples(chosen: Sequence[int]) -> list[Example]:
-        return [Example(number, *task.example(number), task.name) for number in chosen]
 
-    return Splits(train=examples(train), validation=examples(validation))
+_COUNTABLE = 2**63
+"""Numbers below it fit a tensor, and `random.sample` counts no further."""
+
+
+def _draw(task: Task, num: int, stream: random.Random) -> list[int]:
+    """Return different numbers of a task's space."""
+    if task.num_examples < _COUNTABLE:
+        return stream.sample(range(task.num_examples), num)
+    drawn: dict[int, None] = {}
+    while len(drawn) < num:
+        drawn.setdefault(stream.randrange(task.num_examples))
+    return list(drawn)
+
+
+def _examples(task: Task, numbers: Iterable[int]) -> list[Example]:
+    countable = task.num_examples < _COUNTABLE
+    solution = getattr(task, "solution", None)
+    examples = []
+    for number in numbers:
+        prompt, answer = task.example(number)
+        examples.append(
+            Example(
+                prompt_id=number if countable else stable_id(prompt),
+                prompt=prompt,
+                answer=answer,
+                task=task.name,
+                solution=None if solution is None else solution(number),
+            )
+        )
+    return examples
 
 
 class PromptSource:

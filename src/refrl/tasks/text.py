@@ -9,6 +9,9 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass
 
+MAX_LETTERS = 1000
+"""Longer words have spaces whose size alone takes long to compute."""
+
 
 @dataclass(frozen=True)
 class ReverseTask:
@@ -30,6 +33,8 @@ class ReverseTask:
             raise ValueError(
                 f"min_length={self.min_length} must lie between 1 and max_length={self.max_length}"
             )
+        if self.max_length > MAX_LETTERS:
+            raise ValueError(f"max_length={self.max_length} must be at most {MAX_LETTERS}")
         if not 2 <= self.alphabet_size <= 26:
             raise ValueError(f"alphabet_size={self.alphabet_size} must lie between 2 and 26")
 
@@ -59,8 +64,8 @@ class AddTask:
 
     def __post_init__(self) -> None:
         """Refuse a number of digits below 1 (ValueError)."""
-        if self.digits < 1:
-            raise ValueError(f"digits={self.digits} must be at least 1")
+        if not 1 <= self.digits <= MAX_LETTERS:
+            raise ValueError(f"digits={self.digits} must lie between 1 and {MAX_LETTERS}")
 
     @property
     def num_examples(self) -> int:
@@ -85,8 +90,8 @@ class CountLettersTask:
 
     def __post_init__(self) -> None:
         """Refuse lengths and alphabets that hold no string (ValueError)."""
-        if self.length < 1:
-            raise ValueError(f"length={self.length} must be at least 1")
+        if not 1 <= self.length <= MAX_LETTERS:
+            raise ValueError(f"length={self.length} must lie between 1 and {MAX_LETTERS}")
         if not 2 <= self.alphabet_size <= 26:
             raise ValueError(f"alphabet_size={self.alphabet_size} must lie between 2 and 26")
 
@@ -101,10 +106,6 @@ class CountLettersTask:
         letter = string.ascii_lowercase[letter_number]
         word = _word(word_number, self.length, self.alphabet_size)
         return f"count {letter} in {word}=", str(word.count(letter))
-
-
-TASKS = {task.name: task for task in (ReverseTask, AddTask, CountLettersTask)}
-"""Every task by the name that `data.task` takes."""
 
 
 def _word(number: int, length: int, alphabet_size: int) -> str:

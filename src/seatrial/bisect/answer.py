@@ -35,6 +35,8 @@ class Answer:
     """The fewest commits that hold the credibility, likeliest first."""
     no_culprit: float
     """Probability that GOOD and BAD do not differ."""
+    drift: float
+    """Probability that the metric changes little by little."""
     good: str
     bad: str
     """What was seen at the two ends."""
@@ -52,9 +54,12 @@ class Answer:
     @property
     def exit_code(self) -> int:
         """0: a culprit is named. 1: there is none. 3: not decided."""
-        return {Conclusion.FOUND: EXIT_PASS, Conclusion.NO_CULPRIT: EXIT_FAIL}.get(
-            self.conclusion, EXIT_BLOCKED
-        )
+        decided = {
+            Conclusion.FOUND: EXIT_PASS,
+            Conclusion.NO_CULPRIT: EXIT_FAIL,
+            Conclusion.DRIFT: EXIT_FAIL,
+        }
+        return decided.get(self.conclusion, EXIT_BLOCKED)
 
 
 def answer_of(task: Task, search: Search, runs: Sequence[Run], conclusion: Conclusion) -> Answer:
@@ -63,7 +68,7 @@ def answer_of(task: Task, search: Search, runs: Sequence[Run], conclusion: Concl
     good = end_of(history, search.observations, 0)
     bad = end_of(history, search.observations, history.bad_position)
     belief = search.belief()
-    named = conclusion not in (Conclusion.NO_CULPRIT, Conclusion.END_UNTESTABLE)
+    named = conclusion not in (Conclusion.NO_CULPRIT, Conclusion.DRIFT, Conclusion.END_UNTESTABLE)
     chosen = search.credible_set() if named else []
     suspects = tuple(
         Suspicion(c.sha, c.subject, probability, len(c.parents) > 1)
@@ -76,6 +81,7 @@ def answer_of(task: Task, search: Search, runs: Sequence[Run], conclusion: Concl
         sentence=_sentence(search, runs, conclusion, suspects, told),
         suspects=suspects,
         no_culprit=belief.no_culprit,
+        drift=belief.drift,
         advice=_advice(task, search, conclusion, suspects, needed, told),
         num_runs=sum(bool(run.evidence) for run in runs),
         minutes=sum(run.seconds for run in runs) / 60,
@@ -100,6 +106,13 @@ def _sentence(
             )
         mass = sum(item.probability for item in suspects)
         return f"one of {len(suspects)} commits that no probe tells apart is the culprit (probability {mass:.3f})"
+    if conclusion is Conclusion.DRIFT:
+        with_time = belief.likelihoods.drift_with_time > 0.5
+        how = "with time, whatever is run" if with_time else "with the commits, many of them"
+        return (
+            f"no single culprit: the metric drifts {how} (probability {belief.drift:.3f}): "
+            f"GOOD {told['good']}, BAD {told['bad']}"
+        )
     if conclusion is Conclusion.NO_CULPRIT:
         return (
             f"no culprit (probability {belief.no_culprit:.3f}): GOOD {told['good']}, BAD {told['bad']}; "
@@ -121,7 +134,7 @@ def _sentence(
         return "the budget ended before both ends had been run once"
     if belief.no_culprit > 1 - search.settings.credibility:
         return (
-            f"the budget ended before GOOD ({told['good']}) and BAD ({told['bad']}) could be told apart "
+            f"the budget ended before GOOD ({told['good']}) and BAD ({told['bad']}) could be distinguished "
             f"(probability of no culprit {belief.no_culprit:.2f})"
         )
     return f"the budget ended with {len(suspects)} commits in the credible set"
@@ -156,6 +169,10 @@ def _advice(
         return ""
     if conclusion is Conclusion.END_UNTESTABLE:
         return "give another GOOD or BAD, or mend what prevents the verdict there"
+    if conclusion is Conclusion.DRIFT and search.belief().likelihoods.drift_with_time > 0.5:
+        return "see what changes on the machines (load, clocks, caches, data); run GOOD again before you look further"
+    if conclusion is Conclusion.DRIFT:
+        return "give ends that lie nearer to one another, where one step of the drift is the largest"
     if conclusion is Conclusion.OUT_OF_BUDGET and "not judged" in told.values():
         return "raise --budget or --max-runs; --resume goes on from here"
     if (

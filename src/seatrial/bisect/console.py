@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 
 from seatrial.bisect.answer import Answer
 from seatrial.bisect.graph import graph_of
@@ -14,7 +16,10 @@ from seatrial.bisect.search import Search
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SIGNS = {RunOutcome.PASS: "·", RunOutcome.FAIL: "x", RunOutcome.SKIP: "s", RunOutcome.BLOCKED: "b"}
-_WIDTH = 96
+WIDTH = 80
+"""Columns of a picture where nothing is known of the terminal."""
+_MARGIN, _MARGIN_OF_VALUES = 20, 44
+"""Columns of a row of the picture that are not its scale; with the ends of a metric's scale beside it."""
 
 
 def run_line(history: History, run: Run) -> str:
@@ -28,14 +33,51 @@ def run_line(history: History, run: Run) -> str:
     return f"{where}  {run.outcome.value:<7} {plain(run.reason)}{tries} ({run.seconds:.1f} s)"
 
 
-def picture_lines(search: Search, runs: Sequence[Run], width: int = _WIDTH) -> list[str]:
+def wrapped(line: str, columns: int | None) -> str:
+    """Return a line folded to the terminal, what follows set in; None: nobody watches, and a line stays whole."""
+    if not columns or len(line) <= columns:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.fill(line, columns, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def waiting_text(search: Search, runs: Sequence[Run], told: Mapping[int, str], jobs: int) -> str:
+    """Return what is being waited for: the run, what its scheduler says of it, and how long the search may take."""
+    number = min(told)
+    state = told[number].replace(": ", " ")
+    others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+    return f"run {number}{f' ({state})' if state else ''}{others}: {remaining(search, runs, jobs)}"
+
+
+def remaining(search: Search, runs: Sequence[Run], jobs: int) -> str:
+    """Say how many more runs the search may take, and how long at the usual length of a run."""
+    left = search.expected_runs()
+    text = f"about {left} more run{'' if left == 1 else 's'}"
+    seconds = sorted(run.seconds for run in runs if run.evidence)
+    if not seconds:
+        return text
+    minutes = math.ceil(left / jobs) * seconds[len(seconds) // 2] / 60
+    return f"{text}, {_duration(minutes)}"
+
+
+def _duration(minutes: float) -> str:
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 100:
+        return f"{minutes:.0f} min"
+    return f"{minutes / 60:.0f} h" if minutes < 72 * 60 else f"{minutes / 1440:.0f} days"
+
+
+def picture_lines(search: Search, runs: Sequence[Run], columns: int = WIDTH) -> list[str]:
     """Return the search as lines of one scale, oldest commit left.
 
     The posterior as bars; the graph, when it has side branches; the probes (`·` passed, `x` failed, `s` skipped,
-    `b` blocked, `?` differing); and for values the mean of each column as bars.
+    `b` blocked, `?` differing); and for values the mean of each column as bars. A bar is full where one commit is
+    sure, or eight times likelier than all are on average.
     """
     history, weights = search.history, search.belief().suspects_H
-    width = min(width, history.num_suspects)
+    margin = _MARGIN_OF_VALUES if any(run.value is not None for run in runs) else _MARGIN
+    width = min(max(columns - margin, 10), history.num_suspects)
 
     def column(position: int) -> int:
         return max(0, position - 1) * width // history.num_suspects
@@ -43,7 +85,7 @@ def picture_lines(search: Search, runs: Sequence[Run], width: int = _WIDTH) -> l
     mass = [0.0] * width
     for suspect, weight in enumerate(weights):
         mass[column(suspect + 1)] += float(weight)
-    top = max([*mass, 1e-12])
+    top = max(*mass, min(1.0, 8 / width))
     bars = "".join(_BARS[min(8, round(8 * value / top)) or (1 if value > 1e-3 else 0)] for value in mass)
     probes = [" "] * width
     values: dict[int, list[float]] = {}
@@ -54,6 +96,8 @@ def picture_lines(search: Search, runs: Sequence[Run], width: int = _WIDTH) -> l
         if position:
             sign = _SIGNS[run.outcome]
             probes[column(position)] = sign if probes[column(position)] in (" ", sign) else "?"
+    if not search.observations:
+        bars = "nothing was judged"[:width].ljust(width)
     lines = [_row("posterior", bars, "GOOD", "BAD")]
     lines += [_row("" if lane else "graph", text) for lane, text in enumerate(_lanes(history, column, width))]
     lines.append(_row("probes", "".join(probes)))
@@ -99,7 +143,10 @@ def answer_lines(answer: Answer) -> list[str]:
         lines.append(f"  {item.probability:6.3f}  {item.commit[:12]}  {plain(item.subject)}{merge}")
     if len(answer.suspects) > 20:
         lines.append(f"  and {len(answer.suspects) - 20} more")
-    lines.append(f"GOOD: {answer.good}; BAD: {answer.bad}; probability of no culprit {answer.no_culprit:.4f}")
+    lines.append(
+        f"GOOD: {answer.good}; BAD: {answer.bad}; probability of no culprit {answer.no_culprit:.4f}"
+        + (f", of a drift {answer.drift:.4f}" if answer.drift >= 0.001 else "")
+    )
     how = (
         "the command is deterministic: each result was taken as exact"
         if answer.exact

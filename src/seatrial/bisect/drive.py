@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
@@ -29,7 +30,8 @@ class _CancelledError(Exception):
 class Progress:
     """What the caller may want to say while the search goes on."""
 
-    started: Callable[[int, Probe], None] = field(default=lambda number, probe: None)
+    waiting: Callable[[Mapping[int, str]], None] = field(default=lambda told: None)
+    """Called while runs are under way, with what is known of each by its number (`squeue: PENDING`)."""
     ended: Callable[[Run], None] = field(default=lambda run: None)
 
 
@@ -62,6 +64,7 @@ class Driver:
         self._cancelled = threading.Event()
         self._blocked_in_a_row = 0
         self._next_number = first_number
+        self._told: dict[int, str] = {}
 
     def run(self, progress: Progress) -> Conclusion:
         """Search to the end.
@@ -74,7 +77,7 @@ class Driver:
         with ThreadPoolExecutor(max_workers=self._task.jobs) as pool:
             try:
                 while True:
-                    conclusion = self._fill(pool, pending, progress)
+                    conclusion = self._fill(pool, pending)
                     if conclusion is not None and (not pending or conclusion in _FINAL):
                         return conclusion
                     self._collect(pending, progress)
@@ -82,7 +85,7 @@ class Driver:
                 self._cancelled.set()
 
     def _fill(
-        self, pool: ThreadPoolExecutor, pending: dict[Future[Probed], tuple[int, Probe]], progress: Progress
+        self, pool: ThreadPoolExecutor, pending: dict[Future[Probed], tuple[int, Probe]]
     ) -> Conclusion | None:
         """Start probes until all places are taken; return a conclusion when the search offers no further one."""
         while len(pending) < self._task.jobs:
@@ -97,8 +100,9 @@ class Driver:
             self._journal.write(
                 "started", run=number, commit=commit.sha, time=_now(), information=decision.information
             )
-            progress.started(number, decision)
-            future = pool.submit(self._prober.probe, number, commit.sha, self._wait, self._heartbeat)
+            future = pool.submit(
+                self._prober.probe, number, commit.sha, self._wait, partial(self._heartbeat, number)
+            )
             pending[future] = (number, decision)
         return None
 
@@ -107,12 +111,14 @@ class Driver:
         done: set[Future[Probed]] = set()
         while not done:
             done, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+            progress.waiting({number: self._told.get(number, "") for number, _ in pending.values()})
         for future in sorted(done, key=lambda item: pending[item][0]):
             number, probe = pending.pop(future)
+            self._told.pop(number, None)
             run = run_of(number, self._history.commit(probe.position), future.result())
             self._journal.write("result", **run.to_json())
             self.runs.append(run)
-            tell(self._search, self._history, run, self._task.question)
+            tell(self._search, self._history, run, self._task)
             keep_only_evidence(future.result().run_dir)
             progress.ended(run)
             self._stop_if_all_blocked(run)
@@ -132,7 +138,9 @@ class Driver:
         usual = seconds[len(seconds) // 2] if seconds else 0.0
         return sum(seconds) + usual > self._task.budget_minutes * 60
 
-    def _heartbeat(self) -> None:
+    def _heartbeat(self, number: int, told: str) -> None:
+        """Pass on what is known of a run under way."""
+        self._told[number] = told
         if self._cancelled.is_set():
             raise _CancelledError
 
@@ -141,11 +149,11 @@ class Driver:
             raise _CancelledError
 
 
-_FINAL = {Conclusion.FOUND, Conclusion.NO_CULPRIT, Conclusion.END_UNTESTABLE}
+_FINAL = {Conclusion.FOUND, Conclusion.NO_CULPRIT, Conclusion.DRIFT, Conclusion.END_UNTESTABLE}
 """Conclusions that runs still under way are not waited for."""
 
 
-def tell(search: Search, history: History, run: Run, question: Question) -> None:
+def tell(search: Search, history: History, run: Run, task: Task) -> None:
     """Give the search the result of a run; what is not a verdict only closes the commit."""
     position = history.position(run.commit)
     if position is None:
@@ -153,9 +161,16 @@ def tell(search: Search, history: History, run: Run, question: Question) -> None
     if run.outcome in (RunOutcome.SKIP, RunOutcome.BLOCKED):
         search.set_aside(position)
         return
-    value = run.value if question is Question.METRIC else None
     failed = run.outcome is RunOutcome.FAIL
-    search.record(Observation(position=position, failed=failed, value=value, fingerprint=run.fingerprint))
+    search.record(
+        Observation(
+            position=position,
+            failed=failed,
+            value=run.value if task.question is Question.METRIC else None,
+            lost=failed and run.value is None and bool(task.checks),
+            fingerprint=run.fingerprint,
+        )
+    )
 
 
 def _now() -> str:

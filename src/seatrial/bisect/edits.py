@@ -48,14 +48,16 @@ def _in_commit(repository: Path, sha: str, name: str) -> bool:
     return True
 
 
-def untracked_words(repository: Path, bad: str, command: Sequence[str], carried: Sequence[str]) -> list[str]:
+def untracked_words(
+    checkout: Path, repository: Path, bad: str, command: Sequence[str], carried: Sequence[str]
+) -> list[str]:
     """Return the words of a command that are files of the user's checkout but not of BAD, nor carried."""
     return [
         word
         for word in dict.fromkeys(command)
         if _is_relative(word)
         and "/" in word
-        and (repository / word).exists()
+        and (checkout / word).exists()
         and not _in_commit(repository, bad, word)
         and not any(PurePosixPath(word).is_relative_to(PurePosixPath(name)) for name in carried)
     ]

@@ -7,6 +7,7 @@ An exit status alone cannot show that (a flaky command also passes twice), so th
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,9 +16,12 @@ import numpy as np
 from seatrial.bisect.exact import exact_likelihoods
 from seatrial.bisect.history import History
 from seatrial.bisect.likelihood import Likelihoods
-from seatrial.bisect.passfail import pass_fail_likelihoods
+from seatrial.bisect.passfail import Counted, pass_fail_likelihoods
 from seatrial.bisect.settings import Noise, Settings
 from seatrial.bisect.shift import shift_likelihoods
+
+_RUNS_OF_A_BROKEN_COMMIT = 2
+"""Lost runs after which a commit is taken as broken: one may be an accident."""
 
 
 class Question(enum.StrEnum):
@@ -35,6 +39,8 @@ class Observation:
     failed: bool
     """For a metric: the run left no finite value (it crashed or diverged)."""
     value: float | None = None
+    lost: bool = False
+    """The run failed and left nothing to judge (it crashed, its value is not finite), as the run of a broken commit."""
     fingerprint: str | None = None
     """Digest of what the run logged that noise would change; None when its evidence cannot show noise."""
 
@@ -60,7 +66,9 @@ def likelihoods_of(
     once = repeatable and settings.noise is not Noise.NONE
     used = _one_per_content(history, observations) if once else list(observations)
     if question is Question.PASS_FAIL:
-        return Model(_counted(history, used, settings), exact=False, once_each=once)
+        aside = lost_runs_say_nothing(history, observations)
+        counted = [item for item in used if not (aside and item.lost)]
+        return Model(_counted(history, counted, settings), exact=False, once_each=once)
     return Model(_valued(history, used, settings), exact=False, once_each=once)
 
 
@@ -75,6 +83,26 @@ def shows_determinism(history: History, observations: Sequence[Observation]) -> 
             seen.append(item.fingerprint)
     repeated = len(set(seen)) < len(seen)
     return repeated and all(len(prints) == 1 for prints in by_content.values())
+
+
+def lost_runs_say_nothing(history: History, observations: Sequence[Observation]) -> bool:
+    """Return whether BAD shows its fault in results: runs that leave none are then broken for another reason."""
+    at_bad = [item for item in observations if item.position in history.twins(history.bad_position)]
+    return bool(at_bad) and not any(item.lost for item in at_bad)
+
+
+def broken_positions(history: History, observations: Sequence[Observation]) -> set[int]:
+    """Return the positions between the ends whose runs were all lost, more than once: a fact, not noise."""
+    if not any(item.lost for item in observations) or not lost_runs_say_nothing(history, observations):
+        return set()
+    lost: Counter[str] = Counter()
+    for item in observations:
+        content = history.content(item.position)
+        lost[content] = lost[content] + 1 if item.lost and lost[content] >= 0 else -1
+    for end in (0, history.bad_position):
+        lost.pop(history.content(end), None)
+    contents = {content for content, count in lost.items() if count >= _RUNS_OF_A_BROKEN_COMMIT}
+    return {p for p in range(history.num_suspects + 1) if history.content(p) in contents}
 
 
 def _exact(
@@ -125,10 +153,18 @@ def _one_per_content(history: History, observations: Sequence[Observation]) -> l
 
 
 def _counted(history: History, observations: Sequence[Observation], settings: Settings) -> Likelihoods:
-    fails, passes = np.zeros(history.num_suspects + 1), np.zeros(history.num_suspects + 1)
+    counts: dict[int, list[int]] = {}
     for item in observations:
-        (fails if item.failed else passes)[item.position] += 1
-    return pass_fail_likelihoods(history.affected_PH, fails, passes, settings.smallest_rate_change)
+        counts.setdefault(history.twins(item.position)[0], [0, 0])[item.failed] += 1
+    positions = np.array(sorted(counts), dtype=np.int64)
+    ends = {history.twins(end)[0] for end in (0, history.bad_position)}
+    counted = Counted(
+        positions_R=positions,
+        fails_R=np.array([counts[p][True] for p in positions.tolist()], dtype=np.float64),
+        passes_R=np.array([counts[p][False] for p in positions.tolist()], dtype=np.float64),
+        may_be_broken_R=np.array([p not in ends for p in positions.tolist()], dtype=np.bool_),
+    )
+    return pass_fail_likelihoods(history.affected_PH, counted, settings.smallest_rate_change)
 
 
 def _valued(history: History, observations: Sequence[Observation], settings: Settings) -> Likelihoods:
@@ -147,9 +183,22 @@ def _valued(history: History, observations: Sequence[Observation], settings: Set
     before = share * crashes.before_H1Q + (1 - share) * crashes.before_H1Q[-1]
     after = share * crashes.after_H1Q + (1 - share) * crashes.after_H1Q[-1]
     return Likelihoods(
+        log_drift=by_value.log_drift + float(log_without),
+        drift_with_time=by_value.drift_with_time,
         log_H1=by_value.log_H1 + log_crashes,
         before_H1Q=_or_crash(before, by_value.before_H1Q),
         after_H1Q=_or_crash(after, by_value.after_H1Q),
+        at={
+            position: _or_crash(
+                share * outcomes + (1 - share) * outcomes[-1],
+                np.where(
+                    np.append(history.affected_PH[position], False)[:, None],
+                    by_value.after_H1Q,
+                    by_value.before_H1Q,
+                ),
+            )
+            for position, outcomes in crashes.at.items()
+        },
     )
 
 

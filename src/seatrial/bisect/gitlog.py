@@ -11,6 +11,8 @@ from pathlib import Path
 from seatrial.errors import UsageError
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
+_COMMENT = re.compile(r"^\s*# \S+: \[([0-9a-f]{40,64})\]")
+_HASH = re.compile(r"[0-9a-f]{4,64}")
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,39 @@ def read_git_log(path: Path) -> GitLog:
         raise UsageError(f"cannot read the bisect log {path}: {error}") from error
     marks: list[Mark] = []
     starts: list[str] = []
+    beside: list[str] = []
     terms, first_parent = (BAD, GOOD), False
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
+            beside += _COMMENT.findall(line)
             continue
         words = _words(line, path, number)
         if words[:3] == ["git", "bisect", "start"]:
             starts, terms, first_parent = _start(words[3:], terms)
+            starts = _by_hash(starts, beside)
         elif words[:3] == ["git", "bisect", "terms"] or words[:3] == ["git", "bisect", "log"]:
             continue
         else:
-            marks.append(read_mark(line, path, number, terms))
+            mark = read_mark(line, path, number, terms)
+            marks.append(Mark(mark.word, tuple(_by_hash(mark.names, beside))))
+        beside = []
     good = [*starts[1:], *(name for mark in marks if mark.word == GOOD for name in mark.names)]
     bad = starts[0] if starts else next((mark.names[0] for mark in marks if mark.word == BAD), None)
     return GitLog(tuple(good), bad, tuple(marks), first_parent)
+
+
+def _by_hash(names: Sequence[str], beside: Sequence[str]) -> list[str]:
+    """Return the names of a line, with the hashes of the comments above it in place of what a name means today.
+
+    git writes one comment for each name, in order. A name that is a hash, or a range, stands for itself: a person
+    may have put it there.
+    """
+    if len(names) != len(beside):
+        return list(names)
+    return [
+        name if _HASH.fullmatch(name) or ".." in name else sha
+        for name, sha in zip(names, beside, strict=True)
+    ]
 
 
 def _start(words: Sequence[str], terms: tuple[str, str]) -> tuple[list[str], tuple[str, str], bool]:

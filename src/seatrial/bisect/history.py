@@ -14,6 +14,7 @@ import numpy.typing as npt
 from seatrial.errors import UsageError
 
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 

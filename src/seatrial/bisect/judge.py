@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.bisect.causes import Cause, Obstacle, obstacle_in
+from seatrial.bisect.fresh import Beginning, require_fresh
 from seatrial.bisect.junit import judge_junit
 from seatrial.bisect.outcomes import Judgement, RunOutcome
-from seatrial.checks import Check, evaluate_check
+from seatrial.checks import Check
+from seatrial.checks.judge import Questions, judge_logs
 from seatrial.errors import BlockedError
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
@@ -47,6 +49,8 @@ class Evidence:
     console: Path
     logs: Path
     junit: Path
+    beginning: Beginning
+    """Logs from before it are not this run's."""
 
 
 def judge(evidence: Evidence, criteria: Criteria) -> Judgement:
@@ -91,7 +95,7 @@ def _by_metric(evidence: Evidence, metric: Check) -> Judgement:
         log = _log_of(evidence)
     except BlockedError as error:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, str(error)))
-    verdict = evaluate_check(metric, log)
+    [verdict] = judge_logs(evidence.logs, Questions(checks=[metric]))
     if verdict.outcome is Outcome.BLOCKED:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, verdict.reason))
     # Skipped says that the bound, which is not ours to judge by, could not fail: the value stands.
@@ -113,14 +117,16 @@ def _log_of(evidence: Evidence) -> RunLog:
     """Read what a run logged.
 
     Raises:
-        BlockedError: nothing can be read; when nothing is there, with the remedy.
+        BlockedError: nothing can be read, or not all of it is this run's; with the remedy.
     """
     if not evidence.logs.exists() or (evidence.logs.is_dir() and not any(evidence.logs.iterdir())):
         raise BlockedError(
             f"the run left nothing in {evidence.logs}: write {{logs}} into the command where it takes its log folder, "
             "or say with --logs where in its tree it logs"
         )
-    return read_logs(evidence.logs)
+    log = read_logs(evidence.logs)
+    require_fresh(evidence.logs, log, evidence.beginning)
+    return log
 
 
 def _by_checks(evidence: Evidence, checks: Sequence[Check]) -> Judgement:
@@ -128,7 +134,7 @@ def _by_checks(evidence: Evidence, checks: Sequence[Check]) -> Judgement:
         log = _log_of(evidence)
     except BlockedError as error:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, str(error)))
-    verdicts = [evaluate_check(check, log) for check in checks]
+    verdicts = judge_logs(evidence.logs, Questions(checks=checks))
     overall = combine(verdicts)
     told = next((verdict for verdict in verdicts if verdict.outcome is overall), verdicts[0])
     values = tuple(verdict.value for verdict in verdicts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Protocol
 
 import psutil
 
+from seatrial.bisect.git_mounts import git_mounts
 from seatrial.errors import UsageError
 from seatrial.launch import rayjob, slurm
 from seatrial.launch.container import (
@@ -23,7 +23,7 @@ from seatrial.launch.container import (
     launch,
     parse_mount,
 )
-from seatrial.launch.jobs import Ended, Heartbeat, Job, read_started, speak, write_started
+from seatrial.launch.jobs import Ended, Heartbeat, Job, read_started, run_client, write_started
 from seatrial.launch.local import run_command
 
 NAMES = ("local", "container", "slurm", "ray")
@@ -53,13 +53,13 @@ class Local:
             environment=environment,
             timeout_seconds=job.timeout_seconds,
             directory=job.tree,
-            progress=lambda seconds, line: heartbeat(),
+            progress=lambda seconds, line: heartbeat(""),
         )
         return Ended(
             exit_status=job.exit_status(),
             seconds=done.seconds,
             timed_out=done.timed_out,
-            told=done.describe(),
+            last_report=done.describe(),
         )
 
 
@@ -76,7 +76,7 @@ class Container(Local):
     def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
         """Run the job; its directories are mounted at their own paths."""
         named = (f"--name={job.name}",) if self.engine in {"docker", "podman"} else ()
-        made = self.inside(job, named)
+        made = self.inside(job, named, job.wrapped())
         if named:
             write_started(job.run_dir, launcher="container", engine=self.engine, job=job.name)
         else:
@@ -87,17 +87,18 @@ class Container(Local):
             if named:
                 _remove_container(self.engine, job.name)
 
-    def inside(self, job: Job, engine_arguments: tuple[str, ...] = ()) -> Launch:
-        """Return the command line that runs the job's wrapper in the container."""
+    def inside(self, job: Job, engine_arguments: Sequence[str], command: Sequence[str]) -> Launch:
+        """Return the command line that runs a command of the job in the container."""
         own = [Mount(source=str(path), target=str(path)) for path in _shared_paths(job)]
+        own += git_mounts(job.tree)
         asked = ContainerRun(
             image=self.image,
-            command=job.wrapped(),
+            command=tuple(command),
             mounts=(*own, *self.mounts),
             variables=(*job.own_variables, *self.variables),
             gpus=self.gpus,
             workdir=str(job.tree),
-            engine_arguments=engine_arguments,
+            engine_arguments=tuple(engine_arguments),
         )
         return launch(self.engine, asked, job.environment)
 
@@ -112,7 +113,7 @@ def _shared_paths(job: Job) -> list[Path]:
 
 def _remove_container(engine: str, name: str) -> None:
     """Remove a container of ours that outlived its client; `--rm` has usually done so."""
-    speak([engine, "rm", "--force", name])
+    run_client([engine, "rm", "--force", name])
 
 
 def make_launcher(
@@ -121,17 +122,16 @@ def make_launcher(
     options: Sequence[str],
     environment: Mapping[str, str],
     poll_seconds: float | None,
-    script: str = "",
     which: Callable[[str | None], str] = find_engine,
 ) -> Launcher:
     """Build a launcher from its name and the environment that the guide documents.
 
     Args:
         name: one of `NAMES`.
-        options: further options for the engine or sbatch, and `address=`, `engine=`, `image=`, `gpus=`, `mount=`.
+        options: further options for the engine or sbatch, and `address=`, `engine=`, `image=`, `gpus=`, `mount=`,
+            `ray=`.
         environment: CONTAINER, MOUNTS, ACCOUNT, PARTITION, HF_HOME, HF_DATASETS_CACHE, RAY_ADDRESS are read.
         poll_seconds: between questions to a scheduler; None is its default.
-        script: text of the test script, whose CONFIG block asks for nodes and minutes.
         which: finds the container engine.
 
     Raises:
@@ -150,13 +150,13 @@ def make_launcher(
     if name == "slurm":
         needed = _needed(environment, ("ACCOUNT", "PARTITION"), name)
         words = [f"--account={needed['ACCOUNT']}", f"--partition={needed['PARTITION']}"]
-        words = [*slurm.options_of_script(script), *words, *plain]
         image = named.get("image") or environment.get("CONTAINER", "")
-        if not image:
-            return slurm.Slurm(options=words, poll_seconds=poll_seconds or 15.0)
-        pyxis = _container("pyxis", image, named, environment)
+        pyxis = _container("pyxis", image, named, environment) if image else None
         return slurm.Slurm(
-            options=words, poll_seconds=poll_seconds or 15.0, wrap=lambda job: pyxis.inside(job).argv
+            options=[*words, *plain],
+            poll_seconds=poll_seconds or 15.0,
+            in_container=pyxis.inside if pyxis is not None else None,
+            ray=_yes_or_no(named, "ray"),
         )
     if name == "ray":
         address = (
@@ -185,6 +185,17 @@ def _container(
     )
 
 
+def _yes_or_no(named: Mapping[str, str], name: str) -> bool | None:
+    """Read an option that is `yes`, `no` or not given.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if named.get(name, "no") not in ("yes", "no"):
+        raise UsageError(f"--launch-option {name}={named[name]} must be {name}=yes or {name}=no")
+    return named[name] == "yes" if name in named else None
+
+
 def _needed(environment: Mapping[str, str], names: Sequence[str], launcher: str) -> dict[str, str]:
     missing = [name for name in names if not environment.get(name)]
     if missing:
@@ -209,11 +220,10 @@ def end_leftover(run_dir: Path) -> None:
 
 
 def _end_local(run_dir: Path) -> None:
-    """End the process group of a run, if its leader still is the process that was started for it."""
-    try:
-        number = int((run_dir / "pid").read_text(encoding="utf-8"))
-        environment = psutil.Process(number).environ()
-        if environment.get("SEATRIAL_RUN_DIR") == str(run_dir) and os.getpgid(number) == number:
-            os.killpg(number, signal.SIGKILL)
-    except (OSError, ValueError, psutil.Error):
-        return
+    """End every process that carries the variable of this run, whatever group or session it has made for itself."""
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get("SEATRIAL_RUN_DIR") == str(run_dir):
+                process.kill()
+        except psutil.Error:
+            continue

@@ -6,7 +6,9 @@ Shapes: H hypotheses, P positions, Q possible outcomes of one run. Row H (the la
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,12 @@ class Likelihoods:
     """Probability of each outcome of a run without the culprit's change."""
     after_H1Q: FloatArray
     """The same for a run with it."""
+    at: Mapping[int, FloatArray] = field(default_factory=dict)
+    """Positions whose own runs say more of the next one (it may be broken): its outcomes there, [H+1, Q]."""
+    log_drift: float = -math.inf
+    """The same as `log_H1` for a drift: the results change little by little, with the commits or with time."""
+    drift_with_time: float = 0.0
+    """Probability that a drift is one with time, and not with the commits."""
 
 
 def posterior(likelihoods: Likelihoods, prior_H1: FloatArray) -> FloatArray:
@@ -32,6 +40,17 @@ def posterior(likelihoods: Likelihoods, prior_H1: FloatArray) -> FloatArray:
         log_weights = likelihoods.log_H1 + np.log(prior_H1)
     weights = np.exp(log_weights - log_weights.max())
     return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def drift_probability(likelihoods: Likelihoods, prior_H1: FloatArray, prior_drift: float) -> float:
+    """Return the probability of a drift; what is left is shared by the other hypotheses as `posterior` says."""
+    if not math.isfinite(likelihoods.log_drift):
+        return 0.0
+    with np.errstate(divide="ignore"):
+        log_others = float(
+            np.logaddexp.reduce(likelihoods.log_H1 + np.log(prior_H1)) + math.log1p(-prior_drift)
+        )
+    return 1 / (1 + math.exp(min(log_others - likelihoods.log_drift - math.log(prior_drift), 700.0)))
 
 
 def expected_information(
@@ -52,7 +71,11 @@ def expected_information(
     sums = affected_PH @ np.concatenate([change, log_change], axis=1).astype(np.float32)
     mixture = np.maximum(base.sum(axis=0) + sums[:, :num_outcomes], 0.0)
     expected = log_base.sum(axis=0) + sums[:, num_outcomes:]
-    return np.asarray((expected - _xlogx(mixture)).sum(axis=1), dtype=np.float64)
+    told = np.asarray((expected - _xlogx(mixture)).sum(axis=1), dtype=np.float64)
+    for position, outcomes_H1Q in likelihoods.at.items():
+        mixed = (weights * outcomes_H1Q).sum(axis=0)
+        told[position] = float(((weights * _xlogx(outcomes_H1Q)).sum(axis=0) - _xlogx(mixed)).sum())
+    return told
 
 
 def _xlogx(values: FloatArray) -> FloatArray:

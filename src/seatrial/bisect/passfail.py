@@ -1,4 +1,4 @@
-"""Runs that pass or fail: Beta-Bernoulli sides with a smallest difference between them.
+"""Runs that pass or fail: Beta-Bernoulli sides with a smallest difference between them, and broken commits.
 
 Before the culprit a run fails with probability p, after it with probability q. Both have Beta priors (flakiness
 is usually low: most mass on small p and large q, a part of it flat), cut to `q - p >= smallest change`. The cut
@@ -6,6 +6,10 @@ makes the two sides dependent, so the integral is a sum over a grid of pairs (K 
 Under "no culprit" one rate r holds everywhere.
 
 Without the cut, evidence for "no culprit" grows only with the logarithm of the runs; with it, linearly.
+
+A commit may also be broken for a reason of its own (it does not build): then every run of it fails. That is one fact
+about the commit, so f failures without a pass have the likelihood `(1 - b) p^f + b` and not `p^f`: however often
+they are repeated, they say no more than b.
 """
 
 from __future__ import annotations
@@ -15,57 +19,82 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seatrial.bisect.history import BoolArray, FloatArray
+from seatrial.bisect.history import BoolArray, FloatArray, IntArray
 from seatrial.bisect.likelihood import Likelihoods
 
 _RATES = np.array(
     [0.005, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.995]
 )
-_LOW_NOISE, _ANY_NOISE = (1.2, 7.0), (1.0, 1.6)
+_LOW_NOISE, _ANY_NOISE = (1.2, 5.0), (1.0, 1.0)
 """Beta parameters of the failure rate before the culprit; after it they are mirrored."""
-_ANY_NOISE_SHARE = 0.3
+_ANY_NOISE_SHARE = 0.5
+BROKEN = 0.003
+"""Probability b that a commit fails for a reason of its own, whatever the culprit is."""
 
 
 class _Grid(NamedTuple):
-    before_K: FloatArray
-    after_K: FloatArray
+    before_K: IntArray
+    """Index into the rates of p."""
+    after_K: IntArray
     log_weight_K: FloatArray
 
 
-def pass_fail_likelihoods(
-    affected_PH: BoolArray, fails_P: FloatArray, passes_P: FloatArray, smallest_change: float
-) -> Likelihoods:
+class Counted(NamedTuple):
+    """The runs of the commits that were run, [R]."""
+
+    positions_R: IntArray
+    fails_R: FloatArray
+    passes_R: FloatArray
+    may_be_broken_R: BoolArray
+    """False at the ends: if BAD always fails there is a culprit."""
+
+
+def pass_fail_likelihoods(affected_PH: BoolArray, counted: Counted, smallest_change: float) -> Likelihoods:
     """Return the likelihoods of the counted passes and fails; outcome 0 of a run is a pass, 1 a fail."""
     grid = _grid(smallest_change)
-    affected = affected_PH.astype(np.float64)
-    fails_after, passes_after = fails_P @ affected, passes_P @ affected
-    counts = np.stack(
-        [fails_P.sum() - fails_after, passes_P.sum() - passes_after, fails_after, passes_after], axis=1
-    )
-    logs = np.stack(
-        [np.log(grid.before_K), np.log1p(-grid.before_K), np.log(grid.after_K), np.log1p(-grid.after_K)]
-    )
-    log_HK = counts @ logs + grid.log_weight_K
+    affected_RH = affected_PH[counted.positions_R].astype(np.float64)
+    log_ER, fails_next_ER = _by_rate(counted)
+    before_EH, after_EH = log_ER @ (1 - affected_RH), log_ER @ affected_RH
+    log_HK = (before_EH[grid.before_K] + after_EH[grid.after_K]).T + grid.log_weight_K
     top_H = log_HK.max(axis=1, keepdims=True)
     weight_HK = np.exp(log_HK - top_H)
     total_H = weight_HK.sum(axis=1)
-    log_none, rate_none = _one_rate(float(fails_P.sum()), float(passes_P.sum()))
-    before = np.append(weight_HK @ grid.before_K / total_H, rate_none)
-    after = np.append(weight_HK @ grid.after_K / total_H, rate_none)
+
+    log_E = log_ER.sum(axis=1) + np.log(_beta_weights(1.0, 1.0))
+    none_E = np.exp(log_E - log_E.max())
+    log_none, none_E = float(log_E.max() + np.log(none_E.sum())), none_E / none_E.sum()
+
+    def expected(rates_EX: FloatArray, index_K: IntArray) -> FloatArray:
+        """Return rates under each hypothesis, and under "no culprit", [H+1, X]."""
+        under_HX = weight_HK @ rates_EX[index_K] / total_H[:, None]
+        return np.concatenate([under_HX, (none_E @ rates_EX)[None]])
+
+    only_failed = np.flatnonzero(counted.may_be_broken_R & (counted.fails_R > 0) & (counted.passes_R == 0))
+    next_EX, after_HX = fails_next_ER[:, only_failed], affected_RH[only_failed].T > 0
+    after_H1X = np.concatenate([after_HX, np.zeros((1, len(only_failed)), dtype=np.bool_)])
+    next_H1X = np.where(after_H1X, expected(next_EX, grid.after_K), expected(next_EX, grid.before_K))
+    rates_E1 = _RATES[:, None]
     return Likelihoods(
         log_H1=np.append(top_H[:, 0] + np.log(total_H), log_none),
-        before_H1Q=np.stack([1 - before, before], axis=1),
-        after_H1Q=np.stack([1 - after, after], axis=1),
+        before_H1Q=_outcomes(expected(rates_E1, grid.before_K)[:, 0]),
+        after_H1Q=_outcomes(expected(rates_E1, grid.after_K)[:, 0]),
+        at={int(counted.positions_R[row]): _outcomes(next_H1X[:, x]) for x, row in enumerate(only_failed)},
     )
 
 
-def _one_rate(fails: float, passes: float) -> tuple[float, float]:
-    """Return the log marginal likelihood and the expected rate when one rate, any alike likely, holds everywhere."""
-    weights = _beta_weights(1.0, 1.0)
-    log_K = fails * np.log(_RATES) + passes * np.log1p(-_RATES) + np.log(weights)
-    top = log_K.max()
-    weight_K = np.exp(log_K - top)
-    return float(top + np.log(weight_K.sum())), float(weight_K @ _RATES / weight_K.sum())
+def _outcomes(fails_H1: FloatArray) -> FloatArray:
+    return np.stack([1 - fails_H1, fails_H1], axis=1)
+
+
+def _by_rate(counted: Counted) -> tuple[FloatArray, FloatArray]:
+    """Return, for each rate of the grid and each commit, [E, R], the log likelihood of its runs, and the probability
+    that the next one fails."""
+    rates_E1 = _RATES[:, None]
+    log_runs = counted.fails_R * np.log(rates_E1) + counted.passes_R * np.log1p(-rates_E1)
+    broken_R = np.where(counted.may_be_broken_R & (counted.passes_R == 0), BROKEN, 0.0)
+    runs = (1 - broken_R) * np.exp(log_runs)
+    log_ER = np.where(broken_R > 0, np.log(runs + broken_R + 1e-300), log_runs)
+    return log_ER, (runs * rates_E1 + broken_R) / (runs + broken_R + 1e-300)
 
 
 @lru_cache(maxsize=8)
@@ -75,10 +104,11 @@ def _grid(smallest_change: float) -> _Grid:
     for share, (a, b) in ((1 - _ANY_NOISE_SHARE, _LOW_NOISE), (_ANY_NOISE_SHARE, _ANY_NOISE)):
         part = np.where(apart, np.outer(_beta_weights(a, b), _beta_weights(b, a)), 0.0)
         weights += share * part / part.sum()
-    before, after = np.meshgrid(_RATES, _RATES, indexing="ij")
-    return _Grid(before[apart], after[apart], np.log(np.maximum(weights[apart], 1e-300)))
+    before, after = np.nonzero(apart)
+    return _Grid(before, after, np.log(np.maximum(weights[apart], 1e-300)))
 
 
+@lru_cache(maxsize=8)
 def _beta_weights(a: float, b: float) -> FloatArray:
     """Return the mass of Beta(a, b) around each rate of the grid (trapezoids on a fine mesh)."""
     mesh = (np.arange(20000) + 0.5) / 20000

@@ -7,12 +7,18 @@ metadata, whatever ends us.
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
 
 from seatrial.bisect.gitcommand import GitError, git
 from seatrial.errors import BlockedError, UsageError
 
+_OPENING = ".opening-"
 _COPIED_SECTIONS = (
     "filter.",
     "lfs.",
@@ -62,20 +68,32 @@ class UserRepository:
             else Path(git(directory, "rev-parse", "--show-toplevel").rstrip("\n"))
         )
 
-    def resolve(self, name: str, role: str) -> str:
+    def resolve(self, name: str, role: str, deepened: Path | None = None) -> str:
         """Return the full hash of a commit.
+
+        Args:
+            name: a hash, or any name that git knows.
+            role: what it is to us, for the message.
+            deepened: private repository with the whole history of a shallow clone; asked when the clone has no answer.
 
         Raises:
             UsageError: it names no commit here.
         """
-        try:
-            return git(
-                self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
-            ).strip()
-        except GitError as error:
-            raise UsageError(
-                f"{role} {name!r} is not a commit of {self.top}; fetch it, or give another name or hash"
-            ) from error
+        for repository in filter(None, (self.top, deepened)):
+            try:
+                return git(
+                    repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+                ).strip()
+            except GitError:
+                continue
+        raise UsageError(
+            f"{role} {name!r} is not a commit of {self.top}; fetch it, or give another name or hash"
+        )
+
+    def is_cut_at(self, sha: str) -> bool:
+        """Return whether a shallow clone ends at this commit, so that its own history there cannot be believed."""
+        shallow = self.git_dir / "shallow"
+        return shallow.exists() and sha in shallow.read_text(encoding="utf-8").split()
 
 
 def open_private(user: UserRepository, path: Path) -> Path:
@@ -123,10 +141,40 @@ def _copy_configuration(user: UserRepository, path: Path) -> None:
 
 
 def _unshallow(user: UserRepository, path: Path) -> None:
+    """Fetch the whole history, and give it every name that the user has: `v1.2`, `HEAD~20`, `origin/main`."""
     try:
-        git(path, "fetch", "--quiet", "--unshallow", "--no-tags", "origin")
+        git(
+            path, "fetch", "--quiet", "--unshallow", "--tags", "origin", "+refs/heads/*:refs/remotes/origin/*",
+            timeout_seconds=3600.0,
+        )  # fmt: skip
     except GitError as error:
         raise BlockedError(
             f"{user.top} is a shallow clone and its history cannot be fetched: {error.stderr}; "
             "run `git fetch --unshallow` there yourself"
         ) from error
+    for line in git(user.top, "for-each-ref", "--format=%(refname) %(objectname)").splitlines():
+        git(path, "update-ref", *line.split())
+    git(path, "update-ref", "--no-deref", "HEAD", user.resolve("HEAD", "HEAD"))
+
+
+@contextmanager
+def deepened(user: UserRepository, base: Path) -> Iterator[Path | None]:
+    """Within the block there is a private repository with the whole history of a shallow clone, to resolve names in.
+
+    Yields:
+        Its place below `base`; None when the clone is whole. What still lies there at the end is removed.
+
+    Raises:
+        BlockedError: the history cannot be fetched.
+    """
+    if not user.is_shallow:
+        yield None
+        return
+    for old in base.glob(f"{_OPENING}*"):
+        if not psutil.pid_exists(int(old.name.removeprefix(_OPENING))):
+            shutil.rmtree(old, ignore_errors=True)
+    place = base / f"{_OPENING}{os.getpid()}"
+    try:
+        yield open_private(user, place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

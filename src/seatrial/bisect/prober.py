@@ -11,12 +11,13 @@ from pathlib import Path
 
 from seatrial.bisect import edits
 from seatrial.bisect.causes import RETRIES, Cause, Obstacle, obstacle_in, obstacle_of
+from seatrial.bisect.fresh import Beginning
 from seatrial.bisect.gitcommand import without_git_location
 from seatrial.bisect.judge import Criteria, Evidence, judge
 from seatrial.bisect.launchers import Launcher, Local
 from seatrial.bisect.outcomes import Judgement, RunOutcome
 from seatrial.bisect.task import Task, fill
-from seatrial.bisect.trees import HinderedError, Trees, UntestableError
+from seatrial.bisect.trees import HinderedError, Place, Trees, UntestableError
 from seatrial.errors import BlockedError
 from seatrial.launch.jobs import Heartbeat, Job
 
@@ -100,22 +101,31 @@ class Prober:
 
     def _attempt(self, number: int, sha: str, run_dir: Path, heartbeat: Heartbeat) -> Judgement:
         run_dir.mkdir(parents=True, exist_ok=True)
-        tree, is_new = self._trees.checkout(sha)
-        edits.lay_over(self._state / "carry", tree)
-        if is_new and (judgement := self._prepare(sha, tree, run_dir, heartbeat)) is not None:
-            return judgement
-        missing = [word for word in self._needed if not (tree / word).exists()]
-        if missing:
-            return Judgement.skip(f"{missing[0]} does not exist at this commit")
-        if self._task.script and self._task.sed_clauses:
-            edits.apply_sed(self._task.sed_clauses, tree / self._task.script, run_dir)
+        with self._trees.held(sha, stay=self._task.prepare is not None) as place:
+            edits.lay_over(self._state / "carry", place.tree)
+            if (
+                place.made is None
+                and (judgement := self._prepare(sha, place, run_dir, heartbeat)) is not None
+            ):
+                return judgement
+            missing = [word for word in self._needed if not (place.tree / word).exists()]
+            if missing:
+                return Judgement.skip(f"{missing[0]} does not exist at this commit")
+            return self._run(number, sha, place, run_dir, heartbeat)
+
+    def _run(self, number: int, sha: str, place: Place, run_dir: Path, heartbeat: Heartbeat) -> Judgement:
+        """Run the command in a tree that is ready, and judge what it left."""
+        tree = place.tree
+        script = tree / self._task.script if self._task.script else None
+        if script is not None and self._task.sed_clauses:
+            edits.apply_sed(self._task.sed_clauses, script, run_dir)
         places = self._places(sha, tree, run_dir)
         logs = tree / fill(self._task.logs, places)
-        if logs.is_dir() and any(logs.iterdir()):
+        if logs.is_file() or (logs.is_dir() and any(logs.iterdir())):
             return Judgement.skip(
-                f"{self._task.logs} is part of this commit's tree, so a run's own logs cannot be told from it"
+                f"{self._task.logs} is part of this commit's tree, so a run's own logs cannot be distinguished from it"
             )
-        environment, own = self._run_environment(number, sha, tree, run_dir)
+        environment, own = self._run_environment(number, sha, place, run_dir)
         job = Job(
             name=f"seatrial-{self._state.name[-40:]}-{run_dir.name}",
             argv=tuple(fill(word, places) for word in self._task.words()),
@@ -124,12 +134,14 @@ class Prober:
             environment=environment,
             own_variables=own,
             timeout_seconds=self._task.timeout_minutes * 60,
+            script=script,
         )
+        beginning = Beginning.now(run_dir)
         ended = self._launcher.run(job, heartbeat)
         if ended.exit_status is None and not ended.timed_out:
             cause = Cause.SIGNAL if isinstance(self._launcher, Local) else Cause.SCHEDULER
             obstacle = obstacle_in(job.console) or Obstacle(
-                cause, f"the run left no exit status ({ended.told})"
+                cause, f"the run left no exit status ({ended.last_report})"
             )
             return Judgement.blocked(obstacle)
         evidence = Evidence(
@@ -138,6 +150,7 @@ class Prober:
             console=job.console,
             logs=logs,
             junit=run_dir / "junit.xml",
+            beginning=beginning,
         )
         return judge(evidence, self._criteria)
 
@@ -153,13 +166,13 @@ class Prober:
         }
 
     def _run_environment(
-        self, number: int, sha: str, tree: Path, run_dir: Path
+        self, number: int, sha: str, place: Place, run_dir: Path
     ) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return the environment of a run, and the names that it needs wherever it lands."""
-        home = self._trees.home(sha)
+        home = place.home
         own = {
             "SEATRIAL_RUN_DIR": str(run_dir),
-            "SEATRIAL_RUN_TREE": str(tree),
+            "SEATRIAL_RUN_TREE": str(place.tree),
             "SEATRIAL_RUN_LOGS": str(run_dir / "logs"),
             "SEATRIAL_RUN_CHECKPOINTS": str(run_dir / "checkpoints"),
             "SEATRIAL_RUN_COMMIT": sha,
@@ -175,18 +188,18 @@ class Prober:
         }
         return {**self._environment, **own}, tuple(own)
 
-    def _prepare(self, sha: str, tree: Path, run_dir: Path, heartbeat: Heartbeat) -> Judgement | None:
+    def _prepare(self, sha: str, place: Place, run_dir: Path, heartbeat: Heartbeat) -> Judgement | None:
         """Build the environment of a new tree; None when it is ready."""
         if self._task.prepare is None:
             return None
         directory = run_dir / "prepare"
         directory.mkdir(exist_ok=True)
-        environment, own = self._run_environment(0, sha, tree, run_dir)
-        places = self._places(sha, tree, run_dir)
+        environment, own = self._run_environment(0, sha, place, run_dir)
+        places = self._places(sha, place.tree, run_dir)
         job = Job(
             name=f"seatrial-prepare-{sha[:12]}",
             argv=tuple(fill(word, places) for word in shlex.split(self._task.prepare)),
-            tree=tree,
+            tree=place.tree,
             run_dir=directory,
             environment={**environment, "SEATRIAL_RUN_DIR": str(directory)},
             own_variables=own,
@@ -194,12 +207,12 @@ class Prober:
         )
         ended = Local().run(job, heartbeat)
         if ended.exit_status == 0:
-            self._trees.keep_prepared(sha)
+            self._trees.keep_prepared(place)
             return None
-        self._trees.discard(sha)
+        self._trees.discard(place)
         if (obstacle := obstacle_in(job.console)) is not None:
             return Judgement.blocked(obstacle)
-        return Judgement.skip(f"--prepare failed at this commit ({ended.told}); see {job.console}")
+        return Judgement.skip(f"--prepare failed at this commit ({ended.last_report}); see {job.console}")
 
 
 def keep_only_evidence(run_dir: Path) -> None:

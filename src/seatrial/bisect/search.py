@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from seatrial.bisect.evidence_model import Observation, Question, likelihoods_of
+from seatrial.bisect.evidence_model import Observation, Question, broken_positions, likelihoods_of
 from seatrial.bisect.history import FloatArray, History, suspect_weights
-from seatrial.bisect.likelihood import Likelihoods, expected_information, posterior
+from seatrial.bisect.likelihood import Likelihoods, drift_probability, expected_information, posterior
 from seatrial.bisect.settings import Noise, Settings
 
 _LEAST_INFORMATION = 1e-6
 """Nats below which a probe teaches nothing."""
+_ENTROPY_OF_AN_ANSWER, _SLOWEST_RATE = 0.2, 0.02
+"""Nats that are left when a search ends, and the least that a run is taken to teach, in its estimate."""
 _RUNS_WITHOUT_VALUE = 2
 """Runs of GOOD without a metric after which the search is given up: once may be a crash of the machine's."""
 
@@ -27,6 +30,8 @@ class Conclusion(enum.StrEnum):
     """One commit (or commits that no possible probe can tell apart) reached the credibility."""
     NO_CULPRIT = "no culprit"
     """GOOD and BAD do not differ by as much as a culprit makes: the command is flaky, or never failed."""
+    DRIFT = "drift"
+    """The metric changes little by little, with the commits or with time: no single commit is to blame."""
     CANNOT_NARROW = "cannot narrow"
     """Every probe that would tell the remaining suspects apart is untestable."""
     OUT_OF_BUDGET = "out of budget"
@@ -63,6 +68,8 @@ class Belief:
     suspects_H: FloatArray
     """Probability that each suspect is the culprit."""
     no_culprit: float
+    drift: float
+    """Probability that the metric changes little by little, so that no commit is to blame."""
     likelihoods: Likelihoods = field(repr=False)
     exact: bool
     """The command was declared, or has shown itself, deterministic and the results agree with that."""
@@ -96,41 +103,51 @@ class Search:
         self._prior_H1 = np.append((1 - none) * weights, none)
         self._affected = history.affected_PH.astype(np.float32)
         self.observations: list[Observation] = []
-        self.untestable: set[int] = set()
+        self._aside: set[int] = set()
+        self._broken: set[int] = set()
         self._belief: Belief | None = None
 
     def record(self, observation: Observation) -> None:
         """Take the result of one run."""
+        if self.question is Question.METRIC and observation.value is None:
+            observation = replace(observation, lost=True)
         self.observations.append(observation)
+        self._broken = broken_positions(self.history, self.observations)
         self._belief = None
 
     def set_aside(self, position: int) -> None:
         """Probe this position, and all of equal content, no more."""
-        self.untestable.update(self.history.twins(position))
+        self._aside.update(self.history.twins(position))
+
+    @property
+    def untestable(self) -> set[int]:
+        """Return the positions that are probed no more: those set aside, and broken commits."""
+        return self._aside | self._broken
 
     def belief(self) -> Belief:
         """Return the current belief."""
         if self._belief is None:
             model = likelihoods_of(self.history, self.observations, self.question, self.settings)
             weights = posterior(model.likelihoods, self._prior_H1)
+            drift = drift_probability(model.likelihoods, self._prior_H1, self.settings.prior_drift)
+            weights = weights * (1 - drift)
             self._belief = Belief(
-                weights[:-1], float(weights[-1]), model.likelihoods, model.exact, model.once_each
+                weights[:-1], float(weights[-1]), drift, model.likelihoods, model.exact, model.once_each
             )
         return self._belief
 
     def classes(self) -> list[tuple[float, tuple[int, ...]]]:
         """Return groups of suspects that no possible probe tells apart, likeliest first, with their probability."""
         belief = self.belief()
-        possible = [p for p in range(self.history.num_suspects + 1) if p not in self.untestable]
-        if self.untestable:
-            packed = np.packbits(self.history.affected_PH[possible], axis=0)
-            keys = [column.tobytes() for column in packed.T]
-        else:
-            keys = [bytes(str(h), "ascii") for h in range(self.history.num_suspects)]
+        suspects = np.flatnonzero(belief.suspects_H > 0)
+        if not self.untestable:
+            ordered = suspects[np.argsort(-belief.suspects_H[suspects], kind="stable")]
+            return [(float(belief.suspects_H[suspect]), (int(suspect),)) for suspect in ordered]
+        possible = np.setdiff1d(np.arange(self.history.num_suspects + 1), sorted(self.untestable))
+        packed = np.packbits(self.history.affected_PH[possible], axis=0)
         groups: dict[bytes, list[int]] = {}
-        for suspect, key in enumerate(keys):
-            if belief.suspects_H[suspect] > 0:
-                groups.setdefault(key, []).append(suspect)
+        for suspect in suspects.tolist():
+            groups.setdefault(packed[:, suspect].tobytes(), []).append(suspect)
         weighed = [(float(belief.suspects_H[group].sum()), tuple(group)) for group in groups.values()]
         return sorted(weighed, key=lambda item: (-item[0], item[1]))
 
@@ -176,8 +193,20 @@ class Search:
         information = self.information(pending)
         position = _central_maximum(information)
         if information[position] < _LEAST_INFORMATION:
-            return Stop(Conclusion.CANNOT_NARROW)
+            again = self._end_against_drift(pending)
+            return Stop(Conclusion.CANNOT_NARROW) if again is None else Probe(again, 0.0)
         return Probe(position, float(information[position]))
+
+    def _end_against_drift(self, pending: Collection[int]) -> int | None:
+        """Return the end to run again when only a drift is left to rule out, or None."""
+        belief = self.belief()
+        if belief.drift < _LEAST_INFORMATION or belief.once_each:
+            return None
+        counts = Counter(item.position for item in self.observations)
+        ends = [
+            end for end in (0, self.history.bad_position) if end not in self.untestable and end not in pending
+        ]
+        return min(ends, key=lambda end: counts[end], default=None)
 
     def _lost_at_good(self) -> int:
         """Return how many runs of GOOD left no metric, or 0 when any left one or none is asked for."""
@@ -190,6 +219,8 @@ class Search:
         belief = self.belief()
         if belief.no_culprit >= self.settings.credibility:
             return Conclusion.NO_CULPRIT
+        if belief.drift >= self.settings.credibility:
+            return Conclusion.DRIFT
         classes = self.classes()
         # Where results are exact one more run settles what priors only suggest.
         needed = 1 - 1e-9 if belief.exact else self.settings.credibility
@@ -219,6 +250,19 @@ class Search:
             closed.update(p for item in self.observations for p in self.history.twins(item.position))
         information[sorted(closed)] = -1.0
         return information
+
+    def expected_runs(self) -> int:
+        """Return a rough estimate of the runs that are left: the entropy to lose at the rate of the best next run."""
+        unverified = sum(
+            all(item.position not in self.history.twins(end) for item in self.observations)
+            for end in (0, self.history.bad_position)
+        )
+        belief = self.belief()
+        masses = np.array([*(mass for mass, _ in self.classes()), belief.no_culprit, belief.drift])
+        masses = masses[masses > 0]
+        entropy = float(-(masses * np.log(masses)).sum())
+        rate = max(float(self.information().max()), _SLOWEST_RATE)
+        return unverified + math.ceil(max(entropy - _ENTROPY_OF_AN_ANSWER, 0.0) / rate)
 
     def _cells(self, pending: Collection[int]) -> list[np.ndarray[tuple[int], np.dtype[np.bool_]]]:
         """Split the hypotheses by what the runs under way will say of them; "no culprit" goes with the likeliest."""

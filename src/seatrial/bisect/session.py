@@ -30,9 +30,16 @@ from seatrial.bisect.task import Task
 from seatrial.bisect.trees import Trees
 from seatrial.errors import UsageError
 
+_REPOSITORY = "repo.git"
 
-def new_state(base: Path, task: Task) -> Path:
+
+def new_state(base: Path, task: Task, repository: Path | None = None) -> Path:
     """Make the directory of a new bisect and write the question into its journal.
+
+    Args:
+        base: where bisects are kept.
+        task: what is asked.
+        repository: private one that was opened below `base` to resolve names; it is moved into the directory.
 
     Raises:
         UsageError: the directory would lie in the user's checkout.
@@ -46,6 +53,8 @@ def new_state(base: Path, task: Task) -> Path:
     edits.save_carried(Path(task.repository), task.carry, state / "carry")
     with Journal(state / NAME) as journal:
         journal.write("question", version=1, time=_now(), task=task.to_json())
+    if repository is not None:
+        repository.replace(state / _REPOSITORY)
     return state
 
 
@@ -100,7 +109,7 @@ class Session:
             entries = read_journal(state / NAME)
             self.task = read_task(entries, state / NAME)
             self._user = UserRepository(Path(self.task.repository))
-            self.repository = open_private(self._user, state / "repo.git")
+            self.repository = open_private(self._user, state / _REPOSITORY)
             self.history, self.note = read_history(
                 self.repository,
                 self.task.good,
@@ -124,13 +133,11 @@ class Session:
             self._trees = Trees(
                 self.repository, state / f"work-{attempt}", max(self.task.most_trees, self.task.jobs)
             )
-            script = self._script_text()
             launcher = make_launcher(
                 self.task.launcher,
                 options=self.task.launch_options,
                 environment={**environment, **self.task.variables},
                 poll_seconds=self.task.poll_seconds,
-                script=script,
             )
             self._prober = Prober(self.task, self._trees, self.repository, state, launcher, environment)
         except BaseException:
@@ -204,7 +211,7 @@ class Session:
             if run.outcome is RunOutcome.SKIP or (
                 run.commit not in skipped and run.outcome is not RunOutcome.BLOCKED
             ):
-                tell(self.search, self.history, run, self.task.question)
+                tell(self.search, self.history, run, self.task)
         return runs
 
     def _marked(self, mark: Mark, number: int, reason: str) -> list[Run]:
@@ -225,12 +232,7 @@ class Session:
     def _commits_of(self, name: str) -> list[str]:
         if ".." in name:
             return git(self.repository, "rev-list", *(name.split()), "--").split()
-        return [self._user.resolve(name, "marked commit")]
-
-    def _script_text(self) -> str:
-        if self.task.script is None:
-            return ""
-        return git(self.repository, "show", f"{self.task.bad}:{self.task.script}")
+        return [self._user.resolve(name, "marked commit", self.repository)]
 
     def _write_result(self, answer: Answer) -> None:
         belief = self.search.belief()

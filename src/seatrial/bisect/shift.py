@@ -5,6 +5,9 @@ in closed form); sd has the prior 1/sd and the shift d, in units of sd, a prior 
 below one sd needs another metric, not more runs; one above five sd is as good as five). Both are summed over a
 grid of K pairs, which keeps the tails as heavy as few repeats demand. With z = 1 after the culprit and n runs,
 `log L = -(n-1) log sd - (SST - 2 d sd Szy + d^2 sd^2 Szz) / (2 sd^2)`; SST does not depend on the hypothesis.
+
+A drift is the same with a z that rises from 0 to 1: with the commits (many small changes), or with the time of the
+run (the machine changes, so that both ends do).
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from seatrial.bisect.likelihood import Likelihoods
 _SHIFT_CENTRE, _SHIFT_SPREAD, _NUM_SHIFTS = 2.4, 0.2, 8
 _NUM_SDS = 16
 _NUM_BINS = 16
+_DRIFT_SCALE = 1.5
+"""A drift that matters changes more, from first to last, than the least shift of one commit."""
 
 
 class _Sides(NamedTuple):
@@ -62,20 +67,44 @@ def shift_likelihoods(
     shifts, log_shifts = _shifts()
     sd_K, shift_K = (grid.ravel() for grid in np.meshgrid(sds, shifts, indexing="ij"))
     log_K = (log_sds[:, None] + log_shifts[None, :]).ravel()
-    features_H2 = np.stack([sides.cross_H, sides.spread_H], axis=1)
-    log_HK = features_H2 @ np.stack([shift_K / sd_K, -0.5 * shift_K**2]) + log_K
+
+    def log_likelihoods(cross: FloatArray, spread: FloatArray, scale: float = 1.0) -> FloatArray:
+        """Return the log likelihood of each hypothesis and pair of the grid, [H, K]."""
+        size_K = scale * shift_K
+        features = np.stack([cross, spread], axis=1)
+        return np.asarray(features @ np.stack([size_K / sd_K, -0.5 * size_K**2]) + log_K)
+
+    log_HK = log_likelihoods(sides.cross_H, sides.spread_H)
     top_H = log_HK.max(axis=1, keepdims=True)
     weight_HK = np.exp(log_HK - top_H)
     total_H = weight_HK.sum(axis=1)
     none_K = np.exp(log_sds - log_sds.max())
     log_none = float(log_sds.max() + np.log(none_K.sum()))
 
+    ramp_ND = _ramps(affected_PH, positions)
+    ramp_ND = ramp_ND - ramp_ND.mean(axis=0)
+    log_DK = log_likelihoods((values - mean) @ ramp_ND, (ramp_ND**2).sum(axis=0), _DRIFT_SCALE)
+    log_D = np.logaddexp.reduce(log_DK, axis=1)
+    log_drift = float(np.logaddexp.reduce(log_D) - np.log(len(log_D)))
+
     sd_H1 = np.append(weight_HK @ sd_K / total_H, none_K @ sds / none_K.sum())
     step_H = weight_HK @ (sd_K * shift_K) / total_H
     before, after = _predicted(values, mean, overall, sides, step_H, sd_H1)
     return Likelihoods(
-        log_H1=np.append(top_H[:, 0] + np.log(total_H), log_none), before_H1Q=before, after_H1Q=after
+        log_H1=np.append(top_H[:, 0] + np.log(total_H), log_none),
+        before_H1Q=before,
+        after_H1Q=after,
+        log_drift=log_drift,
+        drift_with_time=float(np.exp(log_D[1] - np.logaddexp.reduce(log_D))),
     )
+
+
+def _ramps(affected_PH: BoolArray, positions: FloatArray) -> FloatArray:
+    """Return what a drift makes of each run, from 0 to 1: with the commits, and with time, [N, 2]."""
+    share_P = affected_PH.mean(axis=1)
+    with_commits = share_P[positions.astype(np.int64)]
+    with_time = np.arange(len(positions)) / max(len(positions) - 1, 1)
+    return np.stack([with_commits, with_time], axis=1)
 
 
 def _predicted(

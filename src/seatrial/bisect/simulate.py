@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,17 @@ from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
 from seatrial.bisect.search import Conclusion, Probe, Search, Stop
 from seatrial.bisect.settings import Settings
+
+
+class Moment(NamedTuple):
+    """What is run, and when."""
+
+    affected: bool
+    """The culprit's change is in it."""
+    share: float
+    """Of the suspects' changes that are in it, from 0 (GOOD) to 1 (BAD)."""
+    number: int
+    """Runs before it."""
 
 
 class World(Protocol):
@@ -22,8 +33,8 @@ class World(Protocol):
         """What its runs answer."""
         ...
 
-    def run(self, affected: bool, generator: np.random.Generator) -> Observation:
-        """Run it once, with or without the culprit's change; the position is filled in by the caller."""
+    def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
+        """Run it once; the position is filled in by the caller."""
         ...
 
 
@@ -36,24 +47,31 @@ class FailureRates:
 
     question = Question.PASS_FAIL
 
-    def run(self, affected: bool, generator: np.random.Generator) -> Observation:
+    def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
         """Run it once."""
         return Observation(
-            position=0, failed=bool(generator.random() < (self.bad if affected else self.good))
+            position=0, failed=bool(generator.random() < (self.bad if moment.affected else self.good))
         )
 
 
 @dataclass(frozen=True)
 class MetricShift:
-    """A metric with normal noise of standard deviation 1 whose mean shifts at the culprit."""
+    """A metric with normal noise of standard deviation 1 whose mean shifts at the culprit, or drifts."""
 
     shift: float
+    """At the culprit."""
+    with_commits: float = 0.0
+    """Sum of many small changes from GOOD to BAD."""
+    with_time: float = 0.0
+    """Change in twenty runs, whatever is run."""
 
     question = Question.METRIC
 
-    def run(self, affected: bool, generator: np.random.Generator) -> Observation:
+    def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
         """Run it once."""
-        return Observation(position=0, failed=False, value=float(generator.normal() + self.shift * affected))
+        mean = self.shift * moment.affected + self.with_commits * moment.share
+        mean += self.with_time * moment.number / 20
+        return Observation(position=0, failed=False, value=float(generator.normal() + mean))
 
 
 @dataclass(frozen=True)
@@ -62,9 +80,11 @@ class SameEveryTime:
 
     question = Question.METRIC
 
-    def run(self, affected: bool, generator: np.random.Generator) -> Observation:
+    def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
         """Run it once."""
-        return Observation(position=0, failed=False, value=0.25 + 0.125 * affected, fingerprint=str(affected))
+        return Observation(
+            position=0, failed=False, value=0.25 + 0.125 * moment.affected, fingerprint=str(moment.affected)
+        )
 
 
 @dataclass(frozen=True)
@@ -75,9 +95,9 @@ class Recorded:
     bad: tuple[Observation, ...]
     question: Question
 
-    def run(self, affected: bool, generator: np.random.Generator) -> Observation:
+    def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
         """Draw one recorded run."""
-        pool = self.bad if affected else self.good
+        pool = self.bad if moment.affected else self.good
         return pool[int(generator.integers(len(pool)))]
 
 
@@ -86,10 +106,11 @@ class Trial:
     """How one simulated search ended."""
 
     runs: int
-    named: int | None
-    """Suspect that was named, or None."""
-    no_culprit: bool
-    """The search said that there is none."""
+    named: tuple[int, ...] = ()
+    """Suspects that were named: one, or those that no probe tells apart."""
+    conclusion: Conclusion = Conclusion.FOUND
+    stated: float | None = None
+    """Probability that the search gave its answer; None when it gave none."""
 
 
 Strategy = Callable[[History, Callable[[int], Observation], Question], Trial]
@@ -103,9 +124,13 @@ def with_settings(settings: Settings) -> Strategy:
         search = Search(history, question, settings)
         while isinstance(decision := search.decide(), Probe):
             search.record(run(decision.position))
-        conclusion = decision.conclusion if isinstance(decision, Stop) else None
-        named = int(search.belief().suspects_H.argmax()) if conclusion is Conclusion.FOUND else None
-        return Trial(len(search.observations), named, conclusion is Conclusion.NO_CULPRIT)
+        assert isinstance(decision, Stop)
+        belief, runs = search.belief(), len(search.observations)
+        if decision.conclusion is Conclusion.FOUND:
+            probability, named = search.classes()[0]
+            return Trial(runs, named, stated=probability)
+        stated = {Conclusion.NO_CULPRIT: belief.no_culprit, Conclusion.DRIFT: belief.drift}
+        return Trial(runs, (), decision.conclusion, stated.get(decision.conclusion))
 
     return find
 
@@ -123,7 +148,7 @@ def repeated_bisection(repeats: int) -> Strategy:
             fails = sum(run(middle).failed for _ in range(repeats))
             runs += repeats
             low, high = (low, middle) if 2 * fails > repeats else (middle, high)
-        return Trial(runs, high - 1, no_culprit=False)
+        return Trial(runs, (high - 1,))
 
     return find
 
@@ -135,32 +160,76 @@ class Figures:
     median_runs: float
     p90_runs: float
     share_right: float
+    """Of all trials."""
     trials: int
+    stated: float | None = None
+    """Mean probability that the answers were given with; None when none was."""
+    right_of_answers: float | None = None
+    """Share of the answers that were right."""
+    named: float = 1.0
+    """Mean number of commits that were named."""
 
 
 def measure(
-    world: World, strategy: Strategy, *, num_suspects: int, trials: int, seed: int, with_culprit: bool = True
+    world: World,
+    strategy: Strategy,
+    *,
+    num_suspects: int,
+    trials: int,
+    seed: int,
+    wanted: Conclusion = Conclusion.FOUND,
+    broken: int = 0,
 ) -> Figures:
-    """Run a strategy on many made-up histories with the culprit anywhere (or nowhere) in them."""
+    """Run a strategy on many made-up histories.
+
+    Args:
+        world: how the command behaves.
+        strategy: finds the culprit.
+        num_suspects: commits.
+        trials: histories, each with the culprit anywhere.
+        seed: of all randomness.
+        wanted: the right answer; there is a culprit only where it is FOUND.
+        broken: commits next to the culprit, on either side, whose runs leave nothing.
+    """
     history = History.linear(num_suspects)
     generator = np.random.default_rng(seed)
-    ended: list[Trial] = []
-    right = 0
+    ended: list[tuple[Trial, bool]] = []
     for _ in range(trials):
-        culprit = int(generator.integers(num_suspects)) if with_culprit else None
-        trial = strategy(history, _runner(world, history, culprit, generator), world.question)
-        right += trial.no_culprit if culprit is None else trial.named == culprit
-        ended.append(trial)
-    runs = [trial.runs for trial in ended]
-    return Figures(float(np.median(runs)), float(np.quantile(runs, 0.9)), right / trials, trials)
+        culprit = int(generator.integers(num_suspects)) if wanted is Conclusion.FOUND else None
+        gone: range = range(0)
+        if broken and culprit is not None:
+            first = culprit + 1 - int(generator.integers(broken + 1))
+            gone = range(max(first, 1), min(first + broken, num_suspects))
+        trial = strategy(history, _runner(world, history, culprit, gone, generator), world.question)
+        right = culprit in trial.named if culprit is not None else trial.conclusion is wanted
+        ended.append((trial, right))
+    runs = [trial.runs for trial, _ in ended]
+    answers = [(trial.stated, right) for trial, right in ended if trial.stated is not None]
+    named = [len(trial.named) for trial, _ in ended if trial.named]
+    return Figures(
+        float(np.median(runs)),
+        float(np.quantile(runs, 0.9)),
+        sum(right for _, right in ended) / trials,
+        trials,
+        stated=float(np.mean([stated for stated, _ in answers])) if answers else None,
+        right_of_answers=float(np.mean([right for _, right in answers])) if answers else None,
+        named=float(np.mean(named)) if named else 0.0,
+    )
 
 
 def _runner(
-    world: World, history: History, culprit: int | None, generator: np.random.Generator
+    world: World, history: History, culprit: int | None, gone: range, generator: np.random.Generator
 ) -> Callable[[int], Observation]:
+    number = 0
+
     def run(position: int) -> Observation:
+        nonlocal number
         affected = culprit is not None and bool(history.affected_PH[position, culprit])
-        return replace(world.run(affected, generator), position=position)
+        moment = Moment(affected, position / history.num_suspects, number)
+        number += 1
+        if position in gone:
+            return Observation(position=position, failed=True, lost=True)
+        return replace(world.run(moment, generator), position=position)
 
     return run
 

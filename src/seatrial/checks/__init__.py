@@ -1,11 +1,11 @@
 """Checks: closed expressions over logged series, judged after a run."""
 
 from seatrial.checks.evaluate import evaluate_check
-from seatrial.checks.grammar import parse_check
-from seatrial.checks.intervals import Interval
 from seatrial.checks.known_ranges import KNOWN_RANGES, clip_ranges
+from seatrial.checks.language.grammar import parse_check
+from seatrial.checks.language.intervals import Interval
+from seatrial.checks.language.nodes import Check
 from seatrial.checks.lint import Finding, FindingKind, lint_check
-from seatrial.checks.nodes import Check
 
 __all__ = [
     "KNOWN_RANGES",

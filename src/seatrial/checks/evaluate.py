@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
-from seatrial.checks.evaluator import Evaluator
-from seatrial.checks.intervals import Interval
 from seatrial.checks.known_ranges import KNOWN_RANGES
+from seatrial.checks.language.doubts import NO_TERMS, Finding, Terms, weigh
+from seatrial.checks.language.evaluator import Evaluator
+from seatrial.checks.language.intervals import Interval
+from seatrial.checks.language.nodes import Check
+from seatrial.checks.language.reading import Evidence, UnansweredError
+from seatrial.checks.language.settled import is_settled as keeps
+from seatrial.checks.language.settled import reach
+from seatrial.checks.language.wording import Answer, answer_of, bound_text
 from seatrial.checks.lint import cannot_fail
-from seatrial.checks.nodes import Check, SeriesRef
-from seatrial.checks.reading import Evidence, UnansweredError, listed
-from seatrial.checks.wording import Answer, answer_of, bound_text
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import Outcome, Verdict
@@ -28,6 +30,7 @@ def evaluate_check(
     allow_nonfinite: Collection[str] = (),
     source: str = HAND_SET,
     ranges: Mapping[str, Interval] = KNOWN_RANGES,
+    terms: Terms = NO_TERMS,
 ) -> Verdict:
     """Judge a log by a check.
 
@@ -38,13 +41,15 @@ def evaluate_check(
         allow_nonfinite: tags whose NaN, infinite and null points are legitimate; they are left out, and counted.
         source: where the bound came from.
         ranges: values that tags can take by construction; see `clip_ranges` for a run with another clip.
+        terms: what is asked of the log as a whole, and said of it.
 
     Returns:
-        Pass, Fail, Blocked when a log that the check reads is damaged, or Skipped when the check holds and
-        could not have failed on any finite log.
+        Pass, Fail, Blocked when a log that the check reads is damaged (one that only lacks its end: where that
+        could change the answer) or ambiguous, or Skipped when the check holds and could not have failed on any
+        finite log.
 
     Raises:
-        UsageError: the check reads a run that is not given.
+        UsageError: the check reads a run that is not given, or compares a whole series with a number.
     """
     logs: dict[str | None, RunLog] = {None: log}
     logs.update(runs or {})
@@ -56,62 +61,41 @@ def evaluate_check(
         )
     evidence = Evidence(logs, allow_nonfinite)
     evaluator = Evaluator(evidence)
+    is_settled = terms.steps is not None and all(
+        reach(reference.tag, logs[reference.run], terms.steps) for reference in check.references
+    )
     try:
         good = evaluator.condition(check.condition)
         answer = answer_of(check.condition, evaluator.values, good)
+        is_settled = is_settled or keeps(check.condition, good, evaluator.values, logs)
         empty = cannot_fail(check, log, ranges) if good else None
         if empty is not None:
             answer = replace(answer, outcome=Outcome.SKIPPED, reason=f"cannot fail: {empty}; {answer.reason}")
     except UnansweredError as unanswered:
+        is_settled = is_settled or unanswered.is_lasting
         answer = Answer(outcome=Outcome.FAIL, reason=str(unanswered), bound=bound_text(check.condition, {}))
-    return _verdict(check, evidence, answer, source)
+    finding = weigh(check, evidence, Finding(answer.outcome, answer.reason), terms, is_settled=is_settled)
+    return _verdict(check, evidence, answer, finding, source)
 
 
-def _dropped(evidence: Evidence, reference: SeriesRef) -> list[int]:
-    """Return the steps in the range read whose value the writer of the log probably dropped."""
-    log = evidence.logs[reference.run]
-    if reference.tag not in log.dropped or evidence.tally.steps is None:
-        return []
-    first, last = evidence.tally.steps
-    held = log.series[reference.tag].steps
-    return [
-        int(step)
-        for step in log.dropped[reference.tag]
-        if (first <= held[0] or step > first) and (last >= held[-1] or step < last)
-    ]
-
-
-def _verdict(check: Check, evidence: Evidence, answer: Answer, source: str) -> Verdict:
-    """Put the answer and what was read into a verdict; damage in a log that was read makes it Blocked."""
+def _verdict(check: Check, evidence: Evidence, answer: Answer, finding: Finding, source: str) -> Verdict:
+    """Put the answer and what was read into a verdict."""
     tally = evidence.tally
-    outcome, reason = answer.outcome, answer.reason
-    details: dict[str, Any] = {}
-    read = {reference.run: None for reference in check.references}
-    damage = [item for run in read for item in evidence.logs[run].damage]
-    if damage:
-        details["readable_part"] = f"{outcome.value}: {reason}"
-        details["damage"] = [f"{item.path}: {item.what}" for item in damage]
-        more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
-        outcome, reason = Outcome.BLOCKED, f"the log is damaged: {damage[0].path}: {damage[0].what}{more}"
-    for reference in check.references:
-        steps = _dropped(evidence, reference)
-        if steps:
-            details.setdefault("dropped", {})[reference.label] = steps
-            if reference.tag not in evidence.allow_nonfinite and outcome in (Outcome.PASS, Outcome.SKIPPED):
-                outcome = Outcome.BLOCKED
-            reason += (
-                f"; {reference.label} has no value at step{'s' if len(steps) > 1 else ''} {listed(steps)}, "
-                "and its writer drops what is not finite"
-            )
+    reason, details = finding.reason, finding.details
     for tag in sorted(evidence.allow_nonfinite & {reference.tag for reference in check.references}):
         steps = sorted(tally.left_out.get(tag, ()))
         details.setdefault("allowed_nonfinite", {})[tag] = steps
         reason += f"; values of {tag} that are not finite are allowed and left out: {len(steps)} steps"
+    for reference in check.references:
+        held = evidence.logs[reference.run].read_as.get(reference.tag)
+        if held is not None:
+            details.setdefault("read_as", {})[reference.label] = held
+            reason += f"; {reference.label} is read from {held}"
     for note in dict.fromkeys(tally.notes):
         reason += f"; {note}"
     return Verdict(
         name=check.text,
-        outcome=outcome,
+        outcome=finding.outcome,
         reason=reason,
         value=answer.value,
         bound=answer.bound,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from seatrial.checks.intervals import EVERYTHING, NOT_NEGATIVE, Interval, range_of
-from seatrial.vocabulary import Stack, metrics
+from seatrial.checks.language.intervals import EVERYTHING, NOT_NEGATIVE, Interval, range_of
+from seatrial.vocabulary import Stack, metrics, twins_of
 
 DEFAULT_RATIO_CLIP = 0.2
 """`loss_fn.ratio_clip_min` and `ratio_clip_max` where a recipe does not set them."""
@@ -59,7 +59,7 @@ are -1.0 when no ratio was finite) lie outside: a log that holds one is judged a
 def ranges_of_stack(stack: Stack) -> dict[str, Interval]:
     """Return the ranges that the vocabulary gives to a stack's tags, but for those that are known here."""
     ranges = {}
-    for tag, name in stack.tags.items():
+    for tag, name in ((form, name) for listed, name in stack.tags.items() for form in twins_of(listed)):
         metric = metrics()[name]
         bounded = Interval(
             -math.inf if metric.low is None else metric.low, math.inf if metric.high is None else metric.high

@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from seatrial.checks.intervals import EVERYTHING, Interval, interval_of, range_of
 from seatrial.checks.known_ranges import KNOWN_RANGES
-from seatrial.checks.nodes import (
+from seatrial.checks.language.intervals import EVERYTHING, Interval, interval_of, range_of
+from seatrial.checks.language.nodes import (
     After,
     Aggregate,
     Check,
@@ -26,8 +26,8 @@ from seatrial.checks.nodes import (
     Steps,
     walk,
 )
-from seatrial.checks.reading import as_step, nearest
-from seatrial.checks.truth import truth_of
+from seatrial.checks.language.reading import as_step, nearest
+from seatrial.checks.language.truth import truth_of
 from seatrial.evidence.runlog import RunLog
 
 FLOAT32_SLACK = 1e-6

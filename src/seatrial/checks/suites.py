@@ -2,6 +2,7 @@
 
 name: grpo-math-1b
 level: 0
+steps: 30
 allow_nonfinite: [train/reward/stddev]
 checks:
   - expression: max(data["train/token_mult_prob_error"]) < 1.05
@@ -21,10 +22,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seatrial.checks.evaluate import HAND_SET, evaluate_check
-from seatrial.checks.grammar import parse_check
-from seatrial.checks.intervals import Interval
 from seatrial.checks.known_ranges import KNOWN_RANGES
-from seatrial.checks.nodes import Check
+from seatrial.checks.language.doubts import NO_TERMS, Terms
+from seatrial.checks.language.grammar import parse_check
+from seatrial.checks.language.intervals import Interval
+from seatrial.checks.language.nodes import Check
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import Outcome, Verdict
@@ -75,7 +77,26 @@ class Suite(_Part):
     """Tags whose NaN, infinite and null points are legitimate in every check."""
     ranges: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
     """Tag or pattern -> smallest and largest value it can take by construction, beside those that are known."""
-    checks: tuple[SuiteCheck, ...] = Field(min_length=1, strict=False)
+    parameters: dict[str, str] = Field(default_factory=dict)
+    """Which runs the suite is for: names and values of what the run is started with. For the reader alone."""
+    steps: int | None = Field(default=None, ge=0)
+    """The run must have logged this step, or a later one."""
+    steps_of: Text | None = None
+    """The tag whose steps count; without it every series does whose step is no clock."""
+    conflicts: Literal["ask", "last"] = "ask"
+    """Where one step has two values that differ: Blocked, or the last one written counts."""
+    several_runs: Literal["ask", "newest"] = "ask"
+    """Where the files look like several runs: Blocked, or the newest one is meant."""
+    checks: tuple[SuiteCheck, ...] = Field(strict=False)
+    """May be empty where `steps` asks for something."""
+
+    def terms(self, given: Terms) -> Terms:
+        """Return what holds for the checks of this suite: its own word where it has one, else what was given."""
+        return Terms(
+            steps=given.steps if self.steps is None else self.steps,
+            conflicts=given.conflicts if self.conflicts == "ask" else self.conflicts,
+            several_runs=given.several_runs if self.several_runs == "ask" else self.several_runs,
+        )
 
 
 def load_suite(path: Path) -> Suite:
@@ -118,6 +139,12 @@ def read_suite(content: object, origin: str) -> Suite:
         )
     try:
         suite = Suite.model_validate(dict(content))
+        if not suite.checks and suite.steps is None:
+            raise UsageError(
+                f"suite {origin}: checks: holds none, and no steps are asked for: nothing would be judged"
+            )
+        if suite.steps_of is not None and suite.steps is None:
+            raise UsageError(f"suite {origin}: steps_of: says whose steps count, and steps asks for none")
         for tag, (low, high) in suite.ranges.items():
             if not low <= high:
                 raise UsageError(f"suite {origin}: ranges.{tag}: {low} is not below {high}")
@@ -138,6 +165,7 @@ def evaluate_suite(
     runs: Mapping[str, RunLog] | None = None,
     allow_nonfinite: Collection[str] = (),
     ranges: Mapping[str, Interval] = KNOWN_RANGES,
+    terms: Terms = NO_TERMS,
 ) -> list[Verdict]:
     """Judge a log by each check of a suite, in its order.
 
@@ -154,6 +182,7 @@ def evaluate_suite(
             allow_nonfinite={*allow_nonfinite, *suite.allow_nonfinite, *item.allow_nonfinite},
             source=item.source,
             ranges=known,
+            terms=suite.terms(terms),
         )
         details: dict[str, Any] = {
             **verdict.details,

@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from seatrial.cli.intermixed import IntermixedParser
 from seatrial.errors import BlockedError, UsageError
 from seatrial.verdict import EXIT_BLOCKED, EXIT_INTERRUPTED, EXIT_USAGE
 
@@ -23,11 +24,13 @@ COMMANDS: dict[str, str] = {
     "equivalence": "run configurations that must agree, and hold them to one reference",
     "trend": "show how values moved over many runs, and where their level changed",
     "report": "draw the views of a run directory again",
+    "ledger": "hold the rows that a run trained on to the laws of RL post-training",
     "relations": "hold a stack's components to the laws of RL post-training",
     "faults": "plant known bugs in the reference stack, and see what notices",
     "container": "run a command inside a container, its arguments intact",
     "bisect": "find the commit that broke it, also when runs are noisy",
     "doctor": "look at this machine before a run",
+    "completion": "print what makes a shell complete commands and options",
 }
 """Every command with its one-line help; the module is imported only when the command is called."""
 
@@ -68,7 +71,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=IntermixedParser)
     called = next((word for word in words if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)

@@ -7,11 +7,15 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from seatrial.checks.baseline_compare import Wanted, compare
-from seatrial.checks.baselines import (
+from seatrial.cli.progress import StatusLine
+from seatrial.cli.verdict_table import print_verdicts, printable
+from seatrial.comparisons.baseline_compare import compare
+from seatrial.comparisons.baseline_sample import Wanted, sensitivity
+from seatrial.comparisons.baselines import (
     DEFAULT_WINDOW,
     MIN_REPEATS,
     Baseline,
@@ -20,15 +24,14 @@ from seatrial.checks.baselines import (
     learn,
     load_baseline,
 )
-from seatrial.checks.repeats import FOLDER, run_repeats
-from seatrial.cli.progress import StatusLine
-from seatrial.cli.verdict_table import print_verdicts, printable
+from seatrial.comparisons.own_outputs import foreign_changes
+from seatrial.comparisons.repeats import FOLDER, run_repeats
 from seatrial.errors import UsageError
-from seatrial.evidence.identity import host_facts, package_versions, repository_of
+from seatrial.evidence.identity.collect import host_facts, package_versions, repository_of
+from seatrial.evidence.identity.redaction import Redactor
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.redaction import Redactor
+from seatrial.files import write_text
 from seatrial.launch.interrupts import termination_interrupts
-from seatrial.trials.rundir import write_text
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS, combine, exit_code
 
 PACKAGES = (
@@ -74,7 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     judge.add_argument("--power", type=float, default=wanted.power, metavar="P", help="wanted power (0.95)")
     judge.add_argument(
-        "--shift", type=float, default=wanted.shift_in_sd, metavar="SD", help="shift that is to be found (3)"
+        "--shift",
+        type=float,
+        metavar="SD",
+        help="Blocked unless this shift would show (default: the smallest that the runs show)",
     )
     judge.add_argument("--json", type=Path, metavar="FILE", help="also write the verdicts there as JSON")
 
@@ -135,6 +141,11 @@ def _provenance(arguments: argparse.Namespace) -> Provenance:
         UsageError: the tree is dirty, or in no checkout, and that was not allowed.
     """
     state = repository_of(arguments.repository)
+    if state.commit is not None:
+        changes = foreign_changes(
+            Path(state.path), state.dirty_files, arguments.output, _own_folders(arguments)
+        )
+        state = replace(state, dirty_files=changes)
     dirty = bool(state.dirty_files) or state.commit is None
     if dirty and not arguments.allow_dirty:
         first = state.dirty_files[0].strip() if state.dirty_files else "no commit is known"
@@ -150,6 +161,12 @@ def _provenance(arguments: argparse.Namespace) -> Provenance:
         host=host_facts(),
         command=tuple(Redactor(os.environ).argv(arguments.runs)) if arguments.repeats is not None else (),
     )
+
+
+def _own_folders(arguments: argparse.Namespace) -> list[Path]:
+    """Return the folders whose files are no changes of what ran: logs that are given, and the repeats' folders."""
+    given = [Path(word) for word in arguments.runs] if arguments.repeats is None else []
+    return [*given, *([arguments.work] if arguments.work is not None else [])]
 
 
 def _places(arguments: argparse.Namespace, least: int) -> list[Path]:
@@ -219,12 +236,16 @@ def _compare(arguments: argparse.Namespace) -> int:
     runs = {str(place): read_logs(place) for place in _places(arguments, 1)}
     verdicts = compare(baseline, runs, wanted, tags=arguments.metric)
     outcome = combine(verdicts)
+    seen = sensitivity(baseline, len(runs), wanted, tags=arguments.metric)
     print_verdicts(verdicts, outcome)
+    if seen is not None:
+        print(f"note: {seen}")
     if arguments.json is not None:
         document = {
             "schema_version": 1,
             "argv": Redactor(os.environ).argv(sys.argv[1:]),
             "outcome": outcome.value,
+            "sensitivity": seen,
             "verdicts": [verdict.to_json() for verdict in verdicts],
         }
         write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
@@ -236,6 +257,6 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
         value = getattr(arguments, name)
         if not 0 < value < 1:
             raise UsageError(f"--{name} {value:g}: give a probability between 0 and 1")
-    if not 0 < arguments.shift < 1000:
+    if arguments.shift is not None and not 0 < arguments.shift < 1000:
         raise UsageError(f"--shift {arguments.shift:g}: give a positive number of standard deviations")
     return Wanted(alpha=arguments.alpha, power=arguments.power, shift_in_sd=arguments.shift)

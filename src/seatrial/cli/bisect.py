@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,15 +13,14 @@ from typing import Any
 
 from seatrial.bisect import edits
 from seatrial.bisect.commits import read_history
-from seatrial.bisect.console import answer_lines, picture_lines, run_line
+from seatrial.bisect.console import WIDTH, answer_lines, picture_lines, run_line, waiting_text, wrapped
 from seatrial.bisect.drive import Progress
 from seatrial.bisect.files import write_whole
 from seatrial.bisect.gitlog import GitLog, read_git_log
 from seatrial.bisect.html import page
 from seatrial.bisect.journal import NAME
-from seatrial.bisect.private_repo import UserRepository
+from seatrial.bisect.private_repo import UserRepository, deepened
 from seatrial.bisect.records import Run
-from seatrial.bisect.search import Probe
 from seatrial.bisect.session import Session, change_task, new_state
 from seatrial.bisect.task import Task, state_base
 from seatrial.cli.bisect_options import add_arguments
@@ -64,22 +64,25 @@ def _search(session: Session, keep: bool) -> int:
         flush=True,
     )
 
+    # Not what an environment variable says: a log is read with any width, and searched by whole lines.
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    shown: Mapping[int, str] = {}
     with StatusLine() as status:
 
-        def begun(number: int, probe: Probe) -> None:
-            commit = history.commit(probe.position)
-            status.say(
-                f"run {number}: {commit.sha[:12]} {commit.subject}; {len(session.runs)} results so far"
-            )
+        def waiting(told: Mapping[int, str]) -> None:
+            nonlocal shown
+            if told and told != shown:
+                shown = told
+                status.say(waiting_text(session.search, session.runs, told, session.task.jobs))
 
-        def told(run: Run) -> None:
-            print(run_line(history, run), flush=True)
+        def ended(run: Run) -> None:
+            print(wrapped(run_line(history, run), columns), flush=True)
 
-        answer = session.run(Progress(started=begun, ended=told), keep)
+        answer = session.run(Progress(waiting=waiting, ended=ended), keep)
     report = session.state / "report.html"
     write_whole(report, page(session.task, session.search, session.runs, answer, session.note))
-    print("\n".join(picture_lines(session.search, session.runs)))
-    print("\n".join(answer_lines(answer)))
+    print("\n".join(picture_lines(session.search, session.runs, min(columns or WIDTH, 200))))
+    print("\n".join(wrapped(line, columns) for line in answer_lines(answer)))
     print(f"Report: {report}", flush=True)
     return answer.exit_code
 
@@ -97,21 +100,18 @@ def _state(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tup
         change_task(journal.resolve().parent, _overrides(arguments))
         return journal.resolve().parent, None
     log = read_git_log(replay) if replay is not None else None
-    task = task_of(arguments, environment, log)
-    _check_range(task)
     base = arguments.state.resolve() if arguments.state else state_base(environment)
-    return new_state(base, task), log
-
-
-def _check_range(task: Task) -> None:
-    """Refuse ends with nothing between them before a state directory is made; a shallow clone is seen to later.
-
-    Raises:
-        UsageError: GOOD contains BAD, or they have no common commit.
-    """
-    user = UserRepository(Path(task.repository))
-    if not user.is_shallow:
-        read_history(user.top, task.good, task.bad, first_parent=task.first_parent)
+    user = UserRepository(arguments.repo)
+    with deepened(user, base) as repository:
+        task = task_of(arguments, environment, log, repository)
+        if user.is_cut_at(task.good):
+            print(
+                f"note: GOOD {task.good[:12]} is where this shallow clone was cut off; "
+                "`git log` there takes it for the origin of every file"
+            )
+        # Ends with nothing between them are refused before a directory is made.
+        read_history(repository or user.top, task.good, task.bad, first_parent=task.first_parent)
+        return new_state(base, task, repository), log
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -134,8 +134,19 @@ def _is_journal(path: Path) -> bool:
         return False
 
 
-def task_of(arguments: argparse.Namespace, environment: Mapping[str, str], log: GitLog | None) -> Task:
+def task_of(
+    arguments: argparse.Namespace,
+    environment: Mapping[str, str],
+    log: GitLog | None,
+    deepened: Path | None = None,
+) -> Task:
     """Return the question that the command line and the environment ask.
+
+    Args:
+        arguments: parsed.
+        environment: of this process.
+        log: of git bisect, to replay.
+        deepened: repository with the whole history, when the user's is a shallow clone.
 
     Raises:
         UsageError: something is missing or contradicts itself; nothing has been run.
@@ -146,15 +157,16 @@ def task_of(arguments: argparse.Namespace, environment: Mapping[str, str], log: 
     if not good or not bad:
         missing = " and ".join(name for name, value in (("--good", good), ("--bad", bad)) if not value)
         raise UsageError(f"{missing} missing: give both ends (or GOOD=... BAD=... in the environment)")
-    good_sha, bad_sha = user.resolve(good, "GOOD"), user.resolve(bad, "BAD")
+    good_sha, bad_sha = user.resolve(good, "GOOD", deepened), user.resolve(bad, "BAD", deepened)
+    whole = deepened or user.top
     command = list(arguments.words) or (["python", "-m", "pytest"] if arguments.test else [])
-    outside = edits.untracked_words(user.top, bad_sha, command, arguments.carry)
+    outside = edits.untracked_words(user.top, whole, bad_sha, command, arguments.carry)
     if outside:
         raise UsageError(
             f"{outside[0]} is in your checkout and not in BAD, so no tree would have it: add --carry {outside[0]}"
         )
     sed = environment.get("SED_CLAUSES", "")
-    script = arguments.script or edits.script_of(user.top, bad_sha, command)
+    script = arguments.script or edits.script_of(whole, bad_sha, command)
     edits.check_sed(sed)
     task = Task(
         repository=str(user.top.resolve()),

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--first-parent",
         action="store_true",
-        help="follow only first parents: a merge stands for all it brought",
+        help="follow only first parents: a merge counts for all it brought",
     )
     what.add_argument(
         "--paths",

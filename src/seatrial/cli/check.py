@@ -6,50 +6,24 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from seatrial.checks import (
-    KNOWN_RANGES,
-    Check,
-    FindingKind,
-    Interval,
-    evaluate_check,
-    lint_check,
-    parse_check,
-)
-from seatrial.checks.known_ranges import ranges_of_stack
+from seatrial.checks import KNOWN_RANGES, FindingKind, Interval, lint_check, parse_check
+from seatrial.checks.judge import Questions, judge_logs, known_ranges_of
+from seatrial.checks.language.doubts import Terms
 from seatrial.cli.verdict_table import print_verdicts, printable
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS, Outcome, Verdict, combine, exit_code
-from seatrial.vocabulary import recognise
 
 if TYPE_CHECKING:
     from seatrial.checks.suites import Suite
 
 JSON_SCHEMA = 1
-
-
-class _Request(NamedTuple):
-    """What is asked, read before any log is touched."""
-
-    checks: list[Check]
-    suites: list[Suite]
-    ranges: Mapping[str, Interval]
-
-    def all_checks(self) -> list[Check]:
-        return [*self.checks, *(item.read() for suite in self.suites for item in suite.checks)]
-
-    def tags(self, run: str | None) -> frozenset[str]:
-        return frozenset(tag for check in self.all_checks() for tag in check.tags(run))
-
-    def runs(self) -> frozenset[str]:
-        return frozenset(run for check in self.all_checks() for run in check.runs)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "expressions", metavar="EXPRESSION", nargs="*", help="such as 'max(data[\"train/loss\"]) < 2'"
     )
     parser.add_argument(
-        "--suite", metavar="FILE", type=Path, action="append", default=[], help="checks kept in YAML"
+        "--suite",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="checks kept in YAML: a file, or the name of a suite that comes with seatrial, such as grpo-smoke",
     )
     parser.add_argument("--run", metavar="NAME=LOGS", action="append", default=[], help='log of run("NAME")')
     parser.add_argument(
@@ -81,13 +60,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="values that a tag can take by construction",
     )
     parser.add_argument(
+        "--steps", metavar="N", type=int, help="the run must have logged this step, or a later one"
+    )
+    parser.add_argument(
+        "--conflicts",
+        choices=["last"],
+        help="where one step has values that differ, the last one written counts (without it: Blocked)",
+    )
+    parser.add_argument(
+        "--several-runs",
+        choices=["newest", "each"],
+        help="where files look like several runs, judge the newest or each of them (without it: Blocked)",
+    )
+    parser.add_argument(
         "--strict", action="store_true", help="a check that cannot fail or cannot pass is wrong usage"
     )
     parser.add_argument(
         "--lint", action="store_true", help="only look for faults of the checks; no run is judged"
     )
     parser.add_argument("--max-num-steps", metavar="N", type=int, help="last step of the run, for --lint")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the verdicts there as JSON as well")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="write the verdicts there as JSON; - is the standard output"
+    )
     parser.add_argument("--junit", metavar="FILE", type=Path, help="write the verdicts there as JUnit XML")
 
 
@@ -105,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.max_num_steps is not None:
         raise UsageError("--max-num-steps goes with --lint: a run that is judged says itself how far it came")
     request = _read_request(arguments, arguments.expressions)
-    if not request.all_checks():
+    if not request.names():
         raise UsageError(f"nothing to check in {arguments.logs}: give an expression or --suite FILE")
     if arguments.strict:
         _refuse_findings(request)
@@ -113,21 +107,31 @@ def run(arguments: argparse.Namespace) -> int:
     missing = sorted(request.runs() - logs.keys())
     if missing:
         raise UsageError(f'run("{missing[0]}") is not given: add --run {missing[0]}=LOGS')
-    verdicts = _judge(request, Path(arguments.logs), logs, arguments.allow_nonfinite)
+    verdicts = judge_logs(Path(arguments.logs), request, logs)
     outcome = combine(verdicts)
-    if arguments.json:
+    if arguments.json == Path("-"):
+        print(_json(outcome, verdicts), end="")
+    elif arguments.json:
         _write_json(arguments.json, outcome, verdicts)
-    print_verdicts(verdicts, outcome)
+    with redirect_stdout(sys.stderr if arguments.json == Path("-") else sys.stdout):
+        print_verdicts(verdicts, outcome)
+        _print_notes(verdicts)
     _publish(arguments, verdicts)
     return exit_code(outcome)
+
+
+def _print_notes(verdicts: Sequence[Verdict]) -> None:
+    """Print what the reader met in the log, each fact once."""
+    for note in dict.fromkeys(note for verdict in verdicts for note in verdict.details.get("notes", ())):
+        print(printable(f"note: {note}"))
 
 
 def _publish(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
     """Write JUnit where asked for, and tell GitHub where it listens; the views are slow to import."""
     name = f"seatrial check {arguments.logs}"
     if arguments.junit:
+        from seatrial.files import write_text
         from seatrial.report.junit import verdicts_junit
-        from seatrial.trials.rundir import write_text
 
         write_text(
             arguments.junit,
@@ -139,50 +143,26 @@ def _publish(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None
         tell_github(name, "", verdicts, os.environ)
 
 
-def _read_request(arguments: argparse.Namespace, expressions: Sequence[str]) -> _Request:
-    ranges = {**KNOWN_RANGES, **dict(_range(text) for text in arguments.range)}
-    checks = [parse_check(text) for text in expressions]
+def _read_request(arguments: argparse.Namespace, expressions: Sequence[str]) -> Questions:
+    """Read what is asked, before any log is touched."""
     suites: list[Suite] = []
     if arguments.suite:
         from seatrial.checks.suites import load_suite  # Its schema library is slow to import.
+        from seatrial.packaged import find_file
 
-        suites = [load_suite(path) for path in arguments.suite]
-    return _Request(checks=checks, suites=suites, ranges=ranges)
-
-
-def _judge(
-    request: _Request, path: Path, named: Mapping[str, Path], allow_nonfinite: Collection[str]
-) -> list[Verdict]:
-    """Return a verdict for each check; where a log cannot be read at all, each is Blocked."""
-    try:
-        log = read_logs(path, request.tags(None))
-        runs = {name: read_logs(named[name], request.tags(name)) for name in request.runs()}
-    except BlockedError as error:
-        return [
-            Verdict(name=check.text, outcome=Outcome.BLOCKED, reason=str(error))
-            for check in request.all_checks()
-        ]
-    ranges = _with_stack(request.ranges, log)
-    verdicts = [
-        evaluate_check(check, log, runs=runs, allow_nonfinite=allow_nonfinite, ranges=ranges)
-        for check in request.checks
-    ]
-    if request.suites:
-        from seatrial.checks.suites import evaluate_suite
-    for suite in request.suites:
-        verdicts += evaluate_suite(suite, log, runs=runs, allow_nonfinite=allow_nonfinite, ranges=ranges)
-    return [_with_notes(verdict, log) for verdict in verdicts]
-
-
-def _with_stack(ranges: Mapping[str, Interval], log: RunLog) -> Mapping[str, Interval]:
-    """Add the ranges of the stack that wrote a log, where the vocabulary recognises one."""
-    stack = recognise(log.tags())
-    return ranges if stack is None else {**ranges_of_stack(stack), **ranges}
-
-
-def _with_notes(verdict: Verdict, log: RunLog) -> Verdict:
-    """Add what the reader had to say of the log to the evidence."""
-    return replace(verdict, details={**verdict.details, "notes": list(log.notes)}) if log.notes else verdict
+        suites = [load_suite(find_file("suite", path)) for path in arguments.suite]
+    return Questions(
+        checks=[parse_check(text) for text in expressions],
+        suites=suites,
+        allow_nonfinite=arguments.allow_nonfinite,
+        ranges=dict(_range(text) for text in arguments.range),
+        terms=Terms(
+            steps=arguments.steps,
+            conflicts=arguments.conflicts or "ask",
+            several_runs="newest" if arguments.several_runs == "newest" else "ask",
+        ),
+        each_run=arguments.several_runs == "each",
+    )
 
 
 def _lint(arguments: argparse.Namespace) -> int:
@@ -195,10 +175,10 @@ def _lint(arguments: argparse.Namespace) -> int:
     request = _read_request(arguments, words[1:] if first_is_path else words)
     if not request.all_checks():
         raise UsageError("nothing to look at: give an expression or --suite FILE")
-    known, ranges = None, request.ranges
+    known, ranges = None, {**KNOWN_RANGES, **request.ranges}
     if first_is_path:
         log = read_logs(Path(arguments.logs), ())
-        known, ranges = log.tags(), _with_stack(request.ranges, log)
+        known, ranges = log.tags(), known_ranges_of(log, request.ranges)
     if arguments.strict:
         _refuse_findings(request)
     found = False
@@ -212,14 +192,14 @@ def _lint(arguments: argparse.Namespace) -> int:
     return EXIT_FAIL if found else EXIT_PASS
 
 
-def _refuse_findings(request: _Request) -> None:
+def _refuse_findings(request: Questions) -> None:
     """Raise the first check that cannot fail or cannot pass.
 
     Raises:
         UsageError: there is one.
     """
     for check in request.all_checks():
-        for finding in lint_check(check, ranges=request.ranges):
+        for finding in lint_check(check, ranges={**KNOWN_RANGES, **request.ranges}):
             if finding.kind in (FindingKind.CANNOT_FAIL, FindingKind.CANNOT_PASS):
                 raise UsageError(str(finding))
 
@@ -259,21 +239,25 @@ def _range(word: str) -> tuple[str, Interval]:
     )
 
 
-def _write_json(path: Path, outcome: Outcome, verdicts: Sequence[Verdict]) -> None:
-    """Write the verdicts whole or not at all.
-
-    Raises:
-        BlockedError: the file cannot be written.
-    """
+def _json(outcome: Outcome, verdicts: Sequence[Verdict]) -> str:
     document = {
         "schema_version": JSON_SCHEMA,
         "argv": sys.argv[1:],
         "outcome": outcome.value,
         "verdicts": [verdict.to_json() for verdict in verdicts],
     }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _write_json(path: Path, outcome: Outcome, verdicts: Sequence[Verdict]) -> None:
+    """Write the verdicts whole or not at all.
+
+    Raises:
+        BlockedError: the file cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(_json(outcome, verdicts), encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
+from seatrial.cli.commands_page import commands_page
 from seatrial.faults import page as faults
-from seatrial.trials.rundir import write_text
+from seatrial.files import write_text
 from seatrial.vocabulary import Metric, metrics, stacks
 
 _GENERATED = "This page is generated: `make docs`."
@@ -20,7 +20,11 @@ def pages(docs: Path) -> dict[str, str]:
     Args:
         docs: folder of the pages; the corpus of false passes is read from `tests` beside it.
     """
+    from seatrial.targets.reference.manual import configuration_page
+
     return {
+        "commands.md": commands_page(_GENERATED),
+        "configuration.md": configuration_page(_GENERATED),
         "vocabulary.md": vocabulary_page(),
         "relations.md": relations_page(),
         "faults.md": faults.page(),
@@ -30,13 +34,15 @@ def pages(docs: Path) -> dict[str, str]:
 
 def vocabulary_page() -> str:
     """Return the canonical metrics, and the tags of each stack."""
-    tags: Mapping[str, Mapping[str, str]] = {
-        stack.name: {name: tag for tag, name in stack.tags.items()} for stack in stacks().values()
-    }
     lines = [
         "# Vocabulary",
         "",
         f"Canonical names of what stacks log. {_GENERATED} Tags that no table lists keep their own names.",
+        "A check may ask for a metric by its canonical name, or by the name that another stack gives it:",
+        "`grad_norm`, `train/grad_norm` and `actor/grad_norm` judge a log of TRL, NeMo RL or verl alike, and the",
+        "verdict says which tag was read. Hugging Face trainers write `train/x` and `eval/x` to TensorBoard, `x` and",
+        "`eval_x` to state files and",
+        "consoles: the first form is listed, and both are found.",
         "",
         "| name | unit | range | better | meaning |",
         "|---|---|---|---|---|",
@@ -47,14 +53,16 @@ def vocabulary_page() -> str:
     ]
     for stack in stacks().values():
         lines += ["", f"## {stack.name}", "", f"Source: {stack.source}.", "", "| tag | name |", "|---|---|"]
-        by_name = tags[stack.name]
-        lines += [f"| `{by_name[name]}` | `{name}` |" for name in metrics() if name in by_name]
+        held = [*stack.tags.items(), *stack.also.items(), *stack.families.items()]
+        lines += [
+            f"| `{tag}` | `{name}` |" for name in metrics() for tag, held_name in held if held_name == name
+        ]
     return "\n".join(lines) + "\n"
 
 
 def relations_page() -> str:
     """Return every relation with its laws."""
-    from seatrial.relations.registry import all_relations
+    from seatrial.relations.registry import own_relations
 
     lines = [
         "# Relations",
@@ -65,7 +73,7 @@ def relations_page() -> str:
         "| id | component | statement | catalogue |",
         "|---|---|---|---|",
     ]
-    relations = all_relations()
+    relations = own_relations()
     lines += [
         f"| [{relation.id}](#{relation.id.lower().replace('.', '')}) | {relation.component} | "
         f"{_cell(relation.statement)} | {', '.join(relation.catalogue) or '-'} |"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from seatrial.evidence.identity import gpus, package_versions, usable_cores
+from seatrial.evidence.identity.collect import gpus, package_versions, usable_cores
 from seatrial.report.console import make_console, print_verdicts
 from seatrial.verdict import Outcome, Verdict, combine, exit_code
 

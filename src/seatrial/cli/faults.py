@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import sys
 import time
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import UsageError
 from seatrial.faults.mutate import Mutant, all_mutants
+from seatrial.files import write_text
+from seatrial.nearest import hint
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS
 
 if TYPE_CHECKING:
@@ -59,20 +60,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     from seatrial.faults.catalogue import FAULTS
-    from seatrial.faults.measured import measured
+    from seatrial.faults.plant import all_plants
+    from seatrial.faults.record import recorded
 
     mutants = _chosen(arguments.mutant, arguments.relation)
-    known = measured()
+    known = recorded()
     for mutant in mutants:
-        hidden = [name for name, seen in known.get(mutant.id, {}).items() if seen.hidden]
         print(f"{mutant.id:<40} {mutant.what}")
         print(f"{'':<40} in {mutant.module}; known bugs: {', '.join(mutant.catalogue) or 'none'}")
-        print(
-            f"{'':<40} seen by {', '.join(mutant.relations)}; hidden from tidy: {', '.join(hidden) or 'none'}"
-        )
+        print(f"{'':<40} must be seen by {', '.join(mutant.relations)}")
     bugs = {name for mutant in mutants for name in mutant.catalogue}
     print(f"\n{len(mutants)} faults of components, {len(bugs)} known bugs")
     if not arguments.mutant and not arguments.relation:
+        plants = all_plants()
+        missed = [plant.id for plant in plants if plant.id in known and known[plant.id].by is None]
+        print(f"\n{len(plants)} plants in the wiring; seen by nothing: {', '.join(missed) or 'none'}")
         print("\nfaults of whole runs (python -m seatrial.faults.launch FAULT -- grpo ...):")
         for fault in FAULTS.values():
             print(f"{fault.id:<40} {fault.what}")
@@ -134,9 +136,7 @@ def _chosen(names: Sequence[str], relations: Sequence[str]) -> list[Mutant]:
     known = {mutant.id: mutant for mutant in all_mutants()}
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "`seatrial faults list` names them"
-            raise UsageError(f"no fault {name!r}; {hint}")
+            raise UsageError(f"no fault {name!r}; {hint(name, known)}")
     chosen = [known[name] for name in names] or list(known.values())
     if relations:
         asked = {relation.id for relation in select(relations)}
@@ -147,13 +147,5 @@ def _chosen(names: Sequence[str], relations: Sequence[str]) -> list[Mutant]:
 
 
 def _write(path: Path | None, values: Sequence[dict[str, Any]]) -> None:
-    if path is None:
-        return
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(json.dumps(values, indent=2, default=str), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}; name a file in a folder you may write"
-        ) from error
+    if path is not None:
+        write_text(path, json.dumps(values, indent=2, default=str) + "\n", option="--json")

@@ -7,9 +7,10 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from seatrial.checks.migrate import Migration, find_scripts, migrate_script, suite_texts
 from seatrial.cli.verdict_table import printable
 from seatrial.errors import BlockedError, UsageError
+from seatrial.migrate.suite_files import suite_texts
+from seatrial.migrate.suites import Migration, find_scripts, migrate_script
 from seatrial.verdict import EXIT_FAIL, EXIT_NOTHING_RAN, EXIT_PASS
 
 

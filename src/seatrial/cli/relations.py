@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import UsageError
+from seatrial.targets import get_target
 from seatrial.verdict import Outcome, Verdict, combine, exit_code
 
 
@@ -19,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "stack", nargs="?", metavar="MODULE:OBJECT", help="the adapter, or a class that makes one"
     )
     parser.add_argument(
-        "--target", choices=["reference"], help="a stack that Seatrial knows, instead of MODULE:OBJECT"
+        "--target", metavar="NAME", help="a stack that Seatrial knows, instead of MODULE:OBJECT"
     )
     parser.add_argument(
         "--relation", action="append", default=[], metavar="ID", help="only this one, such as R12"
@@ -35,22 +37,29 @@ def run(arguments: argparse.Namespace) -> int:
     """Exercise the relations and print a verdict for each."""
     from seatrial.relations import failure_message
     from seatrial.relations.engine import DEFAULT_SEEDS, run_relation
-    from seatrial.relations.registry import select
+    from seatrial.relations.expected import check_expected_failures
+    from seatrial.relations.registry import all_relations, select
+    from seatrial.relations.runs import sharing_runs
 
     relations = select(arguments.relation)
     if arguments.list:
         for relation in relations:
             print(f"{relation.id:<20} {relation.component:<16} {relation.statement}")
         return 0
+    if arguments.target:
+        # Read when torch is imported: on tiny models more threads only wait for one another.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     stack = _stack(arguments)
+    check_expected_failures(stack, all_relations())
     verdicts: list[Verdict] = []
-    for relation in relations:
-        verdict = run_relation(relation, stack, seeds=arguments.seed or DEFAULT_SEEDS)
-        verdicts.append(verdict)
-        if verdict.outcome is Outcome.FAIL:
-            print(f"Fail          {failure_message(relation.statement, verdict)}")
-        else:
-            print(f"{verdict.outcome.value:<13} {verdict.name}: {_figures(verdict)}")
+    with sharing_runs():
+        for relation in relations:
+            verdict = run_relation(relation, stack, seeds=arguments.seed or DEFAULT_SEEDS)
+            verdicts.append(verdict)
+            if verdict.outcome is Outcome.FAIL:
+                print(f"Fail          {failure_message(relation.statement, verdict)}", flush=True)
+            else:
+                print(f"{verdict.outcome.value:<13} {verdict.name}: {_figures(verdict)}", flush=True)
     whole = combine(verdicts)
     counts = {outcome: sum(verdict.outcome is outcome for verdict in verdicts) for outcome in Outcome}
     print(
@@ -71,9 +80,14 @@ def _figures(verdict: Verdict) -> str:
 def _stack(arguments: argparse.Namespace) -> Any:
     if (arguments.stack is None) == (arguments.target is None):
         raise UsageError("name one stack: MODULE:OBJECT of your adapter, or --target reference")
-    module, _, name = (
-        arguments.stack or "seatrial.targets.reference_components:ReferenceComponents"
-    ).partition(":")
+    if arguments.target is not None:
+        adapter = get_target(arguments.target).components()
+        if adapter is None:
+            raise UsageError(
+                f"target {arguments.target} offers no components; name your adapter: MODULE:OBJECT"
+            )
+        return adapter
+    module, _, name = arguments.stack.partition(":")
     if not name:
         raise UsageError(
             f"{arguments.stack!r} names no object; write MODULE:OBJECT, such as my_stack:Adapter"

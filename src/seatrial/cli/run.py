@@ -9,14 +9,14 @@ from pathlib import Path
 
 from seatrial.cli.progress import StatusLine
 from seatrial.errors import UsageError
-from seatrial.evidence.redaction import MARK, Redactor
+from seatrial.evidence.identity.redaction import MARK, Redactor
 from seatrial.launch.interrupts import termination_interrupts
 from seatrial.report.console import make_console, print_conclusion, print_results
 from seatrial.report.files import write_views
 from seatrial.report.github import tell_github
 from seatrial.report.markdown import report_markdown
 from seatrial.report.summary import summary_text
-from seatrial.targets import TARGETS, get_target
+from seatrial.targets import get_target, target_names
 from seatrial.targets.base import Target
 from seatrial.trials.plan import all_trials, parse_levels, select_trials
 from seatrial.trials.results import Results, TrialState
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         default=None,
         metavar="NAME",
-        help=f"stack under trial: {', '.join(TARGETS)} (default: reference)",
+        help=f"stack under trial: {', '.join(target_names())} (default: reference)",
     )
     parser.add_argument(
         "--level", default=None, metavar="LEVELS", help="such as 0, or 0,6, or 0-2 (default: 0)"

@@ -6,14 +6,15 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from seatrial.evidence.attempts import count
+from seatrial.cli.verdict_table import printable
 from seatrial.evidence.read import read_logs
+from seatrial.evidence.readers.attempt_notes import count
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.verdict import EXIT_BLOCKED, EXIT_PASS
 from seatrial.vocabulary import Stack, canonical, recognise, stack_named
@@ -34,7 +35,7 @@ class TagSummary(NamedTuple):
     num_nonfinite: int
     """NaN and infinities; nulls are not counted here."""
     num_nulls: int
-    num_ghosts: int
+    num_abandoned: int
     canonical: str
     """Name in the vocabulary, empty when it does not know the tag."""
     unit: str
@@ -52,9 +53,11 @@ class Known(NamedTuple):
 Meaning = Callable[[str], Known]
 
 _WORDS = {"canonical", "unit", "meaning"}
-_RARE = {"not finite", "null", "ghosts", *_WORDS}
+_RARE = {"not finite", "null", "abandoned", *_WORDS}
 """Columns that are shown only where a tag has something in them."""
 _WIDTH_WITHOUT_TERMINAL = 160
+MAX_TABLE_ROWS = 1000
+"""Tags up to which a table is drawn; drawing costs most of the time where there are many."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +137,7 @@ def _of_series(series: Series, meaning: Meaning) -> TagSummary:
         last=float(series.values[-1]) if len(series) else None,
         num_nonfinite=int((~finite & ~nulls).sum()),
         num_nulls=int(nulls.sum()),
-        num_ghosts=series.ghosts,
+        num_abandoned=series.abandoned,
         canonical=known.canonical,
         unit=known.unit,
         meaning=known.meaning,
@@ -142,10 +145,21 @@ def _of_series(series: Series, meaning: Meaning) -> TagSummary:
 
 
 def _print_table(rows: list[TagSummary], log: RunLog, stack: Stack | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    shown = _columns(rows)
+    who = f"stack {stack.name}" if stack else "stack not recognised, name it with --stack"
+    title = f"{count(len(rows), 'tag')} in {count(len(log.sources), 'file')}; {who}"
+    if len(rows) > MAX_TABLE_ROWS:
+        print(title)
+        for line in _aligned({"tag": [row.tag for row in rows], **shown}):
+            print(printable(line))
+        for note in log.notes:
+            print(printable(f"note: {note}"))
+        return
+    _draw_table(title, rows, shown, log.notes)
 
+
+def _columns(rows: list[TagSummary]) -> dict[str, list[str]]:
+    """Return the cells of each column that is shown, by its heading."""
     columns: dict[str, list[str]] = {
         "points": [str(row.num_points) if row.kind == "series" else row.kind for row in rows],
         "steps": ["" if row.first_step is None else f"{row.first_step}..{row.last_step}" for row in rows],
@@ -154,17 +168,33 @@ def _print_table(rows: list[TagSummary], log: RunLog, stack: Stack | None) -> No
         "last": [_number(row.last) for row in rows],
         "not finite": [str(row.num_nonfinite or "") for row in rows],
         "null": [str(row.num_nulls or "") for row in rows],
-        "ghosts": [str(row.num_ghosts or "") for row in rows],
+        "abandoned": [str(row.num_abandoned or "") for row in rows],
         "canonical": [row.canonical for row in rows],
         "unit": [row.unit for row in rows],
         "meaning": [row.meaning for row in rows],
     }
-    shown = {name: cells for name, cells in columns.items() if name not in _RARE or any(cells)}
-    who = f"stack {stack.name}" if stack else "stack not recognised, name it with --stack"
-    table = Table(
-        title=Text(f"{count(len(rows), 'tag')} in {count(len(log.sources), 'file')}; {who}"),
-        title_justify="left",
-    )
+    return {name: cells for name, cells in columns.items() if name not in _RARE or any(cells)}
+
+
+def _aligned(columns: dict[str, list[str]]) -> Iterator[str]:
+    """Yield lines of columns, each as wide as its widest cell: words to the left, figures to the right."""
+    widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
+    for row in zip(*([name, *cells] for name, cells in columns.items()), strict=True):
+        cells = [
+            cell.ljust(widths[name]) if name in _WORDS or name == "tag" else cell.rjust(widths[name])
+            for name, cell in zip(columns, row, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _draw_table(
+    title: str, rows: list[TagSummary], shown: dict[str, list[str]], notes: Sequence[str]
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("tag", overflow="fold")
     for name in shown:
         table.add_column(name, justify="left" if name in _WORDS else "right", no_wrap=name == "canonical")
@@ -173,7 +203,7 @@ def _print_table(rows: list[TagSummary], log: RunLog, stack: Stack | None) -> No
         table.add_row(*(Text(cell) for cell in (row.tag, *cells)))
     console = Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
     console.print(table)
-    for note in log.notes:
+    for note in notes:
         console.print(Text(f"note: {note}"))
 
 

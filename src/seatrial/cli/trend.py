@@ -8,7 +8,7 @@ from pathlib import Path
 
 from seatrial.cli.verdict_table import printable
 from seatrial.errors import UsageError
-from seatrial.report.change_points import DEFAULT_ALPHA
+from seatrial.files import write_text
 from seatrial.report.history import History, read_history
 from seatrial.report.trend import (
     ASCII_BARS,
@@ -21,7 +21,8 @@ from seatrial.report.trend import (
     sparkline,
     trends,
 )
-from seatrial.trials.rundir import make_directory, write_text
+from seatrial.statistics.change_points import DEFAULT_ALPHA
+from seatrial.trials.rundir import make_directory
 from seatrial.verdict import EXIT_BLOCKED, EXIT_NOTHING_RAN, EXIT_PASS
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.metrics_json import FORM, PROVENANCE_KEY
+from seatrial.evidence.readers.metrics_json import FORM, PROVENANCE_KEY
 from seatrial.evidence.runlog import RunLog, Series
 
 
@@ -54,15 +55,18 @@ def points(series: Series) -> Mapping[str, float | None]:
 
 
 def _provenance(log: RunLog) -> dict[str, Any]:
+    disputed = {tag: one.disputed.tolist() for tag, one in log.series.items() if one.disputed is not None}
     unrolled = [tag for tag, one in log.series.items() if not _is_unique(one.steps)]
     return {
         "form": FORM,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "sources": list(log.sources),
-        "damage": [{"path": item.path, "what": item.what, "offset": item.offset} for item in log.damage],
+        "damage": [asdict(item) for item in log.damage],
         "notes": list(log.notes),
         "unread": dict(log.unread),
         "seconds_since_first_attempt": sorted(unrolled),
+        **({"disputed": disputed} if disputed else {}),
+        **({"runs": [list(run) for run in log.runs]} if log.runs else {}),
         **({"dropped": {tag: steps.tolist() for tag, steps in log.dropped.items()}} if log.dropped else {}),
     }
 

@@ -3,66 +3,36 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from seatrial.errors import BlockedError
-from seatrial.evidence import (
-    csv,
-    jsonl,
-    metrics_json,
-    mlflow,
-    prime_rl,
-    tensorboard,
-    trackio,
-    trainer_state,
-    verl,
-    wandb,
-)
-from seatrial.evidence.coverage import describe_missing
+from seatrial.evidence.readers.coverage import describe_missing
+from seatrial.evidence.readers.opening import head_of
+from seatrial.evidence.readers.registry import SIGNATURE, Reader, all_readers
 from seatrial.evidence.runlog import Damage, RunLog
 
 HEAD_BYTES = 4096
-_NUM_CHEAP = 5
-"""Readers that know their files by the first bytes."""
+_SPECIAL = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
-class Reader(Protocol):
-    """A module that reads one format."""
-
-    NAME: str
-
-    def claims(self, file: Path, head: bytes) -> bool:
-        """Say whether a file has this format; `head` is its first bytes."""
-
-    def read(self, root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
-        """Read files of this format as one log."""
-
-
-READERS: tuple[Reader, ...] = (
-    tensorboard,
-    wandb,
-    trackio,
-    mlflow,
-    trainer_state,
-    prime_rl,
-    verl,
-    metrics_json,
-    jsonl,
-    csv,
-)
-"""In the order of preference: a folder is read by the first reader that finds its format there."""
-
-
-def read_logs(path: Path | str, tags: Collection[str] | None = None) -> RunLog:
+def read_logs(
+    path: Path | str, tags: Collection[str] | None = None, sources: Collection[str] | None = None
+) -> RunLog:
     """Read a log file, or a folder of logs, whole.
 
     Args:
         path: A file, or a folder that is searched with its sub-folders. Its name is taken as it is: brackets and
             stars have no meaning.
         tags: Read only these tags; the others are listed in `RunLog.other_tags`. None reads all.
+        sources: Read only these files of the folder, as `RunLog.runs` names them. None reads all.
 
     Raises:
         BlockedError: nothing can be read at all: missing, empty, garbage, no permission.
@@ -71,8 +41,12 @@ def read_logs(path: Path | str, tags: Collection[str] | None = None) -> RunLog:
     try:
         if not path.exists():
             raise BlockedError(f"{path}: no such file or folder; give the one that the run logged to")
+        special = _SPECIAL.get(stat.S_IFMT(path.stat().st_mode))
+        if special:
+            raise BlockedError(f"{path}: {special}, not a file; write what comes out of it to a file first")
         damage: list[Damage] = []
         files = _files(path, damage) if path.is_dir() else [path]
+        files = [file for file in files if sources is None or str(file) in sources]
         heads = _heads(files, damage)
         log = _read(path, heads, tags, damage)
     except OSError as error:
@@ -89,28 +63,38 @@ def _read(
     path: Path, heads: dict[Path, bytes], tags: Collection[str] | None, damage: Sequence[Damage]
 ) -> RunLog:
     root = path if path.is_dir() else path.parent
-    for number, reader in enumerate(READERS):
+    readers = all_readers()
+    for number, reader in enumerate(readers):
         mine = [file for file, head in heads.items() if reader.claims(file, head)]
         if mine:
             log = reader.read(root, mine, tags)
-            others = _others(
-                READERS[number + 1 : _NUM_CHEAP], {file: heads[file] for file in heads if file not in mine}
-            )
+            others = _others(readers[number + 1 :], {file: heads[file] for file in heads if file not in mine})
             return replace(log, notes=[*log.notes, *others])
     if path.is_file() and heads.get(path, b"").lstrip().startswith(b"{"):
         # Named by the user, it may be an object of bare numbers, or a damaged document: its reader says which.
-        return metrics_json.read(root, [path], tags)
-    names = ", ".join(reader.NAME for reader in READERS)
-    why = (
-        damage[0].what if damage else "empty" if not any(heads.values()) else "of an unknown form, or garbage"
+        return next(one for one in readers if one.NAME == "metrics.json").read(root, [path], tags)
+    raise BlockedError(
+        f"{path}: no log can be read there ({_why_unread(heads, damage)}); known forms: "
+        f"{', '.join(reader.NAME for reader in readers)}"
     )
-    raise BlockedError(f"{path}: no log can be read there ({why}); known forms: {names}")
+
+
+def _why_unread(heads: dict[Path, bytes], damage: Sequence[Damage]) -> str:
+    """Say what there is instead of a log."""
+    if damage:
+        return damage[0].what
+    if not any(heads.values()):
+        return "empty"
+    is_text = all(b"\0" not in head for head in heads.values())
+    return "text in which no line is a row of metrics" if is_text else "of an unknown form, or garbage"
 
 
 def _others(readers: Sequence[Reader], heads: dict[Path, bytes]) -> list[str]:
     """Name logs of other formats that lie in the same folder and were not read."""
     found = {
-        reader.NAME: sum(reader.claims(file, head) for file, head in heads.items()) for reader in readers
+        reader.NAME: sum(reader.claims(file, head) for file, head in heads.items())
+        for reader in readers
+        if reader.PRIORITY >= SIGNATURE
     }
     return [
         f"{count} {name} file(s) lie there too and were not read" for name, count in found.items() if count
@@ -138,8 +122,7 @@ def _heads(files: Sequence[Path], damage: list[Damage]) -> dict[Path, bytes]:
     heads: dict[Path, bytes] = {}
     for file in files:
         try:
-            with file.open("rb") as stream:
-                heads[file] = stream.read(HEAD_BYTES)
+            heads[file] = head_of(file, HEAD_BYTES)
         except OSError as error:
             damage.append(Damage(path=str(file), what=f"cannot be opened: {error.strerror}"))
     return heads

@@ -22,6 +22,8 @@ class Damage:
     """What is wrong and what was lost, as one sentence: `truncated after step 49: 17 bytes of a record`."""
     offset: int | None = None
     """Byte (binary formats) or line (text formats) where it starts."""
+    is_cut: bool = False
+    """Only the end is missing, as where a run was killed or still writes: all that stands before it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +40,14 @@ class Series:
     """True where the log holds an explicit null instead of a number; None when there are no nulls."""
     attempts: npt.NDArray[np.int64] | None = None
     """Which attempt of the run wrote each point (0 is the oldest); None when there was one."""
-    ghosts: int = 0
+    abandoned: int = 0
     """Points of abandoned attempts past the resume point, left out of the arrays."""
     duplicates: int = 0
-    """Points left out because the same step was written again later; ghosts that were redone are among them."""
+    """Points left out because the same step was written again later; abandoned ones that were redone are among them."""
     conflicts: int = 0
     """Those of the duplicates whose later value was another one."""
+    disputed: npt.NDArray[np.int64] | None = None
+    """Steps for which one attempt wrote two values that differ, so that nothing says which is meant."""
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -63,13 +67,17 @@ class RunLog:
     unread: Mapping[str, str] = field(default_factory=dict)
     """Tags that are present and hold no scalars, with their kind: `{"weights/hist": "histogram"}`."""
     notes: Sequence[str] = ()
-    """Facts about the reading that a person should see: conflicts, ghost steps, attempts merged."""
+    """Facts about the reading that a person should see: conflicts, abandoned steps, attempts merged."""
     truncated_tags: bool = False
     """True when only some tags were asked for, so `series` does not list all that exist."""
     dropped: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """Where the writer drops values that are not finite: steps by tag whose value it probably dropped."""
     other_tags: Sequence[str] = ()
     """Tags that exist and were not asked for (only with a tag filter)."""
+    runs: Sequence[Sequence[str]] = ()
+    """Where the files look like several runs rather than attempts of one: the sources of each, the oldest first."""
+    read_as: Mapping[str, str] = field(default_factory=dict)
+    """Tags of `series` that the log holds under another name of the same metric, and that name."""
 
     def only(self, tags: Collection[str]) -> RunLog:
         """Return the log with these tags alone, as if no others had been asked for."""

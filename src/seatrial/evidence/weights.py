@@ -83,7 +83,7 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     """Read the headers of all safetensors files of a folder.
 
     Raises:
-        BlockedError: the folder or its files are missing, truncated or malformed, or a name stands twice.
+        BlockedError: the folder or its files are missing, truncated or malformed, or a name is there twice.
     """
     files = sorted(directory.glob("*.safetensors"))
     if not files:
@@ -92,7 +92,7 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     for file in files:
         for name, tensor in _header(file).items():
             if name in tensors:
-                raise BlockedError(f"{file}: tensor {name} stands in {tensors[name].file.name} as well")
+                raise BlockedError(f"{file}: tensor {name} is in {tensors[name].file.name} as well")
             tensors[name] = tensor
     return tensors
 

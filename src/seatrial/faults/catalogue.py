@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 from dataclasses import dataclass
 
 from seatrial.errors import UsageError
+from seatrial.nearest import hint
 from seatrial.verdict import Outcome
 
 
@@ -106,7 +106,7 @@ FAULTS: dict[str, Fault] = {
         Fault(
             id="refrl-from-another-path",
             stage=Stage.IMPORT,
-            what="the run imports another copy of the stack, which stands first on PYTHONPATH",
+            what="the run imports another copy of the stack, which comes first on PYTHONPATH",
             expected=(_smoke(Outcome.BLOCKED, "origin of refrl in the run"),),
         ),
     )
@@ -121,7 +121,5 @@ def get_fault(fault_id: str) -> Fault:
         UsageError: it is unknown; the nearest id is given.
     """
     if fault_id not in FAULTS:
-        near = difflib.get_close_matches(fault_id, FAULTS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(FAULTS)}"
-        raise UsageError(f"fault {fault_id!r} is unknown; {hint}")
+        raise UsageError(f"fault {fault_id!r} is unknown; {hint(fault_id, FAULTS)}")
     return FAULTS[fault_id]

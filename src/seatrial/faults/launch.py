@@ -1,4 +1,7 @@
-"""`python -m seatrial.faults.launch FAULT -- grpo --config FILE key=value ...`: run refrl with a planted fault."""
+"""`python -m seatrial.faults.launch FAULT -- grpo --config FILE key=value ...`: run refrl with a planted fault.
+
+FAULT is one of whole runs (`seatrial.faults.catalogue`), or an edit of one module (a mutant or a plant).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from pathlib import Path
 import seatrial
 from seatrial.errors import UsageError
 from seatrial.faults.catalogue import get_fault
+from seatrial.faults.mutate import all_mutants
+from seatrial.faults.plant import all_plants
+from seatrial.faults.planting import Change, plant
 from seatrial.verdict import EXIT_USAGE
 
 
@@ -18,6 +24,9 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) < 3 or argv[1] != "--":
         print("usage: python -m seatrial.faults.launch FAULT -- grpo|sft|make-model ...", file=sys.stderr)
         return EXIT_USAGE
+    edit = edits().get(argv[0])
+    if edit is not None:
+        return _run_with_edit(edit, list(argv[2:]))
     try:
         fault = get_fault(argv[0])
     except UsageError as error:
@@ -25,7 +34,24 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_USAGE
     from seatrial.faults.planted import run_with_fault
 
-    return run_with_fault(fault.id, list(argv[2:]))
+    return run_with_fault(fault.id, list(argv[2:]), entry(fault.id))
+
+
+def edits() -> dict[str, Change]:
+    """Return the faults that edit one module, by id."""
+    changes: list[Change] = [*all_mutants(), *all_plants()]
+    return {change.id: change for change in changes}
+
+
+def _run_with_edit(edit: Change, words: list[str]) -> int:
+    """Plant before refrl is imported, here and in the ranks that it starts."""
+    plant(edit)
+    from refrl.cli import main as refrl_main
+    from refrl.runtime import launcher
+
+    launcher.COMMAND = (sys.executable, *entry(edit.id))
+    sys.argv = ["refrl", *words]
+    return refrl_main(words)
 
 
 def entry(fault_id: str) -> tuple[str, ...]:
@@ -34,7 +60,8 @@ def entry(fault_id: str) -> tuple[str, ...]:
     Raises:
         UsageError: the fault is unknown.
     """
-    return ("-m", "seatrial.faults.launch", get_fault(fault_id).id, "--")
+    known = fault_id if fault_id in edits() else get_fault(fault_id).id
+    return ("-m", "seatrial.faults.launch", known, "--")
 
 
 def copy_of_refrl(directory: Path) -> dict[str, str]:

@@ -1,17 +1,18 @@
-"""The detection matrix: which relation sees which one-line fault, on which seeds, and whether tidy inputs see it."""
+"""The detection matrix: which relation sees which planted fault, on which seeds, and whether tidy inputs see it.
+
+Every question is asked in a process of its own, in which the fault is planted before refrl is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from refrl.config import AdvantageConfig, LossConfig
-from seatrial.faults.mutate import Mutant, planted
-from seatrial.relations.engine import DEFAULT_SEEDS, Relation, Violation, first_violation, run_relation
+from seatrial.faults.mutate import Mutant
+from seatrial.faults.planting import Change, ask
+from seatrial.relations.engine import DEFAULT_SEEDS, Relation, first_violation, run_relation
 from seatrial.relations.registry import all_relations, select
-from seatrial.targets.reference_components import Cell, ReferenceComponents
 from seatrial.verdict import Outcome
 
 
@@ -22,7 +23,7 @@ class Detection:
     mutant: str
     relation: str
     seeds: tuple[int, ...]
-    """Those of the asked seeds on which the relation can be exercised, and passes without the fault."""
+    """Those of the asked seeds on which the relation can be exercised, and does not fail without the fault."""
     caught: tuple[int, ...]
     """Those of them, each run alone, on which it fails with the fault."""
     tidy: bool | None
@@ -34,13 +35,6 @@ class Detection:
     def always(self) -> bool:
         """Whether every seed alone was enough."""
         return bool(self.seeds) and self.caught == self.seeds
-
-
-def cell_of(options: Mapping[str, Any] | None) -> Cell:
-    """Return the cell of a mutant's options: `loss`, `advantage`, `layout`, `scoring`, `padding_side`."""
-    chosen = dict(options or {})
-    loss, advantage = chosen.pop("loss", {}), chosen.pop("advantage", {})
-    return Cell(loss=LossConfig(**loss), advantage=AdvantageConfig(**advantage), **chosen)
 
 
 def reachable(mutant: Mutant) -> tuple[Relation, ...]:
@@ -64,53 +58,99 @@ def detect(
         seeds: each is run alone.
         tidy: run on tidy inputs too, where the others see the fault.
     """
-    stack = ReferenceComponents(cell_of(mutant.cell))
-    chosen = select(mutant.relations) if relations is None else relations
-    sound = {
-        relation.id: tuple(seed for seed in seeds if _passes(relation.id, _key(mutant), seed))
-        for relation in chosen
-    }
-    detections = []
-    for relation in chosen:
-        able = sound[relation.id]
-        found = {seed: _broken(mutant, relation, stack, [seed], tidy=False) for seed in able}
-        broken = {seed: violation for seed, violation in found.items() if violation is not None}
-        asked = tidy and bool(broken)
-        tidy_found = _broken(mutant, relation, stack, seeds, tidy=True) if asked else None
-        detections.append(
-            Detection(
-                mutant=mutant.id,
-                relation=relation.id,
-                seeds=able,
-                caught=tuple(broken),
-                tidy=tidy_found is not None if asked else None,
-                sentence=next(iter(broken.values())).sentence() if broken else "",
-            )
+    chosen = [relation.id for relation in (select(mutant.relations) if relations is None else relations)]
+    options = dict(mutant.options)
+    sound = {relation: _sound_seeds(relation, options, seeds) for relation in chosen}
+    broken = ask(broken_seeds, mutant, options, sound)
+    asked = {relation: list(seeds) for relation in chosen if tidy and broken[relation]}
+    tidy_broken = ask(broken_tidy, mutant, options, asked) if asked else {}
+    return [
+        Detection(
+            mutant=mutant.id,
+            relation=relation,
+            seeds=tuple(sound[relation]),
+            caught=tuple(broken[relation]),
+            tidy=tidy_broken.get(relation),
+            sentence=next(iter(broken[relation].values()), ""),
         )
-    return detections
+        for relation in chosen
+    ]
 
 
-def _broken(
-    mutant: Mutant, relation: Relation, stack: ReferenceComponents, seeds: Sequence[int], *, tidy: bool
-) -> Violation | None:
-    """Return the first violation under the fault, which is planted anew: some faults remember earlier calls."""
-    with planted(mutant):
-        return first_violation(relation, stack, seeds=seeds, tidy=tidy)
+def first_seen(
+    change: Change, options: Mapping[str, Any], relations: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return the first of these relations that sees a fault on the first default seed, and what it said; or None.
+
+    A relation that fails without the fault too sees nothing.
+    """
+    left = list(relations)
+    while left:
+        found: tuple[str, str] | None = ask(first_broken, change, dict(options), left)
+        if found is None or _sound_seeds(found[0], options, DEFAULT_SEEDS[:1]):
+            return found
+        left = left[left.index(found[0]) + 1 :]
+    return None
 
 
-_CELLS: dict[str, ReferenceComponents] = {}
+_SOUND: dict[tuple[str, str, int], bool] = {}
 
 
-def _key(mutant: Mutant) -> str:
-    """Return a name for the mutant's cell, under which its sound stack is kept."""
-    key = repr(mutant.cell)
-    if key not in _CELLS:
-        _CELLS[key] = ReferenceComponents(cell_of(mutant.cell))
-    return key
+def _sound_seeds(relation: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[int]:
+    """Return the seeds on which refrl as it is does not fail a relation that it can be asked; asked once each."""
+    key = repr(sorted(options.items()))
+    open_seeds = [seed for seed in seeds if (relation, key, seed) not in _SOUND]
+    if open_seeds:
+        answers = ask(sound_seeds, None, dict(options), relation, open_seeds)
+        _SOUND.update({(relation, key, seed): answer for seed, answer in answers.items()})
+    return [seed for seed in seeds if _SOUND[relation, key, seed]]
 
 
-@cache
-def _passes(relation: str, cell: str, seed: int) -> bool:
-    """Tell whether refrl as it is passes a relation on one seed."""
-    (chosen,) = select([relation])
-    return run_relation(chosen, _CELLS[cell], seeds=[seed]).outcome is Outcome.PASS
+def sound_seeds(options: Mapping[str, Any], relation: str, seeds: Sequence[int]) -> dict[int, bool]:
+    """Tell for each seed whether a relation can be asked and does not fail; called in a process of its own."""
+    stack, (chosen,) = _stack(options), select([relation])
+    outcomes = {seed: run_relation(chosen, stack, seeds=[seed]) for seed in seeds}
+    return {
+        seed: verdict.outcome in (Outcome.PASS, Outcome.SKIPPED) and verdict.num_samples > 0
+        for seed, verdict in outcomes.items()
+    }
+
+
+def broken_seeds(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]]) -> dict[str, dict[int, str]]:
+    """Return for each relation the seeds that break it alone, with what it says; called where the fault is."""
+    found: dict[str, dict[int, str]] = {}
+    for relation, seeds in asked.items():
+        (chosen,) = select([relation])
+        violations = {seed: first_violation(chosen, _stack(options), seeds=[seed]) for seed in seeds}
+        found[relation] = {
+            seed: violation.sentence() for seed, violation in violations.items() if violation is not None
+        }
+    return found
+
+
+def broken_tidy(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]]) -> dict[str, bool]:
+    """Tell for each relation whether tidy inputs of the seeds break it; called where the fault is."""
+    return {
+        relation: first_violation(select([relation])[0], _stack(options), seeds=seeds, tidy=True) is not None
+        for relation, seeds in asked.items()
+    }
+
+
+def first_broken(options: Mapping[str, Any], relations: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first relation that breaks, and what it says; called where the fault is."""
+    from seatrial.relations.runs import sharing_runs
+
+    stack = _stack(options)
+    with sharing_runs():
+        for relation in relations:
+            violation = first_violation(select([relation])[0], stack, seeds=DEFAULT_SEEDS[:1])
+            if violation is not None:
+                return relation, violation.sentence()
+    return None
+
+
+def _stack(options: Mapping[str, Any]) -> Any:
+    """Return refrl under these options; it is imported here, with the fault."""
+    from seatrial.targets.reference.components import ReferenceComponents
+
+    return ReferenceComponents(options)

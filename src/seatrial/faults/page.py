@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from importlib import resources
 
+import yaml
+
 from seatrial.faults.harness import harness_mutants, harness_tests
-from seatrial.faults.measured import NO_THREE_HIDDEN, Seen, hidden_from_tidy, measured
 from seatrial.faults.mutate import Mutant, all_mutants
-from seatrial.relations.registry import all_relations
+from seatrial.faults.plant import Plant, all_plants, modules_without_plants
+from seatrial.faults.record import Seen, recorded
 
 BROKEN_LINE = "broken_line.txt"
 """What `seatrial relations` said when one line was broken; a test holds it to what it says now."""
+UNUSED_MODULES = ("refrl.algorithms.schedule", "refrl.generation.pool")
+"""Modules that no run imports yet: relations hold them, and their faults are not counted."""
+MISSES = "misses.yaml"
+"""Why each fault that nothing sees is not seen, and what would see it."""
 
 INTRODUCTION = """# Planted faults
 
 Known bugs, planted one at a time in the reference stack, and what notices. This page is generated: `make docs`.
 
-`seatrial faults list` lists them; `seatrial faults score --mutant ID` plants one in this process, runs the relations
-that it names on every default seed, each seed alone, and again on tidy inputs. Ids SBnnn are those of a catalogue of
-398 silent bugs of public projects. A mutant is one line of refrl that is replaced; nothing on disk is changed.
+A fault is an edit of one place in a module of refrl; it is planted before refrl is imported, in a process of its own,
+and nothing on disk is changed. Ids SBnnn are those of a catalogue of silent bugs of public projects. There are two
+tables:
 
-**Tidy inputs** are what most tests in the wild are made of: rows of equal length, nothing masked, groups side by side
-and of equal size, temperature 1, a policy that has hardly moved, finite padding, one conversation of one turn, one
-sync, a constant learning rate. Each relation has a tidy version; a fault that it does not see is *hidden*."""
+- **Plants** (`seatrial/faults/plants/`) were written by somebody who knew the catalogue and refrl's source, and had
+  not read the relations or the trials: their rate is the honest one.
+- **Mutants** (`seatrial/faults/mutants/`) name the relations that must see them: they show that each relation can fail.
+
+`seatrial faults list` lists the mutants, `seatrial faults score --mutant ID` runs what a mutant names on every default
+seed and on tidy inputs, and `python -m seatrial.faults.sweep` measures what is recorded here: relations are asked in
+the order of their cost, and what none sees is put to a level-0 trial."""
 
 
 def page() -> str:
@@ -31,57 +42,75 @@ def page() -> str:
     parts = [
         INTRODUCTION,
         *_figures(),
-        *_matrix(),
+        *_misses(),
+        *_modules(),
         *_broken_line(),
-        *_by_relation(),
-        *_mutants(),
+        *_table("Plants", all_plants()),
+        *_table("Mutants", all_mutants()),
         *_harness(),
     ]
     return "\n".join(parts) + "\n"
 
 
+def misses() -> dict[str, str]:
+    """Return the reason of each fault that nothing sees."""
+    text = resources.files("seatrial.faults").joinpath(MISSES).read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text) or {})
+
+
+def counted(faults: Sequence[Mutant | Plant]) -> list[Mutant | Plant]:
+    """Return the faults in modules that a run imports."""
+    return [fault for fault in faults if fault.module not in UNUSED_MODULES]
+
+
+def _seen(fault: Mutant | Plant) -> Seen:
+    return recorded().get(fault.id, Seen(by=None, said="not measured"))
+
+
 def _figures() -> Iterator[str]:
-    mutants = all_mutants()
-    bugs = {known for mutant in mutants for known in mutant.catalogue}
-    hidden = {name for relation in all_relations() for name in hidden_from_tidy(relation.id)}
-    twenty = [
-        seen
-        for mutant in mutants
-        for relation, seen in measured().get(mutant.id, {}).items()
-        if seen.twenty is not None
-    ]
-    certain = sum(seen.twenty == seen.of_twenty for seen in twenty)
+    yield from ("", "| | plants | mutants |", "|---|---|---|")
+    planted = [counted(all_plants()), counted(all_mutants())]
+    tables = [[fault for fault in of if fault.id in recorded()] for of in planted]
+    by = [Counter(_kind(fault) for fault in of) for of in tables]
+    bugs = [len({known for fault in of for known in fault.catalogue}) for of in tables]
+    rows: dict[str, list[int] | list[str]] = {
+        "faults in modules that a run imports": [len(of) for of in planted],
+        "of these, measured": [len(of) for of in tables],
+        "distinct known bugs among them": bugs,
+        "seen by a relation": [count["relation"] for count in by],
+        "seen by a level-0 trial alone": [count["level 0"] for count in by],
+        "seen by neither": [count["nothing"] for count in by],
+        "rate over what was measured": [
+            f"{1 - count['nothing'] / max(1, len(of)):.1%}" for count, of in zip(by, tables, strict=True)
+        ],
+    }
+    yield from (f"| {name} | {cells[0]} | {cells[1]} |" for name, cells in rows.items())
+
+
+def _kind(fault: Mutant | Plant) -> str:
+    by = _seen(fault).by
+    return "nothing" if by is None else by if by == "level 0" else "relation"
+
+
+def _misses() -> Iterator[str]:
+    measured = [fault for fault in counted([*all_plants(), *all_mutants()]) if fault.id in recorded()]
+    missed = [fault for fault in measured if _seen(fault).by is None]
+    reasons: dict[str, str] = misses()
+    yield from ("", "## What nothing sees", "")
+    yield from ("| fault | what is wrong | why it is not seen, and what would see it |", "|---|---|---|")
+    for fault in missed:
+        yield f"| {fault.id} | {fault.what} | {reasons.get(fault.id, 'not looked into yet')} |"
+
+
+def _modules() -> Iterator[str]:
+    number = Counter(fault.module for fault in counted([*all_plants(), *all_mutants()]))
+    yield from ("", "## By module", "", "| module | faults |", "|---|---|")
+    yield from (f"| {module} | {count} |" for module, count in sorted(number.items()))
+    yield from ("", "Modules of a run in which none is planted:", "", "| module | why |", "|---|---|")
+    yield from (f"| {module} | {reason} |" for module, reason in sorted(modules_without_plants().items()))
     yield from (
         "",
-        "| measured | |",
-        "|---|---|",
-        f"| mutants | {len(mutants)} |",
-        f"| distinct known bugs among them | {len(bugs)} |",
-        f"| seen by a relation on each default seed alone | {sum(map(_always, mutants))} |",
-        f"| hidden from the tidy version of at least one relation that sees them | {len(hidden)} |",
-        f"| pairs of mutant and named relation, measured on 20 seeds | {len(twenty)} |",
-        f"| of these, seen on 20 of 20 | {certain} |",
-    )
-
-
-def _always(mutant: Mutant) -> bool:
-    return any(seen.always for seen in measured().get(mutant.id, {}).values())
-
-
-def _matrix() -> Iterator[str]:
-    from seatrial.faults import cells
-
-    yield from (
-        "",
-        "## The matrix that refrl passes",
-        "",
-        f"The schema allows {len(cells.advantage_configs())} advantages, {len(cells.loss_configs())} losses (kind, "
-        "reduction, KL and where it goes, clip, correction, entropy) and 8 paths (padded or packed, plain or chunked, "
-        f"padding on either side): {cells.num_combinations():,} combinations. A relation is held on every combination "
-        "of the options that its component reads; an advantage never sees the loss, nor a loss the layout of the rows "
-        f"that it is given. That makes {cells.num_verdicts():,} verdicts:",
-        "`tests/unit/relations/test_reference*.py`, 89 s of processor time with all other relations, 80 s on two busy "
-        "cores; at night each of 20 seeds.",
+        f"Faults in {' and '.join(UNUSED_MODULES)} are held by relations and not counted: no run imports them yet.",
     )
 
 
@@ -100,51 +129,17 @@ def _broken_line() -> Iterator[str]:
     )
 
 
-def _by_relation() -> Iterator[str]:
+def _table(title: str, faults: Sequence[Mutant | Plant]) -> Iterator[str]:
     yield from (
         "",
-        "## By relation",
+        f"## {title}",
         "",
-        "Mutants that it sees on every default seed, and those of them that its tidy version does not see.",
-        "",
-        "| relation | sees | hidden from tidy inputs |",
-        "|---|---|---|",
-    )
-    for relation in all_relations():
-        seen = [
-            name for name, found in measured().items() if relation.id in found and found[relation.id].always
-        ]
-        hidden = hidden_from_tidy(relation.id)
-        shown = f"{len(hidden)}: {', '.join(hidden)}" if hidden else "0"
-        reason = NO_THREE_HIDDEN.get(relation.id)
-        yield f"| {relation.id} | {len(seen)} | {shown}{f' ({reason})' if reason else ''} |"
-
-
-def _mutants() -> Iterator[str]:
-    yield from (
-        "",
-        "## By mutant",
-        "",
-        "Every relation was tried (verifiers only on their own modules). A relation in **bold** is one that the mutant "
-        "names, measured on 20 seeds; * marks those from whose tidy version the fault is hidden; n/m, where it is not "
-        "seen on every seed, on how many it is.",
-        "",
-        "| mutant | known bugs | what is wrong | seen by |",
+        "| fault | known bugs | what is wrong | seen by |",
         "|---|---|---|---|",
     )
-    for mutant in all_mutants():
-        seen = measured().get(mutant.id, {})
-        by = ", ".join(_seen(name, found, mutant) for name, found in seen.items())
-        yield f"| {mutant.id} | {' '.join(mutant.catalogue) or '-'} | {mutant.what} | {by} |"
-
-
-def _seen(relation: str, found: Seen, mutant: Mutant) -> str:
-    name = f"**{relation}**" if found.twenty is not None else relation
-    star = "\\*" if found.hidden else ""
-    few = "" if found.always else f" {found.default}/{found.of_default}"
-    if found.always and found.twenty != found.of_twenty:
-        few = f" {found.twenty}/{found.of_twenty}"
-    return f"{name}{star}{few}"
+    for fault in faults:
+        seen = (_seen(fault).by or "nothing") if fault.id in recorded() else "not measured yet"
+        yield f"| {fault.id} | {' '.join(fault.catalogue) or '-'} | {fault.what} | {seen} |"
 
 
 def _harness() -> Iterator[str]:
@@ -155,7 +150,7 @@ def _harness() -> Iterator[str]:
         "",
         "The rlvr-experiments project held 43 new tests for a harness that covers its trainer; they killed "
         f"{sum(mutant.killed_there for mutant in mutants)} of {len(mutants)} one-line mutants. Each has a "
-        "counterpart in refrl, which is killed by each of 20 seeds.",
+        "counterpart in refrl, which each default seed kills.",
         "",
         "| theirs | part | killed there | ours |",
         "|---|---|---|---|",

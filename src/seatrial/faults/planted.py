@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seatrial.faults.launch import entry
-
 if TYPE_CHECKING:
     import torch
 
@@ -20,8 +18,9 @@ if TYPE_CHECKING:
     from refrl.generation.base import Completion, SamplingParams
     from refrl.rewards.verifiers import Verifier
     from refrl.rollout.sync import Rollouts, RolloutWorker
-    from refrl.session import Session
     from refrl.tasks import Example
+    from refrl.training.observer import Observer
+    from refrl.training.session import Session
 
 After = Callable[[Sequence[str]], None]
 """Called with refrl's arguments when the command has ended."""
@@ -32,7 +31,12 @@ CUT_BYTES = 7
 
 def _grpo_module() -> Any:
     """Return the module of the loop, whose imported names are replaced."""
-    return importlib.import_module("refrl.algorithms.grpo")
+    return importlib.import_module("refrl.training.grpo")
+
+
+def _build_module() -> Any:
+    """Return the module that builds a run's parts, whose imported names are replaced."""
+    return importlib.import_module("refrl.training.build")
 
 
 def _lr_zero() -> None:
@@ -42,14 +46,14 @@ def _lr_zero() -> None:
 
 
 def _advantages_negated() -> None:
-    grpo = _grpo_module()
-    right = grpo.compute_advantages
+    build = _build_module()
+    right = build.compute_advantages
 
     def negated(rewards_B: torch.Tensor, group_ids_B: torch.Tensor, config: AdvantageConfig) -> torch.Tensor:
         advantages_B: torch.Tensor = -right(rewards_B, group_ids_B, config)
         return advantages_B
 
-    grpo.compute_advantages = negated
+    build.compute_advantages = negated
 
 
 def _rewards_shifted() -> None:
@@ -87,8 +91,8 @@ def _sampled_at_another_temperature() -> None:
 
 
 def _loss_nan_at_step_2() -> None:
-    grpo = _grpo_module()
-    right_loss, right_step = grpo.policy_loss, grpo.train_step
+    grpo, build = _grpo_module(), _build_module()
+    right_loss, right_step = build.policy_loss, grpo.train_step
     current = [0]
 
     def counted(session: Session, config: GRPORunConfig, step: int) -> None:
@@ -101,15 +105,17 @@ def _loss_nan_at_step_2() -> None:
             return loss, metrics
         return loss * math.nan, {**metrics, "loss": metrics["loss"] * math.nan}
 
-    grpo.train_step, grpo.policy_loss = counted, spoilt
+    grpo.train_step, build.policy_loss = counted, spoilt
 
 
 def _stop_after_step_1() -> None:
     grpo = _grpo_module()
     right = grpo.run_grpo
 
-    def shortened(config: GRPORunConfig) -> None:
-        right(config.model_copy(update={"grpo": config.grpo.model_copy(update={"max_num_steps": 1})}))
+    def shortened(config: GRPORunConfig, observer: Observer | None = None) -> None:
+        right(
+            config.model_copy(update={"grpo": config.grpo.model_copy(update={"max_num_steps": 1})}), observer
+        )
 
     grpo.run_grpo = shortened
 
@@ -142,16 +148,16 @@ PLANTS: Mapping[str, Callable[[], After | None]] = {
 """How to plant each fault of the catalogue; what is returned runs after the command."""
 
 
-def run_with_fault(fault_id: str, words: Sequence[str]) -> int:
+def run_with_fault(fault_id: str, words: Sequence[str], entry: Sequence[str]) -> int:
     """Plant a fault and run refrl with these arguments; return its exit status.
 
     Commands other than `grpo` run as they are: the fault is in the loop under trial. The processes of a run of
-    several have it too.
+    several have it too: `entry` are the words of Python's command line that stand before refrl's own.
     """
-    from refrl import launcher
     from refrl.cli import main
+    from refrl.runtime import launcher
 
-    launcher.COMMAND = (sys.executable, *entry(fault_id))
+    launcher.COMMAND = (sys.executable, *entry)
     after = PLANTS[fault_id]() if words[:1] == ["grpo"] else None
     sys.argv = ["refrl", *words]
     status = main(list(words))

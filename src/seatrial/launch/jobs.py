@@ -28,8 +28,9 @@ mv "$SEATRIAL_RUN_DIR/exit_status.new" "$SEATRIAL_RUN_DIR/exit_status"
 exit "$status"
 """
 
-Heartbeat = Callable[[], None]
-"""Called about twice a second while waiting; what it raises ends the job."""
+Heartbeat = Callable[[str], None]
+"""Called about twice a second while waiting, with what is known of the job (`squeue: PENDING`); what it raises ends
+the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,8 @@ class Job:
     own_variables: tuple[str, ...]
     """Names that the run needs beyond the environment of where it lands."""
     timeout_seconds: float
+    script: Path | None = None
+    """The test script, as it will run; a scheduler reads in it how large the job is."""
 
     @property
     def console(self) -> Path:
@@ -66,6 +69,12 @@ class Job:
         except (OSError, ValueError):
             return None
 
+    def set_aside_status(self, number: int) -> None:
+        """Rename the status of a job of a chain, so that it is not taken for the status of the next."""
+        path = self.run_dir / "exit_status"
+        if path.exists():
+            path.replace(self.run_dir / f"exit_status.{number}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
@@ -75,7 +84,7 @@ class Ended:
     """From the run's own evidence; None when it left none."""
     seconds: float
     timed_out: bool = False
-    told: str = ""
+    last_report: str = ""
     """What the launcher says of the end, for messages."""
 
 
@@ -95,7 +104,7 @@ def read_started(run_dir: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def speak(
+def run_client(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, timeout_seconds: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """Run a scheduler's command and return what it said.
@@ -126,7 +135,7 @@ class Polled:
     """What a scheduler says of a job."""
 
     over: bool
-    told: str
+    last_report: str
     timed_out: bool = False
 
 
@@ -145,21 +154,29 @@ def wait_for(
     """
     started = time.monotonic()
     polls_after_end = 0
-    polled = Polled(over=False, told="submitted")
+    polled = Polled(over=False, last_report="submitted")
     while True:
         seconds = time.monotonic() - started
         if (status := job.exit_status()) is not None:
-            return Ended(exit_status=status, seconds=seconds, told=polled.told)
+            return Ended(exit_status=status, seconds=seconds, last_report=polled.last_report)
         if seconds > limit_seconds:
-            return Ended(exit_status=None, seconds=seconds, timed_out=True, told=f"time limit; {polled.told}")
+            return Ended(
+                exit_status=None,
+                seconds=seconds,
+                timed_out=True,
+                last_report=f"time limit; {polled.last_report}",
+            )
         polled = poll()
         polls_after_end = polls_after_end + 1 if polled.over else 0
         if polls_after_end > grace_polls:
             return Ended(
-                exit_status=job.exit_status(), seconds=seconds, timed_out=polled.timed_out, told=polled.told
+                exit_status=job.exit_status(),
+                seconds=seconds,
+                timed_out=polled.timed_out,
+                last_report=polled.last_report,
             )
         next_poll = time.monotonic() + poll_seconds
         while (left := next_poll - time.monotonic()) > 0:
-            heartbeat()
+            heartbeat(polled.last_report)
             time.sleep(min(left, 0.5))
-        heartbeat()
+        heartbeat(polled.last_report)

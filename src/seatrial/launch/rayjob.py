@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import yaml
 
 from seatrial.errors import BlockedError
-from seatrial.launch.jobs import Ended, Heartbeat, Job, Polled, speak, wait_for, write_started
+from seatrial.launch.jobs import Ended, Heartbeat, Job, Polled, run_client, wait_for, write_started
 
 _STATE = re.compile(r"\b(PENDING|RUNNING|STOPPED|SUCCEEDED|FAILED)\b", re.IGNORECASE)
 _MOST_SILENT_POLLS = 40
@@ -47,7 +47,7 @@ class RayJobs:
             f"--submission-id={identity}",
             "--no-wait",
         ]
-        done = speak([*words, f"--runtime-env={runtime}", "--", "/bin/sh", str(script)], job.environment)
+        done = run_client([*words, f"--runtime-env={runtime}", "--", "/bin/sh", str(script)], job.environment)
         if done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
             raise BlockedError(f"ray did not take the job: {said}")
@@ -57,19 +57,22 @@ class RayJobs:
         def poll() -> Polled:
             nonlocal silent
             try:
-                asked = speak(["ray", "job", "status", f"--address={self.address}", identity])
+                asked = run_client(["ray", "job", "status", f"--address={self.address}", identity])
             except BlockedError as error:
                 silent += 1
-                return Polled(over=silent > _MOST_SILENT_POLLS, told=str(error))
+                return Polled(over=silent > _MOST_SILENT_POLLS, last_report=str(error))
             states = _STATE.findall(asked.stdout.replace(identity, ""))
             if not states:
                 silent += 1
                 return Polled(
-                    over=silent > _MOST_SILENT_POLLS, told=f"ray job status: {asked.stderr.strip()[-200:]}"
+                    over=silent > _MOST_SILENT_POLLS,
+                    last_report=f"ray job status: {asked.stderr.strip()[-200:]}",
                 )
             silent = 0
             state = states[0].upper()
-            return Polled(over=state in {"STOPPED", "SUCCEEDED", "FAILED"}, told=f"ray job status: {state}")
+            return Polled(
+                over=state in {"STOPPED", "SUCCEEDED", "FAILED"}, last_report=f"ray job status: {state}"
+            )
 
         try:
             ended = wait_for(
@@ -85,7 +88,7 @@ class RayJobs:
 
     def _keep_console(self, job: Job, identity: str) -> None:
         try:
-            logs = speak(["ray", "job", "logs", f"--address={self.address}", identity])
+            logs = run_client(["ray", "job", "logs", f"--address={self.address}", identity])
         except BlockedError:
             return
         job.console.write_text(logs.stdout, encoding="utf-8")
@@ -94,6 +97,6 @@ class RayJobs:
 def stop(identity: str, address: str) -> None:
     """End a job that we submitted, by its id."""
     try:
-        speak(["ray", "job", "stop", f"--address={address}", identity])
+        run_client(["ray", "job", "stop", f"--address={address}", identity])
     except BlockedError:
         return

@@ -6,33 +6,60 @@ Source: the manual pages of sbatch, squeue, sacct and scancel.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from seatrial.errors import BlockedError
-from seatrial.launch.jobs import Ended, Heartbeat, Job, Polled, speak, wait_for, write_started
+from seatrial.launch.container import Launch
+from seatrial.launch.jobs import Ended, Heartbeat, Job, Polled, run_client, wait_for, write_started
+from seatrial.launch.script_config import config_of
+from seatrial.launch.slurm_ray import RAY_ADDRESS, asks_for_ray, write_cluster_job
 
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$")
 _MOST_SILENT_POLLS = 40
 
 
+InContainer = Callable[[Job, Sequence[str], Sequence[str]], Launch]
+"""Returns the srun command that runs a command of a job in a container: (job, options of srun, command)."""
+
+_ONCE = ("--overlap", "--nodes=1", "--ntasks=1")
+"""srun starts a command on every node of a job unless its options say otherwise."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """Runs jobs through sbatch."""
+    """Runs jobs through sbatch. The script of a job says how large it is, and how many jobs one run takes."""
 
     options: Sequence[str] = ()
-    """Further sbatch options: `--partition=...`, `--account=...`, `--nodes=...`, `--gres=...`."""
+    """Further sbatch options, after those of the script: `--partition=...`, `--account=...`, `--time=...`."""
     poll_seconds: float = 15.0
-    wrap: Callable[[Job], Sequence[str]] = Job.wrapped
-    """Returns the command line inside the job; a container's goes here."""
+    in_container: InContainer | None = None
+    ray: bool | None = None
+    """Start a Ray cluster over the nodes; None: when the script asks for several nodes and starts nothing there."""
 
     def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
-        """Submit a job and wait for its end.
+        """Submit a job and wait for its end; then the next of its chain, while NUM_RUNS says that there is one.
+
+        A job of a chain that ended well, or at its time limit, is followed by the next, which goes on from the
+        checkpoints in the same tree. The verdict is that of the last.
 
         Raises:
             BlockedError: it cannot be submitted.
         """
-        identity = self._submit(job)
+        script = job.script.read_text(encoding="utf-8", errors="replace") if job.script is not None else ""
+        config = config_of(script)
+        num_jobs, seconds = max(1, config.get("NUM_RUNS", 1)), 0.0
+        for number in range(1, num_jobs + 1):
+            ended = self._run_one(job, script, config, _in_chain(heartbeat, number, num_jobs))
+            seconds += ended.seconds
+            goes_on = ended.exit_status == 0 or (ended.exit_status is None and ended.timed_out)
+            if number == num_jobs or not goes_on:
+                break
+            job.set_aside_status(number)
+        return replace(ended, seconds=seconds)
+
+    def _run_one(self, job: Job, script: str, config: Mapping[str, int], heartbeat: Heartbeat) -> Ended:
+        identity = self._submit(job, script, config)
         write_started(job.run_dir, launcher="slurm", job=identity)
         watch = _Watch(identity)
         try:
@@ -41,25 +68,65 @@ class Slurm:
             cancel(identity)
             raise
 
-    def _submit(self, job: Job) -> str:
-        wrapped = self.wrap(job)
-        script = job.run_dir / "job.sh"
-        script.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
+    def _submit(self, job: Job, script: str, config: Mapping[str, int]) -> str:
+        environment, words = self._inside(job, script, config.get("NUM_NODES", 1))
         minutes = max(1, round(job.timeout_seconds / 60))
-        words = [
+        asked = [
             "sbatch",
             "--parsable",
             f"--job-name={job.name}",
             f"--output={job.console}",
-            f"--chdir={job.tree}",
+            "--open-mode=append",
         ]
-        words += ["--export=ALL", f"--time={minutes}", *self.options, str(script), *wrapped]
-        done = speak(words, job.environment)
+        asked += [
+            f"--chdir={job.tree}",
+            "--export=ALL",
+            f"--time={minutes}",
+            *options_of(config),
+            *self.options,
+        ]
+        done = run_client([*asked, *words], environment)
         answer = _JOB_ID.match(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else None
         if done.returncode != 0 or answer is None:
             said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
             raise BlockedError(f"sbatch did not take the job: {said}")
         return answer.group(1)
+
+    def _inside(self, job: Job, script: str, num_nodes: int) -> tuple[Mapping[str, str], Sequence[str]]:
+        """Return the environment of sbatch, and the batch script with its arguments."""
+        command = job.wrapped()
+        if self.ray or (self.ray is None and asks_for_ray(script, num_nodes)):
+            job = replace(
+                job,
+                environment={**job.environment, RAY_ADDRESS: "auto"},
+                own_variables=(*job.own_variables, RAY_ADDRESS),
+            )
+            path = write_cluster_job(
+                job.run_dir, num_nodes, lambda options, words: self._step(job, options, words), command
+            )
+            return self._environment(job), (str(path),)
+        path = job.run_dir / "job.sh"
+        path.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
+        return self._environment(job), (str(path), *self._once(job, command))
+
+    def _once(self, job: Job, command: Sequence[str]) -> Sequence[str]:
+        """Return the command line that runs a command on the first node alone, where sbatch starts its script."""
+        return command if self.in_container is None else self.in_container(job, _ONCE, command).argv
+
+    def _step(self, job: Job, options: Sequence[str], command: Sequence[str]) -> Sequence[str]:
+        if self.in_container is None:
+            return ("srun", *options, *command)
+        return self.in_container(job, options, command).argv
+
+    def _environment(self, job: Job) -> Mapping[str, str]:
+        if self.in_container is None:
+            return job.environment
+        return self.in_container(job, (), ()).environment
+
+
+def _in_chain(heartbeat: Heartbeat, number: int, num_jobs: int) -> Heartbeat:
+    """Return a heartbeat that says which job of a chain is meant."""
+    return heartbeat if num_jobs == 1 else lambda report: heartbeat(f"job {number} of {num_jobs}: {report}")
 
 
 class _Watch:
@@ -72,20 +139,20 @@ class _Watch:
     def poll(self) -> Polled:
         """Return what squeue, and once it has forgotten the job sacct, say."""
         try:
-            queued = speak(["squeue", "--noheader", f"--jobs={self._identity}", "--format=%T"])
+            queued = run_client(["squeue", "--noheader", f"--jobs={self._identity}", "--format=%T"])
         except BlockedError as error:
             return self._silent(str(error))
         state = queued.stdout.strip()
         if queued.returncode == 0 and state and not _over(state):
             self._silent_polls = 0
-            return Polled(over=False, told=f"squeue: {state}")
+            return Polled(over=False, last_report=f"squeue: {state}")
         if queued.returncode != 0 and "invalid job id" not in queued.stderr.lower():
             return self._silent(f"squeue: {queued.stderr.strip()[:200]}")
         return self._account()
 
     def _account(self) -> Polled:
         try:
-            done = speak(
+            done = run_client(
                 [
                     "sacct",
                     "--noheader",
@@ -102,14 +169,14 @@ class _Watch:
             return self._silent(f"sacct: {done.stderr.strip()[:200] or 'does not know the job'}")
         state = line.split("|")[0]
         if not _over(state):
-            return Polled(over=False, told=f"sacct: {line}")
-        return Polled(over=True, told=f"sacct: {line}", timed_out=state.startswith("TIMEOUT"))
+            return Polled(over=False, last_report=f"sacct: {line}")
+        return Polled(over=True, last_report=f"sacct: {line}", timed_out=state.startswith("TIMEOUT"))
 
-    def _silent(self, told: str) -> Polled:
+    def _silent(self, report: str) -> Polled:
         """Count polls without an answer; after many the job's end is taken as unknown."""
         self._silent_polls += 1
         return Polled(
-            over=self._silent_polls > _MOST_SILENT_POLLS, told=f"{told} ({self._silent_polls} polls)"
+            over=self._silent_polls > _MOST_SILENT_POLLS, last_report=f"{report} ({self._silent_polls} polls)"
         )
 
 
@@ -123,26 +190,19 @@ def _over(state: str) -> bool:
 def cancel(identity: str) -> None:
     """End a job that we submitted, by its number."""
     try:
-        speak(["scancel", identity])
+        run_client(["scancel", identity])
     except BlockedError:
         return
 
 
-CONFIG_KEYS = {"NUM_NODES": "--nodes={}", "GPUS_PER_NODE": "--gres=gpu:{}", "NUM_MINUTES": "--time={}"}
+_OPTIONS = {
+    "NUM_NODES": "--nodes={}",
+    "GPUS_PER_NODE": "--gres=gpu:{}",
+    "NUM_MINUTES": "--time={}",
+    "SEGMENT_SIZE": "--segment={}",
+}
 
 
-def options_of_script(text: str) -> list[str]:
-    """Return the sbatch options that a nightly script asks for between `BEGIN CONFIG` and `END CONFIG`.
-
-    Only plain `NAME=number` lines are read; nothing is run.
-    """
-    found: dict[str, str] = {}
-    inside = False
-    for line in text.splitlines():
-        if "BEGIN CONFIG" in line:
-            inside = True
-        elif "END CONFIG" in line:
-            inside = False
-        elif inside and (plain := re.match(r"^\s*(\w+)=(\d+)\s*(?:#.*)?$", line)) and plain[1] in CONFIG_KEYS:
-            found[plain[1]] = CONFIG_KEYS[plain[1]].format(plain[2])
-    return list(found.values())
+def options_of(config: Mapping[str, int]) -> list[str]:
+    """Return the sbatch options for the size that a script asks for."""
+    return [_OPTIONS[name].format(value) for name, value in config.items() if name in _OPTIONS]

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from seatrial.pytest_plugin.affected.plugin import Observation
+    from seatrial.pytest_plugin.affected.observation import Observation
     from seatrial.pytest_plugin.lanes import Lane
     from seatrial.pytest_plugin.tracking import Tracker
 
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     )
     group.addoption(
         "--tracker-baseline",
-        metavar="COMMIT|DIR",
+        metavar="REVISION|DIR",
         help="fail tests whose tracked numbers are outside what earlier sessions of that commit gave; "
         "the sessions are those of this project's history, or of a folder of result files",
     )
@@ -98,7 +98,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     # xdist's controller runs no test; its workers are told of the same options.
     spreads = getattr(options, "numprocesses", None) or getattr(options, "dist", "no") != "no"
     if not (options.help or options.version or (spreads and "PYTEST_XDIST_WORKER" not in os.environ)):
-        from seatrial.pytest_plugin.affected.plugin import Observation
+        from seatrial.pytest_plugin.affected.observation import Observation
 
         early_config.stash[_OBSERVATION] = Observation(early_config.rootpath)
 
@@ -111,11 +111,12 @@ def pytest_configure(config: pytest.Config) -> None:
     manager = config.pluginmanager
     record = None
     asked = config.option.tracker_results
-    declared = table(config.stash[_SETTINGS], "tracker", frozenset({"results"})).get("results")
+    settings = table(config.stash[_SETTINGS], "tracker", frozenset({"results", "sessions"}))
+    declared = settings.get("results")
     default = config.rootpath / declared if declared else default_results(config.rootpath)
     path = config.invocation_params.dir / asked if asked else None
     if not hasattr(config, "workerinput"):
-        record = SessionRecord(config, path, default)
+        record = SessionRecord(config, path, default, settings.get("sessions"))
         manager.register(record, PLUGIN_NAME)
     if config.option.tracker_baseline is not None:
         from seatrial.pytest_plugin import baseline

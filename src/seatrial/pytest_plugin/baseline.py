@@ -19,8 +19,8 @@ from seatrial.pytest_plugin.baseline_history import Repeats, as_number, of_commi
 from seatrial.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from seatrial.checks.baseline_statistics import Deviation
     from seatrial.pytest_plugin.tracking import Tracker
+    from seatrial.statistics.baselines import Deviation
 
 PLUGIN_NAME = "seatrial-tracker-baseline"
 ALPHA = 0.01
@@ -72,7 +72,7 @@ class Judge:
         return self._compared(held, repeats, new)
 
     def _compared(self, held: Held, repeats: Any, new: Any) -> Verdict:
-        from seatrial.checks.baseline_statistics import (
+        from seatrial.statistics.baselines import (
             allowed_difference,
             is_exact,
             power_of,

@@ -90,7 +90,8 @@ def read_repeats(where: str, history: Path, invocation: Path) -> Repeats:
     """Read the sessions that a baseline is learned from.
 
     Args:
-        where: a commit, of which this project's history holds sessions; or a folder of result files.
+        where: a revision (a commit, branch, tag, `HEAD~3`), of which this project's history holds sessions; or a
+            folder of result files.
         history: the folder of this project's history.
         invocation: folder that a relative `where` counts from.
 
@@ -100,11 +101,13 @@ def read_repeats(where: str, history: Path, invocation: Path) -> Repeats:
     folder = invocation / where
     if folder.is_dir():
         return _of_folder(folder)
-    if not _COMMIT.fullmatch(where):
+    commit = _commit_of(where, invocation)
+    if commit is None:
         raise pytest.UsageError(
-            f"--tracker-baseline {where}: neither a folder of session results nor a commit (7 to 40 hex digits)"
+            f"--tracker-baseline {where}: neither a folder of session results nor a commit that git knows here; "
+            "name a commit (7 to 40 hex digits), branch or tag"
         )
-    found = of_commit(history, where)
+    found = of_commit(history, commit)
     if not found.sessions:
         known = sorted({session.commit or "none" for session in _sessions(history)[0]})
         raise pytest.UsageError(
@@ -113,6 +116,14 @@ def read_repeats(where: str, history: Path, invocation: Path) -> Repeats:
             "tests there some times"
         )
     return found
+
+
+def _commit_of(where: str, folder: Path) -> str | None:
+    """Return the commit that a revision names; digits stand for themselves where git does not know them."""
+    from seatrial.pytest_plugin.results import git_output
+
+    named = git_output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{where}^{{commit}}")
+    return named or (where if _COMMIT.fullmatch(where) else None)
 
 
 def of_commit(history: Path, commit: str) -> Repeats:

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from seatrial.checks import evaluate_check
+from seatrial.checks.judge import Questions, judge_logs
+from seatrial.checks.language.doubts import Terms
 from seatrial.errors import BlockedError, UsageError
-from seatrial.evidence.read import read_logs
-from seatrial.evidence.redaction import Redactor
-from seatrial.evidence.runlog import RunLog
+from seatrial.evidence.identity.redaction import Redactor
 from seatrial.launch.local import Launched, run_command
 from seatrial.pytest_plugin.functional_spec import SUFFIX, FunctionalSpec, parse_spec
 from seatrial.pytest_plugin.results import VERDICTS_PROPERTY
@@ -68,14 +67,17 @@ class FunctionalItem(pytest.Item):
             pytest.skip.Exception: the environment withheld the evidence; the session ends as Blocked.
         """
         directory = self._make_directory()
-        verdicts, launched = self._judge(directory)
+        try:
+            verdicts, launched = self._judge(directory)
+        except UsageError as error:  # Only the log shows that a check asks a series as if it were a number.
+            raise FunctionalTestError(f"wrong usage: {error}") from error
         self.user_properties.append((VERDICTS_PROPERTY, json.dumps([v.to_json() for v in verdicts])))
         outcome = combine(verdicts)
         reasons = [f"{v.name}: {v.reason}" for v in verdicts if v.outcome is outcome]
         if outcome is Outcome.FAIL:
             raise FunctionalTestError(self._report(verdicts, directory, launched))
         if outcome is not Outcome.PASS:
-            pytest.skip(f"Blocked: {'; '.join(reasons)} (see {directory})")
+            pytest.skip(f"{outcome.value}: {'; '.join(reasons)} (see {directory})")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the report of a failure without a traceback."""
@@ -119,11 +121,7 @@ class FunctionalItem(pytest.Item):
         if not (root / logs).exists():
             reason = f"the command ended with 0 and left no log at {logs}"
             return [Verdict(name="logs", outcome=Outcome.FAIL, reason=reason)], launched
-        try:
-            log = read_logs(root / logs)
-        except BlockedError as error:
-            return [Verdict(name="logs", outcome=Outcome.BLOCKED, reason=str(error))], launched
-        return [*_steps_reached(spec, log), *(evaluate_check(check, log) for check in spec.checks)], launched
+        return judge_logs(root / logs, Questions(checks=spec.checks, terms=Terms(steps=spec.steps))), launched
 
     def _report(self, verdicts: list[Verdict], directory: Path, launched: Launched | None) -> str:
         argv = Redactor(os.environ).argv(self.spec.argv(directory, self.config.rootpath))
@@ -138,25 +136,6 @@ class FunctionalItem(pytest.Item):
         if launched is not None and not launched.ok:
             lines += [f"last lines of {launched.log_path}:", *_tail(launched.log_path)]
         return "\n".join(lines)
-
-
-def _steps_reached(spec: FunctionalSpec, log: RunLog) -> list[Verdict]:
-    """Judge whether the run got as far as was asked; checks of a shorter run would tell nothing of it."""
-    if spec.steps is None:
-        return []
-    lasts = [int(series.steps.max()) for series in log.series.values() if len(series)]
-    reached = max(lasts, default=0)
-    is_far_enough = reached >= spec.steps
-    return [
-        Verdict(
-            name="steps",
-            outcome=Outcome.PASS if is_far_enough else Outcome.FAIL,
-            reason=f"the run logged step {reached}" if lasts else "the run logged no step",
-            value=float(reached) if lasts else None,
-            bound=f">= {spec.steps}",
-            num_samples=len(lasts),
-        )
-    ]
 
 
 def _tail(path: Path) -> Iterable[str]:

@@ -1,6 +1,6 @@
 """A functional test as ten lines of YAML: a command, its overrides, how many steps, the checks of its logs.
 
-    command: python -m refrl grpo --config configs/grpo-smoke.yaml
+    command: python -m refrl grpo --config grpo-smoke
     overrides:
       - grpo.max_num_steps={steps}
       - logger.log_dir={dir}/logs

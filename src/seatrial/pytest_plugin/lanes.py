@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from seatrial.pytest_plugin.assets import Assets, parse_assets
 from seatrial.pytest_plugin.needs import Needs, parse_needs
 from seatrial.pytest_plugin.settings import refuse_unknown
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 PLUGIN_NAME = "seatrial-lanes"
 MISSING_KEY = "seatrial_lanes_missing"
 """Under this key xdist's controller tells its workers what is missing, so that it is looked up once."""
-_KEYS = frozenset({"flag", "marker", "mode", "needs", "help"})
+_KEYS = frozenset({"flag", "marker", "mode", "needs", "help", "prepare", "assets"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class Lane:
     only: bool
     """Opened, it leaves out every test without its marker; else it adds its tests to the others."""
     needs: Needs
+    assets: Assets | None
+    """What its tests read, and the command that makes it."""
     help: str
 
     @property
@@ -79,6 +82,7 @@ def _parse_lane(name: str, data: Any) -> Lane:
         marker=marker,
         only=mode == "only",
         needs=parse_needs(data.get("needs", {}), f"{where}.needs"),
+        assets=parse_assets(data, where),
         help=str(data.get("help", f"tests marked {marker!r}")),
     )
 
@@ -108,13 +112,20 @@ class LanesPlugin:
         for lane in lanes:
             config.addinivalue_line("markers", f"{lane.marker}: {lane.help} (opened by {lane.flag})")
         received = getattr(config, "workerinput", {}).get(MISSING_KEY)
-        self._missing: dict[str, list[str]] = self._look_up() if received is None else received
+        self._missing: dict[str, list[str]] = self._look_up(config) if received is None else received
         if record is not None:
             for name, problems in self._missing.items():
                 record.block(f"lane {name}: {'; '.join(problems)}")
 
-    def _look_up(self) -> dict[str, list[str]]:
-        return {lane.name: problems for lane in self._open if (problems := lane.needs.missing())}
+    def _look_up(self, config: pytest.Config) -> dict[str, list[str]]:
+        found = {}
+        for lane in self._open:
+            problems = lane.needs.missing()
+            if not problems and lane.assets is not None:
+                problems = lane.assets.problems(config.rootpath, may_run=not config.option.collectonly)
+            if problems:
+                found[lane.name] = problems
+        return found
 
     def pytest_report_header(self) -> str:
         """Say which lanes are open."""

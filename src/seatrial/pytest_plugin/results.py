@@ -23,6 +23,8 @@ from seatrial.pytest_plugin.tracking import BASELINE_PROPERTY, METRIC_PREFIX, RE
 from seatrial.pytest_plugin.values import is_finite, to_json
 
 SCHEMA = 1
+MAX_HISTORY = 1000
+"""Sessions that the history keeps, unless the project says another number."""
 VERDICTS_PROPERTY = "seatrial.verdicts"
 """This property of a functional test holds the verdicts of its checks, as JSON text."""
 _BAD = ("failed", "error", "crashed")
@@ -192,8 +194,15 @@ def not_finite(results: Iterable[TestResult]) -> list[str]:
     ]
 
 
-def write(content: Mapping[str, Any], path: Path, history: str | None) -> None:
-    """Write the result file atomically, and a copy under `<stem>/<history>.json` beside it."""
+def write(content: Mapping[str, Any], path: Path, history: str | None, kept: int = MAX_HISTORY) -> None:
+    """Write the result file atomically, and a copy under `<stem>/<history>.json` beside it.
+
+    Args:
+        content: what to write.
+        path: the result file.
+        history: name of the copy; None for none.
+        kept: how many copies stay; the oldest go.
+    """
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     targets = [path]
     if history is not None:
@@ -203,6 +212,10 @@ def write(content: Mapping[str, Any], path: Path, history: str | None) -> None:
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         temporary.write_text(text)
         temporary.replace(target)
+    if history is not None:
+        copies = sorted((path.parent / path.stem).glob("*.json"))
+        for old in copies[: max(0, len(copies) - kept)]:
+            old.unlink(missing_ok=True)
 
 
 def history_name(start_time: datetime) -> str:
@@ -212,13 +225,14 @@ def history_name(start_time: datetime) -> str:
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:
     """Return the commit checked out and whether tracked files differ from it; None outside of git."""
-    commit = _git_output(root, "rev-parse", "HEAD")
+    commit = git_output(root, "rev-parse", "HEAD")
     if not commit:
         return None, None
-    return commit, bool(_git_output(root, "status", "--porcelain", "--untracked-files=no"))
+    return commit, bool(git_output(root, "status", "--porcelain", "--untracked-files=no"))
 
 
-def _git_output(root: Path, *words: str) -> str | None:
+def git_output(root: Path, *words: str) -> str | None:
+    """Return what git says of the project; None where it fails, or is not there."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=30, check=False

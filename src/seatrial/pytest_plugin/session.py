@@ -21,9 +21,17 @@ WORKER_KEY = "seatrial_deselected"
 class SessionRecord:
     """Collects what happened; lives in the process that reports (with xdist, the controller)."""
 
-    def __init__(self, config: pytest.Config, results_path: Path | None, default_path: Path) -> None:
+    def __init__(
+        self, config: pytest.Config, results_path: Path | None, default_path: Path, kept_sessions: Any = None
+    ) -> None:
+        if kept_sessions is not None and (type(kept_sessions) is not int or kept_sessions < 1):
+            raise pytest.UsageError(
+                f"tool.seatrial.tracker.sessions must be a number of sessions, not {kept_sessions!r}"
+            )
+        self._kept_sessions: int | None = kept_sessions
         self._config = config
         self._asked = results_path is not None
+        self._concerned = self._asked
         self._path = results_path or default_path
         self._reports: list[pytest.TestReport] = []
         self._start = datetime.now()
@@ -42,7 +50,23 @@ class SessionRecord:
         self._deselected.update(counts)
 
     def pytest_sessionstart(self) -> None:
-        """Take away an earlier session's result: if this one dies, nothing may pass for its result."""
+        """Take away an earlier session's result, where its tests are collected in other processes."""
+        if self._asked or getattr(self._config.option, "dist", "no") != "no":
+            self._begin()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Take it away when a test asks for the tracker: if this session dies, nothing may pass for its result."""
+        if any("tracker" in getattr(item, "fixturenames", ()) for item in items):
+            self._begin()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Take it away when tests cannot be collected: some of them may be its own."""
+        if report.failed:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._concerned = True
         if self._writes() and not self._config.option.collectonly:
             self._write(None, "the session has not finished")
 
@@ -140,7 +164,7 @@ class SessionRecord:
             terminalreporter.write_line(f"seatrial: tracked metrics held to the baseline: {words}")
 
     def _writes(self) -> bool:
-        return self._asked or self._path.exists()
+        return self._asked or (self._concerned and self._path.exists())
 
     def _note(self) -> str:
         if self._config.option.collectonly:
@@ -164,7 +188,9 @@ class SessionRecord:
             note=note,
         )
         finished = exit_status is not None
-        results.write(content, self._path, results.history_name(self._start) if finished else None)
+        is_kept = finished and (self._asked or any(result.record is not None for result in self._results))
+        name = results.history_name(self._start) if is_kept else None
+        results.write(content, self._path, name, self._kept_sessions or results.MAX_HISTORY)
         self._written = finished
 
 

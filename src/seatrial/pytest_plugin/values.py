@@ -9,12 +9,15 @@ MAX_DEPTH = 50
 """Nesting beyond this is taken for a cycle."""
 MAX_BITS = 4096
 """Integers beyond this cannot be written as text by every reader."""
+MAX_ELEMENTS = 1000
+"""Arrays beyond this are no metric: one of them is larger than all else in the file."""
 
 
 def storable(value: Any, where: str, depth: int = 0) -> Any:
     """Return a copy of `value` made of JSON values only; NaN and infinities stay floats.
 
-    Scalars of NumPy, PyTorch and the like (anything with `item()` and no dimensions) become Python numbers.
+    Scalars of NumPy, PyTorch and the like (anything with `item()` and no dimensions) become Python numbers, their
+    arrays of at most `MAX_ELEMENTS` values nested lists.
 
     Args:
         value: what the test tracks.
@@ -44,12 +47,31 @@ def storable(value: Any, where: str, depth: int = 0) -> Any:
         return [storable(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     if callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:
         return storable(value.item(), where, depth + 1)
+    if callable(getattr(value, "tolist", None)) and hasattr(value, "shape"):
+        return storable(_elements(value, where), where, depth + 1)
     if isinstance(value, int):
         raise TypeError(f"metric {where!r} cannot be stored: an integer of {int(value).bit_length()} bits")
     raise TypeError(
         f"metric {where!r} cannot be stored: {type(value).__name__} is no JSON value; "
         f"track a number, text, bool, None, or a list or dict of these"
     )
+
+
+def _elements(value: Any, where: str) -> Any:
+    """Return the values of an array as nested lists."""
+    __tracebackhide__ = True
+    kind = f"{type(value).__module__.partition('.')[0]} {type(value).__name__} of shape {tuple(value.shape)}"
+    if math.prod(value.shape) > MAX_ELEMENTS:
+        raise TypeError(
+            f"metric {where!r} cannot be stored: a {kind} has more than {MAX_ELEMENTS} values; "
+            "track numbers that sum it up, such as its mean and its largest value"
+        )
+    try:
+        return value.tolist()
+    except (RuntimeError, NotImplementedError) as error:
+        raise TypeError(
+            f"metric {where!r} cannot be stored: a {kind} has no values to read ({error})"
+        ) from error
 
 
 def _text(value: str, where: str) -> str:

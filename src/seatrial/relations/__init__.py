@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from seatrial.relations.not_served import NotServed
+
 if TYPE_CHECKING:
     from seatrial.verdict import Verdict
+
+
+__all__ = ["NotServed", "failure_message", "parametrize_with_relations"]
 
 
 def parametrize_with_relations(
@@ -21,19 +26,25 @@ def parametrize_with_relations(
 
     Calling `relation()` passes, skips with the reason (a relation that could not be exercised), or fails with the
     law that was broken, the smallest input that breaks it, and what such a fault usually is. A relation whose
-    component the stack lacks is left out.
+    component the stack lacks is left out. Violations that a stack names in `expected_failures` do not fail the test;
+    one that it names and that no longer happens does.
 
     Raises:
-        seatrial.errors.UsageError: a name is unknown, or no stack offers any component.
+        seatrial.errors.UsageError: a name is unknown, in `expected_failures` too, or no stack offers any component.
     """
     import pytest
 
     from seatrial.errors import UsageError
     from seatrial.relations.contracts import COMPONENTS
-    from seatrial.relations.registry import select
+    from seatrial.relations.expected import check_expected_failures
+    from seatrial.relations.registry import all_relations, select
+    from seatrial.relations.runs import RunCache
 
+    cache = RunCache()
+    for stack in stacks:
+        check_expected_failures(stack, all_relations())
     cases = [
-        pytest.param(_Conformance(relation, stack, seeds), id=f"{type(stack).__name__}-{relation.id}")
+        pytest.param(_Conformance(relation, stack, seeds, cache), id=f"{type(stack).__name__}-{relation.id}")
         for stack in stacks
         for relation in select(names)
         if isinstance(stack, COMPONENTS[relation.component])
@@ -49,17 +60,19 @@ def parametrize_with_relations(
 class _Conformance:
     """One relation on one stack, to be called by a test."""
 
-    def __init__(self, relation: Any, stack: Any, seeds: Sequence[int] | None) -> None:
-        self._relation, self._stack, self._seeds = relation, stack, seeds
+    def __init__(self, relation: Any, stack: Any, seeds: Sequence[int] | None, cache: Any) -> None:
+        self._relation, self._stack, self._seeds, self._cache = relation, stack, seeds, cache
 
     def __call__(self) -> Verdict:
         """Run the relation; fail or skip the test as its verdict says."""
         import pytest
 
         from seatrial.relations.engine import DEFAULT_SEEDS, run_relation
+        from seatrial.relations.runs import sharing_runs
         from seatrial.verdict import Outcome
 
-        verdict = run_relation(self._relation, self._stack, seeds=self._seeds or DEFAULT_SEEDS)
+        with sharing_runs(self._cache):
+            verdict = run_relation(self._relation, self._stack, seeds=self._seeds or DEFAULT_SEEDS)
         if verdict.outcome is Outcome.SKIPPED:
             pytest.skip(verdict.reason)
         if verdict.outcome is not Outcome.PASS:

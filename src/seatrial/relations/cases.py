@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from seatrial.relations.facts import facts_of
 from seatrial.relations.records import Row
 
 
@@ -85,6 +86,12 @@ def _shorter(row: Row) -> Iterator[Row]:
         yield replace(row, prompt_ids=row.prompt_ids[: len(row.prompt_ids) // 2])
 
 
+def rollout_for(stack: Any, seed: int, tidy: bool, **more: Any) -> Rollout:
+    """Return a rollout that the stack's declared facts allow; see `make_rollout`."""
+    masked_row = more.pop("masked_row", facts_of(stack).masked_rows)
+    return make_rollout(seed, tidy=tidy, masked_row=masked_row, **more)
+
+
 @lru_cache(maxsize=256)
 def make_rollout(
     seed: int,
@@ -95,18 +102,37 @@ def make_rollout(
     tidy: bool = False,
     pad_id: int = 0,
     eos_id: int = 1,
+    masked_row: bool = True,
+    ends_inside: bool = False,
+    longest_prompt: int = 7,
+    longest_completion: int = 11,
 ) -> Rollout:
-    """Return a rollout; the same seed and arguments give the same one, which is kept: it cannot be changed."""
+    """Return a rollout; the same seed and arguments give the same one, which is kept: it cannot be changed.
+
+    Args:
+        seed: of everything that is drawn.
+        vocab_size: ids are below it.
+        num_prompts: groups.
+        num_generations: rows of each, but for one that has one fewer.
+        tidy: without traps, all rows of one length.
+        pad_id: stands inside completions too.
+        eos_id: ends most completions.
+        masked_row: whether one row has no training token.
+        ends_inside: whether end tokens may stand before the end, with tokens after them.
+        longest_prompt: in tokens.
+        longest_completion: in tokens.
+    """
     rng = np.random.default_rng([seed, vocab_size, num_prompts, num_generations, int(tidy)])
     rows = []
     for prompt in range(num_prompts):
-        prompt_len = 4 if tidy else int(rng.integers(1, 8))
+        prompt_len = 4 if tidy else int(rng.integers(1, longest_prompt + 1))
         prompt_ids = _ids(rng, prompt_len, vocab_size, avoid=(pad_id, eos_id) if tidy else ())
         for generation in range(num_generations):
-            length = 6 if tidy else int(rng.integers(1, 12))
-            rows.append(_row(rng, prompt, generation, prompt_ids, length, vocab_size, pad_id, eos_id, tidy))
+            length = 6 if tidy else int(rng.integers(1, longest_completion + 1))
+            row = _row(rng, prompt, generation, prompt_ids, length, vocab_size, pad_id, eos_id, tidy)
+            rows.append(row if tidy else _with_ends(row, eos_id, ends_inside))
     if not tidy:
-        rows = _set_traps(rng, rows, num_generations)
+        rows = _set_traps(rng, rows, num_generations, masked_row)
     return Rollout(
         rows=tuple(rows),
         vocab_size=vocab_size,
@@ -154,10 +180,23 @@ def _row(
     )
 
 
-def _set_traps(rng: np.random.Generator, rows: list[Row], num_generations: int) -> list[Row]:
+def _with_ends(row: Row, eos_id: int, inside: bool) -> Row:
+    """Return the row with an end token in its middle, or with none before its last token."""
+    ids = list(row.completion_ids)
+    if inside and len(ids) > 2:
+        ids[len(ids) // 2] = eos_id
+    elif not inside:
+        ids[:-1] = [eos_id + 1 if token == eos_id else token for token in ids[:-1]]
+    return replace(row, completion_ids=tuple(ids))
+
+
+def _set_traps(
+    rng: np.random.Generator, rows: list[Row], num_generations: int, masked_row: bool
+) -> list[Row]:
     """Plant one fully masked row, one single token, one group of equal rewards, tool output, a smaller group."""
     one = min(1, len(rows) - 1)
-    rows[0] = replace(rows[0], completion_mask=(0,) * len(rows[0].completion_mask))
+    if masked_row:
+        rows[0] = replace(rows[0], completion_mask=(0,) * len(rows[0].completion_mask))
     single = rows[one]
     rows[one] = replace(
         single,

@@ -1,129 +1,78 @@
 """Runs a relation on a stack: made cases in, one verdict out, with the smallest case that breaks it.
 
-A relation is a set of laws. A law makes a case from a seed, measures how far the stack is from obeying, and
-names what usually causes a violation. A law that could not be exercised counts for nothing: never Pass.
+A law makes a case from a seed, measures how far the stack is from obeying, and names what usually causes a violation.
+A law that could not be exercised counts for nothing: it is named, and never Pass.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from seatrial.relations.conclusion import LawResult, conclude
 from seatrial.relations.contracts import COMPONENTS
+from seatrial.relations.expected import Expected, expected_of
+from seatrial.relations.facts import describe_facts
+from seatrial.relations.law import (
+    Case,
+    Law,
+    Measure,
+    MissingDependency,
+    NoCase,
+    NotExercised,
+    Relation,
+    Violation,
+)
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.runs import sharing_runs
 from seatrial.verdict import Outcome, Verdict
+
+__all__ = [
+    "DEFAULT_SEEDS",
+    "MAX_SHRINK_CALLS",
+    "SHRINK_SECONDS",
+    "Case",
+    "Law",
+    "Measure",
+    "Relation",
+    "Violation",
+    "first_violation",
+    "run_relation",
+]
 
 DEFAULT_SEEDS = (0, 1, 2)
 MAX_SHRINK_CALLS = 200
+SHRINK_SECONDS = 20.0
+"""After which shrinking ends with the smallest case so far; one call that is under way is waited for."""
 
-
-class Case(Protocol):
-    """A made input."""
-
-    def smaller(self) -> Iterator[Any]:
-        """Yield simpler cases of the same kind, simplest first."""
-        ...
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values, so that a person can replay it."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """How far a stack is from obeying a law: it holds when `error <= bound`, so NaN never holds."""
-
-    error: float
-    bound: float
-    what: str
-    """What was compared, and where the largest difference stands."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether the law holds."""
-        return self.error <= self.bound
-
-
-@dataclass(frozen=True, kw_only=True)
-class Law:
-    """One property of a relation."""
-
-    name: str
-    make: Callable[[Any, int, bool], Case]
-    """(stack, seed, tidy) -> case. Tidy cases have equal lengths and no traps: they exist to show what the
-    adversarial ones find beyond them."""
-    measure: Callable[[Any, Any], Measure | None]
-    """(stack, case) -> measure, or None when the property did not apply to this case."""
-    suspects: str
-    """What a violation of this law usually is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Relation:
-    """A law of RL post-training, or a family of them, about one component."""
-
-    id: str
-    name: str
-    component: str
-    """Key of `contracts.COMPONENTS`."""
-    statement: str
-    """The relation in one sentence."""
-    catalogue: tuple[str, ...]
-    """Ids of known bugs that break it (SBnnn)."""
-    cost: str
-    laws: tuple[Law, ...]
-    tags: tuple[str, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        """Refuse a relation about an unknown component."""
-        if self.component not in COMPONENTS:
-            raise ValueError(f"relation {self.id}: no component {self.component!r} in contracts.COMPONENTS")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Violation:
-    """A law that a stack broke."""
-
-    law: Law
-    seed: int
-    case: Case
-    measure: Measure | None
-    raised: BaseException | None = None
-
-    def sentence(self) -> str:
-        """Return what was broken, by how much, and what it usually is."""
-        if self.raised is not None:
-            broke = f"raised {type(self.raised).__name__}: {self.raised}"
-        else:
-            assert self.measure is not None
-            broke = f"{self.measure.what}: {self.measure.error:.3g}, allowed {self.measure.bound:.3g}"
-        return f"law {self.law.name!r} broken (seed {self.seed}): {broke}. Usually: {self.law.suspects}"
+_Found = Measure | Violation | NotExercised | MissingDependency
 
 
 def run_relation(
-    relation: Relation, stack: Any, *, seeds: Sequence[int] = DEFAULT_SEEDS, tidy: bool = False
+    relation: Relation,
+    stack: Any,
+    *,
+    seeds: Sequence[int] = DEFAULT_SEEDS,
+    tidy: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Verdict:
-    """Exercise every law of a relation with every seed and conclude."""
+    """Exercise every law of a relation with every seed and conclude.
+
+    Fail where a law is broken that the stack's `expected_failures` do not name, or holds that they name; Blocked where
+    a package that the stack needs is missing; Skipped where a law was not exercised, unless the stack's declared facts
+    exclude its input; else Pass.
+    """
     if not isinstance(stack, COMPONENTS[relation.component]):
         return Verdict(
             name=f"{relation.id} {relation.name}",
             outcome=Outcome.NOT_REQUESTED,
             reason=f"the stack offers no {relation.component}",
         )
-    exercised, laws_run, violations, worst = 0, set(), [], (-1.0, math.inf)
-    for law in relation.laws:
-        for seed in seeds:
-            outcome = _exercise(law, stack, seed, tidy)
-            if outcome is None:
-                continue
-            exercised += 1
-            laws_run.add(law.name)
-            if isinstance(outcome, Violation):
-                violations.append(_shrink(outcome, stack))
-                break
-            worst = max(worst, (outcome.error, outcome.bound))
-    return _conclude(relation, exercised, sorted(laws_run), violations, worst)
+    expected = expected_of(relation, stack)
+    with sharing_runs():
+        results = [_run_law(law, stack, seeds, tidy, clock, expected) for law in relation.laws]
+    return conclude(relation, results, expected, describe_facts(stack))
 
 
 def first_violation(
@@ -135,85 +84,97 @@ def first_violation(
     """
     if not isinstance(stack, COMPONENTS[relation.component]):
         return None
-    for law in relation.laws:
-        for seed in seeds:
-            outcome = _exercise(law, stack, seed, tidy)
-            if isinstance(outcome, Violation):
-                return outcome
+    with sharing_runs():
+        for law in relation.laws:
+            if law.excluded(stack):
+                continue
+            for seed in _seeds_of(law, seeds):
+                found = _exercise(law, stack, seed, tidy)
+                if isinstance(found, Violation):
+                    return found
     return None
 
 
-def _exercise(law: Law, stack: Any, seed: int, tidy: bool) -> Measure | Violation | None:
+def _seeds_of(law: Law, seeds: Sequence[int]) -> Sequence[int]:
+    return seeds if law.seeded else seeds[:1]
+
+
+def _run_law(
+    law: Law,
+    stack: Any,
+    seeds: Sequence[int],
+    tidy: bool,
+    clock: Callable[[], float],
+    expected: Expected,
+) -> LawResult:
+    """Return what a law says of a stack; the first violation ends it."""
+    declaration = law.excluded(stack)
+    if declaration:
+        return LawResult(law=law, idle=NotExercised(law=law, reason=declaration, declared=True))
+    measures: list[Measure] = []
+    idle = NotExercised(law=law, reason="it did not apply to the cases of these seeds")
+    for seed in _seeds_of(law, seeds):
+        found = _exercise(law, stack, seed, tidy)
+        if isinstance(found, Measure):
+            measures.append(found)
+        elif isinstance(found, NotExercised):
+            idle = found
+        elif isinstance(found, MissingDependency):
+            return LawResult(law=law, measures=tuple(measures), missing=found)
+        else:
+            smallest = found if expected.reason(law.name) else _shrink(found, stack, clock)
+            return LawResult(law=law, measures=tuple(measures), violation=smallest)
+    return LawResult(law=law, measures=tuple(measures), idle=None if measures else idle)
+
+
+def _exercise(law: Law, stack: Any, seed: int, tidy: bool) -> _Found:
+    """Make the law's case, of what the stack says about itself, and measure it."""
+    case: Case = NoCase()
     try:
         case = law.make(stack, seed, tidy)
-    except NotImplementedError:
-        return None
+    except Exception as error:  # noqa: BLE001  see `_judge_raised`
+        return _judge_raised(error, law, stack, seed, case)
     return _measure(law, stack, seed, case)
 
 
-def _measure(law: Law, stack: Any, seed: int, case: Case) -> Measure | Violation | None:
+def _measure(law: Law, stack: Any, seed: int, case: Case) -> _Found:
     try:
         measure = law.measure(stack, case)
-    except NotImplementedError:
-        return None
-    except Exception as error:  # noqa: BLE001  whatever a stack raises on a lawful input is the finding
-        return Violation(law=law, seed=seed, case=case, measure=None, raised=error)
-    if measure is None or measure.holds:
-        return measure
-    return Violation(law=law, seed=seed, case=case, measure=measure)
+    except Exception as error:  # noqa: BLE001  see `_judge_raised`
+        return _judge_raised(error, law, stack, seed, case)
+    if measure is None:
+        return NotExercised(law=law, reason="it did not apply to the cases of these seeds")
+    return measure if measure.holds else Violation(law=law, seed=seed, case=case, measure=measure)
 
 
-def _shrink(violation: Violation, stack: Any) -> Violation:
-    """Return the violation on the simplest case that still breaks the same law."""
-    calls, smallest, progress = 0, violation, True
-    while progress and calls < MAX_SHRINK_CALLS:
+def _judge_raised(error: Exception, law: Law, stack: Any, seed: int, case: Case) -> _Found:
+    """Whatever a stack raises on a lawful input is the finding, but for `NotServed` and a package that is missing."""
+    if isinstance(error, NotServed):
+        return NotExercised(law=law, reason=str(error) or "not served")
+    missing = _missing_package(error, stack) if isinstance(error, ImportError) else None
+    if missing is not None:
+        return MissingDependency(law=law, package=missing)
+    return Violation(law=law, seed=seed, case=case, measure=None, raised=error)
+
+
+def _missing_package(error: ImportError, stack: Any) -> str | None:
+    """Return the third-party package that an import misses; None where the stack's own modules are broken."""
+    package = (error.name or "").partition(".")[0]
+    own = (stack if isinstance(stack, type) else type(stack)).__module__.partition(".")[0]
+    return package if package and package not in (own, "seatrial") else None
+
+
+def _shrink(violation: Violation, stack: Any, clock: Callable[[], float]) -> Violation:
+    """Return the violation on the simplest case met that still breaks the same law in the same way."""
+    calls, smallest, progress, end = 0, violation, True, clock() + SHRINK_SECONDS
+    while progress:
         progress = False
         for case in smallest.case.smaller():
+            if calls >= MAX_SHRINK_CALLS or clock() >= end:
+                return smallest
             calls += 1
             found = _measure(violation.law, stack, violation.seed, case)
-            same_kind = isinstance(found, Violation) and (found.raised is None) == (violation.raised is None)
-            if same_kind:
-                smallest, progress = found, True  # type: ignore[assignment]
-                break
-            if calls >= MAX_SHRINK_CALLS:
+            if isinstance(found, Violation) and (found.raised is None) == (violation.raised is None):
+                smallest, progress = found, True
                 break
     return smallest
-
-
-def _conclude(
-    relation: Relation,
-    exercised: int,
-    laws_run: Sequence[str],
-    violations: Sequence[Violation],
-    worst: tuple[float, float],
-) -> Verdict:
-    name = f"{relation.id} {relation.name}"
-    if violations:
-        first = violations[0]
-        return Verdict(
-            name=name,
-            outcome=Outcome.FAIL,
-            reason=" | ".join(violation.sentence() for violation in violations),
-            value=first.measure.error if first.measure else None,
-            bound=f"<= {first.measure.bound:.3g}" if first.measure else None,
-            num_samples=exercised,
-            details={
-                "laws_broken": [violation.law.name for violation in violations],
-                "seed": first.seed,
-                "smallest_case": dict(first.case.describe()),
-                "known_bugs_like_this": list(relation.catalogue),
-            },
-        )
-    if not exercised:
-        return Verdict(
-            name=name, outcome=Outcome.SKIPPED, reason="no law of this relation could be exercised"
-        )
-    return Verdict(
-        name=name,
-        outcome=Outcome.PASS,
-        reason=f"{len(laws_run)} laws held on {exercised} cases",
-        value=worst[0],
-        bound=f"<= {worst[1]:.3g}",
-        num_samples=exercised,
-        details={"laws": list(laws_run), "laws_not_exercised": len(relation.laws) - len(laws_run)},
-    )

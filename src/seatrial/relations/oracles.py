@@ -106,18 +106,23 @@ def policy_loss(
         valid = [t for t in range(len(row)) if mask[b][t]]
         if not valid:
             continue
-        weight = _token_weight(spec, len(valid), global_valid_tokens, global_valid_seqs)
+        weight = token_weight(spec, len(valid), global_valid_tokens, global_valid_seqs)
         surrogate, surrogate_gradient = _surrogate(row, old[b], sampling[b], valid, advantages_B[b], spec)
         for t in valid:
             kl = spec.kl_penalty * kl_value(row[t], ref[b][t], spec.kl_type)
             loss += weight * (surrogate[t] + kl - spec.entropy_coefficient * entropy[b][t])
             differentiated = "k2" if spec.kl_gradient == "k2" else spec.kl_type
             slope = kl_gradient(row[t], ref[b][t], differentiated) if spec.kl_penalty else 0.0
+            if spec.kl_importance_sampling:
+                ratio = math.exp(row[t] - old[b][t])
+                loss += weight * (ratio - 1) * kl
+                slope = ratio * (kl_value(row[t], ref[b][t], spec.kl_type) + slope)
             gradient[b][t] = weight * (surrogate_gradient[t] + spec.kl_penalty * slope)
     return LossOracle(loss, gradient)
 
 
-def _token_weight(spec: LossSpec, length: int, tokens: float, sequences: float) -> float:
+def token_weight(spec: LossSpec, length: int, tokens: float, sequences: float) -> float:
+    """Return what a token of a row is multiplied by; `length` counts the row's training tokens."""
     if spec.reduction == "token":
         return 1.0 / tokens
     if spec.reduction == "sequence":

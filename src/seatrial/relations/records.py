@@ -64,6 +64,8 @@ class LossSpec:
     kl_type: Literal["k1", "k2", "k3"] = "k3"
     kl_gradient: Literal["estimator", "k2"] = "estimator"
     """What is differentiated: the estimator, or k2 under the estimator's value."""
+    kl_importance_sampling: bool = False
+    """Whether the KL is multiplied by current / old, with gradient."""
     entropy_coefficient: float = 0.0
     importance_sampling: Literal["none", "truncated", "masked"] = "none"
     importance_sampling_max: float = 2.0

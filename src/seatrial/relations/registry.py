@@ -1,26 +1,84 @@
-"""Every relation that exists, found by importing the relation modules once."""
+"""Every relation that exists: our own, listed in `laws`, and those that installed packages bring.
+
+A package adds relations with an entry point of the group `seatrial.relations` that names a `Relation`, or a sequence
+of them:
+
+    [project.entry-points."seatrial.relations"]
+    my-laws = "my_package.laws:RELATIONS"
+"""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 from seatrial.errors import UsageError
 from seatrial.relations.engine import Relation
 
+GROUP = "seatrial.relations"
+
 
 @cache
 def all_relations() -> tuple[Relation, ...]:
-    """Return the relations of `seatrial.relations.laws`, in the order of their numbers."""
-    package = importlib.import_module("seatrial.relations.laws")
-    found = [
-        importlib.import_module(f"{package.__name__}.{module.name}").RELATIONS
-        for module in pkgutil.iter_modules(package.__path__)
-    ]
-    relations = [relation for group in found for relation in group]
-    return tuple(sorted(relations, key=lambda relation: (int(relation.id[1:].split(".")[0]), relation.id)))
+    """Return our relations and those of entry points, in the order of their numbers, then of their ids.
+
+    Raises:
+        UsageError: an entry point cannot be loaded, names no relation, or uses an id that another one has.
+    """
+    return ordered([*own_relations(), *relations_of_entry_points(entry_points(group=GROUP))])
+
+
+def own_relations() -> tuple[Relation, ...]:
+    """Return the relations of the modules that `seatrial.relations.laws` lists."""
+    laws = importlib.import_module("seatrial.relations.laws")
+    modules = (importlib.import_module(f"{laws.__name__}.{name}") for name in laws.MODULES)
+    return ordered(relation for module in modules for relation in module.RELATIONS)
+
+
+def relations_of_entry_points(found: Iterable[EntryPoint]) -> list[Relation]:
+    """Return what entry points name.
+
+    Raises:
+        UsageError: see `all_relations`.
+    """
+    relations: list[Relation] = []
+    for point in found:
+        try:
+            loaded = point.load()
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                f"relations of {point.name} ({point.value}) cannot be loaded: {error}; mend or uninstall that package"
+            ) from error
+        group = (loaded,) if isinstance(loaded, Relation) else loaded
+        if not isinstance(group, Sequence) or not all(isinstance(item, Relation) for item in group):
+            raise UsageError(f"{point.name} ({point.value}) is no relation and no sequence of relations")
+        relations += group
+    return relations
+
+
+def ordered(relations: Iterable[Relation]) -> tuple[Relation, ...]:
+    """Return relations sorted: R1 to R27 by number, then others by id.
+
+    Raises:
+        UsageError: two relations have one id.
+    """
+    chosen: dict[str, Relation] = {}
+    for relation in relations:
+        if relation.id in chosen:
+            raise UsageError(
+                f"two relations have the id {relation.id}: {chosen[relation.id].name}, {relation.name}"
+            )
+        chosen[relation.id] = relation
+    return tuple(sorted(chosen.values(), key=_place))
+
+
+def _place(relation: Relation) -> tuple[int, int, str]:
+    number = relation.id.partition(".")[0][1:]
+    return (
+        (0, int(number), relation.id) if relation.id[:1] == "R" and number.isdigit() else (1, 0, relation.id)
+    )
 
 
 def select(names: Sequence[str]) -> tuple[Relation, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from seatrial.files import write_text
 from seatrial.report.html import report_html
 from seatrial.report.junit import junit_xml
 from seatrial.report.markdown import report_markdown
 from seatrial.trials.results import Results
-from seatrial.trials.rundir import write_text
 
 REPORT = "report.md"
 PAGE = "report.html"

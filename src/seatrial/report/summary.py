@@ -10,9 +10,7 @@ from collections import Counter
 
 from seatrial.report.rows import WORDS, format_value
 from seatrial.trials.results import Results, TrialResult, TrialState
-from seatrial.verdict import Outcome
-
-_KEY_LINES = 4
+from seatrial.verdict import Outcome, Verdict
 
 
 def summary_text(results: Results) -> str:
@@ -80,17 +78,19 @@ def _evidence(results: Results) -> list[str]:
     lines = [f"{name}: {state}" for name, state in results.repositories.items()]
     for trial in results.requested_trials():
         lines += [f"Command ({trial.name}): {command}" for command in trial.commands]
-        judged = [verdict for verdict in trial.verdicts if verdict.steps and verdict.value is not None]
-        # Verdicts over all runs of a trial say more than those on one of them.
-        judged = sorted(judged, key=lambda verdict: verdict.name.startswith("seed "))[:_KEY_LINES]
+        judged = [verdict for verdict in trial.verdicts if verdict.name in trial.key_verdicts]
         lines += [
-            f"Key line ({trial.name}): {verdict.name}: {format_value(verdict.value)}"
+            f"Key line ({trial.name}): {verdict.name}: {_measured(verdict)}"
             + (f", bound {verdict.bound}" if verdict.bound else "")
             for verdict in judged
         ]
         if trial.directory:
             lines.append(f"Files ({trial.name}): {trial.directory}/")
     return lines
+
+
+def _measured(verdict: Verdict) -> str:
+    return verdict.reason if verdict.value is None else format_value(verdict.value)
 
 
 def _limitations(results: Results) -> list[str]:

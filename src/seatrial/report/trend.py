@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seatrial.report.change_points import change_points
 from seatrial.report.history import History, Point
 from seatrial.report.rows import WORDS, format_value
 from seatrial.report.svg import Line, line_chart
+from seatrial.statistics.change_points import change_points
 from seatrial.verdict import Outcome
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -1,32 +1,47 @@
-"""Stacks under trial."""
+"""Stacks under trial: our own, and those that installed packages bring.
+
+A package adds a target with an entry point of the group `seatrial.targets` that names a class, or a function without
+arguments, which gives a `seatrial.targets.base.Target`:
+
+    [project.entry-points."seatrial.targets"]
+    my-stack = "my_package.target:MyTarget"
+"""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 
 from seatrial.errors import UsageError
+from seatrial.nearest import hint
 from seatrial.targets.base import Target
 
-
-def _reference() -> Target:
-    from seatrial.targets.reference import ReferenceTarget
-
-    return ReferenceTarget()
+GROUP = "seatrial.targets"
+REFERENCE = EntryPoint("reference", "seatrial.targets.reference.target:ReferenceTarget", GROUP)
+"""Ours, also where the package is on the path and not installed."""
 
 
-TARGETS: dict[str, Callable[[], Target]] = {"reference": _reference}
-"""Every target by the name that `--target` takes; a target's module is imported when it is asked for."""
+def _points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in (*entry_points(group=GROUP), REFERENCE)}
+
+
+def target_names() -> list[str]:
+    """Return the names that `--target` takes."""
+    return sorted(_points())
 
 
 def get_target(name: str) -> Target:
-    """Return a target by name.
+    """Return a target by name; its module is imported now.
 
     Raises:
-        UsageError: it is unknown; the nearest name is given.
+        UsageError: it is unknown (the nearest name is given), or its package cannot be imported.
     """
-    if name not in TARGETS:
-        near = difflib.get_close_matches(name, TARGETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(TARGETS)}"
-        raise UsageError(f"--target {name!r} is unknown; {hint}")
-    return TARGETS[name]()
+    points = _points()
+    if name not in points:
+        raise UsageError(f"--target {name!r} is unknown; {hint(name, sorted(points))}")
+    try:
+        target: Target = points[name].load()()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"--target {name} ({points[name].value}) cannot be loaded: {error}; mend or uninstall that package"
+        ) from error
+    return target

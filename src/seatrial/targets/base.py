@@ -6,6 +6,7 @@ and which components it exposes to relations. It launches nothing and judges not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ class AdvantageFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(Job):
-    """A training command, and where its evidence will lie."""
+    """A training command, and where its evidence will lie. What has no meaning for a recipe has its default."""
 
     log_dir: Path
     """Folder of the logged series."""
@@ -47,20 +48,39 @@ class TrainingJob(Job):
     num_steps: int
     """Optimizer steps the configuration asks for; the last logged step."""
     num_rows_per_step: int
-    num_generations_per_prompt: int
+    num_generations_per_prompt: int = 1
     precision: str
-    ratio_clip: tuple[float, float]
+    ratio_clip: tuple[float, float] = (0.0, math.inf)
     """The interval that the clamped probability ratio is held to."""
-    advantage: AdvantageFacts | None
+    advantage: AdvantageFacts | None = None
     """How the stack says it computes advantages; None when logged rewards alone do not determine them."""
-    has_reference: bool
+    has_reference: bool = False
     """Whether a frozen reference policy takes part, so that the distance to it is logged."""
-    verifier: str
-    """Name of the reward rule."""
+    verifier: str | None = None
+    """Name of the reward rule; None where there is no single one by name."""
     vocabulary_size: int | None
     """Ids are below it; None when the model's configuration does not say."""
     byte_level: bool
     """Whether ids below 256 are the bytes of the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """A training run that a trial asks a target for."""
+
+    recipe: str
+    """What to run: `grpo-smoke` (a few steps), `sft-warmup` (takes a made model to where GRPO has something to
+    improve), `grpo-learning` (long enough to learn, with validation before the first step and after the last)."""
+    model: Path
+    """Folder that training starts from."""
+    directory: Path
+    """Where its evidence will lie."""
+    seed: int
+    """Of the data: the split is the same for all runs of a trial; also of the loop, for the first run."""
+    number: int = 0
+    """Which of several runs of a trial; sets the loop's seed apart."""
+    overrides: Sequence[str] = ()
+    """`a.b=value` words of whoever asked for the trial."""
 
 
 class Target(Protocol):
@@ -104,28 +124,14 @@ class Target(Protocol):
         """Return the command that makes a small model folder."""
         ...
 
-    def smoke(self, model: Path, directory: Path, seed: int, overrides: Sequence[str]) -> TrainingJob:
-        """Return a GRPO run of a few steps."""
-        ...
+    def job(self, request: JobRequest) -> TrainingJob:
+        """Return a training run by one of the stack's recipes.
 
-    def warm_up(self, model: Path, directory: Path, seed: int) -> tuple[Job, Path]:
-        """Return the SFT run that takes a made model to where GRPO has something to improve, and its model folder."""
-        ...
-
-    def learning(
-        self, model: Path, directory: Path, seed: int, number: int, overrides: Sequence[str]
-    ) -> TrainingJob:
-        """Return a GRPO run long enough to learn, with validation before the first step and after the last.
-
-        Args:
-            model: folder that training starts from.
-            directory: where its evidence will lie.
-            seed: of the data: the split is the same for all runs of a trial.
-            number: which of the trial's runs; sets the seed of the loop.
-            overrides: `a.b=value` words.
+        Raises:
+            UsageError: the stack has no such recipe, or an override does not go with it.
         """
         ...
 
-    def components(self) -> Mapping[str, object]:
-        """Return the components that relations may call, by the name of their contract; may be empty."""
+    def components(self) -> object | None:
+        """Return the adapter that relations call (`seatrial.relations.contracts`); None where there is none."""
         ...

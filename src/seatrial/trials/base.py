@@ -7,13 +7,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from seatrial.evidence.origins import Import
-from seatrial.evidence.redaction import Redactor
+from seatrial.evidence.identity.origins import Import
+from seatrial.evidence.identity.redaction import Redactor
 from seatrial.targets.base import Target
 from seatrial.trials.results import TrialResult
-from seatrial.verdict import Verdict
+from seatrial.verdict import Outcome, Verdict
 
-Say = Callable[[str], None]
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One thing that a trial proves, and the verdicts that it rests on."""
+
+    text: str
+    verdicts: tuple[str, ...]
+    """Names of verdicts; each must pass, or the claim is not proved."""
+
+
+ShowProgress = Callable[[str], None]
 """Shows what the harness is waiting for; the text replaces the one before."""
 
 
@@ -31,7 +41,7 @@ class TrialContext:
     """Time limit of each command."""
     environment: Mapping[str, str]
     redactor: Redactor
-    say: Say
+    say: ShowProgress
     result: TrialResult
     """What is known of it so far; the trial adds its commands, model and limitations."""
     save: Callable[[], None]
@@ -45,6 +55,39 @@ class TrialContext:
             self.result.verdicts.append(verdict)
             self.save()
 
+    def claim(self, *claims: Claim) -> None:
+        """Say what this run of the trial proves, once its verdicts stand; a claim without evidence fails it."""
+        self.result.proves = "; ".join(claim.text for claim in claims)
+        self.result.key_verdicts = [name for claim in claims for name in claim.verdicts]
+        for claim in claims:
+            verdict = unproved(claim, self.result.verdicts)
+            if verdict is not None:
+                self.record(verdict)
+
+
+def unproved(claim: Claim, verdicts: Sequence[Verdict]) -> Verdict | None:
+    """Return a Fail for a claim that some of its verdicts give no answer to; None where they passed, failed or blocked.
+
+    What failed or blocked says so itself. What was skipped, or never asked, leaves a claim without evidence: the run
+    completed and did not leave what the claim needs.
+    """
+    for name in claim.verdicts:
+        of_name = [verdict for verdict in verdicts if verdict.name == name]
+        silent = [
+            verdict for verdict in of_name if verdict.outcome in (Outcome.SKIPPED, Outcome.NOT_REQUESTED)
+        ]
+        if of_name and not silent:
+            continue
+        why = silent[0].reason if silent else "it was not asked"
+        return Verdict(
+            name=f"claim: {claim.text}",
+            outcome=Outcome.FAIL,
+            reason=f"no evidence: {name!r} gave no answer ({why}); change the run so that it can, such as a verifier "
+            "whose rewards differ",
+            bound="every verdict of the claim passes",
+        )
+    return None
+
 
 class Trial(Protocol):
     """One deliverable of one coverage level."""
@@ -53,6 +96,7 @@ class Trial(Protocol):
     level: int
     summary: str
     proves: str
+    """What it claims where nothing stands in the way; `TrialContext.claim` says what a run of it rests on."""
     does_not_prove: str
 
     def run(self, context: TrialContext) -> None:

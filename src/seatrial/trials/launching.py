@@ -6,12 +6,12 @@ import os
 import shlex
 from pathlib import Path
 
-from seatrial.evidence.origins import observing_environment, read_imports
+from seatrial.evidence.identity.origins import observing_environment, read_imports
+from seatrial.files import write_text
 from seatrial.launch import Launched, run_command
 from seatrial.targets.base import Job
+from seatrial.triage.patterns import environment_cause, last_lines
 from seatrial.trials.base import TrialContext
-from seatrial.trials.rundir import write_text
-from seatrial.trials.triage import environment_cause, last_lines
 from seatrial.verdict import EXIT_USAGE, Outcome, Verdict
 
 

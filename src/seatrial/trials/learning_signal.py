@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.origins import driver_origin
-from seatrial.targets.base import TrainingJob
-from seatrial.trials.base import TrialContext
+from seatrial.evidence.identity.origins import driver_origin
+from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import LEDGER_SENSORS, judge_run, prepare_model
 from seatrial.trials.launching import exit_verdict, launch
-from seatrial.trials.learning_sensors import (
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.learning import (
     GRADIENT_ALIVE,
     TREND,
     Outcomes,
     rise_verdict,
     validation_outcomes,
 )
-from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors import (
+from seatrial.trials.sensors.run import (
     FINITE,
     LOG_UNDAMAGED,
     PARAMETERS_MOVED,
@@ -78,7 +78,16 @@ class LearningSignal:
         for number in range(self._num_seeds):
             directory = context.directory / f"seed-{number}"
             directory.mkdir()
-            job = target.learning(model, directory, context.seed, number, context.overrides)
+            job = target.job(
+                JobRequest(
+                    recipe="grpo-learning",
+                    model=model,
+                    directory=directory,
+                    seed=context.seed,
+                    number=number,
+                    overrides=context.overrides,
+                )
+            )
             num_steps = job.num_steps
             launched = launch(context, job, directory / "run.log")
             evidence = RunEvidence(job, launched, context.imports)
@@ -88,6 +97,7 @@ class LearningSignal:
             except (BlockedError, ValueError) as error:
                 causes.append(_unanswered(error, number, launched.ok))
         context.record(self._conclude(context, outcomes, causes, num_steps))
+        context.claim(Claim(text=self.proves, verdicts=(context.result.verdicts[-1].name,)))
 
     def _warm_model(self, context: TrialContext) -> Path | None:
         """Return the model that GRPO starts from; None when it could not be made (recorded)."""
@@ -96,10 +106,12 @@ class LearningSignal:
             return model
         directory = context.directory / "warm-up"
         directory.mkdir()
-        job, warmed = context.target.warm_up(model, directory, context.seed)
+        job = context.target.job(
+            JobRequest(recipe="sft-warmup", model=model, directory=directory, seed=context.seed)
+        )
         launched = launch(context, job, directory / "run.log")
-        if launched.ok and warmed.is_dir():
-            return warmed
+        if launched.ok and job.final_model.is_dir():
+            return job.final_model
         context.record(exit_verdict("the model is warmed up by SFT", launched))
         return None
 

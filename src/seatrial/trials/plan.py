@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from seatrial.errors import UsageError
+from seatrial.nearest import hint
 from seatrial.trials.base import Trial
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.learning_signal import LearningSignal
@@ -45,9 +45,8 @@ def select_trials(levels: Sequence[int] | None, names: Sequence[str]) -> list[Tr
     known = all_trials()
     for name in names:
         if name not in {trial.name for trial in known}:
-            near = difflib.get_close_matches(name, [trial.name for trial in known], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(t.name for t in known)}"
-            raise UsageError(f"--trial {name!r} is unknown; {hint}")
+            names = [trial.name for trial in known]
+            raise UsageError(f"--trial {name!r} is unknown; {hint(name, names)}")
     with_trials = sorted({trial.level for trial in known})
     for level in levels or ():
         if level not in with_trials:

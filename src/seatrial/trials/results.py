@@ -35,7 +35,7 @@ class TrialState(enum.StrEnum):
     INTERRUPTED = "interrupted"
     """Ended by a person or a scheduler before it concluded."""
     CONCLUDED = "concluded"
-    """Every sensor of it has spoken."""
+    """Every sensor of it has given its verdict."""
     NOT_REQUESTED = "not requested"
     """Known, and nobody asked for it."""
 
@@ -53,6 +53,8 @@ class TrialResult(_Record):
     """What the trial does, in a few words."""
     proves: str
     does_not_prove: str
+    key_verdicts: list[str] = Field(default_factory=list)
+    """Names of the verdicts that what it proves rests on."""
     state: TrialState = TrialState.PENDING
     verdicts: list[VerdictField] = Field(default_factory=list)
     commands: list[str] = Field(default_factory=list)

@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 
-from seatrial.evidence.ledger import LedgerRow, ValidationRow, read_ledger, read_validation
-from seatrial.evidence.origins import Import
+from seatrial.evidence.identity.origins import Import
+from seatrial.evidence.ledger.read import read_ledger
+from seatrial.evidence.ledger.schema import LedgerRow, ValidationRow
+from seatrial.evidence.ledger.validation import read_validation
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.evidence.weights import WeightComparison, compare_weights
@@ -30,9 +32,9 @@ class RunEvidence:
         return read_logs(self.job.log_dir)
 
     @cached_property
-    def ledger(self) -> list[LedgerRow]:
+    def ledger(self) -> Sequence[LedgerRow]:
         """The trained rows."""
-        return read_ledger(self.job.ledger_dir)
+        return read_ledger(self.job.ledger_dir).rows
 
     @cached_property
     def validation(self) -> dict[int, list[ValidationRow]]:
@@ -51,7 +53,7 @@ class RunEvidence:
     @cached_property
     def steps_without_signal(self) -> list[int]:
         """Steps at which every group of the ledger has equal rewards: no advantage, and nothing to learn from."""
-        rewards: dict[int, dict[int, set[float]]] = defaultdict(lambda: defaultdict(set))
+        rewards: dict[int, dict[int, set[float | None]]] = defaultdict(lambda: defaultdict(set))
         for row in self.ledger:
             rewards[row.step][row.prompt_id].add(row.reward)
         return [

@@ -5,7 +5,6 @@ Files that matter are written under a temporary name and moved into place.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -16,29 +15,12 @@ from types import TracebackType
 from typing import Any
 
 from seatrial.errors import BlockedError, UsageError
+from seatrial.files import not_written, write_text
 from seatrial.trials.results import Results
 
 RESULTS = "results.json"
 IDENTITY = "identity.json"
 _LOCK = ".lock"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file atomically: a reader sees the old text or the new one.
-
-    Raises:
-        BlockedError: the disk is full, the folder may not be written, or it is gone.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _blocked("write", path, error) from error
 
 
 def make_directory(path: Path, *, exist_ok: bool = False) -> None:
@@ -55,13 +37,7 @@ def make_directory(path: Path, *, exist_ok: bool = False) -> None:
             raise BlockedError(f"cannot make {path}: a file of that name is in the way") from None
         raise
     except OSError as error:
-        raise _blocked("make", path, error) from error
-
-
-def _blocked(what: str, path: Path, error: OSError) -> BlockedError:
-    full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-    remedy = "free space there, or give another --output" if full else "give another --output"
-    return BlockedError(f"cannot {what} {path}: {error.strerror}; {remedy}")
+        raise not_written("make", path, error) from error
 
 
 class RunDirectory:
@@ -78,7 +54,7 @@ class RunDirectory:
         try:
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise _blocked("write", path / _LOCK, error) from error
+            raise not_written("write", path / _LOCK, error) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import seatrial
 from seatrial.errors import BlockedError, UsageError
-from seatrial.evidence.identity import Repository, collect_identity, imports_as_json, repository_of
-from seatrial.evidence.redaction import Redactor
+from seatrial.evidence.identity.collect import Repository, collect_identity, imports_as_json, repository_of
+from seatrial.evidence.identity.redaction import Redactor
 from seatrial.targets.base import Target
-from seatrial.trials.base import Say, Trial, TrialContext
+from seatrial.trials.base import ShowProgress, Trial, TrialContext
 from seatrial.trials.plan import all_trials
 from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.trials.rundir import RunDirectory
@@ -72,7 +72,7 @@ def _with_unknown(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def run_trials(
-    directory: RunDirectory, results: Results, target: Target, request: Request, say: Say
+    directory: RunDirectory, results: Results, target: Target, request: Request, say: ShowProgress
 ) -> Results:
     """Run every requested trial that has not concluded; write `results.json` after each verdict.
 
@@ -125,7 +125,7 @@ def _context(
     request: Request,
     environment: dict[str, str],
     redactor: Redactor,
-    say: Say,
+    say: ShowProgress,
 ) -> TrialContext:
     """Set a trial to its beginning: nothing of an abandoned attempt counts."""
     folder = directory.begin_trial(result.level, result.name)

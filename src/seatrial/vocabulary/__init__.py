@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -40,9 +41,13 @@ class Stack:
     source: str
     """Where the names were read: project, commit, date, files."""
     tells: tuple[str, ...]
-    """Tags by which a log of this stack is recognised."""
+    """Tags by which a log of this stack is recognised; a star stands for anything."""
     tags: Mapping[str, str]
     """Canonical name of each tag."""
+    also: Mapping[str, str] = field(default_factory=dict)
+    """Canonical names of tags that other versions write; the tag in `tags` counts where a log holds both."""
+    families: Mapping[str, str] = field(default_factory=dict)
+    """Canonical names by pattern, for tags of which a log holds many."""
 
 
 @cache
@@ -55,7 +60,7 @@ def metrics() -> Mapping[str, Metric]:
 def stacks() -> Mapping[str, Stack]:
     """Return every known stack by name."""
     return {
-        name: Stack(name=name, source=fields["source"], tells=tuple(fields["tells"]), tags=fields["tags"])
+        name: Stack(name=name, **{**fields, "tells": tuple(fields["tells"])})
         for name, fields in _table("stacks.yaml").items()
     }
 
@@ -74,15 +79,33 @@ def stack_named(name: str) -> Stack:
     return known[wanted]
 
 
+def forms_of(tag: str) -> tuple[str, ...]:
+    """Return a tag and the form in which TensorBoard would hold it: `x` is `train/x`, `eval_x` is `eval/x`."""
+    if tag.startswith(("train/", "eval/")):
+        return (tag,)
+    return (tag, f"eval/{tag.removeprefix('eval_')}" if tag.startswith("eval_") else f"train/{tag}")
+
+
 def recognise(tags: Collection[str]) -> Stack | None:
     """Return the stack whose telling tags are all or mostly in a log, or None when no two are."""
-    present = set(tags)
-    scores = {stack.name: len(present.intersection(stack.tells)) for stack in stacks().values()}
+    present = {form for tag in tags for form in forms_of(tag)}
+    scores = {stack.name: _num_told(stack, present) for stack in stacks().values()}
     # refrl logs NeMo RL's names and some more: the stack with the larger share of its own tells wins.
     best = max(
         stacks().values(), key=lambda stack: (scores[stack.name] / len(stack.tells), scores[stack.name])
     )
+    if scores[best.name] >= 2:
+        return best
+    # A stack with many ways to tell it may be outdone by one tag of another.
+    best = max(stacks().values(), key=lambda stack: scores[stack.name])
     return best if scores[best.name] >= 2 else None
+
+
+def _num_told(stack: Stack, present: Collection[str]) -> int:
+    return sum(
+        any(fnmatchcase(tag, tell) for tag in present) if "*" in tell else tell in present
+        for tell in stack.tells
+    )
 
 
 def canonical(tag: str, stack: Stack | None) -> Metric | None:
@@ -92,8 +115,70 @@ def canonical(tag: str, stack: Stack | None) -> Metric | None:
     """
     if stack is None:
         return None
-    name = stack.tags.get(tag) or stack.tags.get(f"train/{tag}")
-    return metrics()[name] if name else None
+    for table in (stack.tags, stack.also):
+        for form in forms_of(tag):
+            if form in table:
+                return metrics()[table[form]]
+    for pattern, name in stack.families.items():
+        if any(fnmatchcase(form, pattern) for form in forms_of(tag)):
+            return metrics()[name]
+    return None
+
+
+def tag_of(name: str, stack: Stack | None, present: Collection[str]) -> str | None:
+    """Return the tag under which a log of a stack holds a canonical metric; None when it holds none.
+
+    Families have no one tag.
+    """
+    if stack is None:
+        return None
+    for table in (stack.tags, stack.also):
+        found = [tag for tag in present if any(table.get(form) == name for form in forms_of(tag))]
+        if found:
+            return min(found)
+    return None
+
+
+def tags_read_as(asked: Collection[str], present: Collection[str]) -> dict[str, str]:
+    """Return, for tags that a log does not hold, those under which it holds the same metric.
+
+    A tag may be asked for by its canonical name (`grad_norm`), by the name that another stack gives the metric, or in
+    the other form of a Hugging Face trainer (`train/grad_norm`).
+    """
+    held = set(present)
+    if held.issuperset(asked):
+        return {}
+    stack = recognise(held)
+    found: dict[str, str] = {}
+    for tag in asked:
+        if tag in held:
+            continue
+        same = [other for other in twins_of(tag) if other in held]
+        names = {tag} if tag in metrics() else _names_of(tag)
+        other = same[0] if same else tag_of(names.pop(), stack, held) if len(names) == 1 else None
+        if other is not None:
+            found[tag] = other
+    return found
+
+
+def twins_of(tag: str) -> tuple[str, ...]:
+    """Return a tag and the other form that a Hugging Face trainer has of it."""
+    if tag.startswith("train/"):
+        return (tag, tag.removeprefix("train/"))
+    if tag.startswith("eval/"):
+        return (tag, f"eval_{tag.removeprefix('eval/')}")
+    return forms_of(tag)
+
+
+def _names_of(tag: str) -> set[str]:
+    """Return the canonical names that any stack gives to a tag."""
+    return {
+        table[form]
+        for stack in stacks().values()
+        for table in (stack.tags, stack.also)
+        for form in forms_of(tag)
+        if form in table
+    }
 
 
 def _table(name: str) -> Mapping[str, Mapping[str, Any]]:

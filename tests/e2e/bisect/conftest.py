@@ -209,7 +209,7 @@ def stand_ins(tmp_path: Path) -> dict[str, str]:
     """Install the stand-ins in front of PATH and return the environment that finds them."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sbatch", "squeue", "sacct", "scancel", "docker", "ray"):
+    for name in ("sbatch", "srun", "squeue", "sacct", "scancel", "docker", "ray"):
         path = folder / name
         path.write_text(f"#!{sys.executable} -S\n" + (HERE / "stand_ins.py").read_text())
         path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""STAND-INS for sbatch, squeue, sacct, scancel, docker and ray: not the real programs.
+"""STAND-INS for sbatch, srun, squeue, sacct, scancel, docker and ray: not the real programs.
 
 They read the same arguments and print in the same form, refuse options that the real ones do not have, and run
 the work on this machine. `STAND_IN_DIR` holds their jobs; `STAND_IN_FAULT` makes them misbehave as sites do:
@@ -8,6 +8,10 @@ the work on this machine. `STAND_IN_DIR` holds their jobs; `STAND_IN_FAULT` make
 * outage: every other question to squeue fails
 * no-accounting: sacct knows nothing
 * refuses: sbatch does not take jobs
+* late: each job is PENDING until it has been asked for three times
+
+A job that leaves `over-time` in its run's directory and dies is said to have reached its time limit. srun runs a
+command once for each task, as the real one does: on every node of the job unless it is told otherwise.
 """
 
 from __future__ import annotations
@@ -49,6 +53,8 @@ def sbatch(words: list[str]) -> None:
         "account",
         "partition",
         "qos",
+        "open-mode",
+        "segment",
     ):
         parser.add_argument(f"--{name}")
     parser.add_argument("script")
@@ -70,13 +76,16 @@ def sbatch(words: list[str]) -> None:
     elif FAULT == "preempted-once" and first:
         state["state"] = "PREEMPTED"
     else:
-        with Path(asked.output).open("wb") as output:
+        inside = {"SLURM_JOB_ID": str(number), "SLURM_NNODES": asked.nodes or "1", "SLURMD_NODENAME": "node0"}
+        with Path(asked.output).open("ab" if asked.open_mode == "append" else "wb") as output:
             process = subprocess.Popen(
                 ["/bin/sh", asked.script, *asked.arguments],
                 cwd=asked.chdir, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, "SLURM_JOB_ID": str(number)},
+                env={**os.environ, **inside},
             )  # fmt: skip
         state["pid"] = process.pid
+        state["run_dir"] = os.environ["SEATRIAL_RUN_DIR"]
+        state["asked"] = 0
     (JOBS / f"{number}.json").write_text(json.dumps(state))
     print(f"{number};stand-in")
 
@@ -89,9 +98,45 @@ def _job(words: list[str], parser: argparse.ArgumentParser) -> dict[str, object]
     job = json.loads(path.read_text())
     if job["state"] == "RUNNING" and not _alive(job["pid"]):
         # The real state comes from the exit status; here it is always COMPLETED, to show that nobody believes it.
-        job["state"] = "COMPLETED"
+        over_time = Path(job["run_dir"], "over-time")
+        job["state"] = "TIMEOUT" if over_time.exists() else "COMPLETED"
+        over_time.unlink(missing_ok=True)
         path.write_text(json.dumps(job))
     return dict(job)
+
+
+def srun(words: list[str]) -> None:
+    parser = Parser("srun", allow_abbrev=False)
+    for name in ("overlap", "no-container-mount-home"):
+        parser.add_argument(f"--{name}", action="store_true")
+    for name in ("nodes", "ntasks", "ntasks-per-node"):
+        parser.add_argument(f"--{name}", type=int)
+    for name in ("nodelist", "exclude", "export", "container-image", "container-mounts", "container-env"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--container-workdir")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    asked = parser.parse_args(words)
+    inside = dict(os.environ)
+    if asked.export:
+        kept = {"PATH", "STAND_IN_DIR", "SLURM_JOB_ID", *asked.export.split(",")}
+        inside = {name: value for name, value in os.environ.items() if name in kept}
+    if asked.container_image:
+        mounts = [Path(text.split(":")[1]) for text in asked.container_mounts.split(",")]
+        if not any(Path(asked.container_workdir).is_relative_to(path) for path in mounts):
+            fail("pyxis: couldn't start container: the working directory is not mounted")
+        with (JOBS / f"mounts-{os.environ['SLURM_JOB_ID']}").open("a") as stream:
+            stream.write(asked.container_mounts + "\n")
+        os.chdir(asked.container_workdir)
+    number = asked.ntasks or asked.nodes or int(os.environ["SLURM_NNODES"])
+    first = 0 if asked.nodelist else 1
+    tasks = [
+        subprocess.Popen(
+            asked.command,
+            env={**inside, "SLURM_PROCID": str(rank), "STAND_IN_NODE": f"node{first + rank}"},
+        )
+        for rank in range(number)
+    ]
+    raise SystemExit(max(abs(task.wait()) for task in tasks))
 
 
 def _alive(pid: int) -> bool:
@@ -114,6 +159,11 @@ def squeue(words: list[str]) -> None:
             fail("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
         flag.unlink()
     job = _job(words, parser)
+    if FAULT == "late" and job["state"] == "RUNNING" and job["asked"] < 3:
+        number = words[[word.startswith("--jobs") for word in words].index(True)].partition("=")[2]
+        (JOBS / f"{number}.json").write_text(json.dumps({**job, "asked": job["asked"] + 1}))
+        print("PENDING")
+        return
     if job["state"] != "RUNNING":
         fail("slurm_load_jobs error: Invalid job id specified")
     print(job["state"])
@@ -179,6 +229,9 @@ def _docker_run(words: list[str]) -> None:
 
 
 def ray(words: list[str]) -> None:
+    if words[:1] == ["start"]:
+        _ray_start(words[1:])
+        return
     if words[:1] != ["job"]:
         fail(f"Error: No such command '{words[0]}'.", 2)
     verb, *rest = words[1:]
@@ -210,6 +263,21 @@ def ray(words: list[str]) -> None:
         print(f"Job '{name}' was stopped")
 
 
+def _ray_start(words: list[str]) -> None:
+    """Join a cluster: a line in the file of its address."""
+    parser = Parser("ray", allow_abbrev=False)
+    for name in ("head", "disable-usage-stats"):
+        parser.add_argument(f"--{name}", action="store_true")
+    for name in ("port", "address"):
+        parser.add_argument(f"--{name}")
+    asked = parser.parse_args(words)
+    if bool(asked.head) == bool(asked.address):
+        fail("Error: a node is the head, or joins one.", 2)
+    port = asked.port or asked.address.rpartition(":")[2]
+    with (JOBS / f"ray-{port}").open("a") as stream:
+        stream.write(f"{os.environ['STAND_IN_NODE']} {'head' if asked.head else asked.address}\n")
+
+
 def _ray_submit(asked: argparse.Namespace, path: Path) -> None:
     variables = {}
     for line in Path(asked.runtime_env).read_text().splitlines()[1:]:
@@ -228,6 +296,7 @@ def _ray_submit(asked: argparse.Namespace, path: Path) -> None:
 if __name__ == "__main__":
     commands = {
         "sbatch": sbatch,
+        "srun": srun,
         "squeue": squeue,
         "sacct": sacct,
         "scancel": scancel,

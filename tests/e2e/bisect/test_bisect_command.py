@@ -66,7 +66,7 @@ def test_every_run_has_its_own_place_and_every_commit_its_own_environment(line: 
     repository, hashes = line(6, 3)
     told = (
         'echo "$NRL_FORCE_REBUILD_VENVS|$NRL_MEGATRON_CHECKPOINT_DIR|'
-        '$UV_PROJECT_ENVIRONMENT|$CODE_SNAPSHOT_DIRNAME|$PWD"; sh t.sh'
+        '$UV_PROJECT_ENVIRONMENT|$CODE_SNAPSHOT_DIRNAME|$SEATRIAL_RUN_COMMIT"; sh t.sh'
     )
     called = bisect(repository, "--good", hashes[0], "--bad", "HEAD", "--", "sh", "-c", told)
     lines = [
@@ -163,7 +163,7 @@ def test_ends_that_cannot_be_told_apart_say_how_many_runs_would(
         repository, "--max-runs", "6", "--good", hashes[0], "--bad", "HEAD", "--", "sh", "-c", flaky
     )
     assert called.returncode == 3
-    assert "could be told apart" in called.out
+    assert "could be distinguished" in called.out
     assert "runs of each end" in called.out
 
 

@@ -164,3 +164,88 @@ def test_the_tracker_sees_the_nodes_of_a_cluster_that_others_started(
     nodes = {place: value for place, value in record["memory"]["all"].items() if place.startswith("ray:")}
     assert len(nodes) == 1
     assert all(value > 10 << 20 for value in nodes.values())
+
+
+OUTSIDE_CLUSTER = {
+    "src/worker.py": "def score(): return 1\n",
+    "tests/test_it.py": """
+import os
+import pytest
+import ray
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray.init(address=os.environ["CLUSTER"], logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+@ray.remote(num_cpus=0)
+class Scorer:
+    def score(self):
+        import worker
+        return worker.score()
+
+def test_actor(cluster):
+    assert ray.get(Scorer.remote().score.remote()) == 1
+
+def test_beside_it(cluster):
+    assert ray.is_initialized()
+
+def test_plain():
+    pass
+""",
+    # The cluster stands before the session: its workers know nothing of the session's environment.
+    "cluster.py": """
+import os, subprocess, sys
+from ray.cluster_utils import Cluster
+sys.path.insert(0, "src")
+os.environ["PYTHONPATH"] = os.pathsep.join([os.path.abspath("src"), os.environ["PYTHONPATH"]])
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100_000_000,
+    "include_dashboard": False})
+try:
+    environment = {**os.environ, "CLUSTER": cluster.address}
+    for _ in range(2):
+        subprocess.run([sys.executable, *sys.argv[1:]], env=environment)
+finally:
+    cluster.shutdown()
+""",
+}
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_what_calls_a_cluster_that_was_there_before_always_runs(
+    peer_python: Callable[[str], Path], repository: Path, tmp_path: Path, ray_temp: Path
+) -> None:
+    for name, text in OUTSIDE_CLUSTER.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    python = str(peer_python("ray"))
+    ran = subprocess.run(
+        [
+            *(
+                python,
+                "cluster.py",
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "seatrial.pytest_plugin",
+                "-p",
+                "no:cacheprovider",
+            ),
+            *("--affected-explain", "tests"),
+        ],
+        cwd=tmp_path,
+        env=_environment(repository, ray_temp),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    _, _, second = ran.stdout.partition("3 passed")
+    assert (
+        "run  tests/test_it.py::test_actor: it always runs: nobody sees what the Ray cluster at" in second
+    ), ran
+    assert "out  tests/test_it.py::test_beside_it" in second
+    assert "out  tests/test_it.py::test_plain" in second
+    assert "1 passed, 2 deselected" in second

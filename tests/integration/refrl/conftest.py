@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from refrl.tiny_models import TinyModelSpec, make_model
+from refrl.models.tiny import TinyModelSpec, make_model
+from refrl.recipes import FOLDER
 
 ROOT = Path(__file__).resolve().parents[3]
-CONFIGS = ROOT / "configs"
+CONFIGS = FOLDER
 
 
 @pytest.fixture(scope="session")

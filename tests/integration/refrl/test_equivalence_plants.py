@@ -4,24 +4,26 @@ The runs of a class in processes of their own are in tests/e2e/test_equivalence_
 grpo-processes in tests/unit/refrl/distributed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from refrl.algorithms import grpo
 from refrl.algorithms.batching import Batch
-from refrl.algorithms.grpo import run_grpo
 from refrl.algorithms.packing import PackedBatch
 from refrl.config import GRPORunConfig, load_config
+from refrl.generation.torch_engine import TorchGenerator
 from refrl.policy import activations, hf, scoring
 from refrl.policy.base import LossFunction
-from refrl.weight_sync import WeightSync
-from seatrial.checks.equivalence import Configuration, EquivalenceClass, compare_member, load_class
+from refrl.training import build
+from refrl.training.grpo import run_grpo
+from refrl.weight_sync.colocated import CopiedWeights
+from seatrial.comparisons.equivalence import Configuration, EquivalenceClass, compare_member, load_class
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
+from seatrial.packaged import FOLDERS
 from seatrial.verdict import Outcome, Verdict, combine
 
 from .conftest import CONFIGS
@@ -44,13 +46,13 @@ def no_borders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A micro-batch divides its loss by the tokens that it holds itself."""
-    right = grpo.policy_loss
+    right = build.policy_loss
 
     def local(logprobs_BT: Tensor, batch: Batch, *arguments: object, **options: object) -> object:
         options["global_valid_tokens"] = batch.num_valid_tokens
         return right(logprobs_BT, batch, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(grpo, "policy_loss", local)
+    monkeypatch.setattr(build, "policy_loss", local)
 
 
 def entries_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,31 +85,31 @@ def other_numbers_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights never arrive."""
-    monkeypatch.setattr(WeightSync, "sync", lambda self, version: None)
+    monkeypatch.setattr(CopiedWeights, "sync", lambda self: None)
 
 
 def half_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """The norms stay behind, a thousandth of the weights."""
-    right = WeightSync.sync
+    right = TorchGenerator.load_weights
 
-    def partial(self: WeightSync, version: int) -> None:
-        kept = {name: weight.clone() for name, weight in self.replica.named_parameters() if "norm" in name}
-        right(self, version)
-        for name, weight in self.replica.named_parameters():
-            if name in kept:
-                weight.copy_(kept[name])
+    def partial(self: TorchGenerator, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        own = dict(self.named_weights())
+        stay = {name: own[name].clone() for name in own if "norm" in name}
+        right(self, ((name, stay.get(name, weight)) for name, weight in weights), version)
 
-    monkeypatch.setattr(WeightSync, "sync", partial)
+    monkeypatch.setattr(TorchGenerator, "load_weights", partial)
 
 
 def first_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 trains its share of the rows, and the gradients of rank 1 never arrive."""
     right = hf.HFPolicy._accumulate
 
-    def lonely(self: hf.HFPolicy, update: Batch, loss: LossFunction, **options: bool) -> object:
+    def lonely(
+        self: hf.HFPolicy, update: Batch, loss: LossFunction, micro_batches: object, **options: bool
+    ) -> object:
         with monkeypatch.context() as patch:
             patch.setattr(hf.HFPolicy, "_own", lambda self, batch: batch.rows(slice(0, 8)))
-            return right(self, update, loss, **options)
+            return right(self, update, loss, None, **options)
 
     monkeypatch.setattr(hf.HFPolicy, "_accumulate", lonely)
 
@@ -144,7 +146,7 @@ def test_a_planted_difference_is_found_and_a_sound_member_agrees(
     overrides: Overrides, file: str, member: str, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the bounds of the class itself."""
-    group = load_class(CONFIGS / "equivalence" / f"{file}.yaml")
+    group = load_class(FOLDERS["equivalence class"] / f"{file}.yaml")
     (configuration,) = [one for one in group.members if one.name == member]
     reference = log_of(overrides("reference"), group.reference)
     sound = judged(group, member, reference, log_of(overrides("sound"), configuration))

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from refrl.algorithms.grpo import run_grpo
-from refrl.algorithms.sft import run_sft
 from refrl.config import GRPORunConfig, SFTRunConfig, load_config
-from refrl.rewards import VERIFIERS, VerifierError
-from refrl.session import TrainingError
+from refrl.errors import TrainingError
+from refrl.rewards import VERIFIERS, VerifierError, make_verifier
+from refrl.training.grpo import run_grpo
+from refrl.training.sft import run_sft
 
 from .conftest import CONFIGS
 from .test_grpo_run import rows, series, smoke
 
 Overrides = Callable[[str], list[str]]
 ENDS_OFTEN = f"policy.generation.stop_token_ids={list(range(60))}"
-CLOSENESS = VERIFIERS["byte_closeness"]
+CLOSENESS = make_verifier("byte_closeness")
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from refrl.algorithms import grpo
-from refrl.algorithms.grpo import run_grpo
 from refrl.config import ConfigError, GRPORunConfig, load_config
-from refrl.rewards import VERIFIERS, VerifierError
-from refrl.session import TrainingError
-from refrl.tokenization import make_byte_tokenizer
+from refrl.errors import TrainingError
+from refrl.models.tokenization import make_byte_tokenizer
+from refrl.rewards import VERIFIERS, VerifierError, make_verifier
+from refrl.training import build
+from refrl.training.grpo import run_grpo
 
 from .conftest import CONFIGS
 
@@ -102,7 +102,9 @@ def test_rows_are_what_was_trained_on(overrides: Overrides, tiny_model: Path) ->
         assert bytes(prompt_ids[1:]).decode() == row["prompt"]
         assert bytes(token for token in ids if token < 256).decode(errors="replace") == row["completion"]
         assert row["answer"] == row["prompt"][len("reverse ") : -1][::-1]
-        assert row["reward"] == pytest.approx(VERIFIERS["byte_closeness"](row["completion"], row["answer"]))
+        assert row["reward"] == pytest.approx(
+            make_verifier("byte_closeness")(row["completion"], row["answer"])
+        )
         assert row["finish_reason"] == ("stop" if ids[-1] == 258 else "length")
         with torch.no_grad():
             logprobs_SV = model(torch.tensor([row["token_ids"]])).logits[0].log_softmax(-1)
@@ -284,8 +286,8 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_words_after_logging(
         calls.append(1)
         return advantages * math.nan if len(calls) == 2 else advantages
 
-    compute = grpo.compute_advantages
-    monkeypatch.setattr(grpo, "compute_advantages", broken)
+    compute = build.compute_advantages
+    monkeypatch.setattr(build, "compute_advantages", broken)
     with pytest.raises(TrainingError, match="step 2: the gradient norm is nan"):
         run_grpo(config)
     found = series(config)

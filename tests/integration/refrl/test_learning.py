@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from refrl.algorithms import grpo
-from refrl.algorithms.grpo import run_grpo
-from refrl.algorithms.sft import run_sft
 from refrl.config import GRPORunConfig, SFTRunConfig, load_config
+from refrl.training import build
+from refrl.training.grpo import run_grpo
+from refrl.training.sft import run_sft
 
 from .conftest import CONFIGS
 from .test_grpo_run import series
@@ -64,7 +64,7 @@ def test_against_the_gradient_accuracy_falls(
     learn: Callable[..., tuple[float, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With negated advantages the model unlearns."""
-    compute = grpo.compute_advantages
-    monkeypatch.setattr(grpo, "compute_advantages", lambda *args: -compute(*args))
+    compute = build.compute_advantages
+    monkeypatch.setattr(build, "compute_advantages", lambda *args: -compute(*args))
     before, after = learn()
     assert before - after > RISE

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from refrl.algorithms.sft import run_sft
 from refrl.config import SFTRunConfig, load_config
-from refrl.models import load_model
-from refrl.tokenization import load_tokenizer
+from refrl.models.loading import load_model
+from refrl.models.tokenization import load_tokenizer
+from refrl.training.sft import run_sft
 
 from .conftest import CONFIGS
 from .test_grpo_run import series

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seatrial.checks.baselines import Baseline, Provenance, learn
+from seatrial.comparisons.baselines import Baseline, Provenance, learn
 from seatrial.evidence.runlog import RunLog, Series
 
 PROVENANCE = Provenance(commit="0" * 40, dirty=False, packages={}, host={})

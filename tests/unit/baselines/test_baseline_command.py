@@ -69,7 +69,8 @@ def test_record_and_compare_existing_logs(
     assert json.loads((tmp_path / "v.json").read_text())["outcome"] == "Pass"
     worse = [str(place) for place in write_runs(noisy_runs(6, 2, shift=5.0), "worse")]
     assert main(["baseline", "compare", "--baseline", str(output), *worse]) == 1
-    assert main(["baseline", "compare", "--baseline", str(output), same[0]]) == 3
+    assert main([*judge, same[0]]) == 0
+    assert main([*judge, "--shift", "3", same[0]]) == 3
 
 
 def test_a_command_is_repeated_in_folders_of_its_own(checkout: Path, tmp_path: Path) -> None:
@@ -150,3 +151,33 @@ def test_wrong_usage_is_one_message(
     error = capsys.readouterr().err
     assert told in error
     assert "Traceback" not in error
+
+
+def test_one_nightly_run_passes_and_says_once_what_it_can_see(
+    write_runs: WriteRuns, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "baseline.json"
+    assert record(write_runs(noisy_runs(8, 0), "old"), checkout, output) == 0
+    tonight = str(write_runs(noisy_runs(1, 1), "new")[0])
+    capsys.readouterr()
+    assert main(["baseline", "compare", "--baseline", str(output), tonight]) == 0
+    out = capsys.readouterr().out
+    assert out.count("1 new against 8 repeats show shifts of a mean of") == 1
+    assert main(["baseline", "compare", "--baseline", str(output), "--shift", "3", tonight]) == 3
+    assert capsys.readouterr().out.count("enough are") == 1
+
+
+def test_recording_again_beside_its_own_output_works(
+    write_runs: WriteRuns, checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(checkout)
+    command = ["--repeats", "2", "--", sys.executable, "train.py", "{folder}", "0"]
+    words = ["baseline", "record", "--output", "noise/baseline.json", "--metric", "train/loss"]
+    Path("noise").mkdir()
+    assert main([*words, "--work", "runs/one", *command]) == 0
+    assert main([*words, "--work", "runs/two", *command]) == 0
+    assert main([*words, "runs/one/repeat-0", "runs/one/repeat-1"]) == 0
+    assert json.loads(Path("noise/baseline.json").read_text())["provenance"]["dirty"] is False
+    Path("runs/helper.py").write_text("what the runs imported, perhaps")
+    assert main([*words, "--work", "runs/three", *command]) == 2
+    assert "?? runs/" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from seatrial.checks.baseline_statistics import (
+from seatrial.statistics.baselines import (
     drift_deviation,
     needed_repeats,
     power_of,
@@ -44,7 +44,7 @@ def test_false_alarms_are_as_stated(statistic: str, num_new: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_baseline", "num_new", "shift"), [(5, 3, 3.0), (8, 4, 3.0), (20, 1, 4.0), (4, 4, -2.0)]
+    ("num_baseline", "num_new", "shift"), [(5, 3, 3.0), (8, 4, 3.0), (20, 1, 4.0), (4, 4, -2.0), (8, 1, 7.6)]
 )
 def test_power_is_as_computed(num_baseline: int, num_new: int, shift: float) -> None:
     random = np.random.default_rng(2)

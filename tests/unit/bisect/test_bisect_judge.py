@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from seatrial.bisect.causes import Cause, obstacle_of
+from seatrial.bisect.fresh import Beginning
 from seatrial.bisect.judge import Criteria, Evidence, fingerprint_of, judge
 from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.task import metric_check
@@ -23,6 +24,7 @@ def _evidence(path: Path, status: int, console: str = "", **more: object) -> Evi
     return Evidence(
         exit_status=status, timed_out=bool(more.get("timed_out")), console=path / "run.log", logs=path / "logs",
         junit=path / "junit.xml",
+        beginning=Beginning(run_dir=path, device=path.stat().st_dev, of_file_system=0.0, of_machine=0.0),
     )  # fmt: skip
 
 

@@ -11,8 +11,16 @@ from scipy import integrate, stats
 from seatrial.bisect.exact import exact_likelihoods
 from seatrial.bisect.history import Commit, History
 from seatrial.bisect.likelihood import Likelihoods, expected_information, posterior
-from seatrial.bisect.passfail import pass_fail_likelihoods
+from seatrial.bisect.passfail import Counted, pass_fail_likelihoods
 from seatrial.bisect.shift import shift_likelihoods
+
+
+def _counted(fails: list[float], passes: list[float]) -> Counted:
+    """Return the counts of every position, ends included."""
+    positions = np.arange(len(fails))
+    return Counted(
+        positions, np.array(fails), np.array(passes), (positions > 0) & (positions < len(fails) - 1)
+    )
 
 
 def _merge_history() -> History:
@@ -61,17 +69,15 @@ def test_expected_information_is_the_mutual_information_of_outcome_and_culprit()
 
 def test_pass_fail_evidence_prefers_the_commit_where_failures_begin() -> None:
     history = History.linear(4)
-    fails, passes = np.array([0.0, 0, 0, 5, 5]), np.array([5.0, 5, 5, 0, 0])
-    told = pass_fail_likelihoods(history.affected_PH, fails, passes, 0.35)
+    counted = _counted([0.0, 0, 0, 5, 5], [5.0, 5, 5, 0, 0])
+    told = pass_fail_likelihoods(history.affected_PH, counted, 0.35)
     assert int(np.argmax(told.log_H1)) == 2
 
 
 def test_pass_fail_depends_only_on_the_counts_of_each_side() -> None:
     history = History.linear(3)
-    one = pass_fail_likelihoods(history.affected_PH, np.array([0.0, 1, 0, 2]), np.array([2.0, 0, 1, 0]), 0.35)
-    other = pass_fail_likelihoods(
-        history.affected_PH, np.array([1.0, 0, 0, 2]), np.array([1.0, 1, 1, 0]), 0.35
-    )
+    one = pass_fail_likelihoods(history.affected_PH, _counted([0.0, 1, 0, 2], [2.0, 1, 1, 0]), 0.35)
+    other = pass_fail_likelihoods(history.affected_PH, _counted([1.0, 0, 0, 2], [1.0, 2, 1, 0]), 0.35)
     assert one.log_H1[1] == pytest.approx(other.log_H1[1])
 
 
@@ -82,7 +88,8 @@ def test_equal_rates_at_both_ends_raise_no_culprit_in_proportion_to_the_runs() -
     for runs in (10.0, 20.0, 40.0):
         fails, passes = np.zeros(9), np.zeros(9)
         fails[[0, 8]] = passes[[0, 8]] = runs / 2
-        belief = posterior(pass_fail_likelihoods(history.affected_PH, fails, passes, 0.35), prior)
+        counted = _counted(fails.tolist(), passes.tolist())
+        belief = posterior(pass_fail_likelihoods(history.affected_PH, counted, 0.35), prior)
         odds.append(math.log(belief[-1] / belief[:-1].sum()))
     assert odds[2] - odds[1] > 1.5 * (odds[1] - odds[0]) > 1.5
 

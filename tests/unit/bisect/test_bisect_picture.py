@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
-from seatrial.bisect.console import picture_lines
+from seatrial.bisect.console import picture_lines, remaining, waiting_text, wrapped
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.graph import MOST_LANES, graph_of
 from seatrial.bisect.history import Commit, History
@@ -15,6 +16,7 @@ from seatrial.bisect.picture import picture
 from seatrial.bisect.plain import plain
 from seatrial.bisect.records import Run
 from seatrial.bisect.search import Search
+from seatrial.bisect.settings import Noise, Settings
 
 EVIL = '</title><script>alert("1")</script> & \x1b[31m'
 
@@ -108,3 +110,55 @@ def test_the_console_shows_branches_probes_and_mean_values() -> None:
 
 def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
     assert plain("a\x1b[31mb\r\nc\x07") == "a [31mb  c "
+
+
+def test_nothing_is_drawn_where_nothing_was_judged() -> None:
+    """A uniform belief once filled the whole row with full bars."""
+    search = Search(History.linear(40), Question.PASS_FAIL)
+    row = picture_lines(search, [])[0]
+    assert "nothing was judged" in row
+    assert not set(row) & set("▁▂▃▄▅▆▇█")
+    assert "nothing was judged" in picture(search, []) and "<rect" not in picture(search, [])
+
+
+def test_bars_are_full_only_where_a_commit_stands_out() -> None:
+    search = Search(History.linear(40), Question.PASS_FAIL)
+    search.record(Observation(position=0, failed=False))
+    assert "█" not in picture_lines(search, [])[0]
+    for position in (39, 39, 39, 40, 40, 40, 38, 38, 38):
+        search.record(Observation(position=position, failed=position > 38))
+    assert picture_lines(search, [])[0].count("█") == 1
+
+
+@pytest.mark.parametrize("columns", [60, 80, 132])
+@pytest.mark.parametrize("question", list(Question))
+def test_the_picture_fits_the_terminal(columns: int, question: Question) -> None:
+    history = History.linear(500)
+    value = 123456.789 if question is Question.METRIC else None
+    runs = [
+        _run(n, history.commit(p).sha, RunOutcome.PASS, value and value * n)
+        for n, p in enumerate((0, 500, 250))
+    ]
+    lines = picture_lines(_searched(history, question, runs), runs, columns)
+    assert max(map(len, lines)) <= columns
+
+
+def test_lines_are_folded_for_a_terminal_and_whole_for_a_file() -> None:
+    line = "run   1  " + "word " * 40
+    assert wrapped(line, None) == line
+    folded = wrapped(line, 80).split("\n")
+    assert max(map(len, folded)) <= 80
+    assert " ".join(" ".join(folded).split()) == " ".join(line.split())
+
+
+def test_what_is_waited_for_is_told_with_the_queue_and_the_time_that_is_left() -> None:
+    history = History.linear(128)
+    runs = [_run(1, history.good.sha, RunOutcome.PASS), _run(2, history.commit(128).sha, RunOutcome.FAIL)]
+    runs = [replace(run, seconds=1200.0) for run in runs]
+    search = Search(history, Question.PASS_FAIL, Settings(noise=Noise.NONE))
+    for failed, position in ((False, 0), (True, 128)):
+        search.record(Observation(position=position, failed=failed))
+    told = waiting_text(search, runs, {3: "squeue: PENDING", 4: ""}, jobs=1)
+    assert told == "run 3 (squeue PENDING) and 1 more: about 7 more runs, 2 h"
+    assert remaining(search, runs, jobs=4) == "about 7 more runs, 40 min"
+    assert remaining(search, [], jobs=1) == "about 7 more runs"

@@ -122,7 +122,12 @@ def test_noisy_searches_name_the_culprit_at_low_cost(
 @pytest.mark.parametrize("world", [FailureRates(r, r) for r in (0.1, 0.5, 0.9)] + [MetricShift(0.0)])
 def test_a_command_that_is_alike_at_both_ends_gets_no_culprit(world: FailureRates | MetricShift) -> None:
     figures = measure(
-        world, with_settings(Settings()), num_suspects=64, trials=60, seed=5, with_culprit=False
+        world,
+        with_settings(Settings()),
+        num_suspects=64,
+        trials=60,
+        seed=5,
+        wanted=Conclusion.NO_CULPRIT,
     )
     assert figures.share_right >= 0.9
 

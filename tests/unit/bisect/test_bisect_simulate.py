@@ -11,7 +11,7 @@ from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.journal import NAME, Journal
 from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.records import Run
-from seatrial.bisect.simulate import Recorded
+from seatrial.bisect.simulate import Moment, Recorded
 from seatrial.bisect.task import Task
 from seatrial.cli import main
 
@@ -66,8 +66,8 @@ def test_recorded_runs_are_those_of_the_same_side() -> None:
     good = tuple(Observation(position=0, failed=False, value=value) for value in (1.0, 2.0))
     bad = tuple(Observation(position=0, failed=False, value=value) for value in (7.0, 8.0))
     world, generator = Recorded(good, bad, Question.METRIC), np.random.default_rng(0)
-    assert {world.run(False, generator).value for _ in range(40)} == {1.0, 2.0}
-    assert {world.run(True, generator).value for _ in range(40)} == {7.0, 8.0}
+    assert {world.run(Moment(False, 0.0, 0), generator).value for _ in range(40)} == {1.0, 2.0}
+    assert {world.run(Moment(True, 1.0, 0), generator).value for _ in range(40)} == {7.0, 8.0}
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.checks.functions import FUNCTIONS
+from seatrial.checks.language.functions import FUNCTIONS
 from seatrial.checks.suites import load_suite
 from seatrial.cli import main
+from seatrial.packaged import packaged_names
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/checks.md").read_text() + (ROOT / "docs/migrate.md").read_text()
@@ -48,5 +49,5 @@ def test_the_example_suite_is_valid(tmp_path: Path) -> None:
 
 
 def test_the_suites_named_exist() -> None:
-    for name in re.findall(r"configs/suites/[a-z-]+\.yaml", PAGE):
-        assert (ROOT / name).is_file()
+    table = PAGE.partition("| suite | asks |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.M) == sorted(packaged_names("suite"), key=table.index)

@@ -3,7 +3,7 @@
 import pytest
 
 from seatrial.checks import parse_check
-from seatrial.checks.nodes import (
+from seatrial.checks.language.nodes import (
     After,
     Aggregate,
     Comparison,
@@ -15,7 +15,7 @@ from seatrial.checks.nodes import (
     SeriesRef,
     Steps,
 )
-from seatrial.checks.scan import MAX_DEPTH, MAX_LENGTH, MAX_TOKENS
+from seatrial.checks.language.scan import MAX_DEPTH, MAX_LENGTH, MAX_TOKENS
 from seatrial.errors import UsageError
 
 
@@ -106,9 +106,9 @@ REFUSED = [
     ('abs(data["x"], 1) < 1', 1, "abs takes one"),
     ("data < 1", 1, "followed by a tag"),
     ("max(data) < 1", 5, "followed by a tag"),
-    ("data[x] < 1", 6, "a tag stands in quotes"),
-    ("data[0] < 1", 6, "a tag stands in quotes"),
-    ('data[""] < 1', 6, "a tag stands in quotes"),
+    ("data[x] < 1", 6, "a tag goes in quotes"),
+    ("data[0] < 1", 6, "a tag goes in quotes"),
+    ('data[""] < 1', 6, "a tag goes in quotes"),
     ('data["x"][1] < 1', 11, '["1"]'),
     ('data["x"]["1"]["2"] < 1', 1, "may have brackets"),
     ('data["x":"y"] < 1', 9, "no slices"),
@@ -121,10 +121,10 @@ REFUSED = [
     ('max < data["x"]["1"]', 1, "is a function"),
     ('"5" in "567"', 8, "not a number"),
     ('5 in data["x"]', 1, "only a step in quotes"),
-    ('"5" in data["x"]["5"]', 8, "stands a series"),
-    ('"5" in data["x"] in data["y"]', 1, "'in' stands alone"),
+    ('"5" in data["x"]["5"]', 8, "is followed by a series"),
+    ('"5" in data["x"] in data["y"]', 1, "'in' is used alone"),
     ('data["x"]["1"] is data["y"]["1"]', 1, "'is' is not allowed"),
-    ('(max(data["x"]) < 1) < 2', 2, "cannot stand inside"),
+    ('(max(data["x"]) < 1) < 2', 2, "cannot be inside"),
     ('max(data["x"]) if max(data["y"]) else 1', 1, "not a comparison"),
     ('lambda: data["x"]["1"] < 1', 7, "lambdas"),
     ('[v for v in data["x"]] == 1', 1, "not in the language"),
@@ -200,7 +200,7 @@ def test_size_is_limited_before_it_is_parsed(text: str, monkeypatch: pytest.Monk
     def never(*_: object, **__: object) -> None:
         raise AssertionError("Python's parser was called")
 
-    monkeypatch.setattr("seatrial.checks.grammar.ast.parse", never)
+    monkeypatch.setattr("seatrial.checks.language.grammar.ast.parse", never)
     with pytest.raises(UsageError) as refused:
         parse_check(text)
     assert len(str(refused.value)) < 500

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from seatrial.checks import FindingKind
-from seatrial.checks.migrate import Migration, find_scripts, migrate_script, suite_texts
-from seatrial.checks.suites import load_suite
+from seatrial.checks.judge import Questions, judge_log
+from seatrial.checks.suites import Suite, load_suite
 from seatrial.cli import main
 from seatrial.errors import UsageError
+from seatrial.evidence.runlog import RunLog, Series
+from seatrial.migrate.suite_files import suite_texts
+from seatrial.migrate.suites import Migration, find_scripts, migrate_script
+from seatrial.verdict import Outcome, Verdict
 
 SCRIPT = r"""#!/bin/bash
 source $SCRIPT_DIR/common.env
@@ -170,7 +175,7 @@ def test_scripts_are_found_in_folders(tmp_path: Path) -> None:
 def test_the_command_writes_suites_and_says_what_is_missing(
     tmp_path: Path, migration: Migration, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "broken.sh").write_text("echo 'open\n")
+    (tmp_path / "broken.sh").write_text("echo 'open check_metrics.py\n")
     output = tmp_path / "suites"
     assert main(["migrate", str(tmp_path), "--output", str(output)]) == 1
     told = capsys.readouterr().out
@@ -194,3 +199,104 @@ def test_two_scripts_of_one_name_are_not_written_over_each_other(tmp_path: Path)
         (tmp_path / folder / "s.sh").write_text("python check_metrics.py f 'max(data[\"x\"]) < 1'\n")
     assert main(["migrate", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     assert not (tmp_path / "out").exists()
+
+
+GUARDED = """MAX_STEPS=20
+{before}if {condition}; then
+    uv run tests/check_metrics.py $JSON_METRICS 'median(data["train/loss"]) < 9'
+fi
+"""
+JQ = """$(jq 'to_entries | .[] | select(.key == "train/loss") | .value | keys | map(tonumber) | max' $M)"""
+HAS = (
+    """$(jq -r 'if has("train/loss") then (."train/loss" | keys | map(tonumber) | max // 0) else 0 end' $M)"""
+)
+
+
+def suites_of(tmp_path: Path, script: str) -> list[Suite]:
+    path = tmp_path / "s.sh"
+    path.write_text(script)
+    texts = suite_texts(migrate_script(path))
+    found = []
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        found.append(load_suite(tmp_path / name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "condition", "steps"),
+    [
+        ("", f"[[ {JQ} -ge $MAX_STEPS ]]", 20),
+        ("", f'[ "{JQ}" -gt "${{MAX_STEPS}}" ]', 21),
+        (f"LAST={HAS}\n", "[[ $LAST -ge $MAX_STEPS ]]", 20),
+        (f"LAST={HAS}\n", "(( LAST >= 7 ))", 7),
+    ],
+)
+def test_the_guard_around_a_call_becomes_the_steps_of_its_suite(
+    tmp_path: Path, before: str, condition: str, steps: int
+) -> None:
+    [suite] = suites_of(tmp_path, GUARDED.format(before=before, condition=condition))
+    assert (suite.steps, suite.steps_of, suite.parameters) == (steps, "train/loss", {})
+    assert judged(suite, 1)[0].outcome is Outcome.FAIL
+    assert all(verdict.outcome is Outcome.PASS for verdict in judged(suite, 21))
+
+
+def judged(suite: Suite, last: int) -> list[Verdict]:
+    steps = np.arange(1, last + 1)
+    series = Series(tag="train/loss", steps=steps, values=np.ones(last))
+    return judge_log(RunLog(sources=[], series={"train/loss": series}), Questions(suites=[suite]))
+
+
+def test_a_script_that_ends_before_the_call_is_a_guard(tmp_path: Path) -> None:
+    script = f"""MAX_STEPS=20
+LAST={HAS}
+if [[ "$LAST" -lt $MAX_STEPS ]]; then
+    echo too short
+    exit 1
+fi
+uv run tests/check_metrics.py $J 'max(data["train/loss"]) < 9'
+"""
+    [suite] = suites_of(tmp_path, script)
+    assert (suite.steps, suite.steps_of) == (20, "train/loss")
+    [without] = suites_of(tmp_path, script.replace("exit 1", "true"))
+    assert without.steps is None
+
+
+def test_without_a_guard_the_steps_that_the_run_is_started_for_are_asked(tmp_path: Path) -> None:
+    script = "python run.py grpo.max_num_steps=3\npython check_metrics.py f 'max(data[\"x\"]) < 1'\n"
+    [suite] = suites_of(tmp_path, script)
+    assert (suite.steps, suite.steps_of) == (3, None)
+    assert "the script itself does not look" in (tmp_path / "s.yaml").read_text()
+
+
+def test_a_guard_whose_step_is_not_known_is_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "s.sh"
+    path.write_text(GUARDED.format(before="", condition=f"[[ {JQ} -ge $LAST_STEP ]]"))
+    [left] = migrate_script(path).left_behind
+    assert "$LAST_STEP has no literal value" in left.reason and left.line == 2
+
+
+def test_branches_that_exclude_each_other_are_suites_of_their_own(tmp_path: Path) -> None:
+    script = """python check_metrics.py $J 'max(data["both"]) < 1'
+if [[ "$EXPECT" == "survival" ]]; then
+    python check_metrics.py $J 'max(data["reward"]) > 0'
+else
+    python check_metrics.py $J 'max(data["reward"]) < 0.5'
+fi
+"""
+    first, second = suites_of(tmp_path, script)
+    assert (first.parameters, second.parameters) == ({"EXPECT": "survival"}, {"EXPECT": "not survival"})
+    assert [item.expression for item in first.checks] == ['max(data["both"]) < 1', 'max(data["reward"]) > 0']
+    assert [item.expression for item in second.checks] == [
+        'max(data["both"]) < 1',
+        'max(data["reward"]) < 0.5',
+    ]
+
+
+def test_the_ways_of_a_case_are_suites_of_their_own(tmp_path: Path) -> None:
+    script = """case "$MODE" in
+  fast) python check_metrics.py $J 'max(data["x"]) < 1' ;;
+  *) python check_metrics.py $J 'max(data["x"]) < 2' ;;
+esac
+"""
+    assert [suite.parameters for suite in suites_of(tmp_path, script)] == [{"MODE": "fast"}, {}]

@@ -12,10 +12,11 @@ from seatrial.checks import FindingKind, lint_check
 from seatrial.checks.suites import MAX_BYTES, evaluate_suite, load_suite, read_suite
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
+from seatrial.packaged import FOLDERS, find_file
 from seatrial.verdict import Outcome
 
 MakeLog = Callable[..., RunLog]
-SHIPPED = sorted((Path(__file__).resolve().parents[3] / "configs/suites").glob("*.yaml"))
+SHIPPED = sorted(FOLDERS["suite"].glob("*.yaml"))
 
 WHOLE = """
 name: grpo-math
@@ -126,7 +127,7 @@ def test_faults_are_one_message_that_names_the_place(tmp_path: Path, text: str, 
 
 
 def test_many_faults_are_told_at_once_and_the_rest_counted() -> None:
-    with pytest.raises(UsageError, match="and 5 more"):
+    with pytest.raises(UsageError, match="and 4 more"):
         read_suite({"name": "s", "checks": [{"wrong": 1}] * 3}, "s")
 
 
@@ -155,3 +156,15 @@ def test_the_suites_that_are_shipped_are_sound(path: Path) -> None:
 
 def test_there_are_suites_that_are_shipped() -> None:
     assert SHIPPED
+
+
+def test_a_suite_is_named_or_given_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of that name in the folder is meant first; a name that there is not is one message with the nearest."""
+    monkeypatch.chdir(tmp_path)
+    assert find_file("suite", Path("learning")) == FOLDERS["suite"] / "learning.yaml"
+    assert find_file("suite", Path("own/learning")) == Path("own/learning")
+    assert find_file("suite", Path("learning.yaml")) == Path("learning.yaml")
+    Path("learning").touch()
+    assert find_file("suite", Path("learning")) == Path("learning")
+    with pytest.raises(UsageError, match=r"there is no suite 'golde'; did you mean 'golden'\?"):
+        find_file("suite", Path("golde"))

@@ -15,8 +15,8 @@ import pytest
 from tests.unit.evidence.event_writers import record_offsets, write_series
 
 from seatrial.cli import main
-from seatrial.evidence.metrics_json import PROVENANCE_KEY
 from seatrial.evidence.read import read_logs
+from seatrial.evidence.readers.metrics_json import PROVENANCE_KEY
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_conflicts_are_refused_on_request(tmp_path: Path, capsys: pytest.Capture
     assert "logged again with another value: 1 point (loss 1)" in capsys.readouterr().err
     assert not (tmp_path / "metrics.json").exists()
     assert main(words) == 0
-    assert "ghosts" in capsys.readouterr().out
+    assert "abandoned" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("prefix", "code"), [("train/", 0), ("generation_metrics/", 1)])
@@ -167,3 +167,38 @@ def test_brackets_in_tags_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFi
     write_series(tmp_path / "events.out.tfevents.1", {"a[bold]/[/x]": [1.0]})
     assert main(["tags", str(tmp_path)]) == 0
     assert "a[bold]/[/x]" in capsys.readouterr().out
+
+
+def test_many_tags_are_plain_aligned_lines_with_the_same_cells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps({f"train/m{number}": {"1": number, "3": 0.5} for number in range(30)}))
+    main(["tags", str(path)])
+    table = capsys.readouterr().out
+    monkeypatch.setattr("seatrial.cli.tags.MAX_TABLE_ROWS", 29)
+    main(["tags", str(path)])
+    plain = capsys.readouterr().out.splitlines()
+    drawn = [line.strip("│").replace("│", " ").split() for line in table.splitlines() if "train/m" in line]
+    assert [line.split() for line in plain if line.startswith("train/m")] == drawn
+    assert plain[0].startswith("30 tags in 1 file")
+    assert len({line.index(" 1..3 ") for line in plain[2:32]}) == 1
+
+
+@pytest.mark.parametrize("case", ["two ranks", "two runs", "a cut"])
+def test_a_dump_passes_no_more_than_its_log(tmp_path: Path, case: str) -> None:
+    logs, dumped = tmp_path / "logs", tmp_path / "dumped.json"
+    if case == "two ranks":
+        write_series(logs / "events.out.tfevents.1", {"x": [1.0] * 9}, 1000.0)
+        write_series(logs / "events.out.tfevents.2", {"x": [0.5] * 9}, 1000.25)
+    elif case == "two runs":
+        for number in (1, 2):
+            write_series(logs / f"events.out.tfevents.{number}", {"x": [1.0] * 9}, 1000.0 * number)
+    else:
+        file = write_series(logs / "events.out.tfevents.1", {"x": [1.0] * 9})
+        file.write_bytes(file.read_bytes()[:-9])
+    check = 'max(data["x"]) < 2'
+    assert main(["check", str(logs), check]) == 3
+    assert main(["dump", str(logs), "--output", str(dumped)]) == (3 if case == "a cut" else 0)
+    assert main(["check", str(dumped), check]) == 3
+    assert main(["check", str(dumped), 'max(data["x"]) < 0.1']) == 1

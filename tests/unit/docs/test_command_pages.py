@@ -70,7 +70,7 @@ def test_the_baseline_page_shows_what_the_commands_print(
         words = shlex.split(command)
         if words[1] == "record":
             words.insert(2, "--allow-dirty")
-        assert main(words) == number
+        assert main(words) == (0, 0, 1)[number]
         printed = capsys.readouterr().out
         lines = [line for line in shown.splitlines() if not line.startswith("commit ")]
         assert [line for line in printed.splitlines() if not line.startswith("commit ")] == lines

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import yaml
 
-from seatrial.checks.equivalence import EquivalenceClass, compare_member, load_class
 from seatrial.cli import main
+from seatrial.comparisons.equivalence import EquivalenceClass, compare_member, load_class
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import Damage, RunLog, Series
+from seatrial.packaged import FOLDERS
 from seatrial.verdict import Outcome
 
-ROOT = Path(__file__).resolve().parents[3]
 TAG = "train/loss"
 TOY = """
 import json, pathlib, sys
@@ -146,7 +146,7 @@ def test_a_class_that_could_not_judge_is_refused(
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "configs/equivalence").glob("*.yaml")), ids=lambda path: path.stem
+    "path", sorted(FOLDERS["equivalence class"].glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_shipped_classes_are_valid(path: Path) -> None:
     assert load_class(path).members

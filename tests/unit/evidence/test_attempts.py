@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.unit.evidence.event_writers import scalar, start, write_events, write_series
 
-from seatrial.evidence.attempts import merge
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.segments import Points, Segment
+from seatrial.evidence.readers.attempts import merge
+from seatrial.evidence.readers.segments import Points, Segment
 
 
 def name(number: int) -> str:
@@ -34,27 +34,27 @@ def test_order_is_by_the_events_own_time(tmp_path: Path, touched: str) -> None:
         5: 2.0,
         6: 2.0,
     }
-    assert (series.ghosts, series.duplicates, series.conflicts) == (4, 3, 3)
+    assert (series.abandoned, series.duplicates, series.conflicts) == (4, 3, 3)
     assert series.attempts is not None
     assert series.attempts.tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_steps_past_the_resume_point_are_ghosts_and_named(tmp_path: Path) -> None:
+def test_steps_past_the_resume_point_are_abandoned_and_named(tmp_path: Path) -> None:
     """Run 1 reached step 12, run 2 resumed from 10 and redid 11 only."""
     write_series(tmp_path / name(1), {"train/loss": [1.0] * 12, "val/acc": {4: 0.1, 8: 0.2, 12: 0.3}}, 1000.0)
     write_series(tmp_path / name(2), {"train/loss": {11: 5.0}}, 2000.0)
     log = read_logs(tmp_path)
     assert log.series["train/loss"].steps.tolist() == list(range(1, 12))
     assert log.series["train/loss"].values[-1] == 5.0
-    assert log.series["train/loss"].ghosts == 2
+    assert log.series["train/loss"].abandoned == 2
     assert log.series["val/acc"].steps.tolist() == [4, 8], "the weights of step 12 were thrown away"
     notes = "\n".join(log.notes)
-    assert "ghosts of abandoned attempts: 3 points at steps 11 to 12" in notes
+    assert "logged by abandoned attempts: 3 points at steps 11 to 12" in notes
     assert "took over at step 11" in notes
 
 
 @pytest.mark.parametrize("tag", ["train/loss", "val/acc"])
-def test_a_filter_does_not_change_what_is_a_ghost(tmp_path: Path, tag: str) -> None:
+def test_a_filter_does_not_change_what_is_abandoned(tmp_path: Path, tag: str) -> None:
     write_series(tmp_path / name(1), {"train/loss": [1.0] * 12, "val/acc": {4: 0.1, 8: 0.2, 12: 0.3}}, 1000.0)
     write_series(tmp_path / name(2), {"train/loss": {11: 5.0}}, 2000.0)
     np.testing.assert_array_equal(
@@ -79,15 +79,15 @@ def test_three_attempts_of_which_the_last_goes_back_furthest(tmp_path: Path) -> 
     assert series.values.tolist() == [1.0] * 4 + [3.0] * 2
     assert series.attempts is not None
     assert series.attempts.tolist() == [0] * 4 + [2] * 2
-    assert series.ghosts == 8
+    assert series.abandoned == 8
 
 
-def test_a_writer_that_continues_leaves_no_ghosts(tmp_path: Path) -> None:
+def test_a_writer_that_continues_abandons_nothing(tmp_path: Path) -> None:
     write_series(tmp_path / "events.out.tfevents.1", {"x": [1.0] * 5}, 1000.0)
     write_series(tmp_path / "events.out.tfevents.2", {"x": {6: 2.0}}, 2000.0)
     series = read_logs(tmp_path).series["x"]
     assert series.steps.tolist() == [1, 2, 3, 4, 5, 6]
-    assert series.ghosts == 0
+    assert series.abandoned == 0
 
 
 def test_files_with_other_tags_are_no_attempts(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_writer_that_says_where_it_resumes_is_believed(tmp_path: Path) -> None
     events += [start(6, 20.0), *(scalar("x", step, 2.0, 20.0 + step) for step in range(8, 10))]
     series = read_logs(write_events(tmp_path / "events.out.tfevents.1", events)).series["x"]
     assert series.steps.tolist() == [1, 2, 3, 4, 5, 8, 9]
-    assert series.ghosts == 5
+    assert series.abandoned == 5
 
 
 @pytest.mark.parametrize("tags", [None, {"val"}])
@@ -132,7 +132,7 @@ def test_a_step_written_twice_keeps_the_last_value_and_counts(tmp_path: Path) ->
     log = read_logs(write_events(tmp_path / "events.out.tfevents.1", events))
     series = log.series["x"]
     np.testing.assert_array_equal(series.values, [1.0, 2.0, float("nan")])
-    assert (series.duplicates, series.conflicts, series.ghosts) == (3, 2, 0)
+    assert (series.duplicates, series.conflicts, series.abandoned) == (3, 2, 0)
     assert any("with another value, of which the last counts: 2 points" in note for note in log.notes)
 
 
@@ -146,7 +146,7 @@ def test_the_clock_of_each_attempt_is_kept(tmp_path: Path) -> None:
     assert series.steps.tolist() == [0, 0, 10, 10]
     assert series.attempts is not None
     assert series.attempts.tolist() == [0, 1, 0, 1]
-    assert series.ghosts == 0
+    assert series.abandoned == 0
 
 
 def test_two_samples_in_one_second_are_both_kept(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_segments_without_times_follow_each_other_as_given() -> None:
     parts = [Segment(source="f", points={"x": points(1, 2, 3)}), Segment(source="f", points={"x": points(2)})]
     series = merge(parts).series["x"]
     assert series.steps.tolist() == [1, 2]
-    assert series.ghosts == 2
+    assert series.abandoned == 2
 
 
 def test_runs_are_never_attempts_of_one_another() -> None:

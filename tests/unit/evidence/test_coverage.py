@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seatrial.evidence.coverage import describe_missing, missing_steps
+from seatrial.evidence.readers.coverage import describe_missing, missing_steps
 from seatrial.evidence.runlog import Series
 
 

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from tensorboard.summary.writer.record_writer import masked_crc32c
 
-from seatrial.evidence.crc32c import add_byte, crc, mask, masked_crc, masked_crc_of_lengths
+from seatrial.evidence.readers.tensorboard.crc32c import (
+    add_byte,
+    crc,
+    mask,
+    masked_crc,
+    masked_crc_of_lengths,
+)
 
 
 def test_the_published_check_value() -> None:

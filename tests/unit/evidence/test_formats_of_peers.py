@@ -44,7 +44,7 @@ def test_wandb_offline_with_a_resumed_run(formats_worker: Worker, wandb_folder: 
     assert loss["steps"] == list(range(1, 18)), "steps 18 to 20 were abandoned"
     assert loss["values"][:14] == [EXPECTED[step] for step in range(1, 15)]
     assert loss["values"][14:] == [str(1.0 / step + 100.0) for step in (15, 16, 17)]
-    assert loss["ghosts"] == 6
+    assert loss["abandoned"] == 6
     assert loss["timed"]
     assert log["series"]["nothing"]["nulls"] == 17
     assert log["series"]["validation.accuracy"]["values"] == ["0.5"] * 17

@@ -9,7 +9,8 @@ import pytest
 from tests.unit.evidence.event_writers import write_series
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.read import READERS, read_logs
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.readers.registry import all_readers
 
 
 def put_rows(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -61,7 +62,7 @@ def test_attempts_of_prime_rl_in_two_files_follow_each_other(tmp_path: Path) -> 
         put_rows(tmp_path / f"run{attempt}" / "metrics.jsonl", rows)
     series = read_logs(tmp_path).series["loss"]
     assert series.values.tolist() == [0, 0, 0, 0, 0, 1, 1]
-    assert series.ghosts == 3
+    assert series.abandoned == 3
 
 
 def test_a_link_to_a_file_is_not_read_twice(tmp_path: Path) -> None:
@@ -93,5 +94,11 @@ def test_a_file_that_cannot_be_opened_is_damage(tmp_path: Path, monkeypatch: pyt
         read_logs(locked)
 
 
-def test_every_reader_has_a_name_of_its_own() -> None:
-    assert len({reader.NAME for reader in READERS}) == len(READERS) == 10
+def test_every_reader_has_a_name_and_a_priority_of_its_own() -> None:
+    readers = all_readers()
+    assert (
+        len({reader.NAME for reader in readers})
+        == len({reader.PRIORITY for reader in readers})
+        == len(readers)
+    )
+    assert readers[0].NAME == "TensorBoard"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.numbers import decode, decode_step
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.rows import restarts
+from seatrial.evidence.readers.numbers import decode, decode_step
+from seatrial.evidence.readers.rows import restarts
 
 
 def put(path: Path, *lines: str, end: str = "\n") -> Path:
@@ -149,7 +149,7 @@ def test_a_resumed_run_in_one_file(tmp_path: Path) -> None:
     series = read_logs(put(tmp_path / "log.jsonl", *map(json.dumps, rows))).series["loss"]
     assert series.steps.tolist() == list(range(1, 12))
     assert series.values[-1] == 7.0
-    assert series.ghosts == 2
+    assert series.abandoned == 2
 
 
 def test_verl(tmp_path: Path) -> None:

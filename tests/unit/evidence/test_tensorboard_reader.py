@@ -155,7 +155,7 @@ def test_folders_written_at_the_same_time_are_kept_apart(tmp_path: Path) -> None
     assert log.series["train/epoch_loss"].values.tolist() == [1.0] * 4
     assert log.series["validation/epoch_loss"].values.tolist() == [2.0] * 4
     assert "epoch_loss" not in log.series
-    assert any("stands before the tag" in note for note in log.notes)
+    assert any("precedes the tag" in note for note in log.notes)
     only = read_logs(tmp_path, {"validation/epoch_loss"})
     assert set(only.series) == {"validation/epoch_loss"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tensorboard.summary.writer.record_writer import RecordWriter, masked_crc32c
 
-from seatrial.evidence.tfrecord import FOOTER_BYTES, HEADER_BYTES, Loss, blocks
+from seatrial.evidence.readers.tensorboard.tfrecord import FOOTER_BYTES, HEADER_BYTES, Loss, blocks
 
 SMALL = 128 << 10
 

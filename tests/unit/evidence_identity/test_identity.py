@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.evidence import identity
-from seatrial.evidence.identity import (
+from seatrial.evidence.identity import collect as identity
+from seatrial.evidence.identity.collect import (
     collect_identity,
     imports_as_json,
     package_versions,
     repository_of,
     source_digest,
 )
-from seatrial.evidence.origins import Import
-from seatrial.evidence.redaction import Redactor
+from seatrial.evidence.identity.origins import Import
+from seatrial.evidence.identity.redaction import Redactor
 
 SECRET = "hf_" + "Ab3" * 12
 

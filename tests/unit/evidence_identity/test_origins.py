@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.evidence.origins import (
+from seatrial.evidence.identity.origins import (
     Import,
     driver_origin,
     module_file,

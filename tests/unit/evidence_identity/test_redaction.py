@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.evidence.redaction import MARK, Redactor, is_secret_name
+from seatrial.evidence.identity.redaction import MARK, Redactor, is_secret_name
 
 HEX40 = "0123456789abcdef0123456789abcdef01234567"
 

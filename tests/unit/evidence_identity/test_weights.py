@@ -97,5 +97,5 @@ def test_one_name_in_two_files_is_blocked(tmp_path: Path) -> None:
     """It is not known which one counts."""
     path = folder(tmp_path, "m", a=A)
     save_file({"a": A}, path / "other.safetensors")
-    with pytest.raises(BlockedError, match="stands in"):
+    with pytest.raises(BlockedError, match="is in"):
         stored_tensors(path)

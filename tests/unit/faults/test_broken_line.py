@@ -40,7 +40,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "part",
     [
-        "law 'losses of micro-batches add up' broken",
+        "law 'losses add up, in micro-batches of one row' broken",
         "(seed 0)",
         "relative difference: 1, allowed 1e-10",
         "Usually: a mean over the micro-batch where the global count is due",

@@ -45,18 +45,22 @@ def test_a_fault_that_the_chosen_relation_does_not_see_is_exit_1(capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("words", "remedy"),
+    ("words", "status", "remedy"),
     [
-        (["list", "--mutant", "temprature-ignored"], "did you mean 'temperature-ignored'?"),
-        (["list", "--relation", "R999"], "no relation 'R999'"),
-        (["score", "--mutant", "temperature-ignored", "--json", "/no/such/folder/x"], "cannot write"),
+        (["list", "--mutant", "temprature-ignored"], 2, "did you mean 'temperature-ignored'?"),
+        (["list", "--relation", "R999"], 2, "no relation 'R999'"),
+        (
+            ["list", "--mutant", "temperature-ignored", "--json", "/no/such/folder/x"],
+            3,
+            "give another --json",
+        ),
     ],
 )
 def test_a_wrong_word_is_one_message_with_the_remedy(
-    words: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], status: int, remedy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 2."""
-    assert main(["faults", *words]) == 2
+    """Wrong usage exits 2, a file that cannot be written 3."""
+    assert main(["faults", *words]) == status
     assert remedy in capsys.readouterr().err
 
 

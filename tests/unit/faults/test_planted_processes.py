@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from refrl import launcher
+from refrl.runtime import launcher
 from seatrial.faults import planted
+from seatrial.faults.launch import entry
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
 def test_ranks_are_started_with_the_fault(ended: list[Sequence[str]]) -> None:
     """A rank's command plants it again, in its own process."""
-    assert planted.run_with_fault("lr-zero", ["grpo", "x=1"]) == 0
+    assert planted.run_with_fault("lr-zero", ["grpo", "x=1"], entry("lr-zero")) == 0
     assert (sys.executable, "-m", "seatrial.faults.launch", "lr-zero", "--") == launcher.COMMAND
     assert ended == [["grpo", "x=1"]]
 
@@ -32,5 +33,5 @@ def test_a_rank_does_not_repeat_what_follows_the_run(
 ) -> None:
     """The process that a person started does it."""
     monkeypatch.setenv("RANK", "0")
-    assert planted.run_with_fault("lr-zero", ["grpo"]) == 0
+    assert planted.run_with_fault("lr-zero", ["grpo"], entry("lr-zero")) == 0
     assert ended == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.evidence.origins import OBSERVER
+from seatrial.evidence.identity.origins import OBSERVER
 from seatrial.pytest_plugin.affected import child
 
 STARTUP = Path(child.__file__).parent / "startup"

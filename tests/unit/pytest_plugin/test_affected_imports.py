@@ -8,21 +8,23 @@ from pathlib import Path
 import grimp
 import pytest
 
-from seatrial.pytest_plugin.affected.graph import ImportGraph, Reach
+from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
 from seatrial.pytest_plugin.affected.packages import ABSENT, Packages, version
-from seatrial.pytest_plugin.affected.sources import REST, Import, Part, read_source
+from seatrial.pytest_plugin.affected.sources import FIXTURES, REST, Part, Source, read_source
 from seatrial.pytest_plugin.affected.watch import FILE, PY
 from seatrial.pytest_plugin.affected.windows import Use
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 
 
-def _graph(root: Path, **more: dict[str, set[str]] | dict[str, set[Use]]) -> ImportGraph:
-    def imports_of(path: str) -> tuple[Import, ...]:
-        return read_source((root / path).read_bytes(), split=False).whole.imports
+def _graph(
+    root: Path, learned: dict[str, set[Use]] | None = None, loads: dict[str, set[str]] | None = None
+) -> ImportGraph:
+    def source_of(path: str) -> Source | None:
+        return read_source((root / path).read_bytes(), split=False) if (root / path).is_file() else None
 
-    options = {"learned": {}, "loads": {}, **more}
-    return ImportGraph(root, search=[""], modules={}, imports_of=imports_of, **options)  # type: ignore[arg-type]
+    seen = Learned(uses=learned or {}, loads=loads or {})
+    return ImportGraph(root, search=[""], modules={}, source_of=source_of, learned=seen)
 
 
 @pytest.mark.parametrize("module", ["seatrial.cli.check", "seatrial.checks.evaluate", "refrl.config.run"])
@@ -32,7 +34,7 @@ def test_the_closure_holds_what_grimp_finds(module: str) -> None:
     theirs = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
     expected = set(theirs.find_upstream_modules(module))
     start = module.replace(".", "/") + ".py"
-    found = _graph(SRC).reach(Reach({start})).files
+    found = _graph(SRC).reach(Reach(whole={start})).whole
     names = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in found}
     assert expected <= names
     assert expected, "the oracle found nothing"
@@ -61,23 +63,23 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_packages_relative_imports_reexports_and_names_are_followed(project: Path) -> None:
-    reach = _graph(project).reach(Reach({"user.py"}))
-    assert reach.files == set(FILES) - {"pkg/alone.py"}
+    reach = _graph(project).reach(Reach(whole={"user.py"}))
+    assert reach.whole == set(FILES) - {"pkg/alone.py"}
     assert {"numpy", "yaml", "json"} <= reach.outside
     assert {(FILE, "pkg/missing.py"), (FILE, "pkg/missing/__init__.py")} <= reach.other
 
 
 def test_what_was_learned_for_a_file_belongs_to_all_that_reach_it(project: Path) -> None:
     learned = {"pkg/sub/c.py": {(PY, "pkg/alone.py"), (FILE, "table.json")}}
-    reach = _graph(project, learned=learned).reach(Reach({"user.py"}))
-    assert "pkg/alone.py" in reach.files
+    reach = _graph(project, learned=learned).reach(Reach(whole={"user.py"}))
+    assert "pkg/alone.py" in reach.whole
     assert (FILE, "table.json") in reach.other
 
 
 def test_imports_by_name_count_for_those_that_did_not_do_their_own(project: Path) -> None:
     graph = _graph(project, loads={"pkg/b.py": {"pkg/alone.py"}})
-    assert "pkg/alone.py" in graph.reach(Reach({"user.py"})).files
-    assert "pkg/alone.py" not in graph.reach(Reach({"user.py"}), {"pkg/b.py"}).files
+    assert "pkg/alone.py" in graph.reach(Reach(whole={"user.py"})).whole
+    assert "pkg/alone.py" not in graph.reach(Reach(whole={"user.py"}), {"pkg/b.py"}).whole
 
 
 MODULE = b'''
@@ -110,7 +112,8 @@ class TestGroup:
 
 
 def _parts(content: bytes) -> dict[str, Part]:
-    return read_source(content, split=True).parts
+    parts = read_source(content, split=True).parts
+    return {name: part for name, part in parts.items() if name != FIXTURES}
 
 
 def test_tests_and_fixtures_are_parts_of_their_own() -> None:

@@ -42,7 +42,7 @@ def test_first_seeds_then_selects_then_leaves_out_everything_with_a_word(
     second = run_pytest("--affected", *workers)
     assert second.ret == 0
     second.assert_outcomes(passed=2, deselected=0 if workers else 1)
-    second.stdout.fnmatch_lines(["affected: 2 of 3 tests chosen, 1 left out", "  2: a.py changed"])
+    second.stdout.fnmatch_lines(["affected: 2 of 3 tests chosen, 1 left out", "  2: a.py (f) changed"])
     third = run_pytest("--affected", *workers)
     assert third.ret == pytest.ExitCode.NO_TESTS_COLLECTED  # an empty selection is not green
     third.stdout.fnmatch_lines(

@@ -235,3 +235,38 @@ def test_without_coverage_the_value_is_absent_and_no_number(
     write({FILE: TRACKED})
     run_pytest()
     assert results()["coverage"] is None
+
+
+def test_a_session_that_tracks_nothing_leaves_result_and_history_alone(
+    write: Write, run_pytest: Run, pytester: pytest.Pytester
+) -> None:
+    write({FILE: TRACKED, "tests/unit/test_other.py": "def test_other(): pass\n"})
+    run_pytest()
+    before = {path: path.read_text() for path in pytester.path.rglob("unit_results/*.json")}
+    result = (pytester.path / "tests/unit/unit_results.json").read_text()
+    run_pytest("tests/unit/test_other.py").assert_outcomes(passed=1)
+    assert (pytester.path / "tests/unit/unit_results.json").read_text() == result
+    # A session whose tracking tests were all left out says so in the result, and is no history.
+    run_pytest("-k", "other").assert_outcomes(passed=1, deselected=1)
+    assert (pytester.path / "tests/unit/unit_results.json").read_text() != result
+    assert {path: path.read_text() for path in pytester.path.rglob("unit_results/*.json")} == before
+
+
+def test_the_history_keeps_as_many_sessions_as_the_project_says(
+    write: Write, run_pytest: Run, pytester: pytest.Pytester
+) -> None:
+    write({FILE: TRACKED, "pyproject.toml": "[tool.seatrial.tracker]\nsessions = 2\n"})
+    seen = []
+    for _ in range(3):
+        run_pytest()
+        seen.append(sorted(path.name for path in pytester.path.rglob("unit_results/*.json")))
+    assert [len(names) for names in seen] == [1, 2, 2]
+    assert seen[2][0] == seen[1][1]
+
+
+@pytest.mark.parametrize("value", ["0", "true", '"many"'])
+def test_a_number_of_sessions_that_cannot_be_is_refused(write: Write, run_pytest: Run, value: str) -> None:
+    write({FILE: TRACKED, "pyproject.toml": f"[tool.seatrial.tracker]\nsessions = {value}\n"})
+    outcome = run_pytest()
+    assert outcome.ret == pytest.ExitCode.USAGE_ERROR
+    assert "tool.seatrial.tracker.sessions must be a number of sessions" in outcome.stderr.str()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,42 @@ def test_a_baseline_that_is_not_there_is_wrong_usage(
     sessions([1.0], commit=OTHER)
     with pytest.raises(pytest.UsageError, match=re.escape(words)):
         read_repeats(where, pytester.path / "tests/unit/unit_results", pytester.path)
+
+
+@pytest.mark.parametrize("revision", ["HEAD", "HEAD~0", "main", "v1", "v1^{commit}", "refs/tags/v1"])
+def test_any_revision_names_a_commit(
+    revision: str, sessions: Callable[..., None], pytester: pytest.Pytester
+) -> None:
+    git = [
+        "git",
+        "-C",
+        str(pytester.path),
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "-c",
+        "tag.gpgsign=false",
+    ]
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["commit", "-q", "--allow-empty", "-m", "one"],
+        ["tag", "-am", "t", "v1"],
+    ):
+        subprocess.run([*git, *words], check=True)
+    named = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    sessions([1.0, 2.0], commit=named)
+    sessions([3.0], commit=OTHER)
+    repeats = read_repeats(revision, pytester.path / "tests/unit/unit_results", pytester.path)
+    assert (repeats.commit, len(repeats.sessions)) == (named, 2)
+
+
+@pytest.mark.parametrize("revision", ["--all", "-n", "nobody", "HEAD:tests"])
+def test_what_is_no_revision_is_refused(revision: str, pytester: pytest.Pytester) -> None:
+    with pytest.raises(pytest.UsageError, match="nor a commit that git knows here"):
+        read_repeats(revision, pytester.path / "none", pytester.path)
 
 
 def test_wrong_usage_is_one_message(write: Write, run_pytest: Run) -> None:

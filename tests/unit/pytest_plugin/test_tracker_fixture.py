@@ -175,6 +175,39 @@ def test_np(tracker):
     assert (metrics["f"], metrics["i"], metrics["a"]) == (0.5, 3, 2.5)
 
 
+ARRAYS = """
+import pytest
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+
+def test_small(tracker):
+    tracker.track("np", np.array([[1.5, float("nan")], [2, 3]]))
+    tracker.track("torch", torch.tensor([1, 2], dtype=torch.int32))
+    tracker.track("half", torch.ones(1, dtype=torch.bfloat16, requires_grad=True))
+
+def test_large_np(tracker): tracker.track("big", np.zeros((100, 20)))
+def test_large_torch(tracker): tracker.track("big", {"inner": torch.zeros(1001)})
+def test_empty_of_values(tracker): tracker.track("meta", torch.zeros(2, device="meta"))
+def test_objects(tracker): tracker.track("objects", np.array([object()]))
+"""
+
+
+def test_arrays_are_stored_or_refused_by_name(write: Write, run_pytest: Run, results: Results) -> None:
+    write({FILE: ARRAYS})
+    outcome = run_pytest()
+    outcome.assert_outcomes(passed=1, failed=4)
+    metrics = results()["metrics"]["test_it::test_small"]
+    assert metrics["np"] == [[1.5, "NaN"], [2.0, 3.0]]
+    assert (metrics["torch"], metrics["half"]) == ([1, 2], [1.0])
+    for line in (
+        "*metric 'big' cannot be stored: a numpy ndarray of shape (100, 20) has more than 1000 values; track numbers*",
+        "*cannot be stored: a torch Tensor of shape (1001,) has more than 1000 values*",
+        "*metric 'meta' cannot be stored: a torch Tensor of shape (2,) has no values to read*",
+        "*cannot be stored: object is no JSON value*",
+    ):
+        outcome.stdout.fnmatch_lines([line.replace("[", "[[]")])
+
+
 MEMORY = """
 import subprocess, sys
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from seatrial.errors import UsageError
-from seatrial.relations import failure_message, parametrize_with_relations
+from seatrial.relations import NotServed, failure_message, parametrize_with_relations
 from seatrial.relations.engine import Law, Measure, Relation, run_relation
 from seatrial.relations.registry import all_relations, select
 from seatrial.verdict import Outcome
@@ -66,7 +66,7 @@ def measure_of(error: float) -> Measure:
 
 def refuse(*_: Any) -> Any:
     """Say that the property cannot be exercised."""
-    raise NotImplementedError
+    raise NotServed("no such input")
 
 
 @pytest.mark.parametrize("error", [0.0, 1.0])

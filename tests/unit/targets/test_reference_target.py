@@ -2,14 +2,17 @@
 
 import importlib.util
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from seatrial.errors import BlockedError, UsageError
-from seatrial.targets import get_target, reference
-from seatrial.targets.base import Target
-from seatrial.targets.reference import ReferenceTarget
+from seatrial.targets import get_target
+from seatrial.targets.base import JobRequest, Target, TrainingJob
+from seatrial.targets.reference import target as reference
+from seatrial.targets.reference.target import ReferenceTarget
 
 
 @pytest.fixture
@@ -24,6 +27,14 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+def smoke(model: Path, directory: Path, seed: int, overrides: Sequence[str]) -> TrainingJob:
+    """Return the run of the smoke."""
+    request = JobRequest(
+        recipe="grpo-smoke", model=model, directory=directory, seed=seed, overrides=overrides
+    )
+    return ReferenceTarget().job(request)
+
+
 def test_targets_are_found_by_name_and_the_nearest_is_named() -> None:
     """A typing error is answered with what was meant."""
     target: Target = get_target("reference")
@@ -36,9 +47,7 @@ def test_targets_are_found_by_name_and_the_nearest_is_named() -> None:
 
 def test_the_smoke_is_the_documented_command(model: Path, tmp_path: Path) -> None:
     """`python -m refrl grpo --config FILE key=value ...`, with the evidence in the trial's folder."""
-    job = ReferenceTarget().smoke(
-        model, tmp_path / "trial", 7, ["grpo.max_num_steps=5", "policy.model_name=elsewhere"]
-    )
+    job = smoke(model, tmp_path / "trial", 7, ["grpo.max_num_steps=5", "policy.model_name=elsewhere"])
     words = list(job.argv[1:])
     assert words[:3] == ["-m", "refrl", "grpo"]
     settings = dict(word.split("=", 1) for word in words[5:])
@@ -59,14 +68,14 @@ def test_the_facts_of_a_job_follow_the_overrides(model: Path, tmp_path: Path) ->
         "data.num_train=60", "data.num_validation=16", "data.verifier=null", "grpo.num_generations_per_prompt=8",
         "policy.precision=bfloat16",
     ]  # fmt: skip
-    job = ReferenceTarget().smoke(model, tmp_path / "trial", 0, overrides)
+    job = smoke(model, tmp_path / "trial", 0, overrides)
     assert job.ratio_clip == pytest.approx((0.8, 1.28))
     assert job.advantage is not None
     assert (job.advantage.estimator, job.advantage.scale) == ("rloo", "none")
     assert job.verifier == "exact_match"
     assert job.num_generations_per_prompt == 8
     assert job.precision == "bfloat16"
-    in_reward = ReferenceTarget().smoke(model, tmp_path / "trial", 0, ["loss_fn.kl_in=reward"])
+    in_reward = smoke(model, tmp_path / "trial", 0, ["loss_fn.kl_in=reward"])
     assert in_reward.advantage is None
 
 
@@ -75,13 +84,14 @@ def test_learning_runs_share_the_data_and_not_the_luck(model: Path, tmp_path: Pa
     seeds = set()
     for seed in (0, 1):
         for number in (0, 1, 2):
-            job = ReferenceTarget().learning(model, tmp_path, seed, number, [])
+            job = ReferenceTarget().job(
+                JobRequest(recipe="grpo-learning", model=model, directory=tmp_path, seed=seed, number=number)
+            )
             settings: dict[str, str] = {}
             for word in job.argv[6:]:
                 key, _, value = word.partition("=")
                 settings[key] = value
             assert settings["data.seed"] == str(seed)
-            assert settings["grpo.val_at_start"] == settings["grpo.val_at_end"] == "true"
             seeds.add(settings["grpo.seed"])
     assert len(seeds) == 6
 
@@ -155,13 +165,6 @@ def test_a_missing_extra_is_blocked_with_the_command_that_brings_it(monkeypatch:
         ReferenceTarget().preflight()
 
 
-def test_without_a_checkout_it_is_blocked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The recipes lie beside the sources."""
-    monkeypatch.setattr(reference, "_CONFIGS", tmp_path / "none")
-    with pytest.raises(BlockedError, match="run from a checkout"):
-        ReferenceTarget().preflight()
-
-
 def test_refrl_is_expected_beside_this_seatrial(repository: Path) -> None:
     """They are one distribution."""
     assert ReferenceTarget().expected_origins() == {"refrl": repository / "src" / "refrl"}
@@ -173,9 +176,9 @@ def test_a_merging_tokenizer_is_not_byte_level(model: Path, tmp_path: Path) -> N
     content = json.loads(file.read_text())
     content["model"]["merges"] = ["a b"]
     file.write_text(json.dumps(content))
-    assert not ReferenceTarget().smoke(model, tmp_path, 0, []).byte_level
+    assert not smoke(model, tmp_path, 0, []).byte_level
     file.unlink()
-    assert not ReferenceTarget().smoke(model, tmp_path, 0, []).byte_level
+    assert not smoke(model, tmp_path, 0, []).byte_level
 
 
 @pytest.mark.parametrize(
@@ -195,4 +198,22 @@ def test_a_small_model_runs_on_one_thread_unless_told(
         monkeypatch.setenv("OMP_NUM_THREADS", given)
     with (model / "model.safetensors").open("wb") as file:
         file.truncate(size)
-    assert ReferenceTarget().smoke(model, tmp_path, 0, []).environment.get("OMP_NUM_THREADS") == threads
+    assert smoke(model, tmp_path, 0, []).environment.get("OMP_NUM_THREADS") == threads
+
+
+def test_nothing_is_claimed_of_a_loss_and_an_estimator_from_outside(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what interval it clips to, nor how advantages follow from rewards."""
+    (tmp_path / "own_parts_of_a_target.py").write_text(
+        "from refrl.algorithms.losses.ppo_clip import PPOClip\n"
+        "from refrl.algorithms.advantages import GroupBaseline\n"
+        "class Own(PPOClip): pass\n"
+        "class Base(GroupBaseline): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("loss_fn.kind=own_parts_of_a_target:Own", "grpo.advantage.estimator=own_parts_of_a_target:Base")
+    request = JobRequest(recipe="grpo-smoke", model=model, directory=tmp_path, seed=0, overrides=words)
+    job = ReferenceTarget().job(request)
+    assert job.ratio_clip == (0.0, math.inf)
+    assert job.advantage is None

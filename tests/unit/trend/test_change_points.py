@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from seatrial.report.change_points import change_points
+from seatrial.statistics.change_points import change_points
 
 
 def test_false_alarms_are_as_stated_for_heavy_tails() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from seatrial.evidence.ledger import LedgerRow
+from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.targets.base import AdvantageFacts, TrainingJob
 
 BOS, EOS = 257, 258
@@ -44,19 +44,23 @@ def make_row(
     """
     right = completion == answer
     sampled = (*completion.encode(), EOS)
-    logprobs = tuple(-0.1 * (place + 1) for place in range(len(sampled)))
+    number = 4 * step + index
+    logprobs = tuple(-0.1 * (place + 1) - 0.01 * number for place in range(len(sampled)))
     settings: dict[str, object] = {
         "step": step,
         "index": index,
-        "prompt_id": 10 * step + index // 2,
+        "prompt_id": 10 + index // 2,
         "prompt": prompt,
         "completion": completion,
         "answer": answer,
-        "task": "made",
         "token_ids": (BOS, *prompt.encode(), *sampled),
         "prompt_length": 1 + len(prompt.encode()),
+        "prompt_text": f"<|bos|>{prompt}",
+        "loss_mask": (0.0,) * (1 + len(prompt.encode())) + (1.0,) * len(sampled),
         "generation_logprobs": logprobs,
         "prev_logprobs": logprobs,
+        "weight_version": step - 1,
+        "verifier_error": False,
         "reward": 1.0 if right else 0.0,
         "advantage": 0.5**0.5 if right else -(0.5**0.5),
         "finish_reason": "stop",

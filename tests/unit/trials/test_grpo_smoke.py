@@ -15,6 +15,7 @@ from seatrial.verdict import Outcome, Verdict
 PASS, FAIL, BLOCKED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.BLOCKED, Outcome.SKIPPED
 EXIT = "training ends with status 0"
 ORIGIN = "origin of toystack in the run"
+RANDOMNESS = "ledger: every row draws its own randomness"
 
 
 @pytest.fixture(autouse=True)
@@ -32,18 +33,20 @@ def smoke(tmp_path: Path, mode: str, **options: float) -> tuple[TrialResult, dic
     return trial, {verdict.name: verdict for verdict in trial.verdicts}
 
 
-def test_a_right_run_passes_and_what_cannot_fail_does_not_count(tmp_path: Path) -> None:
-    """All pass, but for the checks on values that the clip holds in bounds."""
+def test_a_right_run_passes(tmp_path: Path) -> None:
+    """All pass, but for laws that short answers do not arm; the claims and their key verdicts are those of the run."""
     trial, verdicts = smoke(tmp_path, "right")
     assert trial.outcome is PASS
     skipped = {name for name, verdict in verdicts.items() if verdict.outcome is SKIPPED}
-    assert skipped == {name for name in verdicts if "clamped" in name}
-    assert len(skipped) == 4
-    assert all(verdicts[name].reason.startswith("cannot fail") for name in skipped)
+    assert "likely enough to be sampled twice" in verdicts[RANDOMNESS].reason
+    assert skipped == {RANDOMNESS, "ledger: no row is trained again at another step"}
+    assert not [name for name in verdicts if "clamped" in name]
+    assert "every trainable tensor moves" in trial.proves
+    assert {verdicts[name].outcome for name in trial.key_verdicts} == {PASS}
     assert {verdict.outcome for name, verdict in verdicts.items() if name not in skipped} == {PASS}
 
 
-NAMES = 21
+NAMES = 27
 """Verdicts of the trial, whatever happens."""
 
 
@@ -81,7 +84,7 @@ def test_each_way_to_go_wrong(tmp_path: Path, mode: str, outcome: Outcome, name:
 
 
 def test_zero_variance_is_not_triggered_at_level_0(tmp_path: Path) -> None:
-    """FP40: no reward differs, so that neither the gradient nor the weights can be asked to move."""
+    """FP40: no reward differs: gradient and weights cannot be asked to move; what they prove is then not proved."""
     trial, verdicts = smoke(tmp_path, "zero-variance")
     names = (
         'min(data["train/grad_norm"]) > 0',
@@ -91,7 +94,14 @@ def test_zero_variance_is_not_triggered_at_level_0(tmp_path: Path) -> None:
     for name in names:
         assert verdicts[name].outcome is SKIPPED, verdicts[name]
         assert "not triggered" in verdicts[name].reason
-    assert trial.outcome is PASS
+    claims = {name: verdict for name, verdict in verdicts.items() if name.startswith("claim: ")}
+    assert sorted(claims) == [
+        "claim: a gradient flows at every step",
+        "claim: advantages belong to their rows",
+        "claim: every trainable tensor moves",
+    ]
+    assert all("gave no answer (not triggered" in verdict.reason for verdict in claims.values())
+    assert trial.outcome is FAIL
 
 
 def test_another_copy_in_the_run_blocks_everything(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.unit.trials.toy_target import TOY, ToyTarget, run_toy
 
-from seatrial.trials.learning_sensors import rise_verdict
 from seatrial.trials.learning_signal import LearningSignal
 from seatrial.trials.results import TrialResult
+from seatrial.trials.sensors.learning import rise_verdict
 from seatrial.verdict import Outcome, Verdict
 
 PASS, FAIL, BLOCKED = Outcome.PASS, Outcome.FAIL, Outcome.BLOCKED

@@ -12,28 +12,29 @@ import pytest
 from tests.unit.trials.ledger_cases import make_job, right_rows
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.ledger import LedgerRow, read_ledger, read_validation
-from seatrial.targets.base import AdvantageFacts
-from seatrial.trials.advantages import advantages_of
-from seatrial.trials.ledger_sensors import (
-    advantages_right,
-    ledger_verdicts,
-    rewards_right,
-    rows_complete,
-    sampler_agrees_with_trainer,
-    tokens_valid,
-)
+from seatrial.evidence.ledger.advantages import advantages_of, rule_named
+from seatrial.evidence.ledger.read import read_ledger
+from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.ledger.validation import read_validation
+from seatrial.trials.sensors.ledger import LEDGER_SENSORS, ledger_verdicts
 from seatrial.verdict import Outcome
 
 Rows = list[LedgerRow]
 
+rows_complete = LEDGER_SENSORS["ledger: every trained row is there, once"]
+tokens_valid = LEDGER_SENSORS["ledger: tokens are valid and are the rewarded text"]
+sampler_agrees_with_trainer = LEDGER_SENSORS["ledger: sampler and trainer agree per token"]
+rewards_right = LEDGER_SENSORS["ledger: rewards recomputed equal the logged"]
+advantages_right = LEDGER_SENSORS["ledger: advantages recomputed equal the logged"]
+
 
 def test_a_right_ledger_passes_every_sensor(tmp_path: Path) -> None:
-    """Advantages of the made rows are known in closed form (see `make_row`)."""
+    """Advantages of the made rows are known in closed form (see `make_row`); their short answers may well repeat."""
     verdicts = ledger_verdicts(right_rows(), make_job(tmp_path))
-    assert {verdict.name: verdict.outcome for verdict in verdicts} == dict.fromkeys(
-        [verdict.name for verdict in verdicts], Outcome.PASS
-    )
+    outcomes = {verdict.name: verdict.outcome for verdict in verdicts}
+    for law in ("every row draws its own randomness", "no row is trained again at another step"):
+        assert outcomes.pop(f"ledger: {law}") is Outcome.SKIPPED
+    assert outcomes == dict.fromkeys(outcomes, Outcome.PASS)
 
 
 def test_an_empty_ledger_passes_none(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def swap_rewards(rows: Rows) -> Rows:
     [
         (lambda rows: rows[:-1], rows_complete, "step 2 has 3 rows, not 4"),
         (lambda rows: rows[:4], rows_complete, "step 2 has 0 rows"),
-        (change(1, index=0), rows_complete, "step 1 row 0 stands 2 times"),
+        (change(1, index=0), rows_complete, "step 1 row 0 is there 2 times"),
         (change(1, prompt_id=11), rows_complete, "prompt 10 has 1 completions"),
         (change(0, token_ids=(1, 2, 300)), tokens_valid, "outside the vocabulary of 259"),
         (change(0, token_ids=(1, 2, -1)), tokens_valid, "outside the vocabulary"),
@@ -74,8 +75,12 @@ def swap_rewards(rows: Rows) -> Rows:
         (change(2, generation_logprobs=(-0.1,)), tokens_valid, "4 sampled tokens, 1 and 4"),
         (change(2, completion="cba"), tokens_valid, "the rewarded text 'cba' is not the text of its tokens"),
         (change(2, prompt="reverse abd="), tokens_valid, "the prompt 'reverse abd='"),
-        (change(4, prev_logprobs=(-0.1, -0.2, -0.3002)), sampler_agrees_with_trainer, "step 2 row 0 token 2"),
-        (change(4, prev_logprobs=(-0.1, math.nan, -0.3)), sampler_agrees_with_trainer, "scored at nan"),
+        (
+            change(4, prev_logprobs=(-0.18, -0.28, -0.3802)),
+            sampler_agrees_with_trainer,
+            "step 2 row 0 token 2",
+        ),
+        (change(4, prev_logprobs=(-0.18, math.nan, -0.38)), sampler_agrees_with_trainer, "scored at nan"),
         (swap_rewards, rewards_right, "step 1 row 0: '19' for '12+7=' earns 1, logged is 0"),
         (change(2, reward=0.01), rewards_right, "earns 0, logged is 0.01"),
         (change(2, reward=math.nan), rewards_right, "logged is nan"),
@@ -116,7 +121,6 @@ def test_zero_variance_does_not_trigger_the_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sensor"),
     [
-        ({"precision": "bfloat16"}, sampler_agrees_with_trainer),
         ({"verifier": "somebody's own"}, rewards_right),
         ({"advantage": None}, advantages_right),
     ],
@@ -129,10 +133,22 @@ def test_what_cannot_be_worked_out_again_is_skipped(
     assert verdict.outcome is Outcome.SKIPPED  # type: ignore[attr-defined]
 
 
-def test_an_unknown_prompt_is_skipped(tmp_path: Path) -> None:
-    """There is no independent answer to a question of another form."""
+def test_half_precision_is_held_to_a_wider_bound(tmp_path: Path) -> None:
+    """Rounding of half precision passes; a token that is e^3 times as likely does not, nor does NaN."""
+    job = make_job(tmp_path, precision="bfloat16")
+    for third, outcome in ((-0.40, Outcome.PASS), (-3.38, Outcome.FAIL), (math.nan, Outcome.FAIL)):
+        rows = change(4, prev_logprobs=(-0.18, -0.28, third))(right_rows())
+        assert sampler_agrees_with_trainer(rows, job).outcome is outcome, third
+
+
+def test_an_unknown_prompt_is_held_to_the_logged_answer_or_skipped(tmp_path: Path) -> None:
+    """There is no independent answer to a question of another form; the rule is held to the one that was logged."""
     rows = [replace(row, prompt="What is 12 plus 7?") for row in right_rows()]
-    assert rewards_right(rows, make_job(tmp_path)).outcome is Outcome.SKIPPED
+    assert rewards_right(rows, make_job(tmp_path)).outcome is Outcome.PASS
+    wrong = [replace(rows[0], reward=1.0 - (rows[0].reward or 0.0)), *rows[1:]]
+    assert rewards_right(wrong, make_job(tmp_path)).outcome is Outcome.FAIL
+    unanswered = [replace(row, answer=None) for row in rows]
+    assert rewards_right(unanswered, make_job(tmp_path)).outcome is Outcome.SKIPPED
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline"])
@@ -154,7 +170,7 @@ def test_advantages_against_numpy(estimator: str, scale: str) -> None:
     if scale == "batch":
         spread = rewards - rewards.mean(0) if estimator == "reinforce_plus_plus_baseline" else rewards
         wanted = wanted / (spread.std(ddof=1) + 1e-6)
-    found = advantages_of(rows, AdvantageFacts(estimator=estimator, scale=scale, epsilon=1e-6))
+    found = advantages_of(rows, rule_named(estimator, scale, 1e-6))
     np.testing.assert_allclose(found, wanted.ravel(), atol=1e-12)
 
 
@@ -170,7 +186,7 @@ def test_a_ledger_is_read_in_the_order_of_its_steps(tmp_path: Path) -> None:
     """Step 10 comes after step 2, whatever the names' order."""
     for step in (10, 2, 1):
         write(tmp_path, step, [asdict(replace(row, step=step)) for row in right_rows()[:4]])
-    rows = read_ledger(tmp_path)
+    rows = read_ledger(tmp_path).rows
     assert [row.step for row in rows] == [1] * 4 + [2] * 4 + [10] * 4
     assert rows[0] == right_rows()[0]
 

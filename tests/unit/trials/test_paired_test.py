@@ -6,7 +6,7 @@ import random
 import pytest
 from scipy import stats
 
-from seatrial.trials.paired_test import critical_value, paired_test, power, upper_tail
+from seatrial.statistics.paired_test import critical_value, paired_test, power, upper_tail
 
 
 @pytest.mark.parametrize(("changed", "better"), [(0, 0), (1, 0), (1, 1), (7, 5), (40, 31), (300, 170)])

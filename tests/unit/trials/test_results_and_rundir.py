@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from seatrial import files
 from seatrial.errors import BlockedError, UsageError
-from seatrial.trials import rundir
+from seatrial.files import write_text
 from seatrial.trials.results import Results, TrialResult, TrialState
-from seatrial.trials.rundir import RunDirectory, make_directory, read_results, write_text
+from seatrial.trials.rundir import RunDirectory, make_directory, read_results
 from seatrial.verdict import Outcome, Verdict
 
 
@@ -178,7 +179,7 @@ def test_a_write_that_fails_keeps_the_old_file(
     def fail(descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(rundir.os, "fsync", fail)
+    monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(BlockedError, match=remedy):
         write_text(path, "new")
     assert path.read_text() == "old"

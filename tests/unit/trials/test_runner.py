@@ -23,10 +23,9 @@ CLI = """
 import os, signal, sys
 sys.path[:0] = [{root!r}, {toy!r}]
 from pathlib import Path
-from seatrial import targets
-from seatrial.cli import main
+from seatrial.cli import main, run
 from tests.unit.trials.toy_target import ToyTarget
-targets.TARGETS["toy"] = lambda: ToyTarget(Path({mode!r}).read_text())
+run.get_target = lambda name: ToyTarget(Path({mode!r}).read_text())
 from seatrial.trials import base, launching
 from seatrial import launch
 right = launching.run_command

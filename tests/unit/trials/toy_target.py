@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.redaction import Redactor
-from seatrial.targets.base import AdvantageFacts, Job, TrainingJob
+from seatrial.evidence.identity.redaction import Redactor
+from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
 from seatrial.trials.base import Trial
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.results import Results
@@ -63,15 +63,15 @@ class ToyTarget:
         """Make two tensors."""
         return self._job("making a toy", "make-model", "--output", str(output))
 
-    def warm_up(self, model: Path, directory: Path, seed: int) -> tuple[Job, Path]:
-        """Make two more."""
-        return self._job("warming up", "warm-up", "--output", str(directory / "warm")), directory / "warm"
-
-    def smoke(
-        self, model: Path, directory: Path, seed: int, overrides: Sequence[str], num_steps: int = 2
-    ) -> TrainingJob:
-        """Train for two steps of two rows."""
-        words = ("train", "--output", str(directory), "--steps", str(num_steps), "--mode", self.mode)
+    def job(self, request: JobRequest) -> TrainingJob:
+        """Train: two steps for the smoke, ten for learning; a warm-up makes two more tensors."""
+        num_steps = 10 if request.recipe == "grpo-learning" else 2
+        directory = request.directory
+        words = ["train", "--output", str(directory), "--steps", str(num_steps), "--mode", self.mode]
+        final = directory / "final"
+        if request.recipe == "sft-warmup":
+            final = directory / "warm"
+            words = ["warm-up", "--output", str(final)]
         job = self._job("toy training", *words)
         return TrainingJob(
             what=job.what,
@@ -79,8 +79,8 @@ class ToyTarget:
             environment=job.environment,
             log_dir=directory / "logs" / "tensorboard",
             ledger_dir=directory / "logs",
-            initial_model=model,
-            final_model=directory / "final",
+            initial_model=request.model,
+            final_model=final,
             num_steps=num_steps,
             num_rows_per_step=2,
             num_generations_per_prompt=2,
@@ -93,15 +93,8 @@ class ToyTarget:
             byte_level=True,
         )
 
-    def learning(
-        self, model: Path, directory: Path, seed: int, number: int, overrides: Sequence[str]
-    ) -> TrainingJob:
-        """Train for ten steps."""
-        return self.smoke(model, directory, seed, overrides, num_steps=10)
-
-    def components(self) -> Mapping[str, object]:
+    def components(self) -> None:
         """It has none."""
-        return {}
 
 
 def run_toy(

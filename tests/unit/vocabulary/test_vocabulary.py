@@ -69,3 +69,42 @@ def test_an_unknown_stack_names_the_nearest() -> None:
     assert stack_named("nemo-rl").name == "nemo_rl"
     with pytest.raises(UsageError, match="did you mean verl"):
         stack_named("veral")
+
+
+@pytest.mark.parametrize(
+    ("stack", "tags"),
+    [
+        ("trl", ["reward_std", "completion_length", "kl", "loss"]),
+        ("trl_dpo", ["rewards/chosen", "rewards/rejected", "rewards/margins", "loss"]),
+        ("tinker", ["env/all/reward/total", "env/all/by_group/frac_mixed", "optim/lr"]),
+        ("verl", ["val-core/gsm8k/acc/mean@1", "val-aux/gsm8k/reward/mean@1"]),
+        ("llama_factory", ["loss", "lr", "percentage", "total_steps"]),
+    ],
+)
+def test_a_stack_is_recognised_in_state_files_and_older_versions(stack: str, tags: list[str]) -> None:
+    """Tags without the prefix, of DPO, of tinker, of an evaluation alone."""
+    found = recognise(tags)
+    assert found is not None and found.name == stack
+
+
+@pytest.mark.parametrize(
+    ("stack", "tag", "name"),
+    [
+        ("trl", "completion_length", "length/completion_mean"),
+        ("trl", "rewards/format/mean", "reward/component"),
+        ("trl", "train/clip_ratio/low_mean", "clip_fraction/low"),
+        ("trl", "eval_reward", "validation/score"),
+        ("trl", "eval_kl", "validation/component"),
+        ("trl_dpo", "rewards/margins", "preference/margin"),
+        ("verl", "actor/entropy_loss", "entropy"),
+        ("verl", "critic/kl", "kl/reference"),
+        ("verl", "critic/rewards/mean", "reward/component"),
+        ("verl", "val/test_score/openai/gsm8k", "validation/component"),
+        ("tinker", "env/all/correct", "reward/component"),
+        ("tinker", "optim/lr", "learning_rate"),
+    ],
+)
+def test_tags_that_a_health_rule_wants_are_known(stack: str, tag: str, name: str) -> None:
+    """Also those of other versions, and families of tags."""
+    metric = canonical(tag, stacks()[stack])
+    assert metric is not None and metric.name == name

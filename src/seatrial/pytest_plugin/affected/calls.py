@@ -1,16 +1,17 @@
-"""Which files' functions ran, through `sys.monitoring` (Python 3.12 and later).
+"""Which functions of the project run, through `sys.monitoring` (Python 3.12 and later).
 
-Each function reports its first call in a window and is then switched off until the next window: the cost is per
-function, not per call. Python 3.11 has nothing of the kind (a profiler slows call-heavy tests 3 to 6 times), so
-there the imports, static and by name, stand for what was executed.
+Only the project's own code is watched. Each function reports its first call in a scope and is then switched off
+until the next scope: the cost is per function, not per call.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any
+
+from seatrial.pytest_plugin.affected.probes import Probes
 
 _TOOL_NAME = "seatrial"
 _TOOL_IDS = (4, 3)
@@ -18,11 +19,14 @@ _TOOL_IDS = (4, 3)
 
 
 class CallWatch:
-    """Tells `called` the file of every function that is called for the first time since `restart`."""
+    """Tells `probes` the name of every function that is called for the first time since `restart`."""
 
-    def __init__(self, called: Callable[[str], None]) -> None:
-        self._called = called
+    def __init__(self, probes: Probes) -> None:
+        self._probes = probes
         self._tool: int | None = None
+        # Code objects compare by content; two functions with equal bodies are two all the same.
+        self._names: dict[int, tuple[CodeType, str]] = {}
+        self._keeping: dict[int, str] = {}
 
     def start(self) -> bool:
         """Begin; False where Python cannot, or other tools hold every id."""
@@ -33,10 +37,34 @@ class CallWatch:
         if not free:
             return False
         self._tool = free[0]
+        events = monitoring.events
         monitoring.use_tool_id(self._tool, _TOOL_NAME)
-        monitoring.register_callback(self._tool, monitoring.events.PY_START, self._started)
-        monitoring.set_events(self._tool, monitoring.events.PY_START)
+        monitoring.register_callback(self._tool, events.PY_START, self._started)
+        monitoring.register_callback(self._tool, events.PY_RETURN, self._ended)
+        monitoring.register_callback(self._tool, events.PY_UNWIND, self._ended)
         return True
+
+    def add(self, code: CodeType, path: str, keeping: frozenset[str]) -> None:
+        """Watch the functions of a module's code.
+
+        Args:
+            code: of the module.
+            path: of its file in the project.
+            keeping: names of functions that keep something beyond their call.
+        """
+        if self._tool is None:
+            return
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        events = monitoring.events
+        for inner in _functions_in(code):
+            name = inner.co_qualname.partition(".<locals>")[0]
+            self._names[id(inner)] = (inner, f"{path}::{name}")
+            wanted = events.PY_START
+            if inner.co_qualname in keeping:
+                self._keeping[id(inner)] = f"{path}::{name}"
+                wanted |= events.PY_RETURN
+                monitoring.set_events(self._tool, events.PY_UNWIND)
+            monitoring.set_local_events(self._tool, inner, wanted)
 
     def restart(self) -> None:
         """Let every function report its next call again."""
@@ -49,10 +77,33 @@ class CallWatch:
         if self._tool is not None:
             monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
             monitoring.set_events(self._tool, 0)
+            for code, _ in self._names.values():
+                monitoring.set_local_events(self._tool, code, 0)
             monitoring.free_tool_id(self._tool)
             self._tool = None
 
     def _started(self, code: CodeType, offset: int) -> Any:
-        self._called(code.co_filename)
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        keeping = self._keeping.get(id(code))
+        if keeping is not None:
+            self._probes.enter(keeping)
+            return None
+        known = self._names.get(id(code))
+        if known is not None:
+            self._probes.ran(known[1])
         return monitoring.DISABLE
+
+    def _ended(self, code: CodeType, offset: int, value: Any) -> None:
+        keeping = self._keeping.get(id(code))
+        if keeping is not None:
+            self._probes.leave(keeping)
+
+
+def _functions_in(code: CodeType) -> Iterator[CodeType]:
+    """Return the code of functions at any depth; class bodies and what a module's own level evaluates are not."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            is_function = bool(constant.co_flags & 0x2) and not constant.co_name.startswith("<")
+            if is_function or ".<locals>" in constant.co_qualname:
+                yield constant
+            yield from _functions_in(constant)

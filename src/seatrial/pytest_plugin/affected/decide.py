@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from seatrial.pytest_plugin.affected.fingerprints import (
@@ -13,10 +13,15 @@ from seatrial.pytest_plugin.affected.fingerprints import (
     MACHINE,
     PART,
     PYTHON,
+    SHADOW,
     Fingerprints,
 )
+from seatrial.pytest_plugin.affected.options import OPTION
+from seatrial.pytest_plugin.affected.sources import DOCS
+from seatrial.pytest_plugin.affected.stats import STAT
 from seatrial.pytest_plugin.affected.store import Record, Version
 from seatrial.pytest_plugin.affected.watch import BLIND, DIR, ENV, FILE
+from seatrial.pytest_plugin.affected.windows import UNWATCHED
 
 NEW = "it is new: there is no record of it"
 FAILED = "it failed last time"
@@ -32,44 +37,62 @@ class Decision:
 
 
 def decide(
-    nodeids: Iterable[str], records: Mapping[str, Record], fingerprints: Fingerprints
+    made_of: Mapping[str, frozenset[str]], records: Mapping[str, Record], fingerprints: Fingerprints
 ) -> dict[str, Decision]:
-    """Decide for each test. Each thing that tests depend on is looked at once."""
-    reasons: dict[frozenset[Version], str] = {}
+    """Decide for each test. Each thing that tests depend on is looked at once.
+
+    Args:
+        made_of: tests, with the functions and fixtures (`path::name`) that they are made of now.
+        records: what is known of them.
+        fingerprints: of the project as it is.
+    """
+    found: dict[frozenset[Version], list[Version]] = {}
+    known_parts: dict[frozenset[Version], frozenset[str]] = {}
     is_changed: dict[Version, bool] = {}
     decisions = {}
-    for nodeid in nodeids:
+    for nodeid, parts in made_of.items():
         record = records.get(nodeid)
         if record is None:
             decisions[nodeid] = Decision(True, NEW)
         elif record.outcome == "failed":
             decisions[nodeid] = Decision(True, FAILED)
         else:
-            reason = reasons.get(record.versions)
-            if reason is None:
-                reason = reasons[record.versions] = _changes(record.versions, is_changed, fingerprints)
-            left_out = f"none of the {len(record.versions)} things it depends on changed"
+            for versions in (record.shared, record.own):
+                if versions not in found:
+                    found[versions] = _changed(versions, is_changed, fingerprints)
+                    known_parts[versions] = frozenset(name for kind, name, _ in versions if kind == PART)
+            unknown = parts - known_parts[record.shared] - known_parts[record.own]
+            reason = _reason(found[record.shared] + found[record.own]) or _new_parts(unknown)
+            left_out = f"none of the {len(record.shared) + len(record.own)} things it depends on changed"
             decisions[nodeid] = Decision(bool(reason), reason or left_out)
     return decisions
 
 
-def _changes(
+def _changed(
     versions: frozenset[Version], is_changed: dict[Version, bool], fingerprints: Fingerprints
-) -> str:
-    """Return what changed, as text; empty when nothing did."""
-    changed = []
+) -> list[Version]:
     for version in versions:
-        found = is_changed.get(version)
-        if found is None:
+        if version not in is_changed:
             kind, name, then = version
-            found = is_changed[version] = fingerprints.of(kind, name) != then
-        if found:
-            changed.append(version)
+            is_changed[version] = kind == UNWATCHED or fingerprints.of(kind, name) != then
+    return [version for version in versions if is_changed[version]]
+
+
+def _reason(changed: list[Version]) -> str:
+    """Return what changed, as text; empty when nothing did."""
+    always = sorted(name for kind, name, _ in changed if kind == UNWATCHED)
+    if always:
+        return f"it always runs: nobody sees what {always[0]} uses for it"
     words = sorted({describe(kind, name) for kind, name, _ in changed})
     more = len(words) - _SHOWN
-    return (
-        ", ".join(words[:_SHOWN]) + (f" and {more} more" if more > 0 else "") + (" changed" if words else "")
-    )
+    text = ", ".join(words[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return text + (" changed" if words else "")
+
+
+def _new_parts(unknown: frozenset[str]) -> str:
+    """Return what a test is made of now and was not when it last ran: a fixture that came to stand before another,
+    a method that overrides an inherited test."""
+    return f"{describe(PART, min(unknown))} is new to it" if unknown else ""
 
 
 def describe(kind: str, name: str) -> str:
@@ -77,12 +100,15 @@ def describe(kind: str, name: str) -> str:
     path, _, part = name.partition("::")
     texts = {
         FILE: name,
-        PART: f"{path} ({part})" if part else path,
+        PART: f"{path} ({'docstrings' if part == DOCS else part})" if part else path,
         DIR: f"the entries of {name}/",
         ENV: f"the environment variable {name}",
         DIST: f"the installed version of {name}",
         GLOB: f"a file like {name}",
         PYTHON: "the Python version",
+        OPTION: f"the command line's option {name!r}",
+        SHADOW: f"where a module {path.partition('@')[0]!r} is found",
+        STAT: f"whether {name} is there",
         CONFIG: f"pytest's settings in {name}",
         MACHINE: "the machine, on which it was skipped,",
         BLIND: f"something of the project, while it starts a process that cannot be watched ({name}),",

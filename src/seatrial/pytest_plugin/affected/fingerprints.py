@@ -8,15 +8,19 @@ import platform
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final
 
+from seatrial.pytest_plugin.affected.options import OPTION
 from seatrial.pytest_plugin.affected.packages import ABSENT, version
-from seatrial.pytest_plugin.affected.sources import REST, Source, digest, read_source
+from seatrial.pytest_plugin.affected.sources import REST, Source, digest, read_source, splits
+from seatrial.pytest_plugin.affected.stats import STAT
 from seatrial.pytest_plugin.affected.watch import BLIND, DIR, ENV, FILE, PY, is_ignored
+from seatrial.pytest_plugin.affected.windows import UNWATCHED
 
 PART: Final = "part"
-"""A part of a test module or conftest: `path::qualified name`, or `path::` for its rest."""
+"""A part of a Python file: `path::qualified name`, or `path::` for its rest."""
 DIST: Final = "dist"
 """An installed distribution."""
 GLOB: Final = "glob"
@@ -24,6 +28,8 @@ GLOB: Final = "glob"
 PYTHON: Final = "python"
 CONFIG: Final = "config"
 """pytest's own settings in a configuration file."""
+SHADOW: Final = "shadow"
+"""Which of the project's folders hold a module of a name: `name@folder:folder`, in the order of the search."""
 MACHINE: Final = "machine"
 """Processor, system and GPUs: a test that was skipped here may run elsewhere."""
 UNKNOWN: Final = "?"
@@ -41,14 +47,23 @@ class Fingerprints:
         root: the project.
         environ: the environment as it was when the session began.
         known: what earlier sessions found in Python files; a file with the same bytes is not parsed again.
+        options: digests of the values of the command line's options.
     """
 
-    def __init__(self, root: Path, environ: Mapping[str, str], known: Mapping[str, Known]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        environ: Mapping[str, str],
+        known: Mapping[str, Known],
+        options: Mapping[str, str] | None = None,
+    ) -> None:
         self._root = root
         self._environ = environ
+        self._options = options or {}
         self.known: dict[str, Known] = dict(known)
         self._sources: dict[str, Source | None] = {}
         self._contents: dict[str, bytes | None] = {}
+        self._names: dict[str, frozenset[str]] = {}
         self._found: dict[tuple[str, str], str] = {}
 
     def of(self, kind: str, name: str) -> str:
@@ -63,7 +78,7 @@ class Fingerprints:
         """Return a Python file taken apart; None when there is no such file."""
         if path not in self._sources:
             content = self._content(path)
-            self._sources[path] = None if content is None else read_source(content, split=_splits(path))
+            self._sources[path] = None if content is None else read_source(content, split=splits(path))
         return self._sources[path]
 
     def _look(self, kind: str, name: str) -> str:
@@ -77,6 +92,10 @@ class Fingerprints:
             GLOB: self._matches,
             CONFIG: self._settings,
             BLIND: self._everything,
+            OPTION: lambda option: self._options.get(option, ABSENT),
+            SHADOW: self._holders,
+            STAT: self._presence,
+            UNWATCHED: lambda _: ABSENT,
             PYTHON: lambda _: f"{sys.implementation.name} {platform.python_version()}",
             MACHINE: lambda _: _machine(),
         }
@@ -84,12 +103,12 @@ class Fingerprints:
 
     def _code(self, path: str) -> str:
         known = self._up_to_date(path)
-        return ABSENT if known is None else known[1]
+        return ABSENT if known is None or self._is_shadowed(path) else known[1]
 
     def _part(self, name: str) -> str:
         path, _, part = name.partition("::")
         known = self._up_to_date(path)
-        if known is None:
+        if known is None or self._is_shadowed(path):
             return ABSENT
         # A function that has no part of its own lies in the rest; in a file not taken apart that is everything.
         return known[2].get(part, known[1] if part == REST else ABSENT)
@@ -136,6 +155,44 @@ class Fingerprints:
         kept = sorted(name for name in names if not name.startswith(".") and not is_ignored(name))
         return digest("\n".join(kept).encode())
 
+    def _is_shadowed(self, path: str) -> bool:
+        """Return whether Python would import a package, or an extension, in the place of a module."""
+        folder, _, name = path.rpartition("/")
+        stem = name.removesuffix(".py")
+        if name == "__init__.py" or stem == name:
+            return False
+        here = self._entries(folder)
+        return any(stem + suffix in here for suffix in EXTENSION_SUFFIXES) or (
+            stem in here and "__init__.py" in self._entries(f"{folder}/{stem}" if folder else stem)
+        )
+
+    def _holders(self, name: str) -> str:
+        module, _, folders = name.partition("@")
+        held = [
+            folder
+            for folder in folders.split(":")
+            if f"{module}.py" in self._entries(folder)
+            or (
+                module in self._entries(folder)
+                and "__init__.py" in self._entries(f"{folder}/{module}".lstrip("/"))
+            )
+        ]
+        return ":".join(held)
+
+    def _entries(self, folder: str) -> frozenset[str]:
+        found = self._names.get(folder)
+        if found is None:
+            try:
+                found = frozenset(entry.name for entry in (self._root / folder).iterdir())
+            except OSError:
+                found = frozenset()
+            self._names[folder] = found
+        return found
+
+    def _presence(self, path: str) -> str:
+        place = self._root / path
+        return "file" if place.is_file() else "folder" if place.exists() else ABSENT
+
     def _variable(self, name: str) -> str:
         value = self._environ.get(name)
         # The value may be a secret; the map may be shared.
@@ -173,12 +230,6 @@ class Fingerprints:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError):
             return self._bytes(path)
         return digest(repr(data.get("tool", {}).get("pytest")).encode())
-
-
-def _splits(path: str) -> bool:
-    """Return whether a file's tests and fixtures may be told apart; any file can be a test module."""
-    name = path.rpartition("/")[2]
-    return name == "conftest.py" or name.startswith("test") or name.endswith("_test.py")
 
 
 def _machine() -> str:

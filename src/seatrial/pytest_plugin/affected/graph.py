@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.pytest_plugin.affected.sources import Import
+from seatrial.pytest_plugin.affected.sources import REST, Import, Source, splits
 from seatrial.pytest_plugin.affected.watch import FILE, PY
 from seatrial.pytest_plugin.affected.windows import Use
 
@@ -19,17 +19,40 @@ class Reach:
     """What some code can reach."""
 
     files: set[str] = field(default_factory=set)
-    """Python files, relative to the project."""
+    """Python files, relative to the project, of which what runs at import counts."""
+    whole: set[str] = field(default_factory=set)
+    """Python files of which everything counts."""
+    functions: set[str] = field(default_factory=set)
+    """Functions, as `path::name`."""
     outside: set[str] = field(default_factory=set)
     """Top-level modules from outside of the project."""
+    names: set[str] = field(default_factory=set)
+    """Top-level names of what was imported, from the project or not."""
     other: set[Use] = field(default_factory=set)
     """What is no Python file: files that an import looked for in vain, and what was learned for files reached."""
 
     def add(self, more: Reach) -> None:
         """Take over what `more` reaches."""
         self.files |= more.files
+        self.whole |= more.whole
+        self.functions |= more.functions
         self.outside |= more.outside
+        self.names |= more.names
         self.other |= more.other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What was seen of the project's files while tests ran."""
+
+    uses: Mapping[str, Set[Use]]
+    """What importing a file used, by file (see `windows`)."""
+    loads: Mapping[str, Set[str]]
+    """Files that functions of a file imported by name, by the importing file."""
+    under: Mapping[str, Set[str]] = field(default_factory=dict)
+    """Functions that ran when a file was imported, or under one that keeps what it returns, by file."""
+    opaque: Set[str] = _EMPTY
+    """Files that were executed without telling which of their functions run."""
 
 
 class ImportGraph:
@@ -39,9 +62,8 @@ class ImportGraph:
         root: the project.
         search: folders that absolute imports start from, relative to the project (`""`, `src`, ...).
         modules: files of the modules that were really imported, by name; they go before a search.
-        imports_of: returns the imports of a Python file.
-        learned: what importing a file used, by file (see `windows`).
-        loads: files that functions of a file imported by name, by the importing file.
+        source_of: returns a Python file taken apart.
+        learned: what was seen while tests ran.
     """
 
     def __init__(
@@ -50,59 +72,110 @@ class ImportGraph:
         *,
         search: Iterable[str],
         modules: Mapping[str, str],
-        imports_of: Callable[[str], tuple[Import, ...]],
-        learned: Mapping[str, Set[Use]],
-        loads: Mapping[str, Set[str]],
+        source_of: Callable[[str], Source | None],
+        learned: Learned,
     ) -> None:
         self._root = root
         self._search = list(dict.fromkeys(search))
         self._modules = modules
-        self._imports_of = imports_of
+        self._source_of = source_of
         self._learned = learned
-        self._loads = loads
-        self._direct: dict[str, Reach] = {}
+        self._direct: dict[tuple[str, bool], Reach] = {}
+        self._of_functions: dict[str, Reach] = {}
+        self._unseen: dict[str, bool] = {}
         self._is_file: dict[str, bool] = {}
         self._is_folder: dict[str, bool] = {}
 
-    def reach(self, start: Reach, loaded_by: Set[str] = _EMPTY) -> Reach:
-        """Return all that is reached from the files of `start`, itself included.
+    def reach(self, start: Reach, loaded_by: Set[str] = _EMPTY, known: Reach | None = None) -> Reach:
+        """Return all that is reached from the files and functions of `start`, itself included.
+
+        What a file imports when it is imported is reached; what its functions import only where they ran, or
+        where nobody could see which of them did.
 
         Args:
             start: direct imports of a test.
             loaded_by: files whose imports by name the test did itself; for others, all that they ever imported
                 counts, for they may have done it once for every test.
+            known: what is reached already, and all that it leads to; only what comes on top of it is returned.
         """
-        total = Reach(set(), set(start.outside), set(start.other))
-        waiting = list(start.files)
-        while waiting:
-            file = waiting.pop()
-            if file in total.files:
+        known = known or Reach()
+        total = Reach(outside=set(start.outside), names=set(start.names), other=set(start.other))
+        waiting = [*((file, False) for file in start.files), *((file, True) for file in start.whole)]
+        functions = list(start.functions)
+        while waiting or functions:
+            if functions:
+                name = functions.pop()
+                if name not in total.functions and name not in known.functions:
+                    total.functions.add(name)
+                    direct = self._of_function(name)
+                    total.outside |= direct.outside
+                    total.names |= direct.names
+                    total.other |= direct.other
+                    waiting += [(other, False) for other in direct.files]
                 continue
-            total.files.add(file)
-            direct = self._direct_of(file)
+            file, is_whole = waiting.pop()
+            is_whole = is_whole or self._runs_unseen(file)
+            if file in total.whole or file in known.whole:
+                continue
+            if not is_whole and (file in total.files or file in known.files):
+                continue
+            (total.whole if is_whole else total.files).add(file)
+            direct = self._direct_of(file, is_whole=is_whole)
             total.outside |= direct.outside
+            total.names |= direct.names
             total.other |= direct.other
-            waiting.extend(direct.files - total.files)
+            functions += direct.functions - total.functions
+            waiting += [(other, is_whole) for other in direct.files]
             if file not in loaded_by:
-                waiting.extend(self._loads.get(file, _EMPTY) - total.files)
+                waiting += [(other, is_whole) for other in self._learned.loads.get(file, _EMPTY)]
+        total.files -= total.whole
+        total.functions = {one for one in total.functions if one.partition("::")[0] not in total.whole}
         return total
 
-    def _direct_of(self, file: str) -> Reach:
-        found = self._direct.get(file)
+    def _of_function(self, name: str) -> Reach:
+        """Return the file of a function that ran, and what it imports itself."""
+        found = self._of_functions.get(name)
         if found is None:
-            found = self.direct(self._imports_of(file), file)
+            path, _, part = name.partition("::")
+            source = self._source_of(path)
+            known = source.part(part) if source is not None else None
+            found = self._of_functions[name] = self.direct(() if known is None else known.imports, path)
+            found.files.add(path)
+        return found
+
+    def _runs_unseen(self, file: str) -> bool:
+        found = self._unseen.get(file)
+        if found is None:
+            source = self._source_of(file)
+            found = self._unseen[file] = source is not None and source.runs_unseen
+        return found
+
+    def is_opaque(self, file: str) -> bool:
+        """Return whether a file does not tell which of its functions run."""
+        return file in self._learned.opaque or splits(file)
+
+    def _direct_of(self, file: str, *, is_whole: bool) -> Reach:
+        key = (file, is_whole)
+        found = self._direct.get(key)
+        if found is None:
+            source = self._source_of(file)
+            everything = is_whole or self.is_opaque(file)
+            part = None if source is None else source.whole if everything else source.part(REST)
+            found = self.direct(() if part is None else part.imports, file)
             found.add(self.learned_of(file))
             # Importing a module runs the packages above it.
-            found.files |= set(self._packages_above(file))
+            found.files |= set(self.packages_above(file))
             found.files.discard(file)
-            self._direct[file] = found
+            self._direct[key] = found
         return found
 
     def learned_of(self, file: str) -> Reach:
         """Return what importing a file was seen to use."""
-        uses = self._learned.get(file, frozenset())
+        uses = self._learned.uses.get(file, frozenset())
         return Reach(
-            {name for kind, name in uses if kind == PY}, set(), {use for use in uses if use[0] != PY}
+            files={name for kind, name in uses if kind == PY},
+            functions=set(self._learned.under.get(file, _EMPTY)),
+            other={use for use in uses if use[0] != PY},
         )
 
     def direct(self, imports: Iterable[Import], importer: str) -> Reach:
@@ -120,10 +193,12 @@ class ImportGraph:
                 folder = posixpath.dirname(folder)
             self._from_folder(folder, parts, one, reach)
             return
+        if one.certain:
+            reach.names.add(parts[0])
         known = self._modules.get(one.module)
         if known is not None:
             reach.files.add(known)
-            reach.files.update(self._packages_above(known))
+            reach.files.update(self.packages_above(known))
             self._add_names(known, one.names, reach)
             return
         for folder in self._search:
@@ -171,7 +246,8 @@ class ImportGraph:
                     reach.files.add(candidate)
                     break
 
-    def _packages_above(self, file: str) -> list[str]:
+    def packages_above(self, file: str) -> list[str]:
+        """Return the `__init__.py` of the packages that a file lies in."""
         found = []
         folder = posixpath.dirname(file)
         if posixpath.basename(file) == "__init__.py":

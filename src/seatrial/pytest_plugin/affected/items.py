@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.pytest_plugin.affected.fingerprints import DIST, GLOB
-from seatrial.pytest_plugin.affected.sources import REST
+from seatrial.pytest_plugin.affected.sources import FIXTURES, REST
 from seatrial.pytest_plugin.affected.watch import ENV, FILE
 from seatrial.pytest_plugin.affected.windows import Use
 
@@ -52,7 +53,9 @@ def facts_of(item: pytest.Item, root: Path, relative: Relative) -> TestFacts:
             _add_function(getattr(item, "function", None), facts, relative)
         else:
             facts.uses.add((FILE, path))
-        _add_conftests(path, root, facts)
+        parts, absent = _conftests_above(path, root)
+        facts.parts |= parts
+        facts.uses |= absent
     for marker in item.iter_markers(MARKER):
         _add_declared(marker, facts)
     return facts
@@ -65,11 +68,24 @@ def add_fixtures(item: pytest.Item, facts: TestFacts, relative: Relative) -> Non
     asked = {
         one.argname: [one] for one in getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()
     }
+    if any(name not in definitions for name in asked):
+        # Asked for while it ran: a fixture of that name that comes to stand nearer would be taken.
+        facts.parts |= {
+            f"{part.partition('::')[0]}::{FIXTURES}" for part in facts.parts if part.endswith("::")
+        }
     for found in (definitions, asked):
         for name, defined in found.items():
             for definition in defined:
                 facts.fixtures.add((name, definition.baseid or ""))
                 _add_function(definition.func, facts, relative)
+
+
+def made_of(item: pytest.Item, relative: Relative) -> frozenset[str]:
+    """Return the functions that pytest would call for a test now: its own, and the fixtures it asks for by name."""
+    facts = TestFacts()
+    _add_function(getattr(item, "function", None), facts, relative)
+    add_fixtures(item, facts, relative)
+    return frozenset(facts.parts)
 
 
 def _add_function(function: Any, facts: TestFacts, relative: Relative) -> None:
@@ -82,15 +98,15 @@ def _add_function(function: Any, facts: TestFacts, relative: Relative) -> None:
         facts.parts.add(f"{path}::{getattr(function, '__qualname__', '')}")
 
 
-def _add_conftests(path: str, root: Path, facts: TestFacts) -> None:
-    """Add every conftest from the root down to the test's folder, present or not: a new one would count."""
+@functools.cache
+def _conftests_above(path: str, root: Path) -> tuple[frozenset[str], frozenset[Use]]:
+    """Return every conftest from the root down to the test's folder, present or not: a new one would count."""
     folder = Path(path).parent
-    for place in (folder, *folder.parents):
-        name = (place / "conftest.py").as_posix()
-        if (root / name).is_file():
-            facts.parts.add(f"{name}::{REST}")
-        else:
-            facts.uses.add((FILE, name))
+    names = [(place / "conftest.py").as_posix() for place in (folder, *folder.parents)]
+    present = {name for name in names if (root / name).is_file()}
+    return frozenset(f"{name}::{REST}" for name in present), frozenset(
+        (FILE, n) for n in names if n not in present
+    )
 
 
 def _add_declared(marker: pytest.Mark, facts: TestFacts) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from seatrial.pytest_plugin.affected.fingerprints import (
     CONFIG,
@@ -17,87 +15,22 @@ from seatrial.pytest_plugin.affected.fingerprints import (
     MACHINE,
     PART,
     PYTHON,
+    SHADOW,
     UNKNOWN,
     Fingerprints,
 )
-from seatrial.pytest_plugin.affected.graph import ImportGraph, Reach
+from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
+from seatrial.pytest_plugin.affected.options import OPTION
 from seatrial.pytest_plugin.affected.packages import Packages
-from seatrial.pytest_plugin.affected.sources import Import
+from seatrial.pytest_plugin.affected.seen import IMPORTED, Seen, Session
+from seatrial.pytest_plugin.affected.sources import DOCS, REST, Import
+from seatrial.pytest_plugin.affected.stats import STAT
 from seatrial.pytest_plugin.affected.store import Record, Version
 from seatrial.pytest_plugin.affected.watch import ENV, FILE, PY
-from seatrial.pytest_plugin.affected.windows import Use
+from seatrial.pytest_plugin.affected.windows import UNWATCHED, Use
 
 _PATH_WORD = re.compile(r"[\w./-]+")
 _SCRIPTS = (".sh", ".bash")
-
-
-@dataclass
-class Seen:
-    """What one test used."""
-
-    outcome: str
-    parts: set[str]
-    uses: set[Use]
-    modules: set[str]
-    """Modules that it declares."""
-    loaded_by: set[str]
-    """Files whose imports by name it did itself."""
-
-    def to_json(self) -> list[Any]:
-        """Return it as lists, for the way from an xdist worker."""
-        return [
-            self.outcome,
-            sorted(self.parts),
-            sorted(map(list, self.uses)),
-            sorted(self.modules),
-            sorted(self.loaded_by),
-        ]
-
-    @classmethod
-    def from_json(cls, data: list[Any]) -> Seen:
-        """Read what `to_json` wrote."""
-        outcome, parts, uses, modules, loaded_by = data
-        return cls(outcome, set(parts), {(k, n) for k, n in uses}, set(modules), set(loaded_by))
-
-
-@dataclass
-class Session:
-    """What all processes that ran tests saw."""
-
-    tests: dict[str, Seen] = field(default_factory=dict)
-    modules: dict[str, str] = field(default_factory=dict)
-    """Files of imported modules, by name."""
-    search: list[str] = field(default_factory=list)
-    """Folders on the import path, relative to the project."""
-    learned: defaultdict[str, set[Use]] = field(default_factory=lambda: defaultdict(set))
-    loads: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    outputs: set[str] = field(default_factory=set)
-    plugins: set[str] = field(default_factory=set)
-    """Project files that are plugins of pytest: every test depends on them."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, for the way from an xdist worker."""
-        return {
-            "tests": {nodeid: seen.to_json() for nodeid, seen in self.tests.items()},
-            "modules": self.modules,
-            "search": self.search,
-            "learned": {path: sorted(map(list, uses)) for path, uses in self.learned.items()},
-            "loads": {path: sorted(files) for path, files in self.loads.items()},
-            "outputs": sorted(self.outputs),
-            "plugins": sorted(self.plugins),
-        }
-
-    def add_json(self, data: Mapping[str, Any]) -> None:
-        """Take over what another process saw."""
-        self.tests.update({nodeid: Seen.from_json(row) for nodeid, row in data["tests"].items()})
-        self.modules.update(data["modules"])
-        self.search += data["search"]
-        for path, uses in data["learned"].items():
-            self.learned[path] |= {(kind, name) for kind, name in uses}
-        for path, files in data["loads"].items():
-            self.loads[path] |= set(files)
-        self.outputs |= set(data["outputs"])
-        self.plugins |= set(data["plugins"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,20 +51,28 @@ class Always:
 class Learner:
     """Turns a session into records."""
 
-    def __init__(self, root: Path, session: Session, fingerprints: Fingerprints, always: Always) -> None:
+    def __init__(
+        self, root: Path, session: Session, fingerprints: Fingerprints, always: Always, options: Iterable[str]
+    ) -> None:
         self._root = root
         self._session = session
         self._fingerprints = fingerprints
         self._packages = Packages()
-        self._always = always.uses()
-        self._shared: dict[frozenset[str], Reach] = {}
+        self._always = always.uses() | {(OPTION, name) for name in options}
+        self._search = list(dict.fromkeys([*session.search, "", "src"]))
+        self._reading: dict[int, tuple[Reach, bool]] = {}
+        self._folders = ":".join(self._search)
+        self._starts: dict[str, Reach] = {}
+        self._shared: dict[tuple[frozenset[str], frozenset[str], bool], tuple[Reach, frozenset[Use]]] = {}
+        learned = Learned(
+            uses=session.learned, loads=session.loads, under=session.under, opaque=session.opaque
+        )
         self._graph = ImportGraph(
             root,
-            search=[*session.search, "", "src"],
+            search=self._search,
             modules=session.modules,
-            imports_of=self._imports_of,
-            learned=session.learned,
-            loads=session.loads,
+            source_of=self._fingerprints.source,
+            learned=learned,
         )
 
     def records(self, old: Mapping[str, Record], started: float) -> dict[str, Record]:
@@ -143,56 +84,104 @@ class Learner:
                 nobody knows which content the tests saw.
         """
         stamps: dict[Use, Version | None] = {}
-        found = {}
-        for nodeid, seen in self._session.tests.items():
-            versions = set()
-            for use in self._uses(seen) | self._still_true(old.get(nodeid)):
+
+        def stamped(uses: Iterable[Use]) -> frozenset[Version]:
+            for use in uses:
                 if use not in stamps:
                     stamps[use] = self._stamp(use, started)
-                version = stamps[use]
-                if version is not None:
-                    versions.add(version)
-            found[nodeid] = Record(seen.outcome, frozenset(versions))
+            return frozenset(version for use in uses if (version := stamps[use]) is not None)
+
+        found = {}
+        shared_versions: dict[frozenset[Use], frozenset[Version]] = {}
+        for nodeid, seen in self._session.tests.items():
+            reach, shared = self._shared_by_module(seen)
+            if shared not in shared_versions:
+                shared_versions[shared] = stamped(shared)
+            own = (self._uses(seen, reach) | self._still_true(old.get(nodeid))) - shared
+            found[nodeid] = Record(seen.outcome, shared_versions[shared], stamped(own))
         return found
 
-    def _uses(self, seen: Seen) -> set[Use]:
-        """Return everything a test depends on."""
+    def _shared_by_module(self, seen: Seen) -> tuple[Reach, frozenset[Use]]:
+        """Return what a test depends on for the imports of its module and conftests alone, as others there do."""
+        rests = frozenset(part for part in seen.parts if part.endswith(f"::{REST}"))
+        key = (rests, frozenset(seen.loaded_by), seen.hides)
+        found = self._shared.get(key)
+        if found is None:
+            start = self._own_imports(rests)
+            start.functions |= self._session.everywhere
+            reach = self._graph.reach(_hidden(start) if seen.hides else start, seen.loaded_by)
+            uses = self._of_reach(reach, {part.partition("::")[0] for part in rests})
+            uses |= {(PART, part) for part in rests} | self._always
+            found = self._shared[key] = reach, frozenset(uses)
+        return found
+
+    def _uses(self, seen: Seen, shared: Reach) -> set[Use]:
+        """Return everything that a test depends on beside what its module shares."""
         own = {part.partition("::")[0] for part in seen.parts}
-        start = self._own_imports(frozenset(seen.parts))
-        declared = [Import(0, name, (), True) for name in sorted(seen.modules)]
-        more = Reach(set(start.files), set(start.outside), set(start.other))
-        more.add(self._graph.direct(declared, ""))
-        more.files |= {name for kind, name in seen.uses if kind == PY and name not in own}
-        more.files |= self._session.plugins
+        start = self._own_imports(part for part in seen.parts if not part.endswith(f"::{REST}"))
+        start.files |= {name for kind, name in seen.uses if kind == IMPORTED}
+        start.functions |= seen.ran
+        start.whole |= {name for kind, name in seen.uses if kind == PY}
+        start.whole |= self._graph.direct(
+            [Import(0, name, (), True) for name in sorted(seen.modules)], ""
+        ).files
+        start.whole |= self._session.plugins
         scripts = self._scripts(name for kind, name in seen.uses if kind == FILE)
-        more.files |= {path for path in scripts if path.endswith(".py")}
-        reach = self._graph.reach(more, seen.loaded_by)
-        uses = {use for use in seen.uses if use[0] != PY} | reach.other | self._always
+        start.whole |= {path for path in scripts if path.endswith(".py")}
+        if seen.hides:
+            start = _hidden(start)
+        start.files -= own
+        start.whole -= own
+        uses = self._of_reach(self._graph.reach(start, seen.loaded_by, shared), own, shared)
+        uses |= {use for use in seen.uses if use[0] not in (PY, IMPORTED)}
         uses |= {(FILE, path) for path in scripts if not path.endswith(".py")}
-        uses |= {(PY, path) for path in reach.files}
         uses |= {(PART, part) for part in seen.parts}
-        uses |= {(DIST, name) for name in self._packages.behind(reach.outside)}
         if seen.outcome == "skipped":
             uses.add((MACHINE, ""))
         return uses
 
-    def _own_imports(self, parts: frozenset[str]) -> Reach:
-        """Return what the parts of a test import, and what importing their files was seen to use."""
-        found = self._shared.get(parts)
+    def _of_reach(self, reach: Reach, own: set[str], shared: Reach | None = None) -> set[Use]:
+        """Return what was reached as uses; of a test's own files its parts count, and not the whole."""
+        uses = set(reach.other) | {(PY, path) for path in reach.whole - own}
+        for path in reach.files - own:
+            uses.add((PY, path) if self._graph.is_opaque(path) else (PART, f"{path}::{REST}"))
+        uses |= {
+            (PART, name) for name in reach.functions if not self._graph.is_opaque(name.partition("::")[0])
+        }
+        known = shared or Reach()
+        uses |= {(DIST, name) for name in self._packages.behind(reach.outside - known.outside)}
+        uses |= {(SHADOW, f"{name}@{self._folders}") for name in reach.names - known.names}
+        reaches = [reach, shared] if shared else [reach]
+        if any(self._reads_docstrings(one) for one in reaches):
+            files = set().union(*(one.files for one in reaches))
+            uses |= {(PART, f"{path}::{DOCS}") for path in files if not self._graph.is_opaque(path)}
+        return uses
+
+    def _reads_docstrings(self, reach: Reach) -> bool:
+        found = self._reading.get(id(reach))
         if found is None:
-            found = self._shared[parts] = Reach()
-            for part in parts:
-                path, _, name = part.partition("::")
-                source = self._fingerprints.source(path)
-                known = source.part(name) if source is not None else None
-                if known is not None:
-                    found.add(self._graph.direct(known.imports, path))
-                found.add(self._graph.learned_of(path))
+            sources = (self._fingerprints.source(path) for path in (*reach.files, *reach.whole))
+            reads = any(source is not None and source.reads_docstrings for source in sources)
+            found = self._reading[id(reach)] = reach, reads
+        return found[1]
+
+    def _own_imports(self, parts: Iterable[str]) -> Reach:
+        """Return what the parts of a test import, and what importing their files was seen to use."""
+        found = Reach()
+        for part in parts:
+            if part not in self._starts:
+                self._starts[part] = self._imports_of_part(part)
+            found.add(self._starts[part])
         return found
 
-    def _imports_of(self, path: str) -> tuple[Import, ...]:
+    def _imports_of_part(self, part: str) -> Reach:
+        path, _, name = part.partition("::")
         source = self._fingerprints.source(path)
-        return () if source is None else source.whole.imports
+        known = source.part(name) if source is not None else None
+        found = self._graph.direct(() if known is None else known.imports, path)
+        found.add(self._graph.learned_of(path))
+        found.files |= set(self._graph.packages_above(path))
+        return found
 
     def _still_true(self, record: Record | None) -> set[Use]:
         """Return what the test used in earlier sessions, if its code is still the same.
@@ -204,10 +193,18 @@ class Learner:
         for kind, name, then in record.versions:
             if kind in (PY, PART) and self._fingerprints.of(kind, name) != then:
                 return set()
-        return {(kind, name) for kind, name, _ in record.versions if kind != MACHINE}
+        return {
+            (kind, name)
+            for kind, name, _ in record.versions
+            if kind not in (MACHINE, UNWATCHED, SHADOW, OPTION)
+        }
 
     def _stamp(self, use: Use, started: float) -> Version | None:
         kind, name = use
+        if kind == UNWATCHED:
+            return kind, name, UNKNOWN
+        if kind == STAT and name in self._session.outputs:
+            return None
         if kind in (PY, PART, FILE):
             path = name.partition("::")[0]
             if self._changed_since(path, started):
@@ -245,3 +242,9 @@ class Learner:
             return (self._root / path).read_text(errors="replace")
         except OSError:
             return ""
+
+
+def _hidden(start: Reach) -> Reach:
+    """Return the start of a test of which functions may have run unseen: everything that it reaches counts."""
+    files = start.files | {name.partition("::")[0] for name in start.functions}
+    return Reach(whole=start.whole | files, outside=start.outside, names=start.names, other=start.other)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
 
 from seatrial.pytest_plugin.affected import report
-from seatrial.pytest_plugin.affected.calls import CallWatch
-from seatrial.pytest_plugin.affected.child import CURRENT, ROOT, TOKEN_BYTES
 from seatrial.pytest_plugin.affected.decide import Decision, decide
 from seatrial.pytest_plugin.affected.fingerprints import Fingerprints
 from seatrial.pytest_plugin.affected.items import (
@@ -27,12 +23,16 @@ from seatrial.pytest_plugin.affected.items import (
     add_fixtures,
     facts_of,
     imported_modules,
+    made_of,
     plugin_files,
 )
-from seatrial.pytest_plugin.affected.learn import Always, Learner, Seen, Session
+from seatrial.pytest_plugin.affected.learn import Always, Learner
+from seatrial.pytest_plugin.affected.observation import Observation
+from seatrial.pytest_plugin.affected.options import option_values
+from seatrial.pytest_plugin.affected.seen import IMPORTED, Seen, Session
 from seatrial.pytest_plugin.affected.store import Store, locked
-from seatrial.pytest_plugin.affected.watch import OUT, TOKEN_VARIABLE
-from seatrial.pytest_plugin.affected.windows import Window, Windows
+from seatrial.pytest_plugin.affected.watch import OUT, PY, RUN, Watch
+from seatrial.pytest_plugin.affected.windows import Use, Window
 from seatrial.pytest_plugin.settings import table
 
 PLUGIN_NAME = "seatrial-affected"
@@ -40,35 +40,6 @@ DEFAULT_MAP = ".seatrial/affected.json"
 SEEN_KEY = "seatrial_affected_seen"
 DECISIONS_KEY = "seatrial_affected_decisions"
 _SETTINGS = frozenset({"map", "depends", "env", "plugins_left_out"})
-_STARTUP = Path(__file__).parent / "startup"
-
-
-class Observation:
-    """Watches this process and its children from before the first conftest is imported."""
-
-    def __init__(self, root: Path) -> None:
-        self.environ = dict(os.environ)
-        self.folder = Path(tempfile.mkdtemp(prefix="seatrial-watch-"))
-        (self.folder / ROOT).write_text(str(root))
-        (self.folder / CURRENT).write_text(" " * TOKEN_BYTES)
-        self.windows = Windows(root, self.folder)
-        self.calls = CallWatch(self.windows.called)
-        later = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), later] if later else [str(_STARTUP)])
-        os.environ[TOKEN_VARIABLE] = str(self.folder)
-        self.windows.watch.start()
-        self.calls.start()
-
-    def stop(self) -> None:
-        """Stop to watch, and put the environment back."""
-        self.calls.stop()
-        self.windows.watch.stop()
-        for name in ("PYTHONPATH", TOKEN_VARIABLE):
-            if name in self.environ:
-                os.environ[name] = self.environ[name]
-            else:
-                os.environ.pop(name, None)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class AffectedPlugin:
@@ -96,9 +67,9 @@ class AffectedPlugin:
         self._plugins_left_out = frozenset(options.get("plugins_left_out", ()))
         self._started = time.time()
         self._store = Store.load(self._map)
-        self._fingerprints = Fingerprints(
-            self._root, observation.environ if observation else os.environ, self._store.known
-        )
+        self._options = option_values(config.option)
+        environ = observation.environ if observation else os.environ
+        self._fingerprints = Fingerprints(self._root, environ, self._store.known, self._options)
         self._session = Session()
         self._facts: dict[str, TestFacts] = {}
         self._windows: dict[str, Window] = {}
@@ -120,7 +91,9 @@ class AffectedPlugin:
             self._decisions = {nodeid: Decision(True, "-k asks for it") for nodeid in nodeids}
         else:
             with self._paused():
-                self._decisions = decide(nodeids, self._store.tests, self._fingerprints)
+                relative = Watch(str(self._root), lambda *_: None).relative
+                made = {item.nodeid: made_of(item, relative) for item in items}
+                self._decisions = decide(made, self._store.tests, self._fingerprints)
         if config.option.affected_audit:
             return
         dropped = [item for item in items if not self._decisions[item.nodeid].chosen]
@@ -152,8 +125,17 @@ class AffectedPlugin:
         self._facts[item.nodeid] = facts_of(item, self._root, windows.watch.relative)
         window = self._windows[item.nodeid] = Window(f"t{len(self._windows)}")
         self._outcomes.pop(item.nodeid, None)
-        self._observation.calls.restart()
         with windows.open(window):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
+        """Let what runs while a file is collected belong to the file."""
+        observation = self._observation
+        path = observation.windows.watch.relative(str(collector.path)) if observation else None
+        if observation is None or path is None or not collector.path.is_file():
+            return (yield)
+        with observation.windows.runs.of_file(path):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -163,11 +145,8 @@ class AffectedPlugin:
             return (yield)
         key = (fixturedef.argname, fixturedef.baseid or "")
         window = self._fixtures.setdefault(key, Window(f"f{len(self._fixtures)}"))
-        self._observation.calls.restart()
         with self._observation.windows.open(window):
-            result = yield
-        self._observation.calls.restart()
-        return result
+            return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
@@ -201,7 +180,7 @@ class AffectedPlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Hand over what was seen, or learn from it."""
         if not self._config.option.collectonly:
-            with self._paused():
+            with self._paused(), _without_collector():
                 self._finish(session)
 
     def _finish(self, session: pytest.Session) -> None:
@@ -247,7 +226,9 @@ class AffectedPlugin:
             session.tests[nodeid] = Seen(
                 outcome="passed" if outcome not in ("failed", "skipped") else outcome,
                 parts=facts.parts,
-                uses=facts.uses.union(*(window.uses for window in mine)),
+                uses=facts.uses.union(*map(_uses_of, [*mine, windows.outside])),
+                ran=set().union(*(window.ran for window in mine)),
+                hides=any(window.hides for window in mine),
                 modules=facts.modules,
                 loaded_by=set().union(*(window.loaded_by for window in mine)),
             )
@@ -256,6 +237,9 @@ class AffectedPlugin:
         session.search = [path for entry in sys.path if entry and (path := relative(entry)) is not None]
         session.learned, session.loads, session.outputs = windows.learned, windows.loads, windows.outputs
         session.plugins = plugin_files(self._config.pluginmanager, relative, self._plugins_left_out)
+        runs = windows.runs
+        session.under, session.everywhere = runs.under, set(runs.outside())
+        session.opaque = (windows.executed | set(session.modules.values())) - runs.tracked
 
     def _read_children(self, observation: Observation) -> None:
         for log in observation.folder.glob("*.log"):
@@ -264,16 +248,34 @@ class AffectedPlugin:
                 if kind == OUT:
                     observation.windows.outputs.add(name)
                 elif token in observation.windows.by_token:
-                    observation.windows.by_token[token].uses.add((kind, name))
+                    observation.windows.by_token[token].child_uses.add((kind, name))
 
     def _learn(self) -> None:
-        learner = Learner(self._root, self._session, self._fingerprints, self._always)
+        learner = Learner(self._root, self._session, self._fingerprints, self._always, self._options)
         records = learner.records(self._store.tests, self._started)
         with locked(self._map):
             store = Store.load(self._map)
             gone = [n for n in store.tests if not (self._root / n.partition("::")[0]).exists()]
             store.merge(records, self._fingerprints.known, gone)
             store.save(self._map)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let Python's collector of cycles rest: what is made until the block ends is many, and stays."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _uses_of(window: Window) -> set[Use]:
+    """Return what was used in a window: a file that another process runs counts whole."""
+    mine = {(IMPORTED if kind == PY else PY if kind == RUN else kind, name) for kind, name in window.uses}
+    return mine | {(PY if kind == RUN else kind, name) for kind, name in window.child_uses}
 
 
 def _is_blocked(report: pytest.TestReport) -> bool:

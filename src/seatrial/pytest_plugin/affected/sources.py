@@ -1,7 +1,8 @@
 """A Python file as tests depend on it: its code without comments and layout, what it imports, its parts.
 
-Test modules and `conftest.py` are taken apart: a test function belongs to that test alone, a fixture to the
-tests that use it; everything else of the file is its *rest*, which all of its tests share.
+Of a test module or `conftest.py` the parts are tests and fixtures: a test function belongs to that test alone, a
+fixture to the tests that use it. Of any other file they are its functions, which belong to the tests that ran them.
+Everything else is the *rest*: of a test module all of its tests share it, of another file all that import it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,41 @@ import ast
 import hashlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from seatrial.pytest_plugin.affected.functions import (
+    STATEMENT_FIELDS,
+    FunctionNode,
+    Keepers,
+    docstrings,
+    dump,
+    functions,
+    keepers,
+    skeleton,
+)
+
 REST = ""
-"""Name of the part that is left when tests and fixtures are taken out."""
+"""Name of the part that is left when tests and fixtures, or the bodies of functions, are taken out."""
+DOCS = "#docstrings"
+"""Name of the part that holds the docstrings of functions, for those that read them."""
 _DOTTED = re.compile(r"""(["'])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?::[A-Za-z_]\w*)?\1""")
 """A quoted text that could name a module: for `importlib`, `python -m`, `monkeypatch.setattr`, entry points."""
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""Where statements hold statements."""
-_FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+FIXTURES = "#fixtures"
+"""Name of the part that says which fixtures a test module or `conftest.py` has, for tests that ask by a made name."""
+_TEST_NAME = re.compile(r"\btest\w*")
+_TEST_DEFINITION = re.compile(r"\bdef\s+(test\w*)")
+_COMPILERS = re.compile(
+    rb"\b(torch\.compile|torch_compile|torch\.jit|_dynamo|numba|njit|triton|jax\.jit|getsource|getsourcelines)\b"
+)
+"""What runs a function in another form than Python's, or reads its text: nobody sees it being called."""
+_DOC_READERS = re.compile(rb"\b(__doc__|getdoc|get_json_schema|docstring_parser|pydoc|doctest)\b")
+
+
+NO_KEEPERS = Keepers(frozenset(), any_suspended=False)
+_keepers: dict[str, Keepers] = {}
 
 
 class Import(NamedTuple):
@@ -51,11 +76,20 @@ class Source:
     """Digest of its bytes."""
     whole: Part
     parts: dict[str, Part]
-    """The rest and each test or fixture, by qualified name; empty unless it was asked for."""
+    """The rest, and each test, fixture or function by qualified name."""
+    runs_unseen: bool = False
+    """Whether functions that it calls may run without being seen: it compiles them, or reads their text."""
+    reads_docstrings: bool = False
 
     def part(self, name: str) -> Part | None:
-        """Return one part; of a file that was not taken apart the rest is everything."""
+        """Return one part; of a file that does not parse the rest is everything."""
         return self.parts.get(name, self.whole if name == REST else None)
+
+
+def splits(path: str) -> bool:
+    """Return whether a file's tests and fixtures are told apart, and not its functions."""
+    name = path.rpartition("/")[2]
+    return name == "conftest.py" or name.startswith("test") or name.endswith("_test.py")
 
 
 def digest(data: bytes) -> str:
@@ -68,7 +102,7 @@ def read_source(content: bytes, *, split: bool) -> Source:
 
     Args:
         content: the file's bytes.
-        split: whether to take it apart into tests, fixtures and the rest.
+        split: whether to take it apart into tests, fixtures and the rest; else into functions and the rest.
     """
     raw = digest(content)
     try:
@@ -76,25 +110,71 @@ def read_source(content: bytes, *, split: bool) -> Source:
             warnings.simplefilter("ignore")
             tree = ast.parse(content)
             lines = content.decode(errors="replace").splitlines()
-            whole = _part(tree.body, "\n".join(lines))
-            return Source(raw, whole, _parts(tree, lines) if split else {})
+            parts = _parts(tree, lines) if split else _function_parts(tree, lines)
+            kept = NO_KEEPERS if split else keepers_of(raw, tree)
     except (SyntaxError, ValueError, RecursionError):
         broken = Part(raw, ())
         return Source(raw, broken, {REST: broken} if split else {})
+    return Source(
+        raw,
+        _joined(parts),
+        parts,
+        runs_unseen=may_be_compiled(content) or kept.any_suspended,
+        reads_docstrings=_DOC_READERS.search(content) is not None,
+    )
 
 
-def _part(nodes: list[ast.stmt], text: str) -> Part:
+def keepers_of(raw: str, tree: ast.Module) -> Keepers:
+    """Return the functions of a file that keep something; the file is looked through once.
+
+    Args:
+        raw: digest of its bytes.
+        tree: its syntax tree.
+    """
+    found = _keepers.get(raw)
+    if found is None:
+        found = _keepers[raw] = keepers(tree)
+    return found
+
+
+def may_be_compiled(content: bytes) -> bool:
+    """Return whether a file hands functions to a compiler of their bytecode."""
+    return _COMPILERS.search(content) is not None
+
+
+def _joined(parts: dict[str, Part]) -> Part:
+    fingerprint = digest(
+        "\n".join(f"{name} {part.fingerprint}" for name, part in sorted(parts.items())).encode()
+    )
+    return Part(fingerprint, tuple(dict.fromkeys(one for part in parts.values() for one in part.imports)))
+
+
+def _function_parts(tree: ast.Module, lines: list[str]) -> dict[str, Part]:
+    nodes: dict[str, list[ast.stmt]] = {}
+    texts: dict[str, list[str]] = {}
+    for name, node in functions(tree.body):
+        nodes.setdefault(name, []).extend(node.body)
+        first, last = node.body[0].lineno - 1, node.end_lineno or node.lineno
+        texts.setdefault(name, []).extend(lines[first:last])
+        lines[first:last] = [""] * (last - first)
+    parts = {name: _part(body, "\n".join(texts[name])) for name, body in nodes.items()}
+    parts[REST] = _part(skeleton(tree.body), "\n".join(lines))
+    parts[DOCS] = Part(digest("\0".join(docstrings(tree.body)).encode(errors="surrogatepass")), ())
+    return parts
+
+
+def _part(nodes: Sequence[ast.AST], text: str) -> Part:
     named = {match[2] for match in _DOTTED.finditer(text)}
     imports = [*_imports(nodes), *(Import(0, name, (), False) for name in sorted(named))]
     return Part(_fingerprint(nodes), tuple(imports))
 
 
 def _parts(tree: ast.Module, lines: list[str]) -> dict[str, Part]:
-    mentioned = _mentioned_names(tree)
+    mentioned = _mentioned_names("\n".join(lines))
     taken: dict[str, list[ast.stmt]] = {}
     rest: list[ast.stmt] = []
     for node in tree.body:
-        if isinstance(node, _FunctionNode) and _stands_alone(node, mentioned):
+        if isinstance(node, FunctionNode) and _stands_alone(node, mentioned):
             taken.setdefault(node.name, []).append(node)
         elif isinstance(node, ast.ClassDef):
             rest.append(_without_tests(node, taken, mentioned))
@@ -110,6 +190,10 @@ def _parts(tree: ast.Module, lines: list[str]) -> dict[str, Part]:
             lines[first:last] = [""] * (last - first)
         parts[name] = _part(nodes, "\n".join(texts))
     parts[REST] = _part(rest, "\n".join(lines))
+    fixtures = [
+        f"{n} {dump(d)}" for n, node in functions(tree.body) for d in node.decorator_list if _is_fixture(d)
+    ]
+    parts[FIXTURES] = Part(digest("\n".join(sorted(fixtures)).encode()), ())
     return parts
 
 
@@ -125,7 +209,7 @@ def _without_tests(
 ) -> ast.ClassDef:
     kept: list[ast.stmt] = []
     for child in node.body:
-        if isinstance(child, _FunctionNode) and _stands_alone(child, mentioned):
+        if isinstance(child, FunctionNode) and _stands_alone(child, mentioned):
             taken.setdefault(f"{node.name}.{child.name}", []).append(child)
         else:
             kept.append(child)
@@ -138,7 +222,7 @@ def _without_tests(
     )
 
 
-def _stands_alone(node: _FunctionNode, mentioned: frozenset[str]) -> bool:
+def _stands_alone(node: FunctionNode, mentioned: frozenset[str]) -> bool:
     """Return whether pytest alone calls this function: a fixture, or a test that nothing else names."""
     if any(_is_fixture(decorator) for decorator in node.decorator_list):
         return True
@@ -151,17 +235,14 @@ def _is_fixture(decorator: ast.expr) -> bool:
     return name == "fixture"
 
 
-def _mentioned_names(tree: ast.Module) -> frozenset[str]:
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            names.add(node.attr)
-    return frozenset(names)
+def _mentioned_names(text: str) -> frozenset[str]:
+    """Return the names of tests that stand somewhere else than where the test is defined."""
+    counts = Counter(_TEST_NAME.findall(text))
+    counts.subtract(_TEST_DEFINITION.findall(text))
+    return frozenset(name for name, count in counts.items() if count > 0)
 
 
-def _imports(nodes: list[ast.stmt]) -> Iterator[Import]:
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[Import]:
     """Find imports in statements of any depth, also inside functions; not those for type checkers alone."""
     waiting: list[ast.AST] = list(nodes)
     while waiting:
@@ -176,7 +257,7 @@ def _imports(nodes: list[ast.stmt]) -> Iterator[Import]:
         elif isinstance(node, ast.If) and _is_type_checking(node.test):
             waiting.extend(node.orelse)
         else:
-            for field in _BLOCKS:
+            for field in STATEMENT_FIELDS:
                 waiting.extend(getattr(node, field, ()))
 
 
@@ -193,6 +274,6 @@ def _is_type_checking(test: ast.expr) -> bool:
     return name == "TYPE_CHECKING"
 
 
-def _fingerprint(nodes: list[ast.stmt]) -> str:
+def _fingerprint(nodes: Iterable[ast.AST]) -> str:
     """Return a digest of the syntax tree: comments, layout and line numbers do not count."""
-    return digest("\n".join(ast.dump(node) for node in nodes).encode(errors="surrogatepass"))
+    return digest("\n".join(dump(node) for node in nodes).encode(errors="surrogatepass"))

@@ -1,7 +1,7 @@
 """The map on disk: what each test depended on, with the fingerprints it last ran on.
 
 Paths are relative to the project, so that a moved checkout or another machine keeps its map. A record is
-`versions` (kind, name, fingerprint) by number; tests of one module share most of them, so sets are shared too.
+`versions` (kind, name, fingerprint) by number, in sets: what the tests of one module share, and a test's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from seatrial.pytest_plugin.affected.fingerprints import Known
 
-SCHEMA = 1
+SCHEMA = 2
 Version = tuple[str, str, str]
 """Kind, name, fingerprint."""
 
@@ -28,7 +28,14 @@ class Record:
 
     outcome: str
     """`passed`, `skipped` or `failed`."""
-    versions: frozenset[Version]
+    shared: frozenset[Version]
+    """What other tests of its module depend on too."""
+    own: frozenset[Version] = frozenset()
+
+    @property
+    def versions(self) -> frozenset[Version]:
+        """All together."""
+        return self.shared | self.own
 
 
 @dataclass
@@ -57,7 +64,7 @@ class Store:
         versions: list[Version] = [(kind, name, fingerprint) for kind, name, fingerprint in data["versions"]]
         sets = [frozenset(versions[number] for number in numbers) for numbers in data["sets"]]
         return cls(
-            {nodeid: Record(outcome, sets[number]) for nodeid, (outcome, number) in data["tests"].items()},
+            {nodeid: Record(outcome, sets[a], sets[b]) for nodeid, (outcome, a, b) in data["tests"].items()},
             {path: (raw, whole, dict(parts)) for path, (raw, whole, parts) in data["known"].items()},
         )
 
@@ -68,10 +75,11 @@ class Store:
         rows: list[list[int]] = []
         tests = {}
         for nodeid, record in sorted(self.tests.items()):
-            if record.versions not in sets:
-                sets[record.versions] = len(sets)
-                rows.append(sorted(numbers.setdefault(v, len(numbers)) for v in record.versions))
-            tests[nodeid] = [record.outcome, sets[record.versions]]
+            for versions in (record.shared, record.own):
+                if versions not in sets:
+                    sets[versions] = len(sets)
+                    rows.append(sorted(numbers.setdefault(v, len(numbers)) for v in versions))
+            tests[nodeid] = [record.outcome, sets[record.shared], sets[record.own]]
         return {
             "schema": SCHEMA,
             "versions": [list(version) for version in numbers],
@@ -85,7 +93,8 @@ class Store:
         self.tests.update(tests)
         for nodeid in gone:
             self.tests.pop(nodeid, None)
-        needed = {name.partition("::")[0] for record in self.tests.values() for _, name, _ in record.versions}
+        sets = {versions for record in self.tests.values() for versions in (record.shared, record.own)}
+        needed = {name.partition("::")[0] for versions in sets for _, name, _ in versions}
         self.known = {path: facts for path, facts in {**self.known, **known}.items() if path in needed}
 
     def save(self, path: Path) -> None:

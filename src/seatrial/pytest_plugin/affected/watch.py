@@ -4,8 +4,7 @@ Used in two places. In pytest's process the plugin is told of every use. In a ch
 workers included) `startup/sitecustomize.py` loads this file by its path, and uses are appended to a log.
 Therefore it needs nothing but the standard library, and must never disturb the process that it sits in.
 
-Python's audit events are the source: they see what an import hook or a patched `open` would miss, and cost
-nothing per line or call.
+Python's audit events see what an import hook or a patched `open` would miss, and cost nothing per line or call.
 """
 
 # ruff: noqa: PTH100, PTH109, PTH112, PTH113, PTH117, PTH118, PTH119, PTH120
@@ -33,14 +32,17 @@ ENV: Final = "env"
 """An environment variable read by the project's code."""
 OUT: Final = "out"
 """A file that was opened for writing: what reads it later depends on the writer, not on the file."""
+RUN: Final = "run"
+"""A Python file that another process was told to run."""
 BLIND: Final = "blind"
 """A Python process was started that cannot be watched: it could use anything of the project."""
 
 TOKEN_VARIABLE = "SEATRIAL_WATCH"
-"""Folder of the session's logs; its presence in a process's environment is what makes it watched."""
+"""Folder of the session's logs: a process that has it in its environment is watched."""
 
 Emit = Callable[[str, str, "FrameType | None"], None]
 """Told of each use: its kind, its name (a path relative to the project, or a variable), the frame that used it."""
+Executing = Callable[[CodeType, str], None]
 
 _IGNORED_PARTS = {".git", ".hg", "__pycache__", "site-packages", "node_modules", ".pytest_cache", ".seatrial"}
 _IGNORED_PARTS |= {".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", ".venv", "venv"}
@@ -49,18 +51,20 @@ _SUBSCRIPTS = ("BINARY_SUBSCR", "BINARY_OP")
 _LISTINGS = {"os.listdir", "os.scandir"}
 _STARTS = {"os.posix_spawn", "os.exec"}
 _EVENTS = {"open", "exec", "import", "cpython.run_file", "sqlite3.connect", "pickle.find_class"}
-_EVENTS |= _LISTINGS | _STARTS | {"subprocess.Popen", "os.system"}
+_EVENTS |= {"subprocess.Popen", "os.system", *_LISTINGS, *_STARTS}
+_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 # What these read is the program's text for a traceback, or a module's, which `exec` tells of.
 _READERS_OF_SOURCE = ("linecache", "tokenize", "inspect", "traceback", "pkgutil", "zipimport", "runpy")
 # What a faulty observer could raise inside the observed program; nothing of it may reach that program.
-_OWN_FAULTS = (OSError, ValueError, TypeError, AttributeError, KeyError, IndexError, UnicodeError)
+_OWN_FAULTS = (OSError, ValueError, TypeError, AttributeError, LookupError)
 
 
 class Watch:
-    """Tells `emit` what this process uses of the project under `root`."""
+    """Tells `emit` what this process uses of the project under `root`, and `executing` of code that is to run."""
 
-    def __init__(self, root: str, emit: Emit) -> None:
+    def __init__(self, root: str, emit: Emit, executing: Executing | None = None) -> None:
         self.root = os.path.realpath(root)
+        self._executing = executing
         self.active = False
         self._prefixes = tuple({os.path.join(self.root, ""), os.path.join(os.path.abspath(root), "")})
         self._emit = emit
@@ -107,9 +111,9 @@ class Watch:
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _EVENTS or not self.active:
             return
-        self._undisturbed(self._handle, event, arguments, _caller())
+        self.undisturbed(self._handle, event, arguments, _caller())
 
-    def _undisturbed(self, look: Callable[..., None], *arguments: Any) -> None:
+    def undisturbed(self, look: Callable[..., None], *arguments: Any) -> None:
         """Look at something; what looking itself uses or breaks on is nothing to the program that is watched."""
         thread = get_ident()
         if thread in self._busy:
@@ -128,7 +132,7 @@ class Watch:
         elif event == "exec":
             code = arguments[0]
             if isinstance(code, CodeType) and code.co_name == "<module>":
-                self._use(PY, code.co_filename, frame)
+                self._executed(code, frame)
         elif event == "import":
             if len(arguments) > 1 and isinstance(arguments[1], str):  # an extension module
                 self._use(FILE, arguments[1], frame)
@@ -149,6 +153,13 @@ class Watch:
         relative = self.relative(path) if path else None
         if relative is not None:
             self._emit(kind, relative, frame)
+
+    def _executed(self, code: CodeType, frame: FrameType | None) -> None:
+        path = self.relative(code.co_filename)
+        if path is not None:
+            self._emit(PY, path, frame)
+            if self._executing is not None:
+                self._executing(code, path)
 
     def _opened(self, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
         path, mode, flags = arguments
@@ -196,7 +207,7 @@ class Watch:
             for piece in {text, *text.replace("=", " ").replace('"', " ").replace("'", " ").split()}:
                 path = piece if os.path.isabs(piece) else os.path.join(base, piece)
                 if os.path.isfile(path):
-                    self._use(PY if piece.endswith(".py") else FILE, path, frame)
+                    self._use(RUN if piece.endswith(".py") else FILE, path, frame)
         program = os.path.basename(texts[0] if texts else _text(executable) or "")
         if program.startswith(("python", "pypy")) and _is_unwatched(texts[1:], environment):
             self._emit(BLIND, " ".join([program, *texts[1:]])[:200], frame)
@@ -212,19 +223,16 @@ class Watch:
 
         def get_item(environ: Any, key: Any) -> Any:
             if watch.active and isinstance(key, str):
-                watch._undisturbed(watch._read_variable, key, _caller())
+                watch.undisturbed(watch._read_variable, key, _caller())
             return original(environ, key)
 
         kind.__getitem__ = functools.wraps(original)(get_item)
         self._undo.append(functools.partial(setattr, kind, "__getitem__", original))
 
     def _read_variable(self, name: str, frame: FrameType | None) -> None:
-        # Copying the whole environment for a child reads no variable: only `environ[name]` does.
+        # Copying the whole environment for a child reads no variable.
         if frame is None or _instruction(frame) not in _SUBSCRIPTS:
             return
-        self._emit_variable(name, frame)
-
-    def _emit_variable(self, name: str, frame: FrameType | None) -> None:
         # os.getenv and Mapping.get stand between the reader and the variable.
         while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
             frame = frame.f_back
@@ -241,7 +249,7 @@ class Watch:
         def import_module(name: str, package: str | None = None) -> ModuleType:
             module = original(name, package)
             if watch.active:
-                watch._undisturbed(watch._loaded, module, _caller())
+                watch.undisturbed(watch._loaded, module, _caller())
             return module
 
         importlib.import_module = import_module
@@ -256,10 +264,8 @@ def is_ignored(relative: str) -> bool:
 
 def _caller() -> FrameType | None:
     """Return the frame that called our caller; None where the interpreter itself did."""
-    try:
-        return sys._getframe(2)
-    except ValueError:
-        return None
+    own = sys._getframe().f_back
+    return own.f_back if own is not None else None
 
 
 def _instruction(frame: FrameType) -> str:
@@ -272,12 +278,7 @@ def _instruction(frame: FrameType) -> str:
 
 def _text(path: Any) -> str | None:
     """Return a path as text; None for file descriptors and what is no path."""
-    if isinstance(path, int) or path is None:
-        return None
-    try:
-        return os.fsdecode(path)
-    except TypeError:
-        return None
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
 
 
 def _writes(mode: Any, flags: Any) -> bool:
@@ -295,5 +296,5 @@ def _is_unwatched(arguments: list[str], environment: Any) -> bool:
             return True
     if environment is None:
         return False
-    names = {_text(name) for name in environment}
-    return not {TOKEN_VARIABLE, "PYTHONPATH"} <= names
+    held = {_text(name): _text(environment[name]) or "" for name in environment}
+    return TOKEN_VARIABLE not in held or _STARTUP not in held.get("PYTHONPATH", "").split(os.pathsep)

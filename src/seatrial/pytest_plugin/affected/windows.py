@@ -20,10 +20,14 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from seatrial.pytest_plugin.affected.child import CURRENT, TOKEN_BYTES, ChildLog
+from seatrial.pytest_plugin.affected.runs import Runs
+from seatrial.pytest_plugin.affected.stats import StatWatch
 from seatrial.pytest_plugin.affected.watch import OUT, PY, Watch
 
 Use = tuple[str, str]
 """Kind and name of something used."""
+UNWATCHED = "unwatched"
+"""A process of which nobody knows what it uses: the test that calls it always runs."""
 _HARNESS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "pluggy", "xdist", "coverage", "execnet"))
 _OURSELVES = str(Path(__file__).parents[1]) + os.sep
 _MAX_DEPTH = 400
@@ -43,6 +47,12 @@ class Window:
 
     token: str
     uses: set[Use] = field(default_factory=set)
+    ran: set[str] = field(default_factory=set)
+    """Functions of the project that were called, as `path::name`."""
+    child_uses: set[Use] = field(default_factory=set)
+    """What other processes used."""
+    hides: bool = False
+    """Whether another process may have run functions without its modules being seen: a fork, a Ray worker."""
     loaded_by: set[str] = field(default_factory=set)
     """Files whose functions imported something by name during this window."""
     seen: set[tuple[str, str, int]] = field(default_factory=set)
@@ -51,8 +61,10 @@ class Window:
 class Windows:
     """Receives every use in this process, and keeps it where it belongs."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        self.watch = Watch(str(root), self.emit)
+    def __init__(self, root: Path, folder: Path, *, with_probes: bool = True) -> None:
+        self.watch = Watch(str(root), self.emit, self._executing)
+        self.runs = Runs(self.watch.relative, with_probes=with_probes)
+        self._stats = StatWatch(self.watch, self.emit)
         self.learned: defaultdict[str, set[Use]] = defaultdict(set)
         """What importing a file, or calling what remembers in it, used; by file."""
         self.loads: defaultdict[str, set[str]] = defaultdict(set)
@@ -60,13 +72,36 @@ class Windows:
         self.outputs: set[str] = set()
         """Files that were written."""
         self.by_token: dict[str, Window] = {}
+        self.executed: set[str] = set()
+        """Python files whose code ran in this process."""
+        self.outside = Window("")
+        """What belongs to no test: it was used before the first, and between them."""
         self._folder = folder
+        self._current = os.open(folder / CURRENT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._stack: list[Window] = []
-        self._process = os.getpid()
+        self.process = os.getpid()
         self._child: ChildLog | None = None
         self._harness: dict[str, bool] = {}
         self._memories: dict[CodeType, bool] = {}
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._forked, after_in_parent=self._has_forked)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self.runs.start()
+        self.watch.start()
+        self._stats.start()
+
+    def stop(self) -> None:
+        """Stop to watch."""
+        self._stats.stop()
+        self.watch.stop()
+        self.runs.stop()
+        os.close(self._current)
+
+    @property
+    def current(self) -> Window:
+        """The window of what runs now."""
+        return self._stack[-1] if self._stack else self.outside
 
     @contextmanager
     def open(self, window: Window) -> Iterator[None]:
@@ -74,9 +109,11 @@ class Windows:
         self.by_token[window.token] = window
         self._stack.append(window)
         self._tell(window.token)
+        self.runs.begin()
         try:
             yield
         finally:
+            window.ran |= self.runs.end()
             self._stack.pop()
             self._tell(self._stack[-1].token if self._stack else "")
 
@@ -98,23 +135,18 @@ class Windows:
             self.outputs.add(name)
             return
         window = self._stack[-1] if self._stack else None
-        if window is not None and frame is not None:
-            key = (kind, name, id(frame.f_code))
+        user = self._user(frame)
+        if user is not None and self._is_harness(user.f_code.co_filename):
+            return
+        if window is not None and user is not None:
+            key = (kind, name, id(user.f_code))
             if key in window.seen:
                 return
             window.seen.add(key)
         self._keep(kind, name, frame, window)
 
-    def called(self, filename: str) -> None:
-        """Keep that a function of a file was called."""
-        path = self.watch.relative(filename)
-        if path is not None and self._stack and self._child is None:
-            self._stack[-1].uses.add((PY, path))
-
     def _keep(self, kind: str, name: str, frame: FrameType | None, window: Window | None) -> None:
         frames = self._project_frames(frame)
-        if frames is None:
-            return
         if window is not None:
             window.uses.add((kind, name))
         importing = next((f for f in frames if f.code.co_name == "<module>"), None)
@@ -138,19 +170,24 @@ class Windows:
             found = self._memories[frame.f_code] = remembers(frame)
         return found
 
-    def _project_frames(self, frame: FrameType | None) -> list[Frame] | None:
-        """Return the project's frames, innermost first; None when the harness itself is the user."""
+    def _user(self, frame: FrameType | None) -> FrameType | None:
+        """Return the frame that is neither the standard library's nor Python's own."""
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            if not filename.startswith("<") and not self._is_standard(filename):
+                return frame
+            frame = frame.f_back
+        return None
+
+    def _project_frames(self, frame: FrameType | None) -> list[Frame]:
+        """Return the project's frames, innermost first."""
         frames: list[Frame] = []
-        depth, is_first = 0, True
+        depth = 0
         while frame is not None and depth < _MAX_DEPTH:
             code = frame.f_code
             path = self.watch.relative(code.co_filename)
             if path is not None:
                 frames.append(Frame(path, code, frame))
-            if is_first and not code.co_filename.startswith("<") and not self._is_standard(code.co_filename):
-                is_first = False
-                if self._is_harness(code.co_filename):
-                    return None
             frame, depth = frame.f_back, depth + 1
         return frames
 
@@ -167,11 +204,15 @@ class Windows:
 
     def _tell(self, token: str) -> None:
         """Tell child processes what runs; one short write at one place, so that no reader sees half."""
-        descriptor = os.open(self._folder / CURRENT, os.O_WRONLY | os.O_CREAT, 0o644)
-        try:
-            os.pwrite(descriptor, token.ljust(TOKEN_BYTES).encode(), 0)
-        finally:
-            os.close(descriptor)
+        os.pwrite(self._current, token.ljust(TOKEN_BYTES).encode(), 0)
+
+    def _executing(self, code: CodeType, path: str) -> None:
+        self.executed.add(path)
+        self.runs.executing(code, path)
+
+    def _has_forked(self) -> None:
+        if self.watch.active:
+            self.current.hides = True
 
     def _forked(self) -> None:
         """In a forked child uses go to its own log: its memory dies with it."""

@@ -27,6 +27,7 @@ CONFIGS: list[dict[str, Any]] = [
             {"reference_policy_kl_penalty": 0.3, "reference_policy_kl_type": "k3"},
             {"reference_policy_kl_penalty": 0.3, "reference_policy_kl_gradient": "k2"},
             {"reference_policy_kl_penalty": 0.3, "kl_in": "reward"},
+            {"reference_policy_kl_penalty": 0.3, "reference_policy_kl_importance_sampling": True},
         ),
         (
             {"ratio_clip_min": 0.1, "ratio_clip_max": 0.3},
@@ -103,6 +104,10 @@ def oracle(case: Any, config: LossConfig) -> tuple[float, list[list[float]]]:
                 kl_slope = {"k1": 1.0, "k2": -x, "k3": 1 - math.exp(x)}[
                     "k2" if config.reference_policy_kl_gradient == "k2" else config.reference_policy_kl_type
                 ]
+                if config.reference_policy_kl_importance_sampling:
+                    # TRL 1.16: k3 * exp(current - old), both differentiated.
+                    ratio = math.exp(current[row][t] - old[row][t])
+                    kl, kl_slope = ratio * kl, ratio * (kl + kl_slope)
                 loss += weight * config.reference_policy_kl_penalty * kl
                 gradient[row][t] += weight * config.reference_policy_kl_penalty * kl_slope
             loss -= weight * config.entropy_coefficient * entropy[row][t]

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refrl.chat import BYTE_CHAT_TEMPLATE, ChatEncoder
 from refrl.config import ConfigError
-from refrl.tokenization import make_byte_tokenizer
+from refrl.models.chat import BYTE_CHAT_TEMPLATE, ChatEncoder
+from refrl.models.tokenization import make_byte_tokenizer
 
 TOKENIZER = make_byte_tokenizer()
 PAD, BOS, EOS = 256, 257, 258

@@ -8,7 +8,8 @@ import pytest
 
 import refrl
 from refrl.config import GRPORunConfig, SFTRunConfig, load_config
-from refrl.config_loading import leaf_annotations
+from refrl.config.loading import leaf_annotations
+from refrl.recipes import FOLDER
 
 OPTIONS = """
 checkpointing.checkpoint_dir
@@ -16,17 +17,24 @@ checkpointing.enabled
 cluster.device
 cluster.num_processes
 cluster.num_threads
+data.answer_key
 data.num_train
 data.num_validation
+data.on_overlap
+data.prompt_key
 data.seed
 data.shuffle
+data.solution_key
 data.system_prompt
 data.task
 data.task_args
+data.train_path
+data.validation_path
 data.verifier
 data.verifiers
 grpo.advantage.epsilon
 grpo.advantage.estimator
+grpo.advantage.options
 grpo.advantage.scale
 grpo.dynamic_sampling_max_gen_batches
 grpo.max_num_steps
@@ -56,11 +64,13 @@ loss_fn.importance_sampling_max
 loss_fn.importance_sampling_min
 loss_fn.kind
 loss_fn.kl_in
+loss_fn.options
 loss_fn.ratio_clip_c
 loss_fn.ratio_clip_max
 loss_fn.ratio_clip_min
 loss_fn.reduction
 loss_fn.reference_policy_kl_gradient
+loss_fn.reference_policy_kl_importance_sampling
 loss_fn.reference_policy_kl_penalty
 loss_fn.reference_policy_kl_type
 policy.activation_checkpointing
@@ -106,7 +116,6 @@ sft.val_period
 """
 
 SOURCES = Path(refrl.__file__).parent
-CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 
 
 def options() -> dict[str, object]:
@@ -151,7 +160,7 @@ def without_validators(tree: ast.Module) -> ast.Module:
     return tree
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_recipe_is_valid(path: Path) -> None:
-    """The recipes in configs/ read under the schema of their loop."""
+    """The recipes read under the schema of their loop."""
     load_config(SFTRunConfig if path.name.startswith("sft") else GRPORunConfig, path)

@@ -1,12 +1,11 @@
 """Options that exclude one another, or would do nothing, are refused when the configuration is read."""
 
-from pathlib import Path
-
 import pytest
 
 from refrl.config import ConfigError, GRPORunConfig, load_config
+from refrl.recipes import recipe_path
 
-SMOKE = Path(__file__).resolve().parents[4] / "configs" / "grpo-smoke.yaml"
+SMOKE = recipe_path("grpo-smoke")
 PACKED, DYNAMIC = "policy.sequence_packing.enabled=true", "policy.dynamic_batching.enabled=true"
 SHAPED = "grpo.reward_shaping.enabled=true"
 

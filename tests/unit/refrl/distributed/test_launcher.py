@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from refrl import launcher
 from refrl.config import ConfigError
-from refrl.launcher import RankError, launch
+from refrl.runtime import launcher
+from refrl.runtime.launcher import RankError, launch
 
 RANK = """
 import os, signal, sys
 from pathlib import Path
-from refrl.launcher import watch_lifeline
+from refrl.lifeline import watch_lifeline
 folder, how = Path(sys.argv[1]), sys.argv[2]
 rank = os.environ["RANK"]
 (folder / f"{rank}.tmp").write_text(str(os.getpid()))
@@ -78,7 +78,7 @@ def test_a_rank_that_ends_badly_ends_the_others(
 def test_no_rank_outlives_a_launcher_that_is_killed(rank: Path) -> None:
     """Not even when it can end nothing any more."""
     script = (
-        "from refrl import launcher\n"
+        "from refrl.runtime import launcher\n"
         f"launcher.COMMAND = {launcher.COMMAND!r}\n"
         f"launcher.launch([{str(rank)!r}, 'hangs'], 2)"
     )

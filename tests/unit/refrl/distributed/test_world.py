@@ -18,13 +18,13 @@ from refrl.config import ClusterConfig, ConfigError, PolicyConfig, validate_conf
 from refrl.distributed import DivergenceError, World, _buckets, join
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.torch_engine import TorchGenerator
-from refrl.models import load_model
-from refrl.policy.hf import HFPolicy
+from refrl.models.loading import load_model
+from refrl.models.tiny import TinyModelSpec, make_model
+from refrl.models.tokenization import make_byte_tokenizer
 from refrl.rollout.shared import SharedGenerator
 from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import Example
-from refrl.tiny_models import TinyModelSpec, make_model
-from refrl.tokenization import make_byte_tokenizer
+from refrl.training.build import build_policy
 
 ItemT = TypeVar("ItemT")
 
@@ -181,22 +181,21 @@ def weighted_loss(
 def train(model_directory: Path, batch: Batch, world: World) -> tuple[Tensor, list[dict[str, float]]]:
     """Score and take three updates of two steps each."""
     values = {
-        "model_name": "tiny",
+        "model_name": str(model_directory),
         "train_global_batch_size": 6,
         "train_micro_batch_size": 2,
         "max_total_sequence_length": 32,
         "optimizer": {"lr": 1e-3, "eps": 1e-3},
     }
-    policy = HFPolicy(
-        load_alone(model_directory),
-        make_byte_tokenizer(),
-        validate_config(PolicyConfig, values, source="test"),
-        device=torch.device("cpu"),
-        num_updates=10,
-        temperature=1.0,
-        with_reference=False,
-        world=world,
-    )
+    with LOADING:
+        policy = build_policy(
+            validate_config(PolicyConfig, values, source="test"),
+            make_byte_tokenizer(),
+            device=torch.device("cpu"),
+            num_updates=10,
+            with_reference=False,
+            world=world,
+        )
     metrics = [policy.train(batch, weighted_loss) for _ in range(3)]
     return policy.logprobs(batch), metrics
 

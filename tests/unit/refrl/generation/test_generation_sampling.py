@@ -55,7 +55,7 @@ def test_counts_follow_the_exact_distribution(temperature: float, top_k: int | N
     num_draws = 20_000
     params = SamplingParams(1, temperature=temperature, top_k=top_k, top_p=top_p)
     uniforms_B = row_uniforms(num_draws, 1, torch.Generator().manual_seed(11))[:, 0]
-    ids_B, logprobs_B = draw(torch.tensor(LOGITS).expand(num_draws, -1), uniforms_B, params)
+    ids_B, logprobs_B, _ = draw(torch.tensor(LOGITS).expand(num_draws, -1), uniforms_B, params)
     expected = oracle_distribution(LOGITS, temperature, top_k, top_p)
     assert chi_square_p_value(ids_B, expected) > ERROR_RATE
     np.testing.assert_allclose(logprobs_B.numpy(), np.log(expected[ids_B.numpy()]), atol=1e-5)
@@ -65,7 +65,7 @@ def test_counts_follow_the_exact_distribution(temperature: float, top_k: int | N
 def test_the_chi_square_test_has_the_power_to_reject(wrong_temperature: float) -> None:
     uniforms_B = row_uniforms(20_000, 1, torch.Generator().manual_seed(11))[:, 0]
     params = SamplingParams(1, temperature=wrong_temperature)
-    ids_B, _ = draw(torch.tensor(LOGITS).expand(20_000, -1), uniforms_B, params)
+    ids_B, _, _ = draw(torch.tensor(LOGITS).expand(20_000, -1), uniforms_B, params)
     assert chi_square_p_value(ids_B, oracle_distribution(LOGITS, 1.0, None, 1.0)) < ERROR_RATE
 
 
@@ -118,7 +118,7 @@ def test_filters_keep_the_documented_tokens(
 
 def test_greedy_takes_the_lowest_id_of_a_tie_and_ignores_the_random_numbers() -> None:
     logits_BV = torch.tensor([[0.0, 2.0, 2.0, 1.0]]).repeat(3, 1)
-    ids_B, logprobs_B = draw(
+    ids_B, logprobs_B, _ = draw(
         logits_BV, torch.tensor([0.0, 0.5, 0.999], dtype=torch.float64), SamplingParams(1, greedy=True)
     )
     assert ids_B.tolist() == [1, 1, 1]

@@ -3,8 +3,8 @@
 import pytest
 
 from refrl.config import ConfigError
-from refrl.prompts import PromptEncoder
-from refrl.tokenization import make_byte_tokenizer
+from refrl.models.prompts import PromptEncoder
+from refrl.models.tokenization import make_byte_tokenizer
 
 TOKENIZER = make_byte_tokenizer()
 BOS, EOS = 257, 258

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from refrl.config import ConfigError
-from refrl.models import load_model
-from refrl.tiny_models import Family, TinyModelSpec, make_model, model_config
+from refrl.models.loading import load_model
+from refrl.models.tiny import Family, TinyModelSpec, make_model, model_config
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refrl.byte_tokenizer import EOS, VOCAB_SIZE
 from refrl.config import ConfigError
-from refrl.tokenization import (
+from refrl.models.byte_tokenizer import EOS, VOCAB_SIZE
+from refrl.models.tokenization import (
     decode_completions,
     encode_answers,
     encode_prompts,

@@ -9,10 +9,10 @@ import torch
 
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.config import PolicyConfig, validate_config
-from refrl.models import load_model
+from refrl.models.tiny import TinyModelSpec, make_model
+from refrl.models.tokenization import make_byte_tokenizer
 from refrl.policy.hf import HFPolicy
-from refrl.tiny_models import TinyModelSpec, make_model
-from refrl.tokenization import make_byte_tokenizer
+from refrl.training.build import build_policy
 
 MakePolicy = Callable[..., HFPolicy]
 
@@ -31,21 +31,22 @@ def make_policy(tiny_model: Path) -> MakePolicy:
 
     def make(*, with_reference: bool = False, temperature: float = 1.0, **changes: Any) -> HFPolicy:
         values = {
-            "model_name": "made here",
+            "model_name": str(tiny_model),
             "train_global_batch_size": 5,
             "train_micro_batch_size": 5,
             "max_total_sequence_length": 32,
+            "generation": {"temperature": temperature},
             **changes,
         }
-        return HFPolicy(
-            load_model(tiny_model),
-            make_byte_tokenizer(),
+        policy = build_policy(
             validate_config(PolicyConfig, values, source="test"),
+            make_byte_tokenizer(),
             device=torch.device("cpu"),
             num_updates=10,
-            temperature=temperature,
             with_reference=with_reference,
         )
+        assert isinstance(policy, HFPolicy)
+        return policy
 
     return make
 

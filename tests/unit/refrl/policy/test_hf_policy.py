@@ -139,7 +139,7 @@ def test_generation_starts_without_gradients(make_policy: MakePolicy, batch: Bat
     """Their memory belongs to the cache then."""
     policy = make_policy()
     policy.model(batch.input_ids_BS).logits.sum().backward()
-    policy.prepare_for_generation()
+    policy.free_gradients()
     assert all(parameter.grad is None for parameter in policy.model.parameters())
 
 

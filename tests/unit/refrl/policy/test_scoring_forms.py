@@ -1,14 +1,17 @@
 """However a batch is laid out and cut, scores and updates are those of padded rows; what would not be is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import Gemma2Config, Gemma2ForCausalLM, PhiConfig, PhiForCausalLM
 
 from refrl.algorithms.batching import Batch
+from refrl.algorithms.kept_ids import gather_kept_ids
 from refrl.algorithms.packing import PackedBatch
-from refrl.config import ConfigError
+from refrl.config import ConfigError, PolicyConfig, validate_config
 from refrl.generation.lean_support import supports_lean
 from refrl.policy.activations import checkpointed_forward
 from refrl.policy.scoring import make_scoring
@@ -28,6 +31,18 @@ FORMS: dict[str, dict[str, Any]] = {
         "activation_checkpointing": True,
     },
 }
+
+
+def make_config(**changes: Any) -> PolicyConfig:
+    """Return `policy.*` for models that are made in memory."""
+    values = {
+        "model_name": "made here",
+        "train_global_batch_size": 5,
+        "train_micro_batch_size": 5,
+        "max_total_sequence_length": 32,
+        **changes,
+    }
+    return validate_config(PolicyConfig, values, source="test")
 
 
 def logprob_and_entropy_loss(
@@ -65,6 +80,42 @@ def test_scores_and_updates_are_those_of_padded_rows(
     assert found["rows"] == 5
 
 
+def with_kept_ids(batch: Batch) -> tuple[Batch, list[list[list[int]]]]:
+    """Return the batch with a support of its own for each token, and these supports."""
+    stream = torch.Generator().manual_seed(8)
+    supports = [
+        [
+            sorted({token, *torch.randperm(259, generator=stream)[: 3 + 7 * place].tolist()})
+            for place, token in enumerate(ids)
+        ]
+        for ids in batch.completion_ids_BT.tolist()
+    ]
+    return replace(batch, kept_ids=gather_kept_ids(supports, batch.mask_BT.shape[1])), supports
+
+
+@pytest.mark.parametrize("name", ["padded", *FORMS])
+def test_filtered_tokens_are_scored_over_what_their_filter_kept(
+    make_policy: MakePolicy, batch: Batch, name: str
+) -> None:
+    """By the policy and the reference, against a plain forward of each row; the update is that of padded rows."""
+    filtered, supports = with_kept_ids(batch)
+    policy = make_policy(temperature=0.7, with_reference=True, **FORMS.get(name, {}))
+    expected_BT = torch.zeros_like(batch.mask_BT)
+    for row, token in batch.mask_BT.nonzero().tolist():
+        position = int(batch.prompt_lens_B[row]) + token
+        with torch.no_grad():
+            logits_V = policy.model(batch.input_ids_BS[row : row + 1, :position]).logits[0, -1].double()
+        kept = supports[row][token]
+        place = kept.index(int(batch.completion_ids_BT[row, token]))
+        expected_BT[row, token] = (logits_V[kept] / 0.7).log_softmax(0)[place]
+    torch.testing.assert_close(policy.logprobs(filtered), expected_BT, rtol=0, atol=2e-5)
+    torch.testing.assert_close(policy.reference_logprobs(filtered), expected_BT, rtol=0, atol=2e-5)
+    padded = make_policy(temperature=0.7).train(filtered, logprob_and_entropy_loss)
+    assert policy.train(filtered, logprob_and_entropy_loss) == pytest.approx(padded, rel=1e-4)
+    whole = make_policy(temperature=0.7).train(batch, logprob_and_entropy_loss)
+    assert padded["grad_norm"] != pytest.approx(whole["grad_norm"], rel=1e-2)
+
+
 def test_packs_work_in_bfloat16(make_policy: MakePolicy, batch: Batch) -> None:
     """The mask is of the model's own precision."""
     half = make_policy(precision="bfloat16", **FORMS["packed and chunked"])
@@ -73,11 +124,9 @@ def test_packs_work_in_bfloat16(make_policy: MakePolicy, batch: Batch) -> None:
 
 def test_micro_batches_hold_no_more_tokens_than_asked_for(make_policy: MakePolicy, batch: Batch) -> None:
     """The longest row has 13 tokens and the five 39 together: three packs of at most 16."""
-    policy = make_policy(max_total_sequence_length=16)
+    policy = make_policy()
     for name, form in {"sequence_packing": 39, "dynamic_batching": None}.items():
-        config = policy._config.model_validate(
-            {**policy._config.model_dump(), name: {"enabled": True, "train_mb_tokens": 16}}
-        )
+        config = make_config(max_total_sequence_length=16, **{name: {"enabled": True, "train_mb_tokens": 16}})
         micros = make_scoring(config, policy.model, 1.0).train_cut.micro_batches(batch)
         assert sorted(row for rows, _ in micros for row in rows) == [0, 1, 2, 3, 4]
         if form is None:
@@ -131,15 +180,38 @@ def test_logits_that_change_after_the_head_are_refused_in_chunks(make_policy: Ma
         return output
 
     policy.model.register_forward_hook(scale)
-    config = policy._config.model_copy(update={"logprob_chunk_size": 4})
     with pytest.raises(ConfigError, match=r"logprob_chunk_size: log-probabilities .* differ by"):
-        make_scoring(config, policy.model, 1.0)
+        make_scoring(make_config(logprob_chunk_size=4), policy.model, 1.0)
+
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def test_a_head_that_is_more_than_a_matrix_is_refused_in_chunks_by_name() -> None:
+    """Logits of fresh weights are too small, and their bias is 0: a probe of values would not tell."""
+    config = make_config(logprob_chunk_size=4)
+    capped = Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8))
+    with pytest.raises(ConfigError, match=r"logprob_chunk_size: .*final_logit_softcapping=30\)"):
+        make_scoring(config, capped, 1.0)
+    make_scoring(make_config(), capped, 1.0)
+    make_scoring(
+        config, Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=None)), 1.0
+    )
+    with pytest.raises(ConfigError, match=r"logprob_chunk_size: PhiForCausalLM has a head with a bias"):
+        make_scoring(config, PhiForCausalLM(PhiConfig(**SMALL)), 1.0)
 
 
 def test_rows_longer_than_a_sliding_window_are_not_packed(make_policy: MakePolicy) -> None:
     """The mask of a pack would replace the window's."""
     policy = make_policy()
-    config = policy._config.model_validate({**policy._config.model_dump(), **FORMS["packed"]})
+    config = make_config(**FORMS["packed"])
     policy.model.config.sliding_window = 31
     with pytest.raises(ConfigError, match="sliding window of 31 tokens"):
         make_scoring(config, policy.model, 1.0)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from refrl.rewards import VERIFIERS, VerifierError, VerifierTimeout, score_completions
+from refrl.rewards import VerifierError, VerifierTimeout, make_verifier, score_completions
 from refrl.rewards.code import extract_code
 from refrl.rewards.math import MathVerifier
 from refrl.rewards.text_rules import soft_overlong_penalty
@@ -43,7 +43,7 @@ ADDS = json.dumps([{"stdin": "2 3\n", "stdout": "5\n"}, {"stdin": "1 1\n", "stdo
 )
 def test_rewards_known_by_hand(name: str, completion: str, answer: str, reward: float) -> None:
     """Golden answers, wrong ones, and none."""
-    assert VERIFIERS[name](completion, answer) == reward
+    assert make_verifier(name)(completion, answer) == reward
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_rewards_known_by_hand(name: str, completion: str, answer: str, reward: 
 )
 def test_an_answer_that_nothing_can_be_held_against_is_counted(name: str, answer: str) -> None:
     """Never a silent 0."""
-    scores = score_completions(["1"], [answer], VERIFIERS[name])
+    scores = score_completions(["1"], [answer], make_verifier(name))
     assert scores.num_errors == 1
     assert scores.first_error is not None
 
@@ -104,7 +104,10 @@ def _late(completion: str, answer: str) -> float:
 def test_several_verifiers_are_a_weighted_mean_with_figures_of_each() -> None:
     """3 parts exact, 1 part format."""
     verifier = WeightedVerifier(
-        [Part("exact", VERIFIERS["exact_match"], 3.0), Part("closeness", VERIFIERS["character_match"], 1.0)]
+        [
+            Part("exact", make_verifier("exact_match"), 3.0),
+            Part("closeness", make_verifier("character_match"), 1.0),
+        ]
     )
     assert verifier("ab", "ab") == 1.0
     assert verifier("ax", "ab") == pytest.approx(1 / 8)
@@ -115,7 +118,7 @@ def test_several_verifiers_are_a_weighted_mean_with_figures_of_each() -> None:
 
 def test_a_part_that_fails_is_counted_and_the_others_are_still_asked() -> None:
     """The whole is an error, and not a smaller reward."""
-    verifier = WeightedVerifier([Part("late", _late, 1.0), Part("exact", VERIFIERS["exact_match"], 1.0)])
+    verifier = WeightedVerifier([Part("late", _late, 1.0), Part("exact", make_verifier("exact_match"), 1.0)])
     scores = score_completions(["a", "b"], ["a", "b"], verifier)
     assert (scores.num_errors, scores.first_error) == (2, "row 0: late: too late")
     late = verifier.stats["late"]

@@ -10,8 +10,9 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from refrl.config import ConfigError, GRPORunConfig, LoggerConfig, load_config
 from refrl.logging import RunLogger, console_line
+from refrl.recipes import FOLDER
 
-CONFIGS = Path(__file__).resolve().parents[4] / "configs"
+CONFIGS = FOLDER
 
 
 def scalars(directory: Path) -> list[tuple[int, str, float]]:
@@ -74,11 +75,12 @@ def test_run_info_says_what_ran(tmp_path: Path) -> None:
     """Configuration, seed, process, and where the code came from."""
     config = load_config(GRPORunConfig, CONFIGS / "grpo-smoke.yaml")
     with RunLogger(LoggerConfig(log_dir=str(tmp_path))) as logger:
-        logger.log_run_info(config, seed=7, device="cpu")
+        logger.log_run_info(config, seed=7, device="cpu", sandbox="landlock")
     info = json.loads((tmp_path / "run_info.json").read_text())
     assert info["seed"] == 7
     assert info["pid"] == os.getpid()
     assert info["device"] == "cpu"
+    assert info["sandbox"] == "landlock"
     assert GRPORunConfig.model_validate_json(json.dumps(info["config"])) == config
     import refrl
 

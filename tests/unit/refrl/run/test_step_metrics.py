@@ -7,8 +7,8 @@ from refrl.algorithms.batching import TrainSample, make_batch
 from refrl.generation.base import Completion
 from refrl.rewards import Scores
 from refrl.rollout.sync import Rollouts
-from refrl.step_metrics import advantage_metrics, baseline_metrics, performance_metrics
 from refrl.tasks import Example
+from refrl.training.step_metrics import advantage_metrics, baseline_metrics, performance_metrics
 
 
 def test_advantages_are_averaged_over_sampled_tokens() -> None:

@@ -5,14 +5,16 @@ from collections.abc import Callable
 import pytest
 
 from refrl.config import ConfigError, DataConfig
+from refrl.rewards import make_verifier
 from refrl.tasks import TASKS, PromptSource, make_splits, make_task
 
 SMALL = {
     "reverse": {"min_length": 1, "max_length": 3, "alphabet_size": 4},
     "add": {"digits": 1},
     "count_letters": {"length": 4, "alphabet_size": 3},
+    "code_print": {"limit": 5, "num_operators": 3},
 }
-SIZES = {"reverse": 4 + 16 + 64, "add": 100, "count_letters": 3 * 81}
+SIZES = {"reverse": 4 + 16 + 64, "add": 100, "count_letters": 3 * 81, "code_print": 75}
 
 
 def test_every_task_is_tested() -> None:
@@ -100,15 +102,24 @@ def test_a_space_too_small_for_disjoint_splits_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("sort", {}, "data.task='sort' is unknown; known: add, count_letters, reverse"),
+        ("sort", {}, "data.task='sort' is unknown; known: add, code_print, count_letters, reverse"),
         ("add", {"digit": 2}, "data.task_args.digit is unknown to add; it takes digits"),
         ("add", {"digits": "2"}, "data.task_args.digits should be an integer"),
         ("add", {"digits": True}, "data.task_args.digits should be an integer"),
-        ("add", {"digits": 0}, "digits=0 must be at least 1"),
+        ("add", {"digits": 0}, "digits=0 must lie between 1 and 1000"),
         ("reverse", {"min_length": 5, "max_length": 4}, "min_length=5"),
         ("reverse", {"alphabet_size": 27}, "alphabet_size=27"),
         ("count_letters", {"length": 0}, "length=0"),
         ("count_letters", {"alphabet_size": 1}, "alphabet_size=1"),
+        ("count_letters", {"length": 2000}, "length=2000 must lie between 1 and 1000"),
+        ("reverse", {"max_length": 2000}, "max_length=2000 must be at most 1000"),
+        ("code_print", {"limit": 1}, "limit=1"),
+        ("code_print", {"num_operators": 4}, "num_operators=4"),
+        ("ad", {}, "did you mean 'add'?"),
+        ("math:pi", {}, "data.task=math:pi is no task"),
+        ("builtins:dict", {}, "data.task=builtins:dict is no task: it must be a class"),
+        ("collections:OrderedDict", {}, "is no task: it must"),
+        ("fractions:Fraction", {}, "data.task=fractions:Fraction is no task: it must have name, verifier"),
     ],
 )
 def test_wrong_arguments_are_refused(name: str, arguments: dict[str, int | str], words: str) -> None:
@@ -116,6 +127,39 @@ def test_wrong_arguments_are_refused(name: str, arguments: dict[str, int | str],
     with pytest.raises(ConfigError) as caught:
         make_task(name, arguments)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("reverse", {"max_length": 22}), ("add", {"digits": 30}), ("count_letters", {"length": 100})],
+)
+def test_a_space_beyond_what_a_tensor_counts_has_prompts_too(name: str, arguments: dict[str, int]) -> None:
+    """Different prompts, ids that fit 64 bits and follow the prompt, one draw per seed."""
+    config = DataConfig(task=name, task_args=arguments, num_train=300, num_validation=50, seed=4)
+    splits = make_splits(config)
+    assert make_task(name, arguments).num_examples > 2**63
+    examples = [*splits.train, *splits.validation]
+    assert (
+        len({example.prompt for example in examples})
+        == len({example.prompt_id for example in examples})
+        == 350
+    )
+    assert all(0 <= example.prompt_id < 2**63 for example in examples)
+    assert make_splits(config) == splits
+    assert make_splits(config.model_copy(update={"seed": 5})).validation != splits.validation
+
+
+def test_the_code_task_is_solved_by_its_solution_and_judged_by_running() -> None:
+    """The sandbox runs each; the answer alone, or another problem's solution, is wrong."""
+    task = make_task("code_print", {"limit": 3, "num_operators": 3})
+    verifier = make_verifier(task.verifier)
+    splits = make_splits(DataConfig(task="code_print", task_args={"limit": 3}, num_train=3, num_validation=2))
+    for example in splits.train:
+        assert verifier(example.target, example.answer) == 1.0
+        assert verifier(example.answer, example.answer) == 0.0
+    assert task.example(20) == ("print 0*2:", '[{"stdin": "", "stdout": "0\\n"}]')
+    assert task.solution(20) == "print(0*2)"
+    assert verifier("print(1)", task.example(20)[1]) == 0.0
 
 
 def test_every_epoch_is_a_permutation_of_its_own() -> None:

@@ -55,13 +55,15 @@ def rows(step: int, mode: str) -> list[dict[str, object]]:
     for index, completion in enumerate(("19", "21")):
         reward = 0.0 if mode == "zero-variance" else float(completion == "19")
         sampled = [*completion.encode(), 258]
+        logprobs = [-0.1 * (index + 1), -0.2, -0.3 / step]
         made.append(
             {
                 "step": step, "index": index, "prompt_id": step, "prompt": "12+7=",
                 "completion": "20" if mode == "zero-variance" else completion, "answer": "19", "task": "add",
                 "token_ids": [257, *b"12+7=", *(b"20" if mode == "zero-variance" else sampled[:2]), 258],
-                "prompt_length": 6, "generation_logprobs": [-0.1] * 3, "prev_logprobs": [-0.1] * 3,
-                "reward": reward, "finish_reason": "stop",
+                "prompt_length": 6, "generation_logprobs": logprobs, "prev_logprobs": logprobs,
+                "reward": reward, "finish_reason": "stop", "weight_version": step - 1, "verifier_error": False,
+                "loss_mask": [0.0] * 6 + [1.0] * 3,
                 "advantage": 0.0 if mode == "zero-variance" else (0.5**0.5 if reward else -(0.5**0.5)),
             }
         )  # fmt: skip

@@ -33,15 +33,18 @@ def _watch() -> None:
     folder = os.environ.get("SEATRIAL_WATCH", "")
     if sys.version_info < (3, 10) or not os.path.isdir(folder):
         return
-    child, watch = _load("child"), _load("watch")
-    if child is None or watch is None:
+    child, watch, stats = _load("child"), _load("watch"), _load("stats")
+    if child is None or watch is None or stats is None:
         return
     try:
         with open(os.path.join(folder, child.ROOT), encoding="utf-8") as file:
             root = file.read()
     except OSError:
         return
-    watch.Watch(root, child.ChildLog(folder).emit).start()
+    emit = child.ChildLog(folder).emit
+    watching = watch.Watch(root, emit)
+    watching.start()
+    stats.StatWatch(watching, emit).start()
 
 
 def _chain() -> None:

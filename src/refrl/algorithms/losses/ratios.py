@@ -1,0 +1,45 @@
+"""Ratios of policies, and the clipped surrogate made of them.
+
+c is the current policy, p the old one (before this step's updates). Every function takes log-probabilities in which
+padding is already 0, and returns a quantity per token (B rows, T tokens).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from refrl.algorithms.losses.base import Surrogate
+from refrl.config import LossConfig
+
+MAX_LOG_RATIO = 80.0
+"""exp(80) still fits float32. Beyond it an infinite ratio, though not the one chosen by the minimum, would make the
+gradient NaN (0 * inf); up to it nothing is changed."""
+
+
+def token_ratio(logprobs_BT: Tensor, old_logprobs_BT: Tensor) -> Tensor:
+    """Return c / p of each token (PPO, arXiv 1707.06347, section 3)."""
+    return (logprobs_BT - old_logprobs_BT).clamp_max(MAX_LOG_RATIO).exp()
+
+
+def sequence_ratio(logprobs_BT: Tensor, old_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return (c / p) of each whole completion to the power 1 / length, at every token of its row.
+
+    GSPO, arXiv 2507.18071, equation 7. Its gradient reaches every valid token of the row.
+    """
+    log_ratio_B = (logprobs_BT - old_logprobs_BT).sum(1) / mask_BT.bool().sum(1).clamp_min(1)
+    return log_ratio_B.clamp_max(MAX_LOG_RATIO).exp().unsqueeze(1).expand_as(logprobs_BT)
+
+
+def clipped_surrogate(ratio_BT: Tensor, advantages_B1: Tensor, config: LossConfig) -> Surrogate:
+    """Return -min(ratio A, clip(ratio) A), and with a dual clip at most c |A| where A is negative.
+
+    PPO (arXiv 1707.06347, equation 7); unequal bounds are DAPO's clip-higher (arXiv 2503.14476, equation 10); the
+    dual clip is arXiv 1912.09729, equation 5.
+    """
+    clamped_BT = ratio_BT.clamp(1 - config.ratio_clip_min, 1 + config.ratio_clip_max)
+    loss_BT = torch.maximum(-ratio_BT * advantages_B1, -clamped_BT * advantages_B1)
+    if config.ratio_clip_c is not None:
+        bound_B1 = -config.ratio_clip_c * advantages_B1
+        loss_BT = torch.where(advantages_B1 < 0, torch.minimum(loss_BT, bound_B1), loss_BT)
+    return Surrogate(loss_BT, ratio_BT, clamped_BT)

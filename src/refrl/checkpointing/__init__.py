@@ -1,0 +1,1 @@
+"""What a run saves: directories that appear whole or not at all."""

@@ -1,0 +1,1 @@
+"""Hugging Face models and tokenizers by path, prompts and chat encoding, tiny models made locally."""

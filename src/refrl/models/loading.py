@@ -1,0 +1,124 @@
+"""Loading and saving any Hugging Face causal language model by path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from refrl.config.loading import ConfigError
+from refrl.directories import naming, new_directory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_NUMBER = re.compile(r"\.\d+\.")
+
+
+def save_directory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:
+    """Save weights (safetensors), configuration and tokenizer; the directory appears whole or not at all.
+
+    Args:
+        model: what is saved.
+        tokenizer: saved beside it.
+        output: an empty or missing directory.
+
+    Raises:
+        ConfigError: the directory cannot be made.
+        OSError: it cannot be written, as on a full disk; the message names it.
+    """
+    from safetensors import SafetensorError
+
+    _silence_progress_bars()
+    with new_directory(output) as folder, naming(output):
+        try:
+            model.save_pretrained(str(folder))
+        except SafetensorError as error:
+            raise OSError(f"cannot write the weights of {output}: {error}") from error
+        tokenizer.save_pretrained(str(folder))
+
+
+def load_model(directory: Path) -> PreTrainedModel:
+    """Load a causal language model with float32 weights; nothing is downloaded.
+
+    Raises:
+        ConfigError: the directory, its configuration or its weights are missing or unreadable.
+    """
+    check_model_directory(directory)
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    _silence_progress_bars()
+    try:
+        with _no_load_report():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                str(directory), local_files_only=True, dtype=torch.float32, output_loading_info=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"the model in {directory} cannot be loaded: {reason}") from error
+    model: PreTrainedModel
+    model, report = loaded
+    if report["missing_keys"]:
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise ConfigError(
+            f"the weights in {directory} lack {len(report['missing_keys'])} parameters of the model ({missing}); "
+            "they would be random: copy the whole model"
+        )
+    if left := _of_further_layers(report["unexpected_keys"], dict(model.named_parameters())):
+        raise ConfigError(
+            f"the weights in {directory} hold {len(left)} parameters of further layers ({', '.join(left[:3])}) than "
+            f"the {getattr(model.config, 'num_hidden_layers', 'few')} of config.json (num_hidden_layers): the model "
+            "would be cut; copy config.json and weights of one model"
+        )
+    return model.eval()
+
+
+def _of_further_layers(unexpected: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return the weights that the model lacks by the number of their layer alone."""
+    forms = {_NUMBER.sub(".N.", name) for name in known}
+    return sorted(name for name in unexpected if _NUMBER.sub(".N.", name) in forms)
+
+
+@contextmanager
+def _no_load_report() -> Iterator[None]:
+    """Keep transformers from printing a table of what was missing: what matters ends in one message here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def check_model_directory(directory: Path) -> None:
+    """Look whether a directory holds a model.
+
+    Raises:
+        ConfigError: it does not; the message names what is missing.
+    """
+    remedy = (
+        f"give a Hugging Face directory, or make a tiny one: python -m refrl make-model --output {directory}"
+    )
+    if not directory.is_dir():
+        raise ConfigError(f"policy.model_name={directory} is not a directory; {remedy}")
+    if not (directory / "config.json").exists():
+        raise ConfigError(f"policy.model_name={directory} holds no config.json; {remedy}")
+    weights = [*directory.glob("*.safetensors"), *directory.glob("pytorch_model*.bin")]
+    if not weights:
+        raise ConfigError(
+            f"policy.model_name={directory} holds no weights (*.safetensors); copy the whole model"
+        )
+
+
+def _silence_progress_bars() -> None:
+    """A tiny model is there before a bar is drawn."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

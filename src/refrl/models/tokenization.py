@@ -1,0 +1,75 @@
+"""How refrl encodes text, with its own byte-level tokenizer or any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from refrl.config.loading import ConfigError
+from refrl.models.byte_tokenizer import BOS, EOS, MODEL_INPUT_NAMES, PAD, byte_tokenizer
+
+
+def make_byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Return the byte-level tokenizer of `refrl.models.byte_tokenizer` as transformers has it."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer(),
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        clean_up_tokenization_spaces=False,
+        model_input_names=MODEL_INPUT_NAMES,
+    )
+
+
+def encode_prompts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the ids of prompts, with what the tokenizer puts around a text (such as a first token).
+
+    Text that spells a special token stays text: a prompt cannot end itself.
+    """
+    return [tuple(ids) for ids in tokenizer(list(texts), split_special_tokens=True)["input_ids"]]
+
+
+def encode_answers(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the ids of texts that follow a prompt, without special tokens."""
+    encoded = tokenizer(list(texts), split_special_tokens=True, add_special_tokens=False)
+    return [tuple(ids) for ids in encoded["input_ids"]]
+
+
+def decode_completions(tokenizer: PreTrainedTokenizerBase, completions: Sequence[Sequence[int]]) -> list[str]:
+    """Return the texts of completions without their special tokens."""
+    return tokenizer.batch_decode([list(ids) for ids in completions], skip_special_tokens=True)
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a directory; nothing is downloaded. A missing padding token becomes the end token.
+
+    Raises:
+        ConfigError: the directory or its tokenizer is missing or unreadable, or it has no end-of-sequence token.
+    """
+    from transformers import AutoTokenizer
+
+    if not directory.is_dir():
+        raise ConfigError(
+            f"tokenizer directory {directory} does not exist; give a Hugging Face directory, or make one: "
+            f"python -m refrl make-model --output {directory}"
+        )
+    if not any(
+        (directory / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+    ):
+        raise ConfigError(
+            f"{directory} holds no tokenizer (tokenizer.json); copy the model's tokenizer files there or set "
+            "policy.tokenizer.name to the directory that has them"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(
+            f"the tokenizer in {directory} cannot be read: {' '.join(str(error).split())}"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(f"the tokenizer in {directory} names no eos_token; set it in tokenizer_config.json")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer

@@ -1,0 +1,44 @@
+"""What a prompt with a verifiable answer is, and what the two splits hold."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt and its answer."""
+
+    prompt_id: int
+    """Equal ids are equal prompts; below 2**63. The number of the example in its task's space, or `stable_id` of the
+    prompt where the space is larger or the prompt stands in a file."""
+    prompt: str
+    answer: str
+    """What the verifier holds a completion against."""
+    task: str
+    """Name of the task, or of the file without its suffix."""
+    solution: str | None = None
+    """A completion that is right, where it is not the answer itself (code: the answer is a list of tests)."""
+
+    @property
+    def target(self) -> str:
+        """The completion that fine-tuning learns."""
+        return self.answer if self.solution is None else self.solution
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Prompts to train on and prompts held out; they share none."""
+
+    train: Sequence[Example]
+    validation: Sequence[Example]
+    notes: tuple[str, ...] = ()
+    """What was left out and why, for a person: repeated prompts, prompts of both splits."""
+
+
+def stable_id(prompt: str) -> int:
+    """Return a number below 2**63 that depends on the prompt's text alone."""
+    digest = hashlib.blake2b(prompt.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,1 @@
+"""Prompts of the user's own: files read row by row, never as a whole."""

@@ -1,0 +1,1 @@
+"""The loops, their parts built from configuration, validation and step metrics."""

@@ -1,0 +1,151 @@
+"""Group-relative policy optimization: the loop."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from refrl.algorithms.batching import Batch
+from refrl.algorithms.filters import groups_with_spread, mask_overlong, mask_rows
+from refrl.algorithms.kl import penalise_rewards
+from refrl.checkpointing.export import export_final
+from refrl.config import GRPOConfig, GRPORunConfig
+from refrl.errors import TrainingError
+from refrl.policy.base import Update
+from refrl.rollout.collect import Collector
+from refrl.rollout.sync import Rollouts
+from refrl.training.build import build_advantages, build_batch, build_loss
+from refrl.training.observer import Observer, TrainedStep
+from refrl.training.session import Session, open_session
+from refrl.training.step_metrics import check_update
+from refrl.training.step_records import Filtered, log_step
+from refrl.training.validation import is_validation_step, validate
+
+
+def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
+    """Train, log, validate and export.
+
+    Args:
+        config: the whole run.
+        observer: sees the run while it goes on.
+
+    Raises:
+        ConfigError: the configuration names something that is missing or does not fit.
+        TrainingError: the gradient is not finite; the step is in the log.
+        FloatingPointError: the model's logits are not finite, so that nothing can be sampled.
+    """
+    num_rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
+    num_updates = config.grpo.max_num_steps * (num_rows // config.policy.train_global_batch_size)
+    with_reference = config.loss_fn.reference_policy_kl_penalty > 0
+    with open_session(
+        config, config.grpo, num_updates=num_updates, with_reference=with_reference, observer=observer
+    ) as session:
+        if is_validation_step(config.grpo, 0):
+            validate(session, config.grpo, 0)
+        for step in range(1, config.grpo.max_num_steps + 1):
+            train_step(session, config, step)
+            if is_validation_step(config.grpo, step):
+                validate(session, config.grpo, step)
+        export_final(session.policy, session.final)
+
+
+def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
+    """Sample, reward, score, update, log."""
+    time = session.timer.time
+    with time("total_step_time"):
+        session.prepare_for_generation()
+        collected = build_collector(session, config.grpo).collect(step)
+        rollouts = collected.rollouts
+        with time("logprob_inference_prep"):
+            batch = build_batch(
+                rollouts.samples(), config.policy, pad_token_id=session.tokenizer.pad_token_id
+            )
+        with time("policy_and_reference_logprobs"):
+            if not config.loss_fn.force_on_policy_ratio:
+                batch.old_logprobs_BT = session.policy.logprobs(batch)
+            batch.ref_logprobs_BT = session.policy.reference_logprobs(batch)
+        with time("advantage_calculation"):
+            batch.advantages_B = rollout_advantages(batch, config)
+            filtered = mask_filtered(batch, rollouts, config.grpo, step)
+            batch = filtered.batch
+        updates: list[Update] = []
+        with time("policy_training"):
+            trained = session.policy.train(
+                batch,
+                build_loss(config.loss_fn),
+                updates.append if session.observer.wants_gradients else None,
+            )
+    trained = {**trained, **collected.counts, **filtered.counts}
+    metrics = log_step(session, config, step, rollouts, filtered, trained)
+    check_update(trained, step, session.logger.directory)
+    session.observer.trained(
+        session,
+        TrainedStep(
+            step=step,
+            served=collected.served,
+            rollouts=rollouts,
+            discarded=collected.discarded,
+            batch=batch,
+            updates=updates,
+            metrics=metrics,
+        ),
+    )
+
+
+def build_collector(session: Session, config: GRPOConfig) -> Collector:
+    """Return what collects the rollouts of a step."""
+    return Collector(
+        prompts=session.prompts,
+        worker=session.worker,
+        verifier=session.verifier,
+        sampling=session.sampling,
+        timer=session.timer,
+        config=config,
+    )
+
+
+def mask_filtered(batch: Batch, rollouts: Rollouts, config: GRPOConfig, step: int) -> Filtered:
+    """Mask the rows that the filters keep out of the loss, and count them. Advantages are computed before.
+
+    Raises:
+        TrainingError: no row is left.
+    """
+    counts: dict[str, float] = {}
+    dropped_B = torch.zeros(batch.num_rows, dtype=torch.bool)
+    if config.overlong_filtering:
+        cut_off_B = torch.tensor(
+            [completion.finish_reason == "length" for completion in rollouts.completions]
+        )
+        counts["num_overlong_filtered"] = float(cut_off_B.sum())
+        batch = mask_overlong(batch, cut_off_B)
+        dropped_B |= cut_off_B
+    if config.zero_variance_filter:
+        equal_B = ~groups_with_spread(torch.tensor(rollouts.scores.verified).double(), batch.group_ids_B)
+        counts["num_zero_variance_filtered"] = float(equal_B.sum())
+        batch = mask_rows(batch, equal_B)
+        dropped_B |= equal_B
+    if counts and not batch.num_valid_tokens:
+        masked = " and ".join(
+            f"{name} {count:.0f} of {batch.num_rows} rows" for name, count in counts.items()
+        )
+        raise TrainingError(
+            f"step {step}: the filters leave nothing to train on ({masked}): raise policy.generation.max_new_tokens, "
+            "take grpo.use_dynamic_sampling for the prompts, or leave a filter out"
+        )
+    return Filtered(batch, dropped_B.tolist(), counts)
+
+
+def rollout_advantages(batch: Batch, config: GRPORunConfig) -> Tensor:
+    """Return advantages_B of the rewards, less the KL to the reference where the configuration puts it there."""
+    rewards_B = batch.rewards_B
+    loss = config.loss_fn
+    if loss.kl_in == "reward" and batch.ref_logprobs_BT is not None and batch.old_logprobs_BT is not None:
+        rewards_B = penalise_rewards(
+            rewards_B,
+            batch.old_logprobs_BT,
+            batch.ref_logprobs_BT,
+            batch.mask_BT,
+            coefficient=loss.reference_policy_kl_penalty,
+            kind=loss.reference_policy_kl_type,
+        )
+    return build_advantages(config.grpo.advantage)(rewards_B, batch.group_ids_B)

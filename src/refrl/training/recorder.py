@@ -1,0 +1,168 @@
+"""Everything that a short run did, kept: for a person who debugs it, or a harness that judges it.
+
+A recording is plain data (dictionaries, lists, numbers, text, tensors on the CPU), so that `torch.save` writes it and
+`torch.load(weights_only=True)` reads it. It holds a copy of all weights after every update: meant for tiny models.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from refrl.algorithms.batching import Batch
+from refrl.rollout.sync import Rollouts
+from refrl.training.observer import Observer, TrainedStep
+from refrl.training.session import Session
+
+Recording = dict[str, Any]
+
+
+class RunRecorder(Observer):
+    """Fills `recording` while a run goes on; it is whole when the run has ended."""
+
+    wants_gradients = True
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.recording: Recording = {"steps": [], "validations": []}
+        self._streams: list[str] = []
+
+    def started(self, session: Session) -> None:
+        """Keep the weights as they are, and what the run was put together from."""
+        self._streams = _global_streams()
+        self.recording |= {
+            "initial_weights": _weights(session),
+            "reference_start": _reference(session),
+            "trainable": sorted(session.policy.named_gradients()),
+            "train_prompts": [example.prompt_id for example in session.train_examples],
+            "vocab_size": session.policy.vocab_size,
+            "stop_ids": list(session.sampling.stop_token_ids or ()),
+        }
+
+    def trained(self, session: Session, step: TrainedStep) -> None:
+        """Keep prompts, rows, updates and scalars of a step."""
+        self.recording["steps"].append(
+            {
+                "step": step.step,
+                "version": session.policy.version,
+                "prompts_served": [example.prompt_id for example in step.served],
+                "rows": _rows(step.rollouts, step.batch),
+                "discarded_rows": _rows(step.discarded, None),
+                "updates": [
+                    {
+                        "row_indices": list(range(update.first_row, update.first_row + update.num_rows)),
+                        "micro_batches": [list(rows) for rows in update.micro_batches],
+                        "gradients": _copies(update.gradients),
+                        "grad_norm": update.grad_norm,
+                        "learning_rate": update.learning_rate,
+                        "weights_after": _copies(update.weights),
+                    }
+                    for update in step.updates
+                ],
+                "metrics": dict(step.metrics),
+                "weights_after": _weights(session),
+            }
+        )
+
+    def validated(
+        self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]
+    ) -> None:
+        """Keep prompts, texts and rewards of a validation."""
+        rows = zip(rollouts.examples, rollouts.texts, rollouts.scores.rewards, strict=True)
+        self.recording["validations"].append(
+            {
+                "step": step,
+                "rows": [(example.prompt_id, text, reward) for example, text, reward in rows],
+                "metrics": dict(metrics),
+            }
+        )
+
+    def ended(self, session: Session) -> None:
+        """Keep the weights as they are, and whether the run left the global random streams alone."""
+        self.recording |= {
+            "final_weights": _weights(session),
+            "reference_end": _reference(session),
+            "in_training_mode": session.policy.in_training_mode,
+            "global_streams_untouched": self._streams == _global_streams(),
+        }
+
+
+def _rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[str, Any]]:
+    """Return rows of rollouts; with the batch, as they were trained on."""
+    if rollouts is None:
+        return []
+    columns = zip(
+        rollouts.examples,
+        rollouts.completions,
+        rollouts.texts,
+        rollouts.scores.rewards,
+        rollouts.scores.verified,
+        strict=True,
+    )
+    rows = [
+        {
+            "prompt_id": example.prompt_id,
+            "prompt_ids": completion.prompt_ids,
+            "ids": completion.ids,
+            "mask": (1,) * len(completion.ids),
+            "sampling_logprobs": completion.logprobs,
+            "old_logprobs": (),
+            "ref_logprobs": None,
+            "kept_support": completion.kept_ids,
+            "reward": reward,
+            "reward_before_shaping": verified,
+            "advantage": 0.0,
+            "finish_reason": completion.finish_reason,
+            "completion": text,
+            "answer": example.answer,
+            "weight_version": completion.weight_version,
+        }
+        for example, completion, text, reward, verified in columns
+    ]
+    if batch is not None:
+        for number, row in enumerate(rows):
+            row |= _trained(batch, number)
+    return rows
+
+
+def _trained(batch: Batch, row: int) -> dict[str, Any]:
+    """Return what a row of the batch was trained with, in place of what the rollout says of it."""
+    start, length = int(batch.completion_starts_B[row]), int(batch.completion_lens_B[row])
+
+    def cut(values_BT: Tensor | None) -> tuple[Any, ...] | None:
+        return None if values_BT is None else tuple(values_BT[row, :length].tolist())
+
+    assert batch.advantages_B is not None
+    return {
+        "prompt_ids": tuple(batch.input_ids_BS[row, start - int(batch.prompt_lens_B[row]) : start].tolist()),
+        "ids": cut(batch.completion_ids_BT),
+        "mask": tuple(int(value) for value in batch.mask_BT[row, :length].tolist()),
+        "sampling_logprobs": cut(batch.sampling_logprobs_BT),
+        "old_logprobs": cut(batch.old_logprobs_BT),
+        "ref_logprobs": cut(batch.ref_logprobs_BT),
+        "reward": float(batch.rewards_B[row]),
+        "advantage": float(batch.advantages_B[row]),
+    }
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def _weights(session: Session) -> dict[str, Tensor]:
+    return _copies(dict(session.policy.named_weights()))
+
+
+def _reference(session: Session) -> dict[str, Tensor] | None:
+    weights = session.policy.reference_weights()
+    return None if weights is None else _copies(dict(weights))
+
+
+def _global_streams() -> list[str]:
+    """Return the state of the random streams that everything in the process shares."""
+    return [str(torch.get_rng_state().tolist()), str(random.getstate()), str(np.random.get_state())]

@@ -1,0 +1,130 @@
+"""The parts of a run, put together by `refrl.training.build` and closed at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from refrl.checkpointing.export import final_directory
+from refrl.config import GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
+from refrl.distributed import World, join
+from refrl.generation.base import SamplingParams
+from refrl.generation.sampling import check_stop_ids
+from refrl.logging import RunLogger
+from refrl.models.prompts import PromptEncoder
+from refrl.policy.base import Policy
+from refrl.rewards.code import sandbox_of
+from refrl.rewards.verifiers import Verifier
+from refrl.rollout.shared import SharedGenerator
+from refrl.rollout.sync import RolloutWorker
+from refrl.tasks import Example, PromptSource
+from refrl.timing import Timer
+from refrl.training import build
+from refrl.training.observer import Observer
+from refrl.weight_sync.base import WeightSync
+
+
+@dataclass(frozen=True)
+class Session:
+    """The parts of a run."""
+
+    policy: Policy
+    weight_sync: WeightSync
+    worker: RolloutWorker
+    tokenizer: PreTrainedTokenizerBase
+    encoder: PromptEncoder
+    sampling: SamplingParams
+    prompts: PromptSource
+    train_examples: Sequence[Example]
+    """What `prompts` draws from."""
+    validation: Sequence[Example]
+    verifier: Verifier
+    logger: RunLogger
+    timer: Timer
+    final: Path | None
+    """Where the model is exported at the end; None where it is not, or another process does."""
+    world: World
+    observer: Observer
+
+    def prepare_for_generation(self) -> None:
+        """Free what only training needs, and bring the generator's weights up to date: before every sampling."""
+        with self.timer.time("prepare_for_generation/total"):
+            self.policy.free_gradients()
+            self.weight_sync.sync()
+
+
+@contextmanager
+def open_session(
+    config: GRPORunConfig | SFTRunConfig,
+    loop: GRPOConfig | SFTConfig,
+    *,
+    num_updates: int,
+    with_reference: bool,
+    observer: Observer | None = None,
+) -> Iterator[Session]:
+    """Build the parts, what is checked first and what is loaded after; the log is closed when the block ends.
+
+    Args:
+        config: the whole configuration.
+        loop: its section of the loop.
+        num_updates: optimizer steps of the whole run.
+        with_reference: keep a frozen copy of the model.
+        observer: sees the run; None: nobody does.
+
+    Raises:
+        ConfigError: something that the configuration names is missing, too small, or cannot be written.
+    """
+    verifier = build.build_rewards(config.data)
+    sandbox = sandbox_of(config.data.verifiers or [build.verifier_name(config.data)])
+    splits = build.build_splits(config.data)
+    validation = splits.validation[: loop.max_val_samples]
+    final = final_directory(config.checkpointing)
+    device = build.build_device(config.cluster, loop.seed)
+    tokenizer = build.build_tokenizer(config.policy)
+    encoder = build.build_encoder(config.policy, config.data, tokenizer)
+    generation = config.policy.generation
+    with join(config.cluster) as world:
+        policy = build.build_policy(
+            config.policy,
+            tokenizer,
+            device=device,
+            num_updates=num_updates,
+            with_reference=with_reference,
+            world=world,
+        )
+        prompt_ids = build.build_prompt_ids(encoder, [*splits.train, *validation], policy, config.policy)
+        generator = build.build_generator(config.policy, tokenizer, device=device)
+        check_stop_ids(generation.stop_token_ids or (), policy.vocab_size)
+        sampling = build.build_sampling(generation, generator, encoder)
+        shared = generator if world.size == 1 else SharedGenerator(generator, world)
+        with RunLogger(config.logger, writes=world.rank == 0) as logger:
+            logger.log_run_info(config, loop.seed, str(device), sandbox)
+            if world.rank == 0:
+                for note in splits.notes:
+                    print(f"data: {note}", flush=True)
+                if sandbox is not None:
+                    print(f"code: programs run in the sandbox: {sandbox}", flush=True)
+            session = Session(
+                policy=policy,
+                weight_sync=build.build_weight_sync(generation, policy, generator),
+                worker=RolloutWorker(shared, tokenizer, prompt_ids, world),
+                tokenizer=tokenizer,
+                encoder=encoder,
+                sampling=sampling,
+                prompts=build.build_prompts(config.data, splits, seed=loop.seed),
+                train_examples=splits.train,
+                validation=validation,
+                verifier=verifier,
+                logger=logger,
+                timer=Timer(),
+                final=final if world.rank == 0 else None,
+                world=world,
+                observer=observer or Observer(),
+            )
+            session.observer.started(session)
+            yield session
+            session.observer.ended(session)

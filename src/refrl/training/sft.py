@@ -1,0 +1,116 @@
+"""Supervised fine-tuning on the answers, with the same policy, batches and log as GRPO: the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from refrl.algorithms.batching import Batch, TrainSample
+from refrl.algorithms.losses import sft_loss
+from refrl.checkpointing.export import export_final
+from refrl.config import SFTRunConfig
+from refrl.logging import console_line
+from refrl.tasks import Example
+from refrl.training.build import build_batch
+from refrl.training.observer import Observer
+from refrl.training.session import Session, open_session
+from refrl.training.step_metrics import check_update, performance_metrics
+from refrl.training.validation import is_validation_step, validate
+
+SHOWN = ("loss", "grad_norm", "lr", "global_valid_toks", "seconds")
+"""Metrics of the console line."""
+
+
+def run_sft(config: SFTRunConfig, observer: Observer | None = None) -> None:
+    """Train, log, validate and export.
+
+    Raises:
+        ConfigError: the configuration names something that is missing or does not fit.
+        TrainingError: the gradient is not finite; the step is in the log.
+    """
+    num_updates = config.sft.max_num_steps
+    with open_session(
+        config, config.sft, num_updates=num_updates, with_reference=False, observer=observer
+    ) as session:
+        for step in range(num_updates + 1):
+            if step:
+                train_step(session, config, step)
+            if is_validation_step(config.sft, step):
+                accuracy = validate(session, config.sft, step)
+                log_validation_loss(session, config, step)
+                if config.sft.stop_at_accuracy is not None and accuracy >= config.sft.stop_at_accuracy:
+                    break
+        export_final(session.policy, session.final)
+
+
+def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
+    """Draw examples, update, log."""
+    time = session.timer.time
+    with time("total_step_time"):
+        with time("data_processing"):
+            examples = session.prompts.draw(config.policy.train_global_batch_size)
+            batch = make_answer_batch(session, config, examples)
+        with time("policy_training"):
+            trained = session.policy.train(batch, answer_loss)
+    seconds = session.timer.take()
+    num_tokens = float(batch.attention_mask_BS.sum())
+    metrics = {
+        **trained,
+        "total_num_tokens": num_tokens,
+        "mean_prompt_length": float(batch.prompt_lens_B.float().mean()),
+    }
+    session.logger.log(metrics, step, "train")
+    session.logger.log(seconds, step, "timing/train")
+    rates = performance_metrics(seconds, num_samples=batch.num_rows, num_tokens=num_tokens, num_generated=0)
+    session.logger.log(rates, step, "performance")
+    shown = {**metrics, "seconds": seconds["total_step_time"]}
+    print(console_line(step, config.sft.max_num_steps, shown, SHOWN), flush=True)
+    check_update(trained, step, session.logger.directory)
+
+
+def make_answer_batch(session: Session, config: SFTRunConfig, examples: Sequence[Example]) -> Batch:
+    """Return prompts followed by their answers; the end token belongs to the answer and is learned."""
+    answers = session.encoder.answers(
+        [example.prompt for example in examples], [example.target for example in examples]
+    )
+    return build_batch(
+        [
+            TrainSample(
+                prompt_ids=session.worker.prompt_ids[example.prompt_id],
+                completion_ids=answer,
+                sampling_logprobs=(0.0,) * len(answer),
+                reward=0.0,
+                group_id=example.prompt_id,
+            )
+            for example, answer in zip(examples, answers, strict=True)
+        ],
+        config.policy,
+        pad_token_id=session.tokenizer.pad_token_id,
+    )
+
+
+def answer_loss(
+    logprobs_BT: Tensor,
+    entropy_BT: Tensor,
+    batch: Batch,
+    *,
+    global_valid_tokens: Tensor,
+    global_valid_seqs: Tensor,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the share of the mean negative log-likelihood of the answer tokens (a policy's `LossFunction`)."""
+    loss = sft_loss(logprobs_BT, batch.mask_BT, global_valid_tokens=global_valid_tokens)
+    return loss, {
+        "loss": loss.detach(),
+        "num_unmasked_tokens": batch.num_valid_tokens,
+        "num_valid_samples": batch.num_valid_seqs,
+        "global_valid_toks": global_valid_tokens,
+        "global_valid_seqs": global_valid_seqs,
+    }
+
+
+def log_validation_loss(session: Session, config: SFTRunConfig, step: int) -> None:
+    """Log `validation/val_loss`, the mean negative log-likelihood of the held-out answers' tokens."""
+    batch = make_answer_batch(session, config, session.validation)
+    loss = sft_loss(session.policy.logprobs(batch), batch.mask_BT, global_valid_tokens=batch.num_valid_tokens)
+    session.logger.log({"val_loss": float(loss)}, step, "validation")

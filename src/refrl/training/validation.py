@@ -1,0 +1,72 @@
+"""Accuracy on the held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from refrl.config import GRPOConfig, SFTConfig
+from refrl.rollout.sync import Rollouts
+from refrl.streams import random_stream
+from refrl.training.session import Session
+from refrl.training.step_metrics import verifier_metrics
+
+
+def is_validation_step(loop: GRPOConfig | SFTConfig, step: int) -> bool:
+    """Return whether the loop validates after a step; step 0 is before the first."""
+    if step == 0:
+        return loop.val_at_start
+    periodic = loop.val_period > 0 and step % loop.val_period == 0
+    return periodic or (step == loop.max_num_steps and loop.val_at_end)
+
+
+def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> float:
+    """Sample one completion per held-out prompt; log, print and return `validation/accuracy`.
+
+    `accuracy` is the share of completions with the full reward, `reward` their mean reward. Every validation of a
+    run draws from the same random numbers, so that two of them differ by the policy and not by luck.
+    """
+    params = replace(session.sampling, greedy=loop.val_greedy)
+    stream = random_stream(loop.seed, "validation", 0)
+    with session.timer.time("total_validation_time"):
+        session.prepare_for_generation()
+        completions = session.worker.sample(session.validation, params, stream)
+        rollouts = session.worker.reward(session.validation, completions, session.verifier)
+    rewards = rollouts.scores.rewards
+    accuracy = sum(reward == 1.0 for reward in rewards) / len(rewards)
+    figures = rollouts.metrics()
+    judged, judging = verifier_metrics(session.verifier, session.world)
+    metrics = {
+        "accuracy": accuracy,
+        "reward": figures["reward"],
+        "avg_length": figures["mean_gen_tokens_per_sample"],
+        "truncation_rate": figures["truncation_rate"],
+        "num_verifier_errors": figures["num_verifier_errors"],
+        **judged,
+    }
+    session.logger.log(metrics, step, "validation")
+    session.logger.log({**session.timer.take(), **judging}, step, "timing/validation")
+    session.logger.log_rows(validation_rows(rollouts, step), "validation_data", step)
+    session.observer.validated(session, step, rollouts, metrics)
+    print(f"step {step}  validation accuracy {accuracy:.3f} ({len(rewards)} held-out prompts)", flush=True)
+    return accuracy
+
+
+def validation_rows(rollouts: Rollouts, step: int) -> Iterator[dict[str, Any]]:
+    """Yield one row of evidence per held-out prompt."""
+    rows = zip(rollouts.examples, rollouts.completions, rollouts.texts, rollouts.scores.rewards, strict=True)
+    for index, (example, completion, text, reward) in enumerate(rows):
+        yield {
+            "step": step,
+            "index": index,
+            "prompt_id": example.prompt_id,
+            "prompt": example.prompt,
+            "completion": text,
+            "answer": example.answer,
+            "task": example.task,
+            "token_ids": [*completion.prompt_ids, *completion.ids],
+            "prompt_length": len(completion.prompt_ids),
+            "reward": reward,
+            "finish_reason": completion.finish_reason,
+        }

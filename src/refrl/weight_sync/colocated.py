@@ -1,0 +1,36 @@
+"""Weights within one process: one storage for policy and generator, or a copy for each."""
+
+from __future__ import annotations
+
+from refrl.weight_sync.base import WeightSource, WeightTarget
+
+
+class SharedWeights:
+    """A `refrl.weight_sync.base.WeightSync`: the generator samples with the policy's own tensors (colocated)."""
+
+    def __init__(self, source: WeightSource, target: WeightTarget) -> None:
+        """Share the storage once."""
+        self._source, self._target = source, target
+        target.share_weights(source.named_weights())
+        target.weight_version = source.version
+
+    def sync(self) -> None:
+        """Tell the generator which version it samples with; the weights are there."""
+        self._target.weight_version = self._source.version
+
+
+class CopiedWeights:
+    """A `refrl.weight_sync.base.WeightSync`: the generator has a copy of its own.
+
+    The copy changes in `sync` and nowhere else: without it the generator samples with old weights.
+    """
+
+    def __init__(self, source: WeightSource, target: WeightTarget) -> None:
+        """Copy the weights as they are now."""
+        self._source, self._target = source, target
+        target.load_weights(source.named_weights(), source.version)
+
+    def sync(self) -> None:
+        """Copy every parameter and buffer, unless the generator has this version already."""
+        if self._target.weight_version != self._source.version:
+            self._target.load_weights(self._source.named_weights(), self._source.version)

@@ -1,0 +1,60 @@
+"""Tensors of a module by name: shared with another, or copied from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from refrl.weight_sync.base import WeightSyncError
+
+
+def share_tensors(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    """Put these tensors in the place of the model's own parameters and buffers, without a copy and without gradient.
+
+    Raises:
+        WeightSyncError: they are not the model's, by name or shape.
+    """
+    _check(_tensors(model), weights)
+    for name, tensor in weights.items():
+        path, _, leaf = name.rpartition(".")
+        module = model.get_submodule(path)
+        if leaf in module._parameters:
+            module._parameters[leaf] = nn.Parameter(tensor.detach(), requires_grad=False)
+        else:
+            module._buffers[leaf] = tensor.detach()
+    # A head that is the embedding is named once.
+    model.tie_weights()
+
+
+@torch.no_grad()
+def copy_tensors(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    """Copy these tensors into the model's own parameters and buffers.
+
+    Raises:
+        WeightSyncError: they are not the model's, by name or shape; nothing was copied.
+    """
+    own = _tensors(model)
+    _check(own, weights)
+    for name, tensor in weights.items():
+        own[name].copy_(tensor)
+
+
+def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _check(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+    if missing or unknown:
+        raise WeightSyncError(
+            f"the weights lack {len(missing)} tensors of the generator {missing[:3]} and have {len(unknown)} that it "
+            f"does not know {unknown[:3]}"
+        )
+    for name, tensor in given.items():
+        if tensor.shape != own[name].shape:
+            raise WeightSyncError(
+                f"{name} has shape {tuple(tensor.shape)}, and the generator's {tuple(own[name].shape)}"
+            )

@@ -1,0 +1,37 @@
+"""A parser that takes options before, between and after the arguments of a command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+
+class IntermixedParser(argparse.ArgumentParser):
+    """Parses options in any place, unless a command hands its last words on as they are (`-- COMMAND`)."""
+
+    _is_inside = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse as argparse does, arguments and options intermixed where they may be."""
+        if self._is_inside or "--" in (args or ()) or not self._may_intermix():
+            return super().parse_known_args(args, namespace)
+        # argparse's own intermixed parsing calls this method again for its two passes.
+        self._is_inside = True
+        try:
+            found: Any = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inside = False
+        return found[0], found[1]
+
+    def _may_intermix(self) -> bool:
+        handed_on = (argparse.PARSER, argparse.REMAINDER)
+        positionals = self._get_positional_actions()
+        grouped = any(
+            action in group._group_actions
+            for group in self._mutually_exclusive_groups
+            for action in positionals
+        )
+        return not grouped and not any(action.nargs in handed_on for action in positionals)

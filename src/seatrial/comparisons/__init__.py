@@ -1,0 +1,1 @@
+"""Runs held to other runs: baselines, equivalence classes, repeats."""

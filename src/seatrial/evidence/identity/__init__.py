@@ -1,0 +1,1 @@
+"""Who ran, on what: commits, import origins, packages, devices; secrets redacted."""

@@ -1,0 +1,206 @@
+"""Laws of presence: every row is there, once, in its group and at its step."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+
+from seatrial.evidence.ledger.facts import LedgerFacts
+from seatrial.evidence.ledger.laws.columns import beyond_chance, by_step, having, missing
+from seatrial.evidence.ledger.result import Fault, LawResult, at, not_exercised
+from seatrial.evidence.ledger.schema import LedgerRow
+
+_ALL_OR_NONE = ("reward", "advantage", "completion", "token_ids", "generation_logprobs", "prev_logprobs")
+"""Columns that a stack writes for every row or for none."""
+_ODD_TEXT = 32
+"""Characters from which on equal completions of a whole step are no chance."""
+
+
+def rows_complete(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
+    """Every step has its rows, each once and with all its columns, in groups of the right size."""
+    counts = Counter(row.step for row in rows)
+    wanted = facts.num_rows_per_step or _usual(counts.values())
+    steps = range(1, facts.num_steps + 1) if facts.num_steps else sorted(counts)
+    faults = [
+        Fault(step, None, f" has {counts[step]} rows, not {wanted}")
+        for step in steps
+        if counts[step] != wanted
+    ]
+    for (step, index), number in Counter((row.step, row.index) for row in rows).items():
+        if number > 1:
+            faults.append(Fault(step, index, f" is there {number} times"))
+    faults += _gaps(rows)
+    groups = Counter((row.step, row.group_key) for row in rows)
+    size = facts.group_size or _usual(groups.values())
+    faults += [
+        Fault(
+            step, None, f": prompt {key[0]} has {number} completions, not {_multiple(facts.group_size, size)}"
+        )
+        for (step, key), number in groups.items()
+        if number % size
+    ]
+    faults += _holes(rows)
+    return LawResult(
+        faults=faults,
+        num_samples=len(rows),
+        summary=f"{len(rows)} rows in {len(groups)} groups",
+        value=float(len(rows)),
+        bound=f"== {wanted * len(steps)}",
+    )
+
+
+def _usual(numbers: Iterable[int]) -> int:
+    """Return the most frequent number, the largest of several."""
+    counted = Counter(numbers)
+    return max(counted, key=lambda number: (counted[number], number)) if counted else 0
+
+
+def _multiple(declared: int | None, size: int) -> str:
+    return f"a multiple of {size}" if declared else f"a multiple of {size} as most groups"
+
+
+def _gaps(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
+    """Yield the places that no row of a step has, below the largest that one has."""
+    for step, of_step in by_step(rows).items():
+        indices = {row.index for row in of_step}
+        # A set of n indices holds one that is not below n, or is all of 0..n-1.
+        absent = next((index for index in range(len(indices)) if index not in indices), None)
+        if absent is not None:
+            yield Fault(step, absent, f" is missing; the last row is {max(indices)}")
+
+
+def _holes(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
+    """Yield rows that lack a column which others have."""
+    for column in _ALL_OR_NONE:
+        full = having(rows, column)
+        if not full or len(full) == len(rows):
+            continue
+        for row in rows:
+            by_token = column == "advantage" and row.token_advantages is not None
+            if getattr(row, column) is None and not by_token:
+                yield at(row, f"has no {column}, which other rows have")
+
+
+def steps_follow(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
+    """No step is left out between the first and the last; evenly spaced steps are a stack that logs some of them."""
+    steps = sorted({row.step for row in rows})
+    if len(steps) < 2:
+        return not_exercised("not exercised: needs the rows of two steps or more")
+    distances = [late - early for early, late in itertools.pairwise(steps)]
+    usual = 1 if facts.num_steps else min(distances)
+    faults = [
+        Fault(early, None, f" is followed by step {early + distance}: {distance - usual} steps have no rows")
+        for early, distance in zip(steps, distances, strict=False)
+        if distance != usual
+    ]
+    if steps[0] < 0:
+        faults.append(Fault(steps[0], None, ": steps are counted from 0 or 1"))
+    every = "every step" if usual == 1 else f"every {usual}th step"
+    return LawResult(
+        faults=faults, num_samples=len(steps), summary=f"{every} from {steps[0]} to {steps[-1]} has rows"
+    )
+
+
+def trained_once(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
+    """No completion is trained at two steps beyond what the run says.
+
+    Log-probabilities by the sampler tell a copy from the same words sampled again: the weights have moved between. Of
+    a stack that writes texts alone, only whole steps can be told.
+    """
+    if len({row.step for row in rows}) < 2:
+        return not_exercised("not exercised: needs the rows of two steps or more")
+    logged = having(rows, "generation_logprobs", "token_ids")
+    told = having(rows, "completion") if not logged else []
+    if not logged and not told:
+        return not_exercised(missing("generation_logprobs or completion"))
+    telling = [row for row in logged if beyond_chance(row, len(logged))]
+    steps = {step: of for step, of in by_step(told).items() if _is_long(of)}
+    if len({row.step for row in telling} | steps.keys()) < 2:
+        return not_exercised(
+            "not exercised: completions are too short or too likely to tell copies at two steps"
+        )
+    repeats = list(_repeated_rows(telling)) if logged else list(_repeated_steps(steps))
+    allowed = facts.steps_per_batch
+    faults = [fault for fault, times in repeats if times > (allowed or 1)]
+    if faults and allowed is None:
+        return not_exercised(
+            "not exercised: rows are at several steps, and this stack writes a batch again at every step that it "
+            "serves; say how many steps those are",
+            num_samples=len(rows),
+        )
+    return LawResult(
+        faults=faults,
+        num_samples=len(telling) or len(steps),
+        summary=f"{len(telling)} rows differ" if logged else f"{len(steps)} steps differ",
+    )
+
+
+def _is_long(rows: Sequence[LedgerRow]) -> bool:
+    """Whether the texts of a step are long enough that another step has them all by no chance."""
+    return sum(len(row.completion or "") for row in rows) >= _ODD_TEXT * len(rows)
+
+
+def _repeated_rows(rows: Sequence[LedgerRow]) -> Iterator[tuple[Fault, int]]:
+    """Yield each row whose tokens and log-probabilities stood at an earlier step, and at how many steps by then."""
+    seen: dict[Hashable, list[LedgerRow]] = defaultdict(list)
+    for row in rows:
+        earlier = seen[(row.token_ids, row.generation_logprobs)]
+        if earlier and earlier[-1].step != row.step:
+            yield at(row, f"is {earlier[-1].where()} again, token by token"), len(earlier) + 1
+        if not earlier or earlier[-1].step != row.step:
+            earlier.append(row)
+
+
+def _repeated_steps(steps: Mapping[int, Sequence[LedgerRow]]) -> Iterator[tuple[Fault, int]]:
+    """Yield each step whose texts are all those of an earlier step, and how many steps have had them by then."""
+    seen: dict[Hashable, list[int]] = defaultdict(list)
+    for step, of_step in steps.items():
+        earlier = seen[tuple(sorted((row.prompt_id, row.completion or "") for row in of_step))]
+        if earlier:
+            yield Fault(step, None, f": its rows are those of step {earlier[-1]} again"), len(earlier) + 1
+        earlier.append(step)
+
+
+def groups_are_prompts(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
+    """Rows of a prompt have its text and tokens; in a step, another prompt's number has another text."""
+    known = [row for row in rows if row.prompt is not None or (row.token_ids and row.prompt_length)]
+    if not known:
+        return not_exercised(missing("prompt or token_ids"))
+    if facts.stack in ORDER_ONLY:
+        return not_exercised(
+            f"not exercised: {facts.stack} writes no number of a prompt; rows were grouped by its text"
+        )
+    first: dict[int, LedgerRow] = {}
+    numbers: dict[tuple[int, str], LedgerRow] = {}
+    faults = []
+    for row in known:
+        one = first.setdefault(row.prompt_id, row)
+        if row.prompt != one.prompt:
+            faults.append(
+                at(row, f"prompt {row.prompt_id} is {row.prompt!r}, and {one.prompt!r} in {one.where()}")
+            )
+        elif _prompt_ids(row) != _prompt_ids(one):
+            faults.append(at(row, f"the tokens of prompt {row.prompt_id} are not those of {one.where()}"))
+        if row.prompt is not None:
+            other = numbers.setdefault((row.step, row.prompt), row)
+            if other.prompt_id != row.prompt_id:
+                faults.append(
+                    at(
+                        row,
+                        f"{row.prompt!r} is prompt {row.prompt_id}, and {other.prompt_id} in {other.where()}",
+                    )
+                )
+    return LawResult(
+        faults=faults,
+        num_samples=len(known),
+        summary=f"{len(first)} prompts, each with its own text and number",
+    )
+
+
+def _prompt_ids(row: LedgerRow) -> tuple[int, ...] | None:
+    return None if row.token_ids is None or row.prompt_length is None else row.token_ids[: row.prompt_length]
+
+
+ORDER_ONLY = frozenset({"NeMo RL", "TRL", "verl"})
+"""Stacks whose rows do not name their prompt."""

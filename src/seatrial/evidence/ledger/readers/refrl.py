@@ -1,0 +1,77 @@
+"""refrl's rows: `train_data_step<N>.jsonl`, a JSON object a line, under the names of the schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seatrial.evidence.ledger.readers.base import ReadOptions, files_by_step
+from seatrial.evidence.ledger.readers.cells import (
+    flag,
+    integer,
+    integers,
+    lines,
+    named,
+    number,
+    numbers,
+    optional,
+    required,
+    text,
+)
+from seatrial.evidence.ledger.schema import LedgerRow
+
+NAME = "refrl"
+FILE = re.compile(r"train_data_step(\d+)\.jsonl")
+
+_ALWAYS = ("step", "index", "prompt_id")
+_COLUMNS: Mapping[str, Callable[[Any], Any]] = {
+    "group": integer,
+    "prompt": text,
+    "prompt_text": text,
+    "completion": text,
+    "answer": text,
+    "token_ids": integers,
+    "prompt_length": integer,
+    "loss_mask": numbers,
+    "filtered": flag,
+    "generation_logprobs": numbers,
+    "prev_logprobs": numbers,
+    "reference_logprobs": numbers,
+    "kept_support_sizes": integers,
+    "reward": number,
+    "length_penalty": number,
+    "verifier": text,
+    "verifier_error": flag,
+    "advantage": number,
+    "token_advantages": numbers,
+    "finish_reason": text,
+    "weight_version": integer,
+}
+
+
+def claims(file: Path, row: Mapping[str, Any] | None) -> bool:
+    """Say whether rows have a number of their prompt."""
+    return bool(FILE.fullmatch(file.name)) and row is not None and {"step", "index"} <= row.keys()
+
+
+def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
+    """Read refrl's rows, in the order of steps and lines; those of a step must say the step of the file's name.
+
+    Raises:
+        BlockedError: a row is damaged.
+        OSError: a file cannot be read.
+    """
+    steps = files_by_step(files, FILE, options)
+    return [row for step, file in steps for row in _rows(file, step)]
+
+
+def _rows(file: Path, step: int) -> Iterator[LedgerRow]:
+    for place, row in lines(file):
+        with named(place):
+            if row.get("step") != step:
+                raise ValueError(f"it is no row of step {step}")
+            cells: dict[str, Any] = {column: required(row, column, integer) for column in _ALWAYS}
+            cells.update((column, optional(row, column, cell)) for column, cell in _COLUMNS.items())
+            yield LedgerRow(**cells)

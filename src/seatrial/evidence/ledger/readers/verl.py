@@ -1,0 +1,56 @@
+"""verl's rollout dumps: `<step>.jsonl` in `trainer.rollout_data_dir`, with `input`, `output`, `gts`, `score`, `step`.
+
+Source: verl/trainer/ppo/ray_trainer.py (`_dump_generations`), 0.9.1. Texts lack special tokens; `score` is the sum of
+token-level scores before any KL penalty. Rows are balanced over ranks, so that groups are told by their prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seatrial.evidence.ledger.readers.base import ReadOptions, files_by_step
+from seatrial.evidence.ledger.readers.cells import integer, lines, named, number, optional, required, text
+from seatrial.evidence.ledger.readers.grouping import Numbers
+from seatrial.evidence.ledger.schema import LedgerRow
+
+NAME = "verl"
+FILE = re.compile(r"(\d+)\.jsonl")
+
+
+def claims(file: Path, row: Mapping[str, Any] | None) -> bool:
+    """Say whether rows have verl's columns."""
+    return bool(FILE.fullmatch(file.name)) and row is not None and {"input", "output", "score"} <= row.keys()
+
+
+def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
+    """Read verl's rows.
+
+    Raises:
+        BlockedError: a row is damaged, or says another step than its file.
+        OSError: a file cannot be read.
+    """
+    prompts = Numbers()
+    steps = files_by_step(files, FILE, options)
+    return [row for step, file in steps for row in _rows(file, step, prompts)]
+
+
+def _rows(file: Path, step: int, prompts: Numbers) -> Iterator[LedgerRow]:
+    for index, (place, row) in enumerate(lines(file)):
+        with named(place):
+            if row.get("step", step) != step:
+                raise ValueError(f"it is no row of step {step}")
+            prompt = required(row, "input", text)
+            answer = row.get("gts")
+            yield LedgerRow(
+                step=required({"step": step, **row}, "step", integer),
+                index=index,
+                prompt_id=prompts(prompt),
+                prompt_text=prompt,
+                prompt=prompt,
+                completion=required(row, "output", text),
+                answer=answer if isinstance(answer, str) else None,
+                reward=optional(row, "score", number),
+            )

@@ -1,0 +1,1 @@
+"""Log formats, one module each, and what they share."""

@@ -1,0 +1,190 @@
+"""Turns rows of a text log (a step, perhaps a time, and a mapping of metrics) into segments.
+
+Row formats have no word for a restart: a process that resumes appends to the same file and its steps jump back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from seatrial.evidence.readers.numbers import Number, decode
+from seatrial.evidence.readers.segments import PointBuffer, Segment
+from seatrial.evidence.runlog import Damage
+
+MAX_DEPTH = 16
+_MAX_DAMAGES = 8
+
+
+@dataclass
+class _Row:
+    step: int
+    wall_time: float | None
+    numbers: dict[str, Number]
+
+
+@dataclass
+class RowLog:
+    """Collects the rows of one file."""
+
+    source: str
+    lane: str = "."
+    """Which of several files it is, as in `Segment`."""
+    separator: str = "/"
+    """Stands between the keys of nested mappings."""
+    unread: dict[str, str] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+    damage: list[Damage] = field(default_factory=list)
+    num_rows: int = 0
+    _rows: dict[str, list[_Row]] = field(default_factory=dict)
+    _num_more: int = 0
+    _clocked: list[_Row] = field(default_factory=list)
+    _stepless: list[tuple[int, dict[str, Number]]] = field(default_factory=list)
+    _odd: dict[str, tuple[int, int, str, str]] = field(default_factory=dict)
+    """Of each tag whose value was no number: line of the first, how many, the kind and text of the first."""
+
+    def add(
+        self,
+        step: int | None,
+        metrics: Mapping[str, Any],
+        *,
+        line: int,
+        wall_time: float | None = None,
+        lane: str = ".",
+    ) -> None:
+        """Add a row.
+
+        Args:
+            step: Its step. None where it has none: then its time is the clock, or its numbers stand alone.
+            metrics: Its values; mappings are flattened.
+            line: Where it stands, for messages.
+            wall_time: Seconds since the epoch.
+            lane: Which of several writers of the file wrote it.
+        """
+        self.num_rows += 1
+        numbers: dict[str, Number] = {}
+        self._flatten(metrics, "", numbers, line, 0)
+        if step is not None:
+            self._rows.setdefault(self.full_lane(lane), []).append(_Row(step, wall_time, numbers))
+        elif wall_time is not None:
+            self._clocked.append(_Row(0, wall_time, numbers))
+        elif numbers:
+            self._stepless.append((line, numbers))
+
+    def lose(self, line: int, what: str, *, is_cut: bool = False) -> None:
+        """Note something that could not be read; what comes after the first few is counted."""
+        if len(self.damage) < _MAX_DAMAGES:
+            self.damage.append(Damage(path=self.source, what=what, offset=line, is_cut=is_cut))
+            return
+        self._num_more += 1
+        what = f"{self._num_more} more rows or values could not be read"
+        self.damage[_MAX_DAMAGES:] = [Damage(path=self.source, what=what, offset=line)]
+
+    def segments(self) -> list[Segment]:
+        """Return what was collected, one segment for each start of each writer."""
+        segments = []
+        for lane, rows in self._rows.items():
+            bounds = [*restarts([row.step for row in rows]), len(rows)]
+            low = 0
+            for high in bounds:
+                segments.append(self._segment(rows[low:high], lane))
+                low = high
+        if self._clocked:
+            segments.append(self._clock_segment())
+        self._place_stepless({tag for segment in segments for tag in segment.points})
+        self._report_odd({tag for segment in segments for tag in segment.points} | set(self.scalars))
+        return [segment for segment in segments if segment.points]
+
+    def _place_stepless(self, stepped: set[str]) -> None:
+        """A row without a step holds numbers of the whole run, unless other rows have a step for the same tags."""
+        for line, numbers in self._stepless:
+            shared = sorted(stepped & numbers.keys())
+            if shared:
+                self.lose(
+                    line,
+                    f"line {line} has no step that is a whole number of 64 bits, and values of {shared[0]}",
+                )
+            else:
+                self.scalars.update({tag: number.value for tag, number in numbers.items() if not number.null})
+        self._stepless = []
+
+    def _segment(self, rows: list[_Row], lane: str) -> Segment:
+        buffers: dict[str, PointBuffer] = {}
+        for row in rows:
+            for tag, number in row.numbers.items():
+                buffers.setdefault(tag, PointBuffer()).add(row.step, number, row.wall_time)
+        walls = [row.wall_time for row in rows if row.wall_time is not None]
+        return Segment(
+            source=self.source,
+            lane=lane,
+            start=min(walls, default=None),
+            end=max(walls, default=None),
+            points={tag: buffer.points() for tag, buffer in buffers.items()},
+        )
+
+    def _clock_segment(self) -> Segment:
+        """Return the rows without a step: their step is the seconds since the first of them."""
+        walls = [row.wall_time or 0.0 for row in self._clocked]
+        rows = [
+            _Row(int(wall - min(walls)), wall, row.numbers)
+            for wall, row in zip(walls, self._clocked, strict=True)
+        ]
+        segment = self._segment(rows, self.lane)
+        segment.time_stepped = frozenset(segment.points)
+        return segment
+
+    def full_lane(self, lane: str) -> str:
+        """Return the lane of a writer of this file among those of all files."""
+        if self.lane == "." or lane == ".":
+            return lane if self.lane == "." else self.lane
+        return f"{self.lane}/{lane}"
+
+    def _flatten(
+        self, metrics: Mapping[str, Any], prefix: str, into: dict[str, Number], line: int, depth: int
+    ) -> None:
+        for key, raw in metrics.items():
+            tag = f"{prefix}{key}"
+            if isinstance(raw, Mapping):
+                self._count_odd(tag, line, "object", raw)
+                if "_type" in raw or depth == MAX_DEPTH:
+                    self.unread[tag] = str(raw.get("_type", "object"))
+                else:
+                    self._flatten(raw, tag + self.separator, into, line, depth + 1)
+                continue
+            number = decode(raw)
+            if number is not None:
+                into[tag] = number
+            else:
+                self._count_odd(tag, line, "list" if isinstance(raw, list | tuple) else "text", raw)
+
+    def _count_odd(self, tag: str, line: int, kind: str, raw: Any) -> None:
+        first, count, kind, text = self._odd.get(tag, (line, 0, kind, str(raw)[:40]))
+        self._odd[tag] = (first, count + 1, kind, text)
+
+    def _report_odd(self, numeric: set[str]) -> None:
+        """A tag that is never a number is text, or a list; one that is a number elsewhere has lost values."""
+        for tag, (line, count, kind, text) in self._odd.items():
+            if tag not in numeric:
+                if kind != "object":
+                    self.unread[tag] = kind
+            else:
+                self.lose(line, f"{tag}: {count} values are no numbers, the first is {text!r} in line {line}")
+
+
+def restarts(steps: list[int]) -> list[int]:
+    """Return where a sequence of steps begins anew.
+
+    Steps that jump back and go on below the highest one so far were written by a resumed process. One row that
+    comes late (an evaluation that took long) is none: the next row is ahead again.
+    """
+    found = []
+    highest: int | None = None
+    for index, step in enumerate(steps):
+        if highest is not None and step < highest:
+            following = steps[index + 1] if index + 1 < len(steps) else None
+            if step <= steps[index - 1] and (following is None or step <= following <= highest):
+                found.append(index)
+                highest = step
+        highest = step if highest is None else max(highest, step)
+    return found

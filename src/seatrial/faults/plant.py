@@ -1,0 +1,92 @@
+"""Plants: one-place faults in refrl's wiring that leave a run at exit status 0, in `plants/<module>.yaml`.
+
+Whoever wrote them knew the catalogue of real bugs and refrl's source, and no detector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from seatrial.errors import UsageError
+
+NO_PLANTS = "modules_without_plants.yaml"
+"""Modules of a run that have no behaviour that could be wrong in silence, each with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plant:
+    """A fault, where it is planted, and under which options it matters."""
+
+    id: str
+    what: str
+    """What is wrong with a stack that has it."""
+    module: str
+    """Module of refrl that is changed."""
+    old: str
+    """Text that stands exactly once in the module."""
+    new: str
+    catalogue: tuple[str, ...]
+    """Known bugs that this is like (SBnnn)."""
+    differs: tuple[str, ...] = ()
+    """Where a run with the fault was seen to differ from one without it (`seatrial.faults.verify`)."""
+    loop: Literal["grpo", "sft"] = "grpo"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Configuration keys, beside those of the smoke recipe, under which it matters."""
+
+
+@cache
+def all_plants() -> tuple[Plant, ...]:
+    """Return the plants of every table, in the order of the tables' names.
+
+    Raises:
+        UsageError: two have one id.
+    """
+    plants = tuple(
+        Plant(**_tuples(fields)) for name, table in _tables() if name != NO_PLANTS for fields in table
+    )
+    ids = [plant.id for plant in plants]
+    twice = sorted({plant_id for plant_id in ids if ids.count(plant_id) > 1})
+    if twice:
+        raise UsageError(f"plants share an id: {', '.join(twice)}; rename them in seatrial/faults/plants/")
+    return plants
+
+
+def modules_without_plants() -> dict[str, str]:
+    """Return the reason of each module that no fault was planted in."""
+    reasons: dict[str, str] = next((table for name, table in _tables() if name == NO_PLANTS), {})
+    return reasons
+
+
+def source_path(module: str, package: Path) -> Path:
+    """Return the file of a module of refrl below the folder of a copy of the package.
+
+    Raises:
+        UsageError: there is none.
+    """
+    below = package.joinpath(*module.split(".")[1:])
+    for path in (below.with_suffix(".py"), below / "__init__.py"):
+        if path.is_file():
+            return path
+    raise UsageError(f"refrl has no module {module}; correct the table that names it")
+
+
+def _tables() -> Iterator[tuple[str, Any]]:
+    folder = resources.files("seatrial.faults").joinpath("plants")
+    for table in sorted(folder.iterdir(), key=lambda path: path.name):
+        if table.name.endswith(".yaml"):
+            yield table.name, yaml.safe_load(table.read_text(encoding="utf-8"))
+
+
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **fields,
+        "catalogue": tuple(fields["catalogue"]),
+        "differs": tuple(fields.get("differs", ())),
+    }

@@ -1,0 +1,177 @@
+"""Plants a fault in refrl: in this process before refrl is imported, or in a process of its own for a question.
+
+The source of one module is changed as it is imported, so that everything that a run or a relation builds is built with
+the fault in it: registries, caches, names imported elsewhere. Nothing on disk is changed.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+from typing import Any, Protocol
+
+PRELOAD = (
+    "numpy",
+    "scipy.stats",
+    "torch",
+    "torch.distributed",
+    "transformers.modeling_utils",
+    "transformers.models.qwen3.modeling_qwen3",
+    "transformers.tokenization_utils_fast",
+    "seatrial.relations.engine",
+    "seatrial.relations.registry",
+)
+"""Imported once, before a process is forked for each fault; nothing of refrl."""
+SECONDS = 600.0
+"""Time limit of one question."""
+
+
+class Change(Protocol):
+    """A fault as an edit: text that stands exactly once in a module, and what stands there instead."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def module(self) -> str:
+        """Module of refrl that is changed."""
+        ...
+
+    @property
+    def old(self) -> str:
+        """Text that stands exactly once in the module."""
+        ...
+
+    @property
+    def new(self) -> str:
+        """What stands there instead."""
+        ...
+
+
+class PlantingError(RuntimeError):
+    """A fault could not be planted, or the process that has it died."""
+
+
+class _ChangedLoader(SourceFileLoader):
+    """Reads a changed source; bytecode on disk is neither read nor written."""
+
+    change: Change
+
+    def get_data(self, path: str) -> bytes:
+        """Return the changed source; there is no bytecode of it."""
+        if path != self.path:
+            raise OSError(f"{path} is not of the changed source")
+        return changed_source(super().get_data(path).decode("utf-8"), self.change).encode("utf-8")
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Write no bytecode."""
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, change: Change) -> None:
+        self._change = change
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Answer for the changed module alone."""
+        if fullname != self._change.module:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None:
+            raise PlantingError(f"fault {self._change.id}: there is no module {fullname}")
+        loader = _ChangedLoader(fullname, spec.origin)
+        loader.change = self._change
+        spec.loader = loader
+        return spec
+
+
+def changed_source(source: str, change: Change) -> str:
+    """Return a module's source with the fault in it.
+
+    Raises:
+        PlantingError: the text does not stand exactly once: the table is out of date.
+    """
+    count = source.count(change.old)
+    if count != 1:
+        raise PlantingError(
+            f"fault {change.id}: its text is there {count} times in {change.module}, not once; correct the table"
+        )
+    return source.replace(change.old, change.new)
+
+
+def plant(change: Change) -> None:
+    """Plant a fault in this process, for good.
+
+    Raises:
+        PlantingError: the module is imported already.
+    """
+    if change.module in sys.modules:
+        raise PlantingError(f"fault {change.id}: {change.module} is imported already; plant it before")
+    sys.meta_path.insert(0, _Finder(change))
+
+
+def ask(question: Callable[..., Any], change: Change | None, *arguments: Any) -> Any:
+    """Return what a function says in a process of its own, with a fault planted there, or with none.
+
+    Args:
+        question: a function of an importable module, whose module imports no refrl before it is called.
+        change: the fault; None plants none.
+        arguments: of the function; they and its answer are pickled between our own processes.
+
+    Raises:
+        PlantingError: the function raised, the process died, or it took longer than `SECONDS`.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sending, question, change, arguments))
+    process.start()
+    sending.close()
+    try:
+        if not receiving.poll(SECONDS):
+            raise PlantingError(f"no answer within {SECONDS:.0f} s{_of(change)}")
+        kind, answer = receiving.recv()
+    except EOFError as error:
+        process.join()
+        raise PlantingError(f"the process ended with {process.exitcode}{_of(change)}") from error
+    finally:
+        if process.is_alive() and not receiving.closed:
+            process.join(5)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        receiving.close()
+    if kind == "error":
+        raise PlantingError(f"{answer}{_of(change)}")
+    return answer
+
+
+def _of(change: Change | None) -> str:
+    return "" if change is None else f" (fault {change.id} in {change.module})"
+
+
+def _answer(
+    sending: Any, question: Callable[..., Any], change: Change | None, arguments: Sequence[Any]
+) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        if change is not None:
+            plant(change)
+            os.environ["SEATRIAL_RANK_COMMAND"] = f"seatrial.faults.ranks {change.id}"
+        sending.send(("answer", question(*arguments)))
+    except Exception:  # noqa: BLE001  handed over whole to the process that asked, which raises it
+        sending.send(("error", traceback.format_exc(limit=-4)))
+    sending.close()

@@ -1,0 +1,138 @@
+"""`python -m seatrial.faults.sweep [--minutes M] [FAULT ...]`: what sees each planted fault, measured and recorded.
+
+Relations are asked one by one until one sees the fault; a fault that none sees is put to a level-0 trial. A fault that
+neither sees is a miss. What is recorded and not named is left alone, so that a long measurement can be done in parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from seatrial.evidence.identity.redaction import Redactor
+from seatrial.faults.launch import entry
+from seatrial.faults.matrix import first_seen
+from seatrial.faults.mutate import Mutant, all_mutants
+from seatrial.faults.plant import Plant, all_plants
+from seatrial.faults.planting import PlantingError
+from seatrial.faults.record import Seen, data_file, load, save
+from seatrial.faults.verify import Bench
+from seatrial.relations.law import Relation
+from seatrial.relations.registry import all_relations
+from seatrial.targets.reference.target import ReferenceTarget
+from seatrial.trials.grpo_smoke import GrpoSmoke
+from seatrial.trials.rundir import RunDirectory
+from seatrial.trials.runner import Request, new_results, run_trials
+from seatrial.verdict import Outcome
+
+SECONDS = 120.0
+"""Time limit of each command of a trial."""
+
+
+def relations_for(fault: Mutant | Plant) -> list[str]:
+    """Return the relations to ask: those that a mutant names, or all of them, those that see most for their cost first.
+
+    Runs come first: a plant in the wiring changes what a run does. R1 starts runs of two processes, R11 makes many, and
+    R18 makes one for every option: these come last.
+    """
+    if isinstance(fault, Mutant):
+        return list(fault.relations)
+    rewards = fault.module.startswith("refrl.rewards.")
+    asked = [relation for relation in all_relations() if rewards or relation.component != "reward"]
+
+    def cost(relation: Relation) -> int:
+        last = ("R11.run", "R1.run", "R18.run")
+        return 2 + last.index(relation.id) if relation.id in last else relation.component != "run"
+
+    return [relation.id for relation in sorted(asked, key=cost)]
+
+
+def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
+    """Return what sees a fault.
+
+    Args:
+        fault: a mutant or a plant.
+        places: models and files that its options name in braces (`seatrial.faults.verify.Bench.places`).
+    """
+    found = first_seen(fault, _served(fault.options), relations_for(fault))
+    if found is not None:
+        return Seen(by=found[0], said=found[1])
+    words = tuple(f"{key}={_text(value, places)}" for key, value in fault.options.items())
+    failed = level_0(fault.id, words)
+    seen = failed is not None and level_0(None, words) is None
+    return Seen(by="level 0" if seen else None, said=failed or "")
+
+
+@cache
+def level_0(fault_id: str | None, overrides: tuple[str, ...] = ()) -> str | None:
+    """Return the first failed verdict of a level-0 trial, in words; None where nothing failed.
+
+    Args:
+        fault_id: what is planted; None: nothing.
+        overrides: `a.b=value` words.
+    """
+    request = Request(
+        trials=[GrpoSmoke()], words="level 0", seed=0, overrides=overrides, timeout_seconds=SECONDS
+    )
+    target = ReferenceTarget() if fault_id is None else ReferenceTarget(entry=entry(fault_id))
+    with tempfile.TemporaryDirectory() as folder, RunDirectory.create(Path(folder), target.name) as directory:
+        results = new_results(directory, target, request, Redactor())
+        run_trials(directory, results, target, request, lambda text: None)
+    (trial,) = results.requested_trials()
+    failed = [verdict for verdict in trial.verdicts if verdict.outcome is Outcome.FAIL]
+    return f"{failed[0].name}: {failed[0].reason}" if failed else None
+
+
+def _served(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the adapter of the relations takes: not its own model, data and places."""
+    own = ("policy.model_name", "policy.tokenizer.", "data.", "logger.", "checkpointing.", "cluster.", "sft.")
+    return {key: value for key, value in options.items() if not key.startswith(own)}
+
+
+def _text(value: Any, places: Mapping[str, str]) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    for name, place in places.items():
+        text = text.replace("{" + name + "}", place)
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is missing, or what is named."""
+    parser = argparse.ArgumentParser(prog="python -m seatrial.faults.sweep", description=__doc__)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help="measure these again")
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no fault after so long")
+    parser.add_argument("--output", type=Path, default=data_file(), help="default: the package's own record")
+    arguments = parser.parse_args(argv)
+    started = time.monotonic()
+    faults: list[Mutant | Plant] = [*all_mutants(), *all_plants()]
+    known = {fault.id: fault for fault in faults}
+    found = {name: seen for name, seen in load(arguments.output).items() if name in known}
+    with tempfile.TemporaryDirectory(prefix="sweep-") as folder:
+        places = Bench(Path(folder)).places
+        for name in arguments.faults or [name for name in known if name not in found]:
+            if time.monotonic() - started > 60 * arguments.minutes:
+                break
+            try:
+                found[name] = look(known[name], places)
+            except PlantingError as error:
+                print(f"{name}: not measured: {error}", flush=True)
+                continue
+            save(arguments.output, found)
+            print(f"{name}: {found[name].by or 'MISSED'}  {found[name].said[:100]}", flush=True)
+    left = [name for name in known if name not in found]
+    missed = [name for name, seen in found.items() if seen.by is None]
+    print(
+        f"{len(found)} of {len(known)} measured, {len(missed)} missed"
+        + (f"; next: {left[0]}" if left else "")
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

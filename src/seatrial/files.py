@@ -1,0 +1,58 @@
+"""Writing files that matter: whole or not at all, and one message where that cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from seatrial.errors import BlockedError
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file under a temporary name beside it, then rename: a reader sees the old text or the new one.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of the attempt.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str, *, option: str = "--output") -> None:
+    """Write a file that a person asked for, whole or not at all.
+
+    Args:
+        path: the file.
+        text: all of it.
+        option: what the person chose its place with.
+
+    Raises:
+        BlockedError: the disk is full, the folder may not be written, or it is gone.
+    """
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise not_written("write", path, error, option=option) from error
+
+
+def not_written(what: str, path: Path, error: OSError, *, option: str = "--output") -> BlockedError:
+    """Return the message for a file or folder that could not be made.
+
+    Args:
+        what: `write` or `make`.
+        path: the file or folder.
+        error: what the system said.
+        option: what a person can choose another place with.
+    """
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+    remedy = f"free space there, or give another {option}" if full else f"give another {option}"
+    return BlockedError(f"cannot {what} {path}: {error.strerror}; {remedy}")

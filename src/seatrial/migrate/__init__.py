@@ -1,0 +1,1 @@
+"""NeMo RL's shell scripts carried over to suites."""

@@ -1,0 +1,108 @@
+"""Conditions of a script: those that ask how far a run came, and those that choose between ways through it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from seatrial.migrate.shell_tree import Node, is_word, text_of, word_of
+from seatrial.migrate.shell_words import Unknown, Variable, expand
+
+_TAGS = (re.compile(r'\.key\s*==\s*"([^"]+)"'), re.compile(r'\."([^"]+)"'), re.compile(r'\["([^"]+)"\]'))
+_SIGNS = {
+    "-ge": ">=", ">=": ">=", "-gt": ">", ">": ">", "-lt": "<", "<": "<", "-le": "<=", "<=": "<=",
+    "-eq": "==", "==": "==", "=": "==", "-ne": "!=", "!=": "!=",
+}  # fmt: skip
+_OPPOSITE = {">=": "<", ">": "<=", "<": ">=", "<=": ">", "==": "!=", "!=": "=="}
+
+
+@dataclass(frozen=True)
+class StepGuard:
+    """The run must have logged a step."""
+
+    steps: int | str
+    """The step; or why it is not known."""
+    tag: str | None
+    """Whose steps count, where the script says so."""
+    line: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One of several ways through a script that exclude each other."""
+
+    statement: int
+    """Where the `if` or `case` begins: branches of one exclude each other."""
+    way: int
+    """Which of them, from 0."""
+    label: str
+    """The condition, as it is written."""
+    parameter: tuple[str, str] | None = None
+    """Name and value of the variable that chooses."""
+
+
+def step_guard(
+    condition: Node, holds: bool, values: Mapping[str, str | list[str]], computed: Mapping[str, str]
+) -> StepGuard | None:
+    """Return the guard that a condition is when it holds, or when it does not; None when it asks for no step.
+
+    Args:
+        condition: `[[ $(jq ... max' FILE) -ge $MAX_STEPS ]]` and its kin.
+        holds: whether what follows runs when it holds.
+        values: variables with a literal value.
+        computed: variables whose value a command gives, and that command.
+    """
+    compared = _comparison(condition)
+    if compared is None:
+        return None
+    left, sign, right = compared
+    sign = sign if holds else _OPPOSITE[sign]
+    source = _source(left, computed)
+    if sign not in (">=", ">", "==") or not ("keys" in source and "max" in source):
+        return None
+    found = next((match[1] for pattern in _TAGS if (match := pattern.search(source))), None)
+    line = condition.start_point[0] + 1
+    bound = expand(word_of(right), values) if is_word(right) else text_of(right)
+    if isinstance(bound, list) and bound and bound[0].isdecimal():
+        return StepGuard(int(bound[0]) + (sign == ">"), found, line)
+    return StepGuard(bound if isinstance(bound, str) else f"{text_of(right)} is no number", found, line)
+
+
+def branch_of(condition: Node | None, statement: int, way: int, before: Branch | None) -> Branch:
+    """Return the way that is taken when a condition holds; None: when none of those before did."""
+    if condition is None:
+        label = "otherwise" if before is None else f"not {before.label}"
+        chosen = None if before is None or before.parameter is None else before.parameter
+        return Branch(statement, way, label, None if chosen is None else (chosen[0], f"not {chosen[1]}"))
+    label = " ".join(text_of(condition).split())
+    compared = _comparison(condition)
+    if compared is not None and compared[1] == "==":
+        names = [part.name for part in word_of(compared[0]).parts if isinstance(part, Variable)]
+        value = word_of(compared[2]).literal if is_word(compared[2]) else None
+        if len(names) == 1 and value is not None:
+            return Branch(statement, way, label, (names[0], value))
+    return Branch(statement, way, label)
+
+
+def _comparison(condition: Node) -> tuple[Node, str, Node] | None:
+    """Return both sides of a condition that is one comparison, and its sign."""
+    inner = [child for child in condition.children if child.type == "binary_expression"]
+    if condition.type not in ("test_command", "compound_statement") or len(inner) != 1:
+        return None
+    sides = [child for child in inner[0].children if child.is_named and child.type != "test_operator"]
+    signs = [text_of(child).strip() for child in inner[0].children if child not in sides]
+    if len(sides) != 2 or len(signs) != 1 or signs[0] not in _SIGNS:
+        return None
+    return sides[0], _SIGNS[signs[0]], sides[1]
+
+
+def _source(node: Node, computed: Mapping[str, str]) -> str:
+    """Return the command that gives one side of a comparison."""
+    if node.type == "variable_name":
+        return computed.get(text_of(node), "")
+    parts = word_of(node).parts if is_word(node) else []
+    told = ""
+    for part in parts:
+        told += part.text if isinstance(part, Unknown) else computed.get(getattr(part, "name", ""), "")
+    return told

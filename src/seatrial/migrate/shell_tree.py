@@ -1,0 +1,194 @@
+"""Shell scripts as syntax trees of tree-sitter-bash, and what their words say; nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import tree_sitter
+import tree_sitter_bash
+
+from seatrial.migrate.shell_words import NAME, Part, ShellError, Unknown, Variable, Word, braced
+
+Node = tree_sitter.Node
+
+_SPLIT_WORD = re.compile(r"[^\s\\]\\\n#|\\[ \t](?=\s|$)|(?:^|[\s'\"])\\[ \t]")
+"""Words of which the parser loses an end: they go on with # on the next line, or begin or end with an escaped blank."""
+_ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
+_SUBSTITUTIONS = frozenset({"command_substitution", "arithmetic_expansion", "process_substitution"})
+_WORDS = frozenset(
+    {"word", "number", "string", "raw_string", "ansi_c_string", "translated_string", "concatenation"}
+    | {"$", "simple_expansion", "expansion", "brace_expression", "extglob_pattern", "regex", "test_operator"}
+    | _SUBSTITUTIONS
+)
+
+_CLOSING = frozenset({"fi", "done", "esac", "}"})
+"""What may be missing at the end of a script: nothing of what it says is lost."""
+
+
+@cache
+def _parser() -> tree_sitter.Parser:
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+def parse_script(text: str) -> Node:
+    """Return the tree of a script.
+
+    Raises:
+        ShellError: the text is not a shell script; names the line.
+    """
+    split = _SPLIT_WORD.search(text)
+    if split is not None:
+        line = text[: split.end()].count("\n") + 1
+        raise ShellError(f"line {line}: the parser loses the end of a word here; write it in quotes")
+    root = _parser().parse(text.encode("utf-8", errors="replace")).root_node
+    fault = _first_fault(root) if root.has_error else None
+    if fault is not None:
+        raise ShellError(f"line {line_of(fault)}: {_what_is_wrong(fault)}")
+    return root
+
+
+def line_of(node: Node) -> int:
+    """Return the line of a script that a node begins in, from 1; the white space before it is not its own."""
+    return node.start_point[0] + 1 + (text_of(node)[: -len(text_of(node).lstrip()) or None].count("\n"))
+
+
+def text_of(node: Node) -> str:
+    """Return a node as it is written."""
+    return (node.text or b"").decode("utf-8", errors="replace")
+
+
+def is_word(node: Node) -> bool:
+    """Say whether a node is a word of a command."""
+    return node.type in _WORDS
+
+
+def words_of(command: Node) -> list[Word]:
+    """Return the words of a simple command, its name first; assignments and redirections are none of them.
+
+    Args:
+        command: a `command`, or a `redirected_statement` around one: words may stand behind a redirection too.
+    """
+    nodes: list[Node] = []
+    for child in command.children:
+        if child.type == "command":
+            nodes += [*child.children]
+        elif child.type == "file_redirect":
+            nodes += [inner for inner in child.children if is_word(inner)][1:]
+        elif child.type == "heredoc_redirect":
+            nodes += [inner for inner in child.children if is_word(inner)]
+        else:
+            nodes.append(child)
+    names = [inner for node in nodes for inner in (node.children if node.type == "command_name" else [node])]
+    return _joined(command, [node for node in names if is_word(node)])
+
+
+def _joined(command: Node, nodes: list[Node]) -> list[Word]:
+    """Return words, of which one may be several nodes without a gap between them."""
+    words: list[Word] = []
+    end = -1
+    for place, node in enumerate(nodes):
+        following = nodes[place + 1] if place + 1 < len(nodes) else None
+        begin = node.start_byte + len(text_of(node)) - len(text_of(node).lstrip())
+        # A translated string, $"...": without a catalogue it is the string.
+        is_sign = text_of(node).strip() == "$" and following is not None and following.type == "string"
+        is_sign = is_sign and following is not None and following.start_byte == node.end_byte
+        word = Word(line=line_of(node), parts=[""]) if is_sign else word_of(node)
+        source, offset = command.text or b"", command.start_byte
+        if words and (begin == end or source[end - offset : begin - offset] == b"\\\n"):
+            # A dollar sign that the tree parts from the name behind it: only a shell knows.
+            is_parted = text_of(nodes[place - 1]).endswith("$") and not is_sign and node.type == "word"
+            words[-1].parts += [Unknown("$"), *word.parts] if is_parted else word.parts
+        else:
+            words.append(word)
+        end = node.end_byte
+    return words
+
+
+def word_of(node: Node) -> Word:
+    """Return one word; an array is a word with elements."""
+    word = Word(line=line_of(node))
+    if node.type == "array":
+        word.array = [word_of(child) for child in node.children if is_word(child)]
+        return word
+    for part in _parts(node):
+        if isinstance(part, str):
+            word.add(part)
+        else:
+            word.parts.append(part)
+    return word
+
+
+def _parts(node: Node) -> Iterator[Part]:
+    text = text_of(node).lstrip() if node.type != "string_content" else text_of(node)
+    match node.type:
+        case "raw_string":
+            yield text[1:-1]
+        case "ansi_c_string":
+            yield Unknown(text) if "\\" in text else text[2:-1]
+        case "string":
+            yield from _double_quoted(node)
+        case "concatenation" | "translated_string":
+            if text.count("$$"):
+                yield Unknown(text)
+                return
+            followers = [*node.children[1:], None]
+            for child, following in zip(node.children, followers, strict=True):
+                if text_of(child).strip() != "$" or following is None or following.type != "string":
+                    yield from _parts(child)
+        case "simple_expansion":
+            name = text.removeprefix("$").replace("\\\n", "")
+            yield Variable(name) if NAME.fullmatch(name) else Unknown(text)
+        case "expansion":
+            yield braced(text)
+        case "word" | "number" | "test_operator" | "$":
+            yield _ESCAPED.sub(lambda found: "" if found[1] == "\n" else found[1], text)
+        case "extglob_pattern" | "regex":
+            yield text
+        case _:
+            yield Unknown(text)
+
+
+def _double_quoted(node: Node) -> Iterator[Part]:
+    """Yield the parts between double quotes; white space that the tree gives to no node, or to the next, is text."""
+    inside = [child for child in node.children if child.type != '"']
+    source, begin = node.text or b"", node.start_byte
+    at = source.index(b'"') + 1
+    yield ""
+    for child in inside:
+        start = child.start_byte - begin
+        held = source[start : child.end_byte - begin]
+        blank = len(held) - len(held.lstrip()) if child.type != "string_content" else 0
+        yield _unescaped(source[at : start + blank])
+        if child.type == "string_content":
+            yield _unescaped(held)
+        else:
+            yield from _parts(child)
+        at = child.end_byte - begin
+    yield _unescaped(source[at : source.rindex(b'"')])
+
+
+def _unescaped(raw: bytes) -> str:
+    text = raw.decode("utf-8", errors="replace")
+    return _ESCAPED.sub(
+        lambda found: {"\n": ""}.get(found[1], found[1] if found[1] in '"\\$`' else found[0]), text
+    )
+
+
+def _first_fault(node: Node) -> Node | None:
+    if node.is_error or (node.is_missing and node.type not in _CLOSING):
+        return node
+    return next(
+        (found for child in node.children if child.has_error and (found := _first_fault(child))), None
+    )
+
+
+def _what_is_wrong(node: Node) -> str:
+    text = text_of(node)
+    if node.is_missing:
+        return f"{node.type} is missing"
+    for sign, name in (("'", "a single quote"), ('"', "a double quote"), ("`", "a backquote")):
+        if text.count(sign) % 2:
+            return f"{name} is not closed"
+    return f"this is no shell command: {' '.join(text.split())[:60]}"

@@ -1,0 +1,93 @@
+"""Suites as YAML: one for each metrics file that a script judges, and for each way through it that excludes others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import yaml
+
+from seatrial.migrate.guards import Branch
+from seatrial.migrate.suites import CheckerCall, Migration
+
+
+def suite_texts(migration: Migration) -> dict[str, str]:
+    """Return file name -> YAML of each suite."""
+    texts: dict[str, str] = {}
+    metrics_files = list(dict.fromkeys(call.metrics for call in migration.calls))
+    number = 0
+    for metrics in metrics_files:
+        calls = [call for call in migration.calls if call.metrics == metrics]
+        if not any(call.carried or _steps(call) is not None for call in calls):
+            continue
+        number += 1
+        stem = migration.script.stem + (f"-{number}" if number > 1 else "")
+        ways = _ways(calls)
+        for path in ways:
+            name = stem + (_suffix(path) if len(ways) > 1 else "")
+            name = name if f"{name}.yaml" not in texts else f"{name}-{len(texts) + 1}"
+            chosen = [call for call in calls if set(call.path) <= set(path)]
+            texts[f"{name}.yaml"] = _suite_text(name, migration.script.name, metrics, chosen, path)
+    return texts
+
+
+def _ways(calls: Sequence[CheckerCall]) -> list[tuple[Branch, ...]]:
+    """Return the ways through a script that lead to calls, but for those that are only the beginning of another."""
+    paths = list(dict.fromkeys(call.path for call in calls))
+    return [path for path in paths if not any(set(path) < set(other) for other in paths)]
+
+
+def _suffix(path: Sequence[Branch]) -> str:
+    words = []
+    for branch in path:
+        label = branch.label if branch.parameter is None else "-".join(branch.parameter)
+        words.append(re.sub(r"[^A-Za-z0-9_.]+", "-", label).strip("-")[:40])
+    return "-" + "-".join(words) if words else ""
+
+
+def _steps(call: CheckerCall) -> tuple[int, str | None] | None:
+    """Return the step that a run must have logged before a call, and whose steps count."""
+    known = [(guard.steps, guard.tag) for guard in call.guards if isinstance(guard.steps, int)]
+    if known:
+        return max(known, key=lambda item: item[0])
+    # One of several ways may end the run on purpose: there the script alone says how far it comes.
+    return None if call.asked_steps is None or call.guards or call.path else (call.asked_steps, None)
+
+
+def _suite_text(
+    name: str, script: str, metrics: str, calls: Sequence[CheckerCall], path: Sequence[Branch]
+) -> str:
+    """Return one suite as YAML, with what is wrong with a check as a comment above it."""
+    head: dict[str, object] = {
+        "name": name,
+        "description": f"carried over from {script}, which judged {metrics}",
+    }
+    if path:
+        head["description"] = f"{head['description']}, where {' and '.join(branch.label for branch in path)}"
+        parameters = dict(branch.parameter for branch in path if branch.parameter is not None)
+        if parameters:
+            head["parameters"] = parameters
+    steps = max((found for call in calls if (found := _steps(call))), key=lambda item: item[0], default=None)
+    comment = "  # nothing in the script says how many steps the run takes: add steps"
+    if steps is not None:
+        head["steps"] = steps[0]
+        if steps[1] is not None:
+            head["steps_of"] = steps[1]
+        guarded = any(call.guards for call in calls)
+        comment = "" if guarded else "  # the run is started for them; the script itself does not look"
+    lines = yaml.safe_dump(head, sort_keys=False, width=1000, allow_unicode=True).rstrip().splitlines()
+    place = next((n for n, line in enumerate(lines) if line.startswith("steps:")), len(lines) - 1)
+    lines[place] += comment
+    carried = [item for call in calls for item in call.carried]
+    lines.append("checks:" if carried else "checks: []")
+    for item in carried:
+        for finding in item.findings:
+            lines.append(f"  # {finding.kind.value}: {' '.join(finding.message.split())}")
+        entry = {
+            "expression": item.check.text,
+            "why": f"{script} line {item.line} holds the run to it",
+            "source": f"hand-set in {script} line {item.line}",
+        }
+        text = yaml.safe_dump([entry], sort_keys=False, width=1000, allow_unicode=True).rstrip()
+        lines += [f"  {line}" for line in text.splitlines()]
+    return "\n".join(lines) + "\n"

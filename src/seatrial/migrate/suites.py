@@ -1,0 +1,220 @@
+"""Carrying checks over from shell scripts that call NeMo RL's checker (`tests/check_metrics.py FILE 'expr' ...`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seatrial.checks.language.grammar import parse_check
+from seatrial.checks.language.nodes import Check
+from seatrial.checks.lint import Finding, lint_check
+from seatrial.errors import UsageError
+from seatrial.migrate.guards import Branch, StepGuard
+from seatrial.migrate.shell_tree import parse_script
+from seatrial.migrate.shell_walk import ScriptWalk
+from seatrial.migrate.shell_words import ShellError, Word, expand
+
+CHECKER = "check_metrics.py"
+MAX_BYTES = 2_000_000
+"""Size of a script."""
+_MAX_STEPS = re.compile(r"(?:\w+\.)?max_num_steps=(\d+)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarriedCheck:
+    """One expression that is in the language."""
+
+    check: Check
+    line: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftBehind:
+    """One expression, or a whole call, that could not be carried over."""
+
+    text: str
+    line: int
+    reason: str
+
+
+@dataclass
+class CheckerCall:
+    """One call of the checker: the metrics file as the script writes it, and its expressions."""
+
+    metrics: str
+    line: int
+    path: tuple[Branch, ...] = ()
+    """The ways through the script that lead to it."""
+    guards: tuple[StepGuard, ...] = ()
+    """What the script asks of a run before it calls the checker."""
+    asked_steps: int | None = None
+    """Steps that the run before it was started for, where the command says so."""
+    carried: list[CarriedCheck] = field(default_factory=list)
+
+
+@dataclass
+class Migration:
+    """What one script gives."""
+
+    script: Path
+    calls: list[CheckerCall] = field(default_factory=list)
+    left_behind: list[LeftBehind] = field(default_factory=list)
+    max_num_steps: int | None = None
+
+    @property
+    def carried(self) -> list[CarriedCheck]:
+        """Return every expression carried over."""
+        return [item for call in self.calls for item in call.carried]
+
+
+def find_scripts(paths: Iterable[Path]) -> list[Path]:
+    """Return the scripts among paths; directories are searched for `*.sh`.
+
+    Raises:
+        UsageError: a path does not exist.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or directory")
+        found += sorted(path.rglob("*.sh")) if path.is_dir() else [path]
+    return list(dict.fromkeys(found))
+
+
+def migrate_script(path: Path) -> Migration:
+    """Read the calls of the checker in one script; nothing is run.
+
+    Raises:
+        UsageError: the script cannot be read, or a quote in it is not closed.
+    """
+    try:
+        raw = path.read_bytes()
+        if len(raw) > MAX_BYTES:
+            raise UsageError(f"{path}: {len(raw):,} bytes; at most {MAX_BYTES:,} are read")
+        if CHECKER.encode() not in raw:
+            return Migration(script=path)
+        root = parse_script(raw.decode("utf-8", errors="replace").replace("\r\n", "\n"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except ShellError as error:
+        raise UsageError(f"{path}: not a shell script that can be read: {error}") from error
+    reader = _ScriptReader(Migration(script=path))
+    walk = ScriptWalk(reader.read)
+    walk.walk(root)
+    return reader.finish(walk)
+
+
+class _ScriptReader:
+    """Follows the assignments of a script and reads the checker's calls."""
+
+    def __init__(self, migration: Migration) -> None:
+        self.migration = migration
+        self.asked_steps: int | None = None
+
+    def read(self, walk: ScriptWalk, command: list[Word]) -> None:
+        """Read one command."""
+        place = next((n for n, word in enumerate(command) if (word.literal or "").endswith(CHECKER)), None)
+        if place is None:
+            self._note_max_steps(walk, command)
+        else:
+            self._call(walk, command[place], command[place + 1 :])
+
+    def finish(self, walk: ScriptWalk) -> Migration:
+        """Return the migration, with faults of the checks that are known now."""
+        if self.migration.max_num_steps is None:
+            self.migration.max_num_steps = _whole(walk.values.get("MAX_STEPS"))
+        for call in self.migration.calls:
+            call.carried = [
+                CarriedCheck(
+                    check=item.check,
+                    line=item.line,
+                    findings=tuple(lint_check(item.check, max_num_steps=self.migration.max_num_steps)),
+                )
+                for item in call.carried
+            ]
+        return self.migration
+
+    def _note_max_steps(self, walk: ScriptWalk, command: list[Word]) -> None:
+        """Remember the `grpo.max_num_steps=N` that a run is started with, and the largest of all runs."""
+        for word in command:
+            value = expand(word, walk.values)
+            match = _MAX_STEPS.search(value[0]) if isinstance(value, list) and value else None
+            if match:
+                self.asked_steps = int(match.group(1))
+                self.migration.max_num_steps = max(self.migration.max_num_steps or 0, self.asked_steps)
+
+    def _call(self, walk: ScriptWalk, name: Word, words: list[Word]) -> None:
+        """Read one call: options, the metrics file, the expressions."""
+        words = _without_options(words)
+        if not words:
+            self.migration.left_behind.append(
+                LeftBehind(
+                    text=CHECKER, line=name.line, reason="the call has no metrics file and no expression"
+                )
+            )
+            return
+        call = CheckerCall(
+            metrics=_as_written(words[0]),
+            line=name.line,
+            path=walk.path,
+            guards=walk.guards,
+            asked_steps=self.asked_steps,
+        )
+        self.migration.calls.append(call)
+        for guard in walk.guards:
+            if isinstance(guard.steps, str):
+                text = f"the run must have logged the step {guard.steps.split(' ')[0]}"
+                self.migration.left_behind.append(LeftBehind(text=text, line=guard.line, reason=guard.steps))
+        for word in words[1:]:
+            texts = expand(word, walk.values)
+            if isinstance(texts, str):
+                self.migration.left_behind.append(
+                    LeftBehind(text=_as_written(word), line=word.line, reason=texts)
+                )
+                continue
+            for text in texts:
+                self._expression(call, text, word.line)
+
+    def _expression(self, call: CheckerCall, text: str, line: int) -> None:
+        try:
+            call.carried.append(
+                CarriedCheck(check=parse_check(" ".join(text.split())), line=line, findings=())
+            )
+        except UsageError as error:
+            self.migration.left_behind.append(
+                LeftBehind(text=text, line=line, reason=str(error).split("\n")[0])
+            )
+
+
+def _without_options(words: list[Word]) -> list[Word]:
+    """Drop the checker's one option, `--table-width N`."""
+    kept: list[Word] = []
+    skip = False
+    for word in words:
+        literal = word.literal or ""
+        if skip:
+            skip = False
+        elif literal == "--table-width":
+            skip = True
+        elif not literal.startswith("--table-width="):
+            kept.append(word)
+    return kept
+
+
+def _as_written(word: Word) -> str:
+    """Return a word with its variables by name."""
+    told = ""
+    for part in word.parts:
+        told += (
+            part
+            if isinstance(part, str)
+            else getattr(part, "text", None) or f"${{{getattr(part, 'name', '')}}}"
+        )
+    return told
+
+
+def _whole(value: str | list[str] | None) -> int | None:
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else None

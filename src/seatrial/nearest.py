@@ -1,0 +1,13 @@
+"""What a person may have meant by a name that nobody knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def hint(given: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'x'?` with the nearest known name, or all of them where none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(given, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

@@ -1,0 +1,37 @@
+"""Files that come with seatrial and are named without path and suffix: suites of checks, equivalence classes."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Literal
+
+from seatrial.errors import UsageError
+
+FOLDERS = {
+    "suite": Path(__file__).resolve().parent / "suites",
+    "equivalence class": Path(__file__).resolve().parent / "comparisons" / "classes",
+}
+
+
+def packaged_names(kind: Literal["suite", "equivalence class"]) -> list[str]:
+    """Return the names of all files of a kind."""
+    return sorted(path.stem for path in FOLDERS[kind].glob("*.yaml"))
+
+
+def find_file(kind: Literal["suite", "equivalence class"], given: Path) -> Path:
+    """Return the file that a word names: a path, or a name of what comes with seatrial.
+
+    A word without a folder and without a suffix is such a name where no file of that name exists.
+
+    Raises:
+        UsageError: it is neither; the nearest name is given.
+    """
+    if given.exists() or given.suffix or len(given.parts) > 1:
+        return given
+    names = packaged_names(kind)
+    if given.name in names:
+        return FOLDERS[kind] / f"{given.name}.yaml"
+    near = difflib.get_close_matches(given.name, names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(f"there is no {kind} {given.name!r}; {hint}known: {', '.join(names)}; or give a file")

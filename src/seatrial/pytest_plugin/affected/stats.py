@@ -1,0 +1,97 @@
+"""See which files of the project a process asks about without opening them: `Path.exists`, `os.stat`, `os.access`.
+
+Python has no audit event for these, so the functions of `os` are wrapped. Loaded by its path in child processes,
+as `watch` is: nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+STAT: Final = "stat"
+"""A path of which the process asked whether it is there: a file, a folder, or nothing."""
+FILE: Final = "file"
+"""As in `watch`."""
+
+_FUNCTIONS = ("stat", "lstat", "access")
+_SETS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
+_EXISTENCE = {"exists", "lexists", "is_file", "is_dir", "isfile", "isdir", "islink", "is_symlink", "access"}
+_EXISTENCE |= {"mkdir", "makedirs", "samefile", "ismount", "is_mount", "which", "_access_check", "copystat"}
+_RESOLVERS = {"_joinrealpath", "realpath", "resolve", "getcwd", "abspath"}
+# What these ask is the program's own text for a traceback or an import.
+_READERS_OF_SOURCE = (
+    "linecache",
+    "inspect",
+    "traceback",
+    "tokenize",
+    "pkgutil",
+    "zipimport",
+    "runpy",
+    "site",
+)
+
+Emit = Callable[[str, str, "FrameType | None"], None]
+
+
+class StatWatch:
+    """Wraps the functions of `os` while a `Watch` is active."""
+
+    def __init__(self, watch: Any, emit: Emit) -> None:
+        self._watch = watch
+        self._emit = emit
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        for name in _FUNCTIONS:
+            self._patch(name)
+
+    def stop(self) -> None:
+        """Put the functions back."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _patch(self, name: str) -> None:
+        original: Any = getattr(os, name)
+        watch, look = self._watch, self._look
+
+        @functools.wraps(original)
+        def asks(path: Any, *more: Any, **named: Any) -> Any:
+            if watch.active and "dir_fd" not in named and not isinstance(path, int):
+                watch.undisturbed(look, path, sys._getframe(1))
+            return original(path, *more, **named)
+
+        # The standard library asks of these sets what a function can do.
+        sets: list[set[Any]] = [getattr(os, kind) for kind in _SETS if original in getattr(os, kind, ())]
+        for one in sets:
+            one.add(asks)
+            self._undo.append(functools.partial(one.discard, asks))
+        setattr(os, name, asks)
+        self._undo.append(functools.partial(setattr, os, name, original))
+
+    def _look(self, path: Any, frame: FrameType | None) -> None:
+        name = self._watch.relative(os.fsdecode(path))
+        if name is None or name.endswith((".pyc", ".pyo")):
+            return
+        while frame is not None and frame.f_code.co_name in ("stat", "lstat") and self._is_standard(frame):
+            frame = frame.f_back
+        if frame is None or frame.f_code.co_name in _RESOLVERS:
+            return
+        user = frame
+        if self._is_standard(frame) and frame.f_globals.get("__name__", "") in _READERS_OF_SOURCE:
+            return
+        self._emit(STAT, name, user)
+        asks_existence = frame.f_code.co_name in _EXISTENCE and self._is_standard(frame)
+        # Size and times say something of the content; of code only that is looked at which runs.
+        if not asks_existence and not name.endswith(".py") and os.path.isfile(path):  # noqa: PTH113
+            self._emit(FILE, name, user)
+
+    def _is_standard(self, frame: FrameType) -> bool:
+        filename: str = frame.f_code.co_filename
+        return filename.startswith((self._watch.standard, "<frozen"))

@@ -1,0 +1,182 @@
+"""From what the laws of a relation said to one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.relations.expected import Expected
+from seatrial.relations.law import Law, Measure, MissingDependency, NotExercised, Relation, Violation
+from seatrial.verdict import Outcome, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawResult:
+    """What one law said: measures that held, and at most one of the other three."""
+
+    law: Law
+    measures: tuple[Measure, ...] = ()
+    violation: Violation | None = None
+    idle: NotExercised | None = None
+    missing: MissingDependency | None = None
+
+    @property
+    def num_cases(self) -> int:
+        """How many cases were judged."""
+        return len(self.measures) + int(self.violation is not None)
+
+    @property
+    def held(self) -> bool:
+        """Whether it was exercised and held."""
+        return bool(self.measures) and self.violation is None and self.missing is None
+
+
+def conclude(
+    relation: Relation, results: Sequence[LawResult], expected: Expected, facts: Mapping[str, Any]
+) -> Verdict:
+    """Return the verdict of a relation; see `engine.run_relation` for the order of the outcomes."""
+    notes = _notes(results, expected, facts)
+    details = {
+        "laws": sorted(result.law.name for result in results if result.held),
+        "laws_not_exercised": {result.law.name: result.idle.reason for result in results if result.idle},
+        "expected_failures": {
+            result.law.name: expected.reason(result.law.name)
+            for result in results
+            if _is_expected(result, expected)
+        },
+        "facts": dict(facts),
+    }
+    return (
+        _failed(relation, results, expected, notes, details)
+        or _blocked(relation, results, notes, details)
+        or _not_failed(relation, results, notes, details)
+    )
+
+
+def _is_expected(result: LawResult, expected: Expected) -> bool:
+    return result.violation is not None and expected.reason(result.law.name) is not None
+
+
+def _mended(relation: Relation, results: Sequence[LawResult], expected: Expected) -> dict[str, str]:
+    """Return what was expected to be broken and holds, with the reason that was given."""
+    mended = {
+        f"law {result.law.name!r}": expected.laws[result.law.name]
+        for result in results
+        if result.held and result.law.name in expected.laws
+    }
+    exercised = [result for result in results if result.num_cases]
+    if expected.whole is not None and exercised and not any(result.violation for result in exercised):
+        mended[relation.id] = expected.whole
+    return mended
+
+
+def _failed(
+    relation: Relation,
+    results: Sequence[LawResult],
+    expected: Expected,
+    notes: Sequence[str],
+    details: dict[str, Any],
+) -> Verdict | None:
+    violations = [
+        result.violation for result in results if result.violation and not _is_expected(result, expected)
+    ]
+    mended = _mended(relation, results, expected)
+    if not violations and not mended:
+        return None
+    sentences = [violation.sentence() for violation in violations]
+    sentences += [
+        f"{what} is in expected_failures and holds: remove it there ({reason})"
+        for what, reason in mended.items()
+    ]
+    first = violations[0] if violations else None
+    measure = first.measure if first else None
+    broken = {
+        "laws_broken": [violation.law.name for violation in violations],
+        "laws_mended": list(mended),
+        "known_bugs_like_this": list(relation.catalogue),
+    }
+    smallest = {"seed": first.seed, "smallest_case": dict(first.case.describe())} if first else {}
+    return Verdict(
+        name=_name(relation),
+        outcome=Outcome.FAIL,
+        reason=" | ".join([*sentences, *notes]),
+        value=measure.error if measure else None,
+        bound=f"<= {measure.bound:.3g}" if measure else None,
+        num_samples=_num_cases(results),
+        details={**details, **broken, **smallest},
+    )
+
+
+def _blocked(
+    relation: Relation, results: Sequence[LawResult], notes: Sequence[str], details: dict[str, Any]
+) -> Verdict | None:
+    packages = sorted({result.missing.package for result in results if result.missing})
+    if not packages:
+        return None
+    reason = (
+        f"the stack needs {', '.join(packages)}, which cannot be imported here: install it beside the stack"
+    )
+    return Verdict(
+        name=_name(relation),
+        outcome=Outcome.BLOCKED,
+        reason="; ".join([reason, *notes]),
+        num_samples=_num_cases(results),
+        details=details,
+    )
+
+
+def _not_failed(
+    relation: Relation, results: Sequence[LawResult], notes: Sequence[str], details: dict[str, Any]
+) -> Verdict:
+    held = [result for result in results if result.held]
+    undeclared = [result for result in results if result.idle and not result.idle.declared]
+    if not held:
+        broken = any(result.violation for result in results)
+        reason = (
+            "every law that could be exercised is broken as expected"
+            if broken
+            else "no law of this relation could be exercised"
+        )
+        return Verdict(
+            name=_name(relation),
+            outcome=Outcome.SKIPPED,
+            reason="; ".join([reason, *notes]),
+            details=details,
+        )
+    cases = sum(len(result.measures) for result in held)
+    worst = max((measure.error, measure.bound) for result in held for measure in result.measures)
+    return Verdict(
+        name=_name(relation),
+        outcome=Outcome.SKIPPED if undeclared else Outcome.PASS,
+        reason="; ".join([f"{len(held)} laws held on {cases} cases", *notes]),
+        value=worst[0],
+        bound=f"<= {worst[1]:.3g}",
+        num_samples=cases,
+        details=details,
+    )
+
+
+def _notes(results: Sequence[LawResult], expected: Expected, facts: Mapping[str, Any]) -> list[str]:
+    """Return what stands beside the outcome: laws not exercised, expected failures, declarations."""
+    notes = [
+        f"law {result.law.name!r} not exercised ({'declared: ' if result.idle.declared else ''}{result.idle.reason})"
+        for result in results
+        if result.idle
+    ]
+    notes += [
+        f"law {result.law.name!r} broken as expected ({expected.reason(result.law.name)})"
+        for result in results
+        if _is_expected(result, expected)
+    ]
+    if facts:
+        notes.append("the stack declares " + ", ".join(f"{name}={value!r}" for name, value in facts.items()))
+    return notes
+
+
+def _num_cases(results: Sequence[LawResult]) -> int:
+    return sum(result.num_cases for result in results)
+
+
+def _name(relation: Relation) -> str:
+    return f"{relation.id} {relation.name}"

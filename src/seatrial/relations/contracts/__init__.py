@@ -1,0 +1,266 @@
+"""What a stack's adapter may offer to the relations: one small protocol per component.
+
+An adapter is any object with some of these methods. Relations for what it lacks end NotRequested. Tensors are
+torch tensors; the letters of shapes are those of docs/architecture.md (B rows, S padded sequence, T padded
+completion, V vocabulary). A method that cannot serve an input by design raises `seatrial.relations.NotServed`:
+the law is then not exercised, and says so. Any other exception is a violation, `NotImplementedError` (which torch
+raises for missing kernels) included; a missing third-party package is Blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
+from seatrial.relations.contracts.generation import GenerationPool, Sampler, WeightSync
+from seatrial.relations.contracts.run import ShortRun
+from seatrial.relations.facts import StackFacts
+from seatrial.relations.records import (
+    AdvantageSpec,
+    LossInputs,
+    LossSpec,
+    Row,
+    StepResult,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@runtime_checkable
+class Advantages(Protocol):
+    """Rewards to advantages; what they claim to be is in the attribute `advantage_spec`."""
+
+    advantage_spec: AdvantageSpec
+
+    def advantages(self, rewards_B: Tensor, prompt_ids_B: Tensor) -> Tensor:
+        """Return one advantage per row; groups are the rows with equal prompt id, wherever they stand."""
+        ...
+
+
+@runtime_checkable
+class TokenLogprobs(Protocol):
+    """Logits to log-probabilities of the sampled ids."""
+
+    def token_logprobs(
+        self, logits_BSV: Tensor, completion_ids_BT: Tensor, prompt_lens_B: Tensor, temperature: float
+    ) -> Tensor:
+        """Return [B, T]; token t of row b is predicted by `logits_BSV[b, prompt_lens_B[b] + t - 1]`."""
+        ...
+
+
+@runtime_checkable
+class FusedLogprobs(Protocol):
+    """Hidden states and output head to log-probabilities, without the logits of all tokens at once."""
+
+    def fused_logprobs(
+        self,
+        hidden_BSD: Tensor,
+        head_VD: Tensor,
+        completion_ids_BT: Tensor,
+        prompt_lens_B: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies, [B, T] each; see `TokenLogprobs`."""
+        ...
+
+
+@runtime_checkable
+class PolicyLoss(Protocol):
+    """The policy loss of a micro-batch; what it claims to be is in the attribute `loss_spec`."""
+
+    loss_spec: LossSpec
+
+    def policy_loss(self, inputs: LossInputs) -> Tensor:
+        """Return a scalar whose sum over micro-batches is the loss of the optimizer batch."""
+        ...
+
+
+@runtime_checkable
+class KLEstimate(Protocol):
+    """The estimator of KL(policy || reference) per token."""
+
+    def kl_estimate(self, logprobs_BT: Tensor, ref_logprobs_BT: Tensor, kind: str) -> Tensor:
+        """Return [B, T] for kind k1, k2 or k3."""
+        ...
+
+
+@runtime_checkable
+class TrainStep(Protocol):
+    """The trainer from rows to raw gradients, on the adapter's own tiny model (fixed weights, no dropout)."""
+
+    vocab_size: int
+
+    def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        """Return loss and summed raw gradients of one optimizer batch, computed in these micro-batches of rows."""
+        ...
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Scores given tokens with the adapter's own tiny model."""
+
+    vocab_size: int
+
+    def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
+        """Return the log-probability of every completion token of every row (masked tokens included)."""
+        ...
+
+
+@runtime_checkable
+class Packing(Protocol):
+    """Scores and trains on rows laid end to end; the padded forms stand beside for comparison."""
+
+    vocab_size: int
+
+    def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
+        """See `Policy`."""
+        ...
+
+    def score_packed(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
+        """Return what `score` returns, computed from packed rows."""
+        ...
+
+    def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        """See `TrainStep`."""
+        ...
+
+    def gradients_packed(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        """Return what `gradients` returns, computed from packed rows."""
+        ...
+
+
+@runtime_checkable
+class OptimizerStep(Protocol):
+    """One whole update."""
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Return copies of all parameters and buffers by name."""
+        ...
+
+    def trainable(self) -> frozenset[str]:
+        """Return the names of the parameters that training may change."""
+        ...
+
+    def update(
+        self, rows: Sequence[Row], *, lr: float | None = None, max_grad_norm: float | None = None
+    ) -> float:
+        """Do one optimizer step (None keeps the stack's own setting) and return the gradient norm before clipping."""
+        ...
+
+    def reset(self) -> None:
+        """Put parameters, optimizer and counters back to the start."""
+        ...
+
+
+@runtime_checkable
+class Reward(Protocol):
+    """The verifier."""
+
+    def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
+        """Return (problem, completion, the reward that is right) triples, golden and wrong ones."""
+        ...
+
+    def reward(self, problems: Sequence[Any], completions: Sequence[str]) -> list[float]:
+        """Return one reward per completion, in order."""
+        ...
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Tokenizer and chat template."""
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> list[int]:
+        """Return the ids of a rendered conversation."""
+        ...
+
+    def training_row(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
+        """Return ids and loss mask of a finished conversation: 1 exactly on assistant content and end token."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens shown."""
+        ...
+
+    bos_id: int | None
+    eos_id: int
+    pad_id: int
+
+
+@runtime_checkable
+class PromptSource(Protocol):
+    """The data iterator."""
+
+    def epoch(self, *, seed: int, batch_size: int, skip: int = 0) -> Iterable[Sequence[int]]:
+        """Yield batches of prompt ids of one epoch, after skipping `skip` batches (as a resumed run does)."""
+        ...
+
+    def splits(self) -> Mapping[str, Sequence[int]]:
+        """Return the prompt ids of every split."""
+        ...
+
+
+@runtime_checkable
+class LearningRate(Protocol):
+    """The schedule."""
+
+    def learning_rates(
+        self, *, lr: float, warmup_steps: int, num_steps: int, schedule: str
+    ) -> Sequence[float]:
+        """Return the rate used by each optimizer step 1..num_steps."""
+        ...
+
+
+@runtime_checkable
+class Evaluation(Protocol):
+    """Validation inside training."""
+
+    def train_with_evaluation(self, *, evaluate: bool, seed: int) -> Mapping[str, Any]:
+        """Train a few steps with or without validation in between; return final state as comparable tensors."""
+        ...
+
+
+@runtime_checkable
+class Metrics(Protocol):
+    """Logged scalars, to be recomputed from raw tensors."""
+
+    def metrics(self, inputs: Sequence[LossInputs]) -> Mapping[str, float]:
+        """Return the step's logged scalars, under NeMo RL's names, of these micro-batches together."""
+        ...
+
+
+@runtime_checkable
+class Declared(Protocol):
+    """What the stack declares about itself, in the attribute `facts`."""
+
+    facts: StackFacts
+
+
+COMPONENTS: Mapping[str, type] = {
+    "advantages": Advantages,
+    "token_logprobs": TokenLogprobs,
+    "fused_logprobs": FusedLogprobs,
+    "policy_loss": PolicyLoss,
+    "kl_estimate": KLEstimate,
+    "batch_builder": BatchBuilder,
+    "clamped_batch": ClampedBatch,
+    "group_filter": GroupFilter,
+    "staleness_schedule": StalenessSchedule,
+    "train_step": TrainStep,
+    "policy": Policy,
+    "packing": Packing,
+    "optimizer_step": OptimizerStep,
+    "weight_sync": WeightSync,
+    "generation_pool": GenerationPool,
+    "sampler": Sampler,
+    "reward": Reward,
+    "tokenizer": Tokenizer,
+    "prompt_source": PromptSource,
+    "learning_rate": LearningRate,
+    "evaluation": Evaluation,
+    "metrics": Metrics,
+    "run": ShortRun,
+    "facts": Declared,
+}
+"""Name of every component with the protocol that an adapter fulfils when it offers it."""

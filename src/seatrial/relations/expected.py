@@ -1,0 +1,57 @@
+"""Violations that an adapter expects of its stack, each with a reason.
+
+The attribute `expected_failures` of an adapter maps `RELATION/law name` (or a relation's id, for all its laws at once)
+to the reason. A relation whose only broken laws are expected is not red; it is red on another one, and when an
+expected one no longer fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from seatrial.errors import UsageError
+from seatrial.relations.law import Relation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a stack is expected to break of one relation."""
+
+    laws: Mapping[str, str] = field(default_factory=dict)
+    """Reason by law name."""
+    whole: str | None = None
+    """Reason for the relation as a whole: any of its laws may be broken, one at least is."""
+
+    def reason(self, law: str) -> str | None:
+        """Return why a law is expected to be broken, or None."""
+        return self.laws.get(law, self.whole)
+
+
+def expected_of(relation: Relation, stack: Any) -> Expected:
+    """Return what a stack is expected to break of a relation."""
+    declared: Mapping[str, str] = getattr(stack, "expected_failures", {})
+    laws = {law.name: declared[relation.key(law)] for law in relation.laws if relation.key(law) in declared}
+    return Expected(laws=laws, whole=declared.get(relation.id))
+
+
+def check_expected_failures(stack: Any, relations: Iterable[Relation]) -> None:
+    """Hold the keys of `expected_failures` against the relations that exist.
+
+    Raises:
+        UsageError: a key names no relation and no law, or a reason is missing.
+    """
+    declared: Mapping[str, str] = getattr(stack, "expected_failures", {})
+    known = {relation.id: relation for relation in relations}
+    for key, reason in declared.items():
+        relation = known.get(key.partition("/")[0])
+        if relation is None:
+            raise UsageError(
+                f"expected_failures: no relation {key.partition('/')[0]!r}; known: {', '.join(known)}"
+            )
+        laws = [relation.key(law) for law in relation.laws]
+        if "/" in key and key not in laws:
+            raise UsageError(f"expected_failures: {relation.id} has no law {key!r}; known: {', '.join(laws)}")
+        if not str(reason).strip():
+            raise UsageError(f"expected_failures: {key!r} has no reason; say why the stack breaks it")

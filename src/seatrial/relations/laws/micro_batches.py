@@ -1,0 +1,203 @@
+"""R1: how a batch is split into micro-batches changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from seatrial.relations.cases import Rollout, rollout_for
+from seatrial.relations.engine import Law, Measure, Relation
+from seatrial.relations.facts import bound_of, needs_unequal_micro_batches
+from seatrial.relations.records import Row
+from seatrial.relations.tensors import (
+    counts_of,
+    gradient_of,
+    inputs_of,
+    largest_difference,
+    largest_gradient_difference,
+)
+from seatrial.relations.worst import is_worse, largest
+
+LOSS_BOUND = 1e-10
+GRADIENT_BOUND = 2e-5  # float32 sums in another order
+METRIC_BOUND = 1e-4
+
+
+Split = list[list[int]]
+
+
+def singles(num_rows: int) -> Split:
+    """Return micro-batches of one row."""
+    return [[row] for row in range(num_rows)]
+
+
+def pairs(num_rows: int) -> Split:
+    """Return micro-batches of two rows; the last has one where the number is odd."""
+    rows = list(range(num_rows))
+    return [rows[start : start + 2] for start in range(0, num_rows, 2)]
+
+
+def unequal(num_rows: int) -> Split:
+    """Return a third of the rows, and the rest."""
+    rows, third = list(range(num_rows)), max(1, num_rows // 3)
+    return [part for part in (rows[:third], rows[third:]) if part]
+
+
+def halves(num_rows: int) -> Split:
+    """Return two halves: how tidy rows are split."""
+    rows = list(range(num_rows))
+    return [part for part in (rows[: num_rows // 2], rows[num_rows // 2 :]) if part]
+
+
+def splits(num_rows: int, *, tidy: bool = False) -> list[Split]:
+    """Return the ways to split rows into micro-batches; halves when tidy."""
+    ways = (halves,) if tidy else (singles, pairs, unequal)
+    return [way(num_rows) for way in ways]
+
+
+def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
+    return rollout_for(stack, seed, tidy)
+
+
+def _make_for_model(stack: Any, seed: int, tidy: bool) -> Rollout:
+    return rollout_for(stack, seed, tidy, vocab_size=stack.vocab_size, num_prompts=3, num_generations=2)
+
+
+def _split(case: Rollout, way: Callable[[int], Split]) -> tuple[Rollout, Split]:
+    """Return the case, with an even number of rows where pairs are to be equal, and its split."""
+    if way is pairs and len(case.rows) > 2:
+        case = replace(case, rows=case.rows[: len(case.rows) // 2 * 2])
+    return case, (halves if case.tidy else way)(len(case.rows))
+
+
+def _loss_split(stack: Any, whole: Rollout, way: Callable[[int], Split]) -> Measure:
+    case, split = _split(whole, way)
+    whole_loss, whole_BT = _loss_of(stack, case, case.rows)
+    parts = [_loss_of(stack, case, [case.rows[row] for row in part]) for part in split]
+    total = sum(loss for loss, _ in parts)
+    gradient_BT = _pad_rows([row for _, part_BT in parts for row in part_BT], whole_BT.shape[1])
+    error = largest(
+        (abs(total - whole_loss) / max(abs(whole_loss), 1e-3), largest_difference(gradient_BT, whole_BT))
+    )
+    sizes = [len(part) for part in split]
+    return Measure(
+        error=error,
+        bound=bound_of(stack, LOSS_BOUND),
+        what=f"loss or gradient, split into {sizes} rows, relative difference",
+    )
+
+
+def _loss_of(stack: Any, case: Rollout, rows: Sequence[Row]) -> tuple[float, torch.Tensor]:
+    inputs = inputs_of(case, rows, counts=counts_of(case.rows))
+    loss = stack.policy_loss(inputs)
+    return float(loss.detach()), gradient_of(loss, inputs)
+
+
+def _pad_rows(rows: Sequence[torch.Tensor], T: int) -> torch.Tensor:
+    return torch.stack([torch.nn.functional.pad(row, (0, T - len(row))) for row in rows])
+
+
+def _step_split(stack: Any, whole: Rollout, way: Callable[[int], Split]) -> Measure:
+    case, split = _split(whole, way)
+    together = stack.gradients(case.rows, [list(range(len(case.rows)))])
+    error, name = largest_gradient_difference(stack.gradients(case.rows, split).gradients, together.gradients)
+    return Measure(
+        error=error,
+        bound=GRADIENT_BOUND,
+        what=f"gradient of {name}, split into {[len(part) for part in split]} rows, relative difference",
+    )
+
+
+def _metrics_split(stack: Any, whole: Rollout, way: Callable[[int], Split]) -> Measure | None:
+    case, split = _split(whole, way)
+    together = stack.gradients(case.rows, [list(range(len(case.rows)))]).metrics
+    if not together:
+        return None
+    worst, what = 0.0, "no metric"
+    given = stack.gradients(case.rows, split).metrics
+    for name in sorted(together.keys() | given.keys()):
+        right = together.get(name, float("nan"))
+        error = abs(given.get(name, float("nan")) - right) / max(1.0, abs(right))
+        if is_worse(error, worst):
+            worst, what = error, name
+    return Measure(
+        error=worst,
+        bound=METRIC_BOUND,
+        what=f"logged {what}, split into {[len(part) for part in split]} rows, relative difference",
+    )
+
+
+WAYS: tuple[tuple[str, Callable[[int], Split]], ...] = (
+    ("of one row", singles),
+    ("of two rows", pairs),
+    ("of unequal numbers of rows", unequal),
+)
+
+
+def _laws(name: str, make: Any, measure: Any, suspects: str) -> tuple[Law, ...]:
+    """Return a law for each way to split."""
+
+    def measured_in(way: Callable[[int], Split]) -> Any:
+        return lambda stack, case: measure(stack, case, way)
+
+    def excluded_by(way: Callable[[int], Split]) -> Callable[[Any], str | None]:
+        return needs_unequal_micro_batches if way is unequal else (lambda stack: None)
+
+    return tuple(
+        Law(
+            name=f"{name}, in micro-batches {which}",
+            make=make,
+            measure=measured_in(way),
+            suspects=suspects,
+            excluded=excluded_by(way),
+        )
+        for which, way in WAYS
+    )
+
+
+CATALOGUE = (
+    "SB097", "SB111", "SB155", "SB156", "SB157", "SB158", "SB159", "SB164", "SB175", "SB181", "SB182", "SB185",
+    "SB195", "SB199", "SB201", "SB202", "SB206", "SB207", "SB210", "SB215", "SB334", "SB371", "SB375", "SB377",
+)  # fmt: skip
+
+RELATIONS = (
+    Relation(
+        id="R1.loss",
+        name="loss-ignores-micro-batches",
+        component="policy_loss",
+        statement="Losses and gradients of micro-batches add up to those of the whole batch, with unequal lengths.",
+        catalogue=CATALOGUE,
+        cost="CPU, milliseconds",
+        laws=_laws(
+            "losses add up",
+            _make,
+            _loss_split,
+            "a mean over the micro-batch where the global count is due, padded length as the divisor",
+        ),
+    ),
+    Relation(
+        id="R1.step",
+        name="step-ignores-micro-batches",
+        component="train_step",
+        statement="The raw gradient of an optimizer batch is the same however it is split into micro-batches.",
+        catalogue=CATALOGUE,
+        cost="CPU, seconds",
+        laws=(
+            *_laws(
+                "gradients add up",
+                _make_for_model,
+                _step_split,
+                "averaging over micro-batches, gradients cleared in between, local token counts",
+            ),
+            *_laws(
+                "logged scalars add up",
+                _make_for_model,
+                _metrics_split,
+                "a metric of the last micro-batch only, minima and maxima that are summed",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,268 @@
+"""R6 and R9 of the whole run: whose log-probabilities the sampler's, the old and the reference's are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from seatrial.relations.engine import Law, Measure, Relation
+from seatrial.relations.run_oracles import completion_logits, configured_support, token_logprobs
+from seatrial.relations.run_records import RunRecord, RunRow
+from seatrial.relations.runs import RunCase, making
+from seatrial.relations.worst import is_worse
+
+BOUND = (
+    2e-4  # two float32 forward passes, 1e-5 each on logits up to 30, divided by a temperature of 0.5 and less
+)
+
+
+def _largest(found: Sequence[tuple[float, str]], what: str, bound: float = BOUND) -> Measure:
+    worst, place = 0.0, "nowhere"
+    for error, where in found:
+        if is_worse(error, worst):
+            worst, place = error, where
+    return Measure(error=worst, bound=bound, what=f"{what}, at {place}")
+
+
+def _apart(given: Sequence[float], expected: torch.Tensor) -> float:
+    if len(given) != len(expected):
+        return float("inf")
+    return float((torch.tensor(given, dtype=torch.float64) - expected).abs().max())
+
+
+@torch.no_grad()
+def _sampling(stack: Any, case: RunCase) -> Measure:
+    record = case.record(stack)
+    found = []
+    for step in record.steps:
+        for index, row in enumerate(step.rows):
+            weights = record.weights_at(row.weight_version)
+            error = _apart(row.sampling_logprobs, token_logprobs(stack, weights, row, record.options))
+            found.append((error, f"step {step.step}, row {index}"))
+    return _largest(found, "sampler's log-probability against that of its weights, as configured")
+
+
+@torch.no_grad()
+def _old(stack: Any, case: RunCase) -> Measure:
+    record = case.record(stack)
+    found = []
+    for step in record.steps:
+        weights = record.weights_at(step.step - 1)
+        for index, row in enumerate(step.rows):
+            error = _apart(row.old_logprobs, token_logprobs(stack, weights, row, record.options))
+            found.append((error, f"step {step.step}, row {index}"))
+    return _largest(found, "old log-probability against that of the weights before the step")
+
+
+def _versions(stack: Any, case: RunCase) -> Measure:
+    """In a synchronous loop a step samples with the weights that the step before left."""
+    record = case.record(stack)
+    wrong = [
+        f"step {step.step}, row {index}: version {row.weight_version}"
+        for step in record.steps
+        for index, row in enumerate(step.rows)
+        if row.weight_version != step.step - 1
+    ]
+    return Measure(
+        error=float(len(wrong)), bound=0, what=f"rows sampled with other weights ({(wrong or ['none'])[0]})"
+    )
+
+
+def _weights_move(stack: Any, case: RunCase) -> Measure:
+    """Between steps the log-probabilities change: an old or a sampler's that is stale would show."""
+    record = case.record(stack)
+    moved = sum(
+        not torch.equal(record.initial_weights[name], record.final_weights[name]) for name in record.trainable
+    )
+    still = len(record.trainable) - moved
+    return Measure(
+        error=float(still) if record.trainable else 1.0,
+        bound=0,
+        what=f"trainable tensors that the run left as they were ({still} of {len(record.trainable)})",
+    )
+
+
+@torch.no_grad()
+def _reference(stack: Any, case: RunCase) -> Measure | None:
+    record = case.record(stack)
+    if not record.options["loss_fn.reference_policy_kl_penalty"]:
+        return None
+    if record.reference_weights_start is None:
+        return Measure(
+            error=float("inf"), bound=0, what="a KL to a reference was asked for and there is none"
+        )
+    found = []
+    for step in record.steps:
+        for index, row in enumerate(step.rows):
+            place = f"step {step.step}, row {index}"
+            if row.ref_logprobs is None:
+                found.append((float("inf"), f"{place}: there are none"))
+                continue
+            expected = token_logprobs(stack, record.reference_weights_start, row, record.options)
+            found.append((_apart(row.ref_logprobs, expected), place))
+    return _largest(found, "reference log-probability against that of the reference's weights")
+
+
+def _reference_rests(stack: Any, case: RunCase) -> Measure | None:
+    record = case.record(stack)
+    if not record.options["loss_fn.reference_policy_kl_penalty"]:
+        return None
+    start, end = record.reference_weights_start, record.reference_weights_end
+    if start is None or end is None:
+        return Measure(
+            error=float("inf"), bound=0, what="a KL to a reference was asked for and there is none"
+        )
+    wrong = sorted(start.keys() ^ end.keys())
+    wrong += [f"{name} moved" for name in start if name in end and not torch.equal(start[name], end[name])]
+    wrong += [
+        f"{name} is not the policy's first"
+        for name, value in record.initial_weights.items()
+        if name in start and not torch.equal(start[name], value)
+    ]
+    return Measure(
+        error=float(len(wrong)),
+        bound=0,
+        what=f"tensors of the reference that moved, or that are not the initial policy's ({wrong[:2] or 'none'})",
+    )
+
+
+@torch.no_grad()
+def _support(stack: Any, case: RunCase) -> Measure:
+    """A filter keeps what its definition keeps, of the weights that sampled, and what was sampled is among it."""
+    record = case.record(stack)
+    wrong = []
+    for step in record.steps:
+        for index, row in enumerate(step.rows):
+            place = f"step {step.step}, row {index}"
+            if row.kept_support is None:
+                wrong.append(f"{place}: no support recorded, or no filter at work")
+                continue
+            wrong += [f"{place}, token {token}: {why}" for token, why in _unlike(stack, record, row)]
+    return Measure(
+        error=float(len(wrong)), bound=0, what=f"tokens with another support ({(wrong or ['none'])[0]})"
+    )
+
+
+def _unlike(stack: Any, record: RunRecord, row: RunRow) -> list[tuple[int, str]]:
+    logits_TV = completion_logits(stack, record.weights_at(row.weight_version), row)
+    options = record.options
+    expected = configured_support(
+        logits_TV,
+        options["policy.generation.temperature"],
+        options.get("policy.generation.top_k"),
+        options.get("policy.generation.top_p", 1.0),
+    )
+    assert row.kept_support is not None
+    found = []
+    for token, (kept, (must, may)) in enumerate(zip(row.kept_support, expected, strict=True)):
+        if row.ids[token] not in kept:
+            found.append((token, f"sampled {row.ids[token]}, kept {sorted(kept)[:8]}"))
+        if not must <= set(kept) <= may:
+            found.append((token, f"kept {len(set(kept))} ids, the definition {len(must)} to {len(may)}"))
+    return found
+
+
+FILTERED = {
+    "policy__generation__top_k": 9,
+    "policy__generation__top_p": 0.8,
+    "policy__generation__temperature": 1.5,
+}
+HOT = {"policy__generation__temperature": 1.7}
+
+RELATIONS = (
+    Relation(
+        id="R6.run",
+        name="run-samples-as-configured",
+        component="run",
+        statement="Tokens are sampled from the configured distribution of the weights that the row names.",
+        catalogue=(
+            "SB011", "SB038", "SB039", "SB043", "SB046", "SB119", "SB120", "SB123", "SB131", "SB237", "SB241", "SB258",
+            "SB266", "SB269", "SB290",
+        ),
+        cost="CPU, seconds",
+        laws=(
+            Law(
+                name="the sampler's log-probabilities",
+                make=making(),
+                measure=_sampling,
+                seeded=False,
+                suspects="temperature not applied, weights of another version, raw log-probabilities",
+            ),
+            Law(
+                name="the sampler's log-probabilities, hot",
+                make=making(("policy__generation__temperature",), **HOT),
+                measure=_sampling,
+                seeded=False,
+                suspects="a temperature that is bounded or ignored",
+            ),
+            Law(
+                name="the sampler's log-probabilities, filtered",
+                make=making(tuple(FILTERED), **FILTERED),
+                measure=_sampling,
+                seeded=False,
+                suspects="probabilities of the full distribution beside filtered sampling",
+            ),
+            Law(
+                name="a filter keeps its support",
+                make=making(tuple(FILTERED), **FILTERED),
+                measure=_support,
+                seeded=False,
+                suspects="top_p or top_k not handed on, applied before the temperature, in another order",
+            ),
+            Law(
+                name="the weights of the step before",
+                make=making(("grpo__max_num_steps",), grpo__max_num_steps=3),
+                measure=_versions,
+                seeded=False,
+                suspects="a sync that is left out, a version that is not counted",
+            ),
+        ),
+    ),
+    Relation(
+        id="R9.run",
+        name="run-scores-old-and-reference",
+        component="run",
+        statement="Old log-probabilities are those of the weights before the step; the reference rests, and scores.",
+        catalogue=("SB063", "SB104", "SB125", "SB128", "SB143", "SB148", "SB278", "SB317", "SB390"),
+        cost="CPU, seconds",
+        laws=(
+            Law(
+                name="training moves every tensor",
+                make=making(),
+                measure=_weights_move,
+                seeded=False,
+                suspects="a learning rate of 0, an optimizer over other tensors, updates that never come",
+            ),
+            Law(
+                name="old log-probabilities",
+                make=making(),
+                measure=_old,
+                seeded=False,
+                suspects="computed after an update, taken from the sampler or the reference, another temperature",
+            ),
+            Law(
+                name="old log-probabilities, filtered",
+                make=making(tuple(FILTERED), **FILTERED),
+                measure=_old,
+                seeded=False,
+                suspects="sampled under a filter and scored without it",
+            ),
+            Law(
+                name="reference log-probabilities",
+                make=making(("grpo__max_num_steps",), grpo__max_num_steps=3),
+                measure=_reference,
+                seeded=False,
+                suspects="the old ones in their place, a reference that follows the policy, another temperature",
+            ),
+            Law(
+                name="the reference rests",
+                make=making(("grpo__max_num_steps",), grpo__max_num_steps=3),
+                measure=_reference_rests,
+                seeded=False,
+                suspects="weights shared with the policy, a sync of the reference that nobody asked for",
+            ),
+        ),
+    ),
+)  # fmt: skip

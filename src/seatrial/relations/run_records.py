@@ -1,0 +1,173 @@
+"""What a short run of a stack's real loop left: rows, updates, weights and logged scalars of every step.
+
+Per-token fields have the length of the row's completion. Weights are mappings from parameter name to tensor; they are
+copies, so that nothing that the loop does later changes them. Option names are those of NeMo RL (`contracts.run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """One completion, as it was sampled, judged and trained on."""
+
+    prompt_id: int
+    """Identity of the prompt; the rows of one with the same id form a group."""
+    prompt_ids: tuple[int, ...]
+    """Token ids that the sampler was given."""
+    ids: tuple[int, ...]
+    """Token ids that were trained on: the sampled ones, the sampled end token included."""
+    mask: tuple[int, ...]
+    """1 on the tokens that train; all 0 for a row that a filter keeps out of the loss."""
+    sampling_logprobs: tuple[float, ...]
+    """What the sampler says each id was sampled with."""
+    old_logprobs: tuple[float, ...]
+    """What the loss divides by, computed before the first update of the step."""
+    ref_logprobs: tuple[float, ...] | None
+    """Log-probabilities of the reference policy; None without one."""
+    kept_support: tuple[tuple[int, ...], ...] | None
+    """Ids that top-k and top-p left at each token, if a filter was on and the stack records them; else None."""
+    reward: float
+    """What advantages are computed from, before any KL is taken off."""
+    reward_before_shaping: float
+    """What the verifier said, before length penalties and the like; equal to `reward` without them."""
+    advantage: float
+    finish_reason: Literal["stop", "length"]
+    completion: str
+    """The text that the verifier judged."""
+    answer: str | None
+    """The right answer that the verifier was given with it; None for a verifier without one."""
+    weight_version: int
+    """Weights that it was sampled with: 0 for the initial ones, k for those after step k."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRecord:
+    """One optimizer update."""
+
+    row_indices: tuple[int, ...]
+    """Which of the step's rows it trained on."""
+    micro_batches: tuple[tuple[int, ...], ...] | None
+    """The same indices as they went through the model together; None where the stack does not say."""
+    gradients: Mapping[str, Tensor]
+    """Raw gradient of every trainable parameter, summed over micro-batches and ranks, before clipping."""
+    grad_norm: float
+    """The norm that the stack says it has, before clipping."""
+    learning_rate: float
+    """The rate that the optimizer used."""
+    weights_after: Mapping[str, Tensor]
+    """All parameters after the update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """One step of the loop: a rollout and its updates."""
+
+    step: int
+    """Counted from 1."""
+    prompts_served: tuple[int, ...]
+    """Ids of the prompts that the data source gave for the step, in order, once each time it was given."""
+    rows: tuple[RunRow, ...]
+    """The rows of the batch that the updates index, filtered ones (mask 0) included."""
+    updates: tuple[UpdateRecord, ...]
+    metrics: Mapping[str, float]
+    """Logged scalars of the step under the stack's names (NeMo RL's, without the prefix `train/`)."""
+    weights_after: Mapping[str, Tensor]
+    """All parameters after the step."""
+    discarded_rows: tuple[RunRow, ...] = ()
+    """Rows that were sampled and never came into the batch (dynamic sampling); advantage and old_logprobs unused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationRecord:
+    """One validation inside the run."""
+
+    step: int
+    """The step after which it ran; 0 for one before training."""
+    rows: tuple[tuple[int, str, float], ...]
+    """Prompt id, completion text and reward of every row."""
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A whole short run."""
+
+    options: Mapping[str, Any]
+    """The effective value of every option that the stack knows under a name of `contracts.run`, defaults resolved
+    (`grpo.advantage.scale` is never None, `policy.generation.top_k` None means no filter)."""
+    initial_weights: Mapping[str, Tensor]
+    final_weights: Mapping[str, Tensor]
+    reference_weights_start: Mapping[str, Tensor] | None
+    """Of the reference policy before the first step; None without one."""
+    reference_weights_end: Mapping[str, Tensor] | None
+    trainable: frozenset[str]
+    """Names of the parameters that training may change."""
+    steps: tuple[StepRecord, ...]
+    validations: tuple[ValidationRecord, ...]
+    train_prompts: tuple[int, ...]
+    """Ids of all prompts of the training split, each once."""
+    global_streams_untouched: bool
+    """Whether the process-wide random streams (torch, NumPy, Python) are after the run where they were before."""
+    vocab_size: int
+    stop_ids: tuple[int, ...]
+    in_training_mode: bool = False
+    """Whether dropout and the like are on in the policy at the end, while it scores and trains with them off."""
+
+    def weights_at(self, version: int) -> Mapping[str, Tensor]:
+        """Return the weights of a version: 0 the initial ones, k those after step k."""
+        return self.initial_weights if version == 0 else self.steps[version - 1].weights_after
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOption:
+    """Two values of an option that must differ in effect, and where the effect must and must not be seen.
+
+    Evidence is named by `EVIDENCE`. `reaches` must differ between the two runs at some step; `spares` must be equal
+    in the first step (and its first update), before other weights make everything different.
+    """
+
+    values: tuple[Any, Any]
+    reaches: tuple[str, ...]
+    spares: tuple[str, ...] = ()
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    """Further options, set in both runs, without which the option has no effect."""
+
+    def __post_init__(self) -> None:
+        """Refuse evidence that has no name, and an option that need not reach anything."""
+        unknown = sorted({*self.reaches, *self.spares} - set(EVIDENCE))
+        if unknown or not self.reaches:
+            raise ValueError(f"an option must reach some of {', '.join(EVIDENCE)}; got {unknown or 'none'}")
+
+
+EVIDENCE: tuple[str, ...] = (
+    "prompts_served",
+    "prompt_ids",
+    "ids",
+    "finish_reason",
+    "sampling_logprobs",
+    "old_logprobs",
+    "ref_logprobs",
+    "kept_support",
+    "reward_before_shaping",
+    "reward",
+    "mask",
+    "advantage",
+    "row_indices",
+    "micro_batches",
+    "gradients",
+    "learning_rate",
+    "weights_after",
+    "num_rows",
+    "num_steps",
+    "metrics",
+    "validations",
+)
+"""Names of what can be compared between two runs, in the order in which a step makes it."""

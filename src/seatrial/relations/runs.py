@@ -1,0 +1,154 @@
+"""Short runs for laws: the options they start from, and a cache so that laws share a run.
+
+A run is made once for its options and seed as long as a `RunCache` is in use; the results of one are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from seatrial.relations.run_records import RunRecord
+
+BASE: Mapping[str, Any] = {
+    "grpo.num_prompts_per_step": 2,
+    "grpo.num_generations_per_prompt": 4,
+    "grpo.max_num_steps": 2,
+    "grpo.advantage.estimator": "grpo",
+    "grpo.advantage.epsilon": 1e-6,
+    "loss_fn.kind": "ppo_clip",
+    "loss_fn.ratio_clip_min": 0.2,
+    "loss_fn.ratio_clip_max": 0.2,
+    "loss_fn.reduction": "token",
+    "loss_fn.reference_policy_kl_penalty": 0.1,
+    "loss_fn.reference_policy_kl_type": "k3",
+    "policy.train_global_batch_size": 4,
+    "policy.train_micro_batch_size": 2,
+    "policy.max_grad_norm": 1.0,
+    "policy.optimizer.lr": 0.01,
+    "policy.optimizer.weight_decay": 0.01,
+    "policy.optimizer.betas": (0.8, 0.95),
+    "policy.optimizer.eps": 1e-8,
+    "policy.scheduler.name": "constant",
+    "policy.scheduler.warmup_steps": 0,
+    "policy.generation.max_new_tokens": 6,
+    "policy.generation.temperature": 0.8,
+    "policy.generation.top_p": 1.0,
+    "policy.generation.top_k": None,
+    "data.num_train": 6,
+}
+"""Two prompts of four completions, two updates a step, temperature not 1, a reference, weight decay."""
+STOP_EVERY = 5
+"""Every fifth id ends a completion, so that lengths differ though the model is not trained."""
+
+
+@dataclass
+class RunCache:
+    """Runs by stack, options and seed."""
+
+    records: dict[tuple[int, str, int], RunRecord] = field(default_factory=dict)
+    stacks: list[Any] = field(default_factory=list)
+    """Kept alive, so that no other one gets the identity of one."""
+
+
+_in_use: list[RunCache] = []
+
+
+@contextmanager
+def sharing_runs(cache: RunCache | None = None) -> Iterator[RunCache]:
+    """Share runs in this block: through a cache of its own, the one that is in use already, or the one given."""
+    chosen = cache or (_in_use[-1] if _in_use else RunCache())
+    _in_use.append(chosen)
+    try:
+        yield chosen
+    finally:
+        _in_use.pop()
+
+
+def run(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
+    """Return a run with these options, made once for as long as runs are shared.
+
+    They stand over the options that the adapter was made with (its attribute `options`, if any), and those over `BASE`.
+    """
+    with sharing_runs() as cache:
+        chosen = {**_standing(stack), **options}
+        if "policy.generation.stop_token_ids" not in chosen:
+            chosen["policy.generation.stop_token_ids"] = _stop_ids(stack, cache)
+        return _made(stack, chosen, seed, cache)
+
+
+def run_as_given(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
+    """Return a run with these options over the stack's own, shared as well."""
+    with sharing_runs() as cache:
+        return _made(stack, options, seed, cache)
+
+
+def run_again(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
+    """Return the same run made anew, whatever is shared."""
+    with sharing_runs(RunCache()):
+        return run(stack, options, seed)
+
+
+def _standing(stack: Any) -> dict[str, Any]:
+    """Return the options that stand where a law names none."""
+    return {**BASE, **getattr(stack, "options", {})}
+
+
+def _stop_ids(stack: Any, cache: RunCache) -> tuple[int, ...]:
+    """Return every fifth id of the vocabulary, whose size a run of one short step tells."""
+    short = {"grpo.max_num_steps": 1, "policy.generation.max_new_tokens": 1}
+    probe = {**_standing(stack), **short, "policy.generation.stop_token_ids": ()}
+    return tuple(range(0, _made(stack, probe, 0, cache).vocab_size, STOP_EVERY))
+
+
+def _made(stack: Any, options: Mapping[str, Any], seed: int, cache: RunCache) -> RunRecord:
+    if not any(stack is known for known in cache.stacks):
+        cache.stacks.append(stack)
+    key = (id(stack), repr(sorted(options.items())), seed)
+    if key not in cache.records:
+        import torch
+
+        with torch.enable_grad():  # a law may have switched gradients off for its own arithmetic
+            cache.records[key] = stack.short_run(options, seed=seed)
+    return cache.records[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCase:
+    """The options of a run that are not those of `BASE`."""
+
+    options: Mapping[str, Any]
+    seed: int
+    needed: tuple[str, ...] = ()
+    """Options without which the law says nothing."""
+
+    def smaller(self) -> Iterator[RunCase]:
+        """Yield the run of one step, then without one option each."""
+        if self.options.get("grpo.max_num_steps", BASE["grpo.max_num_steps"]) != 1:
+            yield replace(self, options={**self.options, "grpo.max_num_steps": 1})
+        for name in self.options:
+            if name not in (*self.needed, "grpo.max_num_steps"):
+                yield replace(
+                    self, options={key: value for key, value in self.options.items() if key != name}
+                )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return seed and options as JSON values."""
+        return {"seed": self.seed, "options": {**BASE, **self.options}}
+
+    def record(self, stack: Any, **more: Any) -> RunRecord:
+        """Return the run; `more` are further options, dots written as two underscores."""
+        further = {name.replace("__", "."): value for name, value in more.items()}
+        return run(stack, {**self.options, **further}, self.seed)
+
+
+def making(needed: tuple[str, ...] = (), **options: Any) -> Any:
+    """Return a law's `make`: a run with these options, dots written as two underscores."""
+    chosen = {name.replace("__", "."): value for name, value in options.items()}
+
+    def make(stack: Any, seed: int, tidy: bool) -> RunCase:
+        return RunCase(options=chosen, seed=seed, needed=tuple(name.replace("__", ".") for name in needed))
+
+    return make

@@ -1,0 +1,1 @@
+"""Tests and intervals that baselines, trials and trends share. Pure functions of numbers."""

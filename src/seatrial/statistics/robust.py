@@ -1,0 +1,146 @@
+"""The tests of a baseline with critical values that also hold for noise that is not normal.
+
+Shapes: N repeats of the baseline, M new runs, S steps. Each is the test of `seatrial.statistics.baselines`, which is
+exact for normal noise, with a wider bound where heavier tails would alarm more often than stated:
+- one number per run, one or two new runs: `heavy_critical`;
+- one number per run, two and more new runs: the mean must also be off by the spread of all N + M runs, which a single
+  wild new run widens; that one is asked alone;
+- the worst step: at most `worst_factor` times what a repeat shows against the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from seatrial.statistics.baselines import (
+    Array,
+    Deviation,
+    critical_t,
+    drift_deviation,
+    is_exact,
+    power_at,
+    summary_deviation,
+    worst_deviation,
+)
+from seatrial.statistics.tails import heavy_critical, worst_factor
+
+_SHARE_OF_NUMBERS = 0.7
+"""Of the false alarms of a metric under heavy tails: a shift of a whole run moves all its numbers together."""
+_SHARE_OF_WORST = 0.7
+"""Of a test's false alarms, for the worst step under heavy tails: lognormal steps alarm in the means as well."""
+_LEAST_SPREAD = 0.1
+"""A repeat's step is held to the others' spread there, or to this share of the spread with it."""
+_LARGEST_SHIFT = 1e4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """False-alarm rates, two-sided."""
+
+    test: float
+    """Of each test of a metric under normal noise."""
+    metric: float
+    """Of all tests of a metric together."""
+
+    def mean_critical(self, num_baseline: int, num_new: int) -> float:
+        """Return the critical value of |t| of the mean of new runs."""
+        normal = critical_t(self.test, num_baseline - 1)
+        if num_new > 2:
+            return normal
+        share = _SHARE_OF_NUMBERS if num_new == 1 else 0.5
+        return max(normal, heavy_critical(num_baseline, num_new, share * self.metric))
+
+    def single_critical(self, num_baseline: int, num_new: int) -> float:
+        """Return the critical value of |t| of each of several new runs by itself."""
+        return max(
+            critical_t(self.test / num_new, num_baseline - 1),
+            heavy_critical(num_baseline, 1, 0.5 * self.metric / num_new),
+        )
+
+
+def hold_summary(baseline_N: Array, new_M: Array, rates: Rates) -> Deviation:
+    """Compare one number per run; a single new run that is off is named in `run`."""
+    deviation = summary_deviation(baseline_N, new_M, rates.test)
+    if is_exact(baseline_N):
+        return deviation
+    num_baseline, num_new = len(baseline_N), len(new_M)
+    critical = rates.mean_critical(num_baseline, num_new)
+    if num_new == 1:
+        return replace(deviation, critical=critical)
+    spread = float(baseline_N.std(ddof=1))
+    degrees = num_baseline + num_new - 2
+    within = float(((baseline_N - baseline_N.mean()) ** 2).sum() + ((new_M - new_M.mean()) ** 2).sum())
+    pooled = math.sqrt(within / degrees)
+    mean = replace(deviation, critical=max(critical, critical_t(rates.test, degrees) * pooled / spread))
+    in_sd_M = (new_M - baseline_N.mean()) / spread
+    run = int(np.abs(in_sd_M).argmax())
+    scale = math.sqrt(1 + 1 / num_baseline)
+    single = Deviation(
+        t=float(in_sd_M[run]) / scale,
+        critical=rates.single_critical(num_baseline, num_new),
+        in_sd=float(in_sd_M[run]),
+        run=run,
+    )
+    return mean if single.holds or not mean.holds else single
+
+
+def hold_drift(baseline_NS: Array, new_MS: Array, rates: Rates) -> Deviation:
+    """Compare the signed sum of all standardised steps."""
+    deviation = drift_deviation(baseline_NS, new_MS, rates.test)
+    if len(new_MS) > 1:
+        return deviation
+    return replace(deviation, critical=max(deviation.critical, rates.mean_critical(len(baseline_NS), 1)))
+
+
+def hold_worst(baseline_NS: Array, new_MS: Array, rates: Rates) -> Deviation:
+    """Compare every step of every new run."""
+    deviation = worst_deviation(baseline_NS, new_MS, rates.test)
+    if deviation.critical == 0 or len(baseline_NS) < 3 or is_exact_everywhere(baseline_NS):
+        return deviation
+    factor = worst_factor(len(baseline_NS), len(new_MS), _SHARE_OF_WORST * rates.test)
+    return replace(deviation, critical=max(deviation.critical, factor * worst_of_repeats(baseline_NS)))
+
+
+def is_exact_everywhere(baseline_NS: Array) -> bool:
+    """Whether the repeats agree to the bit at every step."""
+    return bool((baseline_NS == baseline_NS[0]).all())
+
+
+def worst_of_repeats(baseline_NS: Array) -> float:
+    """Return the largest |t| of a step of one repeat held to the other repeats.
+
+    At least three repeats, which differ at one step at least.
+    """
+    number = len(baseline_NS)
+    moving = ~(baseline_NS == baseline_NS[0]).all(axis=0)
+    values = baseline_NS[:, moving]
+    from_mean = values - values.mean(axis=0)
+    squares = (from_mean**2).sum(axis=0)
+    # Without one repeat: its distance to the others' mean, and their sum of squares about it.
+    distance = from_mean * number / (number - 1)
+    others = np.maximum(squares - from_mean**2 * number / (number - 1), _LEAST_SPREAD**2 * squares)
+    spread = np.sqrt(others / (number - 2) * (1 + 1 / (number - 1)))
+    return float((np.abs(distance) / spread).max())
+
+
+def visible_shift(num_baseline: int, num_new: int, rates: Rates, power: float) -> float:
+    """Return the smallest shift of a mean, in standard deviations between runs, that is found with a power.
+
+    For normal noise. Infinite where it is beyond ten thousand.
+    """
+    critical = rates.mean_critical(num_baseline, num_new)
+    low, high = 0.0, 1.0
+    while power_at(num_baseline, num_new, high, critical) < power:
+        low, high = high, 2 * high
+        if high > _LARGEST_SHIFT:
+            return math.inf
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        if power_at(num_baseline, num_new, middle, critical) < power:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,0 +1,1 @@
+"""The suites of checks that come with seatrial: package data."""

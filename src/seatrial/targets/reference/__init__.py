@@ -1,0 +1,1 @@
+"""The reference target: refrl as a whole, and its components by contract."""

@@ -1,0 +1,84 @@
+"""The configuration that the relations try refrl under, on a tiny model that is made once per process."""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import shutil
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from refrl.config import GRPORunConfig, load_config, validate_config
+from refrl.models.tiny import TinyModelSpec, make_model
+from seatrial.relations import NotServed
+
+MODEL = TinyModelSpec(
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    intermediate_size=48,
+    max_positions=256,
+    # Wider than usual: the distribution is peaked, so that wrong positions and temperatures show.
+    initializer_range=0.25,
+    seed=20,
+)
+
+
+@cache
+def model_directory() -> Path:
+    """Return the directory of the tiny model; it goes with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="seatrial-model-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    make_model(MODEL, folder / "model")
+    return folder / "model"
+
+
+@cache
+def _base() -> dict[str, Any]:
+    recipe = Path(str(resources.files("seatrial.targets.reference").joinpath("conformance.yaml")))
+    config = load_config(GRPORunConfig, recipe, [f"policy.model_name={model_directory()}"])
+    return config.model_dump(mode="json")
+
+
+def configuration(options: Mapping[str, Any]) -> GRPORunConfig:
+    """Return the configuration of `conformance.yaml` with dotted options replaced.
+
+    Raises:
+        NotServed: the schema refuses the combination.
+    """
+    tree = copy.deepcopy(_base())
+    for dotted, value in options.items():
+        *sections, leaf = dotted.split(".")
+        place = tree
+        for section in sections:
+            place = place[section]
+        place[leaf] = value
+    return validated(tree)
+
+
+def validated(tree: Mapping[str, Any]) -> GRPORunConfig:
+    """Return the configuration that nested values make.
+
+    Raises:
+        NotServed: the schema refuses them.
+    """
+    from refrl.config import ConfigError
+
+    try:
+        return validate_config(GRPORunConfig, tree, source="conformance")
+    except ConfigError as error:
+        raise NotServed(str(error)) from error
+
+
+def allowed(options: Mapping[str, Any]) -> bool:
+    """Return whether the schema takes these options together."""
+    try:
+        configuration(options)
+    except NotServed:
+        return False
+    return True

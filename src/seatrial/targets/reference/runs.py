@@ -1,0 +1,149 @@
+"""Short runs of refrl's own loops, offered to the relations."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+from torch.func import functional_call
+
+from refrl.config import GRPORunConfig
+from refrl.models.loading import load_model
+from refrl.rewards import score_completions
+from refrl.training.build import build_rewards
+from refrl.training.grpo import run_grpo
+from refrl.training.recorder import RunRecorder
+from seatrial.relations.run_records import (
+    RunOption,
+    RunRecord,
+    RunRow,
+    StepRecord,
+    UpdateRecord,
+    ValidationRecord,
+)
+from seatrial.targets.reference.configuration import configuration, model_directory
+from seatrial.targets.reference.ranks import recorded
+
+VERIFIERS = {"graded": "byte_closeness", "coarse": "seatrial.targets.reference.verifiers:near_enough"}
+"""What the relations call verifiers by how finely they judge."""
+
+
+class ReferenceRuns:
+    """See `seatrial.relations.contracts.run`."""
+
+    options: Mapping[str, Any]
+
+    def short_run(self, options: Mapping[str, Any], *, seed: int) -> RunRecord:
+        if options.get("data.verifier") in VERIFIERS:
+            options = {**options, "data.verifier": VERIFIERS[options["data.verifier"]]}
+        with tempfile.TemporaryDirectory() as folder, _quiet():
+            fixed = {"grpo.seed": seed, "logger.log_dir": f"{folder}/log"}
+            config = configuration({**self.options, **options, **fixed})
+            if config.cluster.num_processes > 1:
+                return record_of(recorded(config, Path(folder)), config)
+            recorder = RunRecorder()
+            run_grpo(config, recorder)
+        return record_of(recorder.recording, config)
+
+    def run_options(self) -> Mapping[str, RunOption]:
+        text = resources.files(__package__).joinpath("options.yaml").read_text(encoding="utf-8")
+        return {name: RunOption(**fields) for name, fields in yaml.safe_load(text).items()}
+
+    def next_token_logits(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Tensor:
+        logits_BSV: Tensor = functional_call(
+            _plain_model(), dict(weights), (torch.tensor([list(ids)]),)
+        ).logits
+        return logits_BSV[0]
+
+    def rewards_of(self, rows: Sequence[RunRow]) -> list[float]:
+        verifier = build_rewards(configuration(self.options).data)
+        return list(
+            score_completions(
+                [row.completion for row in rows], [row.answer or "" for row in rows], verifier
+            ).rewards
+        )
+
+    def train_with_evaluation(self, *, evaluate: bool, seed: int) -> Mapping[str, Any]:
+        options = {"grpo.val_period": int(evaluate), "grpo.val_at_start": evaluate, "grpo.max_num_steps": 3}
+        run = self.short_run(options, seed=seed)
+        logged = [(step.prompts_served, step.rows, dict(step.metrics)) for step in run.steps]
+        weights = {f"weight {name}": value for name, value in run.final_weights.items()}
+        return {
+            **weights,
+            "logged": logged,
+            "global streams untouched": run.global_streams_untouched,
+            "training mode": run.in_training_mode,
+        }
+
+
+def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
+    """Return a recording of refrl as the relations read it."""
+    steps = {0: 0} | {step["version"]: step["step"] for step in recording["steps"]}
+
+    def rows(of: Sequence[Mapping[str, Any]]) -> tuple[RunRow, ...]:
+        return tuple(RunRow(**{**row, "weight_version": steps[row["weight_version"]]}) for row in of)
+
+    return RunRecord(
+        options=_flat(config.model_dump(mode="json"))
+        | {"grpo.advantage.scale": config.grpo.advantage.resolved_scale},
+        initial_weights=recording["initial_weights"],
+        final_weights=recording["final_weights"],
+        reference_weights_start=recording["reference_start"],
+        reference_weights_end=recording["reference_end"],
+        trainable=frozenset(recording["trainable"]),
+        steps=tuple(
+            StepRecord(
+                step=step["step"],
+                prompts_served=tuple(step["prompts_served"]),
+                rows=rows(step["rows"]),
+                discarded_rows=rows(step["discarded_rows"]),
+                updates=tuple(UpdateRecord(**update) for update in step["updates"]),
+                metrics=step["metrics"],
+                weights_after=step["weights_after"],
+            )
+            for step in recording["steps"]
+        ),
+        validations=tuple(ValidationRecord(**one) for one in recording["validations"]),
+        train_prompts=tuple(recording["train_prompts"]),
+        global_streams_untouched=recording["global_streams_untouched"],
+        vocab_size=recording["vocab_size"],
+        stop_ids=tuple(recording["stop_ids"]),
+        in_training_mode=recording["in_training_mode"],
+    )
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        inner = isinstance(value, dict)
+        flat |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return flat
+
+
+@cache
+def _plain_model() -> torch.nn.Module:
+    model: torch.nn.Module = load_model(model_directory())
+    return model
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold the console output back, and leave the global random streams as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -1,0 +1,246 @@
+"""The reference target: refrl, the stack that comes with the harness, on made or given models."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import seatrial
+from seatrial.errors import BlockedError, UsageError
+from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
+
+if TYPE_CHECKING:
+    from refrl.config import GRPORunConfig, SFTRunConfig
+
+_SOURCES = Path(seatrial.__file__).resolve().parent.parent
+_RESERVED = {
+    "logger.log_dir": "the trial's folder holds the log",
+    "logger.tensorboard_enabled": "the trial judges the log",
+    "logger.log_train_data": "the trial judges the trained rows",
+    "checkpointing.checkpoint_dir": "the trial's folder holds the checkpoints",
+    "checkpointing.enabled": "the trial compares the weights",
+    "grpo.seed": "give --seed",
+    "data.seed": "give --seed",
+}
+"""Keys that a trial sets itself, with the reason."""
+_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Nothing is downloaded: models and tokenizers are local folders."""
+_SMALL_MODEL_BYTES = 16 * 2**20
+"""Below this, threads cost more than they bring: with two of them on two busy cores a step took ten times as long."""
+_STACK = ("torch", "transformers", "tokenizers", "safetensors")
+
+
+class ReferenceTarget:
+    """A `seatrial.targets.base.Target`."""
+
+    name = "reference"
+    modules: tuple[str, ...] = ("refrl",)
+    packages: tuple[str, ...] = (*_STACK, "math-verify")
+
+    def __init__(
+        self, entry: Sequence[str] = ("-m", "refrl"), environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Choose how refrl is started.
+
+        Args:
+            entry: words of Python's command line before refrl's own (`-m seatrial.faults.launch lr-zero --`
+                plants a fault).
+            environment: variables that its commands need beside ours.
+        """
+        self._entry = tuple(entry)
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
+
+    def preflight(self) -> None:
+        """Look for the packages of the stack."""
+        missing = [name for name in _STACK if importlib.util.find_spec(name) is None]
+        if missing:
+            raise BlockedError(
+                f"{', '.join(missing)} not installed, which the reference stack needs: pip install 'seatrial[stack]'"
+            )
+
+    def check_overrides(self, overrides: Sequence[str]) -> None:
+        """Hold the words against the schema of refrl's configuration."""
+        for override in overrides:
+            key = override.partition("=")[0]
+            if key in _RESERVED:
+                raise UsageError(f"{key} is set by the trial: {_RESERVED[key]}")
+        self._load("grpo-smoke", overrides)
+
+    def expected_origins(self) -> Mapping[str, Path]:
+        """Return the refrl that came with this seatrial: they are one distribution."""
+        return {"refrl": _SOURCES / "refrl"}
+
+    def given_model(self, overrides: Sequence[str]) -> Path | None:
+        """Return the folder of `policy.model_name=DIR`, made absolute, after a look at what it holds."""
+        names = [word.partition("=")[2] for word in overrides if word.startswith("policy.model_name=")]
+        if not names:
+            return None
+        model = Path(names[-1])
+        remedy = "give a Hugging Face folder, or leave policy.model_name out to have a tiny model made"
+        if not model.is_dir():
+            raise BlockedError(f"policy.model_name={model} is no folder; {remedy}")
+        if not (model / "config.json").is_file() or not any(model.glob("*.safetensors")):
+            raise BlockedError(
+                f"policy.model_name={model} holds no model (config.json, *.safetensors); {remedy}"
+            )
+        given = [word.partition("=")[2] for word in overrides if word.startswith("policy.tokenizer.name=")]
+        tokenizer = Path(given[-1]) if given else model
+        if not any(
+            (tokenizer / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")
+        ):
+            raise BlockedError(
+                f"{tokenizer} holds no tokenizer (tokenizer.json); copy the model's tokenizer files there, or set "
+                "policy.tokenizer.name to the folder that has them"
+            )
+        return model.resolve()
+
+    def make_model(self, output: Path, seed: int) -> Job:
+        """Return the command that makes a tiny byte-level model."""
+        words = ("make-model", "--output", str(output), "--seed", str(seed))
+        return Job(
+            what="making a tiny model", argv=self._argv(words), environment=self._environment_for(None)
+        )
+
+    def job(self, request: JobRequest) -> TrainingJob:
+        """Return a run of refrl by one of its recipes; its evidence lies under the request's directory."""
+        if request.recipe.startswith("sft"):
+            return self._sft(request)
+        # The first run has the trial's own seed, and every other one of any trial another.
+        loop_seed = request.seed if request.recipe == "grpo-smoke" else 1000 * request.seed + request.number
+        chosen = [word for word in request.overrides if not word.startswith("policy.model_name=")]
+        words = [*_own_words(request, "grpo", loop_seed), *chosen]
+        config = self._load(request.recipe, words)
+        advantage = config.grpo.advantage
+        loss = config.loss_fn
+        recomputable = advantage.is_built_in and (
+            loss.kl_in == "loss" or loss.reference_policy_kl_penalty == 0
+        )
+        return self._training(
+            request,
+            words,
+            config,
+            what=f"{request.recipe}, run {request.number + 1}",
+            num_steps=config.grpo.max_num_steps,
+            num_rows_per_step=config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt,
+            num_generations_per_prompt=config.grpo.num_generations_per_prompt,
+            ratio_clip=(1 - loss.ratio_clip_min, 1 + loss.ratio_clip_max)
+            if loss.is_built_in
+            else (0.0, math.inf),
+            advantage=AdvantageFacts(
+                estimator=advantage.estimator, scale=advantage.resolved_scale, epsilon=advantage.epsilon
+            )
+            if recomputable
+            else None,
+            has_reference=loss.reference_policy_kl_penalty > 0,
+            verifier=_verifier(config),
+        )
+
+    def components(self) -> object:
+        """Return refrl's components under the configuration of the relations."""
+        from seatrial.targets.reference.components import ReferenceComponents
+
+        return ReferenceComponents()
+
+    def _sft(self, request: JobRequest) -> TrainingJob:
+        from refrl.config import SFTRunConfig, load_config
+
+        words = _own_words(request, "sft", request.seed)
+        config = load_config(SFTRunConfig, _config(request.recipe), words)
+        return self._training(
+            request,
+            words,
+            config,
+            what="SFT warm-up",
+            num_steps=config.sft.max_num_steps,
+            num_rows_per_step=config.policy.train_global_batch_size,
+        )
+
+    def _training(
+        self, request: JobRequest, words: Sequence[str], config: GRPORunConfig | SFTRunConfig, **facts: Any
+    ) -> TrainingJob:
+        """Return the command with what all recipes share."""
+        loop, directory, model = request.recipe.partition("-")[0], request.directory, request.model
+        return TrainingJob(
+            argv=self._argv((loop, "--config", str(_config(request.recipe)), *words)),
+            environment=self._environment_for(model),
+            log_dir=directory / "logs" / "tensorboard",
+            ledger_dir=directory / "logs",
+            initial_model=model,
+            final_model=directory / "checkpoints" / "final",
+            precision=config.policy.precision,
+            vocabulary_size=_vocabulary_size(model),
+            byte_level=_is_byte_level(Path(config.policy.tokenizer.name or model)),
+            **facts,
+        )
+
+    def _environment_for(self, model: Path | None) -> dict[str, str]:
+        """Return the variables of a command on a model, or on one that is made (None); what is set already stands."""
+        size = sum(file.stat().st_size for file in model.glob("*.safetensors")) if model is not None else 0
+        threads = (
+            {} if size > _SMALL_MODEL_BYTES or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+        )
+        return {**self._environment, **threads}
+
+    def _argv(self, words: Sequence[str]) -> tuple[str, ...]:
+        return (sys.executable, *self._entry, *words)
+
+    def _load(self, recipe: str, overrides: Sequence[str]) -> GRPORunConfig:
+        from refrl.config import ConfigError, GRPORunConfig, load_config
+
+        try:
+            return load_config(GRPORunConfig, _config(recipe), list(overrides))
+        except ConfigError as error:
+            raise UsageError(str(error)) from error
+
+
+def _config(recipe: str) -> Path:
+    from refrl.config import ConfigError
+    from refrl.recipes import recipe_path
+
+    try:
+        return recipe_path(recipe)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
+def _own_words(request: JobRequest, loop: str, loop_seed: int) -> list[str]:
+    """Return the overrides that the trial itself gives."""
+    return [
+        f"policy.model_name={request.model}",
+        f"logger.log_dir={request.directory / 'logs'}",
+        f"checkpointing.checkpoint_dir={request.directory / 'checkpoints'}",
+        f"{loop}.seed={loop_seed}",
+        f"data.seed={request.seed}",
+    ]
+
+
+def _verifier(config: GRPORunConfig) -> str | None:
+    """Return the name of the reward rule in force; None for a mean of several."""
+    from refrl.tasks import default_verifier
+
+    if config.data.verifiers is not None:
+        return None
+    return config.data.verifier or default_verifier(config.data)
+
+
+def _vocabulary_size(model: Path) -> int | None:
+    try:
+        size = json.loads((model / "config.json").read_text()).get("vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return size if isinstance(size, int) else None
+
+
+def _is_byte_level(tokenizer: Path) -> bool:
+    """Whether the tokenizer has one token per byte and no merges."""
+    try:
+        model = json.loads((tokenizer / "tokenizer.json").read_text())["model"]
+        return sorted(model["vocab"].values()) == list(range(256)) and not model["merges"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

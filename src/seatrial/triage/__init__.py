@@ -1,0 +1,1 @@
+"""Why a command failed: patterns of failures as data."""

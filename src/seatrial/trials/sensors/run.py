@@ -1,0 +1,230 @@
+"""Verdicts on a training run that more than one trial asks for, and the order in which they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from seatrial.checks import Check, clip_ranges, parse_check
+from seatrial.checks.evaluate import HAND_SET
+from seatrial.checks.judge import Questions, judge_logs
+from seatrial.errors import BlockedError
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.verdict import Outcome, Verdict
+
+STEP_TAG = "train/loss"
+"""The series whose steps are the optimizer steps."""
+_SHOWN = 4
+
+
+class Sensor(NamedTuple):
+    """A question to the evidence of a run."""
+
+    name: str
+    judge: Callable[[RunEvidence], Verdict]
+
+
+def ask(sensors: Sequence[Sensor], evidence: RunEvidence, record: Callable[[Verdict], None]) -> None:
+    """Put every question and record each verdict; evidence that cannot be read blocks the question."""
+    for sensor in sensors:
+        try:
+            verdict = replace(sensor.judge(evidence), name=sensor.name)
+        except BlockedError as error:
+            verdict = Verdict(name=sensor.name, outcome=Outcome.BLOCKED, reason=str(error))
+        record(verdict)
+
+
+def not_judged(sensors: Sequence[Sensor], cause: Verdict, record: Callable[[Verdict], None]) -> None:
+    """Record that the evidence is not worth judging, with the verdict that says why."""
+    for sensor in sensors:
+        record(
+            Verdict(
+                name=sensor.name,
+                outcome=Outcome.BLOCKED,
+                reason=f"not judged: {cause.name}: {cause.value or cause.reason}",
+            )
+        )
+
+
+def check_sensor(text: str, meaning: str, *, source: str = HAND_SET) -> Sensor:
+    """Return a check of the expression language as a sensor; its verdict is the one that `seatrial check` gives.
+
+    Args:
+        text: the expression.
+        meaning: what it means that it holds; it goes with the verdict.
+        source: where its bound came from.
+    """
+    check = parse_check(text)
+
+    def judge(evidence: RunEvidence) -> Verdict:
+        verdict = _judged(check, evidence, source)
+        return replace(verdict, details={**verdict.details, "why": meaning})
+
+    return Sensor(text, judge)
+
+
+def _judged(check: Check, evidence: RunEvidence, source: str = HAND_SET) -> Verdict:
+    """Judge the log of a run, whose clip is that of its job."""
+    low, high = evidence.job.ratio_clip
+    questions = Questions(checks=[check], ranges=clip_ranges(1 - low, high - 1), source=source)
+    [verdict] = judge_logs(evidence.job.log_dir, questions)
+    return verdict
+
+
+def log_undamaged(evidence: RunEvidence) -> Verdict:
+    """Nothing of the log is lost."""
+    log = evidence.log
+    num_points = sum(len(series) for series in log.series.values())
+    if log.damage:
+        first = log.damage[0]
+        more = f" (and {len(log.damage) - 1} more)" if len(log.damage) > 1 else ""
+        return Verdict(
+            name=LOG_UNDAMAGED.name,
+            outcome=Outcome.BLOCKED,
+            reason=f"{first.path}: {first.what}{more}",
+            num_samples=num_points,
+        )
+    return Verdict(
+        name=LOG_UNDAMAGED.name,
+        outcome=Outcome.PASS if num_points else Outcome.FAIL,
+        reason=f"{len(log.series)} series in {len(log.sources)} files"
+        if num_points
+        else "the log holds no scalar",
+        value=float(num_points),
+        bound="> 0 points, none lost",
+        num_samples=num_points,
+    )
+
+
+def steps_reached(evidence: RunEvidence) -> Verdict:
+    """The run took and logged every optimizer step that was asked for."""
+    wanted = evidence.job.num_steps
+    series = evidence.series(STEP_TAG)
+    steps = sorted({int(step) for step in series.steps}) if series is not None else []
+    bound = f"== {wanted} of {wanted}"
+    missing = sorted(set(range(1, wanted + 1)) - set(steps))
+    beyond = [step for step in steps if not 1 <= step <= wanted]
+    if evidence.log.damage:
+        raise BlockedError(f"the log is damaged: {evidence.log.damage[0].what}")
+    if missing or beyond:
+        last = steps[-1] if steps else 0
+        reason = (
+            f"reached step {last} of {wanted}; missing: {_few(missing)}"
+            if missing
+            else f"extra: {_few(beyond)}"
+        )
+    else:
+        reason = f"every step from 1 to {wanted} is logged"
+    return Verdict(
+        name=STEPS_REACHED.name,
+        outcome=Outcome.FAIL if missing or beyond else Outcome.PASS,
+        reason=reason,
+        value=float(steps[-1]) if steps else None,
+        bound=bound,
+        num_samples=len(steps),
+        steps=(steps[0], steps[-1]) if steps else None,
+    )
+
+
+def every_series_finite(evidence: RunEvidence) -> Verdict:
+    """No logged value is NaN, infinite or null."""
+    log = evidence.log
+    wrong = []
+    num_points = 0
+    first, last = [], []
+    for tag, series in sorted(log.series.items()):
+        num_points += len(series)
+        if len(series):
+            first.append(int(series.steps.min()))
+            last.append(int(series.steps.max()))
+        bad = ~np.isfinite(series.values)
+        if bad.any():
+            place = int(np.argmax(bad))
+            wrong.append(f"{tag} is {series.values[place]} at step {series.steps[place]}")
+    if log.damage:
+        raise BlockedError(f"the log is damaged: {log.damage[0].what}")
+    good = bool(num_points) and not wrong
+    return Verdict(
+        name=FINITE.name,
+        outcome=Outcome.PASS if good else Outcome.FAIL,
+        reason=f"{len(log.series)} series" if good else _few(wrong) or "the log holds no scalar",
+        value=float(len(wrong)),
+        bound="== 0 series with a value that is not finite",
+        num_samples=num_points,
+        steps=(min(first), max(last)) if first else None,
+    )
+
+
+def gradient_positive(evidence: RunEvidence) -> Verdict:
+    """The gradient norm is positive at every step; not triggered at steps whose groups all have equal rewards."""
+    verdict = _judged(_GRADIENT, evidence)
+    series = evidence.series("train/grad_norm")
+    if verdict.outcome is Outcome.PASS:
+        return replace(verdict, reason="a gradient flows at every step")
+    if verdict.outcome is not Outcome.FAIL or series is None:
+        return verdict
+    zero_steps = {int(step) for step, value in zip(series.steps, series.values, strict=True) if not value > 0}
+    silent = set(evidence.steps_without_signal)
+    if not np.isfinite(series.values).all() or not zero_steps <= silent:
+        return verdict
+    return replace(
+        verdict,
+        outcome=Outcome.SKIPPED,
+        reason=f"not triggered: at steps {_few(sorted(zero_steps))} every group has equal rewards, so that no "
+        "advantage is left",
+    )
+
+
+def parameters_moved(evidence: RunEvidence) -> Verdict:
+    """Every trained tensor changed, none is lost, added, reshaped or not finite."""
+    name = PARAMETERS_MOVED.name
+    job = evidence.job
+    if not job.final_model.is_dir():
+        return Verdict(
+            name=name,
+            outcome=Outcome.FAIL,
+            reason=f"the run left no trained model at {job.final_model} ({evidence.launched.describe()})",
+        )
+    found = evidence.weights
+    names = {
+        "lost": found.only_before,
+        "added": found.only_after,
+        "reshaped": found.reshaped,
+        "not finite": [change.name for change in found.changes if change.num_nonfinite],
+        "did not move": found.unmoved,
+    }
+    wrong = [f"{len(of)} tensors {what}: {_few(list(of))}" for what, of in names.items() if of]
+    smallest = min((change.max_abs_change for change in found.changes), default=0.0)
+    num_steps = len({row.step for row in evidence.ledger})
+    if found.unmoved and len(wrong) == 1 and len(evidence.steps_without_signal) == num_steps:
+        return Verdict(
+            name=name,
+            outcome=Outcome.SKIPPED,
+            reason="not triggered: at every step every group has equal rewards, so that there is nothing to learn",
+            num_samples=len(found.changes),
+        )
+    return Verdict(
+        name=name,
+        outcome=Outcome.FAIL if wrong or not found.changes else Outcome.PASS,
+        reason="; ".join(wrong) or f"all {len(found.changes)} tensors changed",
+        value=smallest,
+        bound="> 0 in every tensor (smallest of the largest changes)",
+        num_samples=len(found.changes),
+    )
+
+
+def _few(items: Sequence[object]) -> str:
+    """Name the first of many."""
+    more = f" (and {len(items) - _SHOWN} more)" if len(items) > _SHOWN else ""
+    return ", ".join(str(item) for item in items[:_SHOWN]) + more
+
+
+_GRADIENT = parse_check('min(data["train/grad_norm"]) > 0')
+LOG_UNDAMAGED = Sensor("log undamaged", log_undamaged)
+STEPS_REACHED = Sensor("steps reached", steps_reached)
+FINITE = Sensor("every series finite", every_series_finite)
+GRADIENT_POSITIVE = Sensor(_GRADIENT.text, gradient_positive)
+PARAMETERS_MOVED = Sensor("every trainable tensor moved", parameters_moved)

@@ -1,0 +1,124 @@
+"""Consoles as stacks print them: every row is read with its step, behind any prefix, and nothing else is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.readers.console_rows import parse_row
+
+
+def written(tmp_path: Path, text: str, name: str = "run.log") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_a_console_of_verl_behind_rays_prefix_and_colours(tmp_path: Path) -> None:
+    lines = [
+        "2025-01-01 INFO worker.py:1 -- Started a local Ray instance.",
+        "\x1b[36m(TaskRunner pid=77)\x1b[0m {'actor_rollout_ref': {'actor': {'clip_ratio': 0.2,",
+        "\x1b[36m(TaskRunner pid=77)\x1b[0m step:0 - val/test_score/gsm8k:0.521",
+        "\x1b[36m(TaskRunner pid=77)\x1b[0m step:1 - actor/pg_loss:-0.018 - critic/lr(1e-4):0.100 - "
+        "actor/grad_norm:np.float64(8.5) - actor/entropy:nan",
+        "step:2 - actor/pg_loss:1e-05 - actor/grad_norm:np.float64(inf) [repeated 2x across cluster]",
+        "step:none of these",
+    ]
+    log = read_logs(written(tmp_path, "\n".join(lines) + "\n"))
+    assert not log.damage
+    assert log.series["val/test_score/gsm8k"].steps.tolist() == [0]
+    assert log.series["actor/pg_loss"].values.tolist() == [-0.018, 1e-05]
+    assert log.series["critic/lr(1e-4)"].values.tolist() == [0.1]
+    assert log.series["actor/grad_norm"].values.tolist() == [8.5, math.inf]
+    assert math.isnan(log.series["actor/entropy"].values[0])
+    assert len(log.series) == 5
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "0: ", "(main_task pid=1) ", "\r 50%|#####     | 1/2 [00:01<00:01, 1.0s/it]"]
+)
+@pytest.mark.parametrize("quote", ["", "'"], ids=["numbers", "text values"])
+def test_dictionaries_of_a_trainer(tmp_path: Path, prefix: str, quote: str) -> None:
+    rows = [
+        {"loss": 0.25, "grad_norm": "nan", "epoch": 0.5},
+        {"loss": 0.5, "grad_norm": 2.0, "rewards/format": 1.0, "epoch": 1.0},
+    ]
+    text = "Updated tokens: {'eos_token_id': 248046, 'pad_token_id': 248044}.\n"
+    for row in rows:
+        items = ", ".join(f"'{key}': {quote}{value}{quote}" for key, value in row.items())
+        text += f"{prefix}{{{items}}}\n"
+    text += (
+        prefix
+        + "{'eval_loss': 0.75, 'epoch': 1.0}\n"
+        + prefix
+        + "{'train_runtime': 3.5, 'train_loss': 0.1, 'epoch': 1.0}\n"
+    )
+    log = read_logs(written(tmp_path, text, "slurm-1.out"))
+    assert not log.damage
+    assert log.series["loss"].steps.tolist() == [1, 2]
+    assert log.series["loss"].values.tolist() == [0.25, 0.5]
+    assert math.isnan(log.series["grad_norm"].values[0]) and log.series["grad_norm"].values[1] == 2.0
+    assert (log.series["eval_loss"].steps.tolist(), log.series["train_loss"].steps.tolist()) == ([2], [2])
+    assert log.series["rewards/format"].steps.tolist() == [2]
+    assert "eos_token_id" not in log.series
+    assert any("2 rows are counted from 1" in note for note in log.notes)
+
+
+def test_a_step_that_names_the_last_one_is_a_step(tmp_path: Path) -> None:
+    text = "".join(f"{{'loss': {step}.5, 'global_step/max_steps': '{step}/438'}}\n" for step in (1, 5))
+    assert read_logs(written(tmp_path, text)).series["loss"].steps.tolist() == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "metrics"),
+    [
+        (
+            "[x]   7/100 | loss=-9.93 | reward=0.250 | acc=25.0%",
+            7,
+            {"loss": "-9.93", "reward": "0.250", "acc": "25.0"},
+        ),
+        (
+            "Epoch:[2/3](20/400), loss: 0.66, epoch_time: 9.000min",
+            420,
+            {"loss": "0.66", "epoch_time": "9.000"},
+        ),
+        ("INFO step 12: loss=0.5, reward=1e-3", 12, {"loss": "0.5", "reward": "1e-3"}),
+    ],
+)
+def test_rows_of_loops_of_ones_own(line: str, step: int, metrics: dict[str, str]) -> None:
+    row = parse_row(line)
+    assert row is not None and (row.step, row.metrics) == (step, metrics)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step:3 - this is where it hangs",
+        "{'model': 'x', 'epochs': 3}",
+        "Loaded 3/10 | shards",
+        "  0%|          | 1/936 [03:11<49:48:26, 191.77s/it]",
+        "2025-01-01 12:00:00 - INFO - step 3 took 5 seconds",
+        "Generating train split: 17166 examples [00:00, 167057.45 examples/s]",
+    ],
+)
+def test_what_is_no_row(line: str) -> None:
+    assert parse_row(line) is None
+
+
+def test_a_row_that_is_cut_is_said(tmp_path: Path) -> None:
+    verl = read_logs(written(tmp_path, "step:1 - a:0.5 - b:0.5\nstep:2 - a:0.5 - b:0.", "verl.log"))
+    assert [item.what for item in verl.damage] == [
+        "truncated in line 2, whose row of metrics may not be whole"
+    ]
+    assert (verl.series["a"].steps.tolist(), verl.series["b"].steps.tolist()) == ([1, 2], [1])
+    trl = read_logs(written(tmp_path, "{'loss': 0.5, 'epoch': 0.1}\n{'loss': 0.5, 'reward': 0.", "trl.log"))
+    assert len(trl.damage) == 1 and trl.series["loss"].steps.tolist() == [1, 2]
+
+
+def test_a_text_without_a_row_is_named_as_such(tmp_path: Path) -> None:
+    with pytest.raises(BlockedError, match="text in which no line is a row of metrics"):
+        read_logs(written(tmp_path, "Traceback (most recent call last):\nNotImplementedError\n"))

@@ -1,0 +1,97 @@
+"""Logs as people keep them: packed, with a byte-order mark, in UTF-16, as one JSON list or as columns."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.read import read_logs
+
+ROWS = [{"step": step, "loss": step / 4, "text": "x"} for step in range(1, 6)]
+LOSS = [0.25, 0.5, 0.75, 1.0, 1.25]
+FORMS = {
+    "log.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
+    "log.json": json.dumps(ROWS, indent=1),
+    "trainer_state.json": json.dumps({"global_step": 5, "log_history": ROWS}),
+    "metrics.json": json.dumps({"loss": {str(row["step"]): row["loss"] for row in ROWS}}),
+    "history.json": json.dumps({"step": [1, 2, 3, 4, 5], "loss": LOSS, "config": {"a": 1}}),
+    "log.csv": "step,loss\n" + "".join(f"{row['step']},{row['loss']}\n" for row in ROWS),
+    "run.log": "".join(f"step:{row['step']} - loss:{row['loss']}\n" for row in ROWS),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("wrap", ["plain", "gzip", "byte-order mark", "utf-16"])
+def test_a_text_log_is_read_however_it_is_wrapped(tmp_path: Path, name: str, wrap: str) -> None:
+    text = FORMS[name]
+    path = tmp_path / (f"{name}.gz" if wrap == "gzip" else name)
+    raw = text.encode({"byte-order mark": "utf-8-sig", "utf-16": "utf-16"}.get(wrap, "utf-8"))
+    path.write_bytes(gzip.compress(raw) if wrap == "gzip" else raw)
+    for where in (path, tmp_path):
+        log = read_logs(where)
+        assert not log.damage
+        assert log.series["loss"].steps.tolist() == [1, 2, 3, 4, 5]
+        assert log.series["loss"].values.tolist() == LOSS
+
+
+def test_a_packed_log_that_is_cut_is_damaged(tmp_path: Path) -> None:
+    raw = gzip.compress(
+        "".join(json.dumps({"step": n, "x": os.urandom(9).hex(), "y": 1}) + "\n" for n in range(999)).encode()
+    )
+    (tmp_path / "log.jsonl.gz").write_bytes(raw[: len(raw) // 2])
+    log = read_logs(tmp_path / "log.jsonl.gz")
+    assert 0 < len(log.series["y"]) < 999
+    assert any("gzip data is damaged after line" in item.what for item in log.damage)
+
+
+def test_columns_without_a_step_count_their_places(tmp_path: Path) -> None:
+    (tmp_path / "history.json").write_text(json.dumps({"reward": [0.1, 0.2, None], "kl": [1.0, 2.0, 3.0]}))
+    log = read_logs(tmp_path / "history.json")
+    assert log.series["kl"].steps.tolist() == [1, 2, 3]
+    assert log.series["reward"].nulls is not None
+    assert any("place in each list counts" in note for note in log.notes)
+
+
+def test_a_column_of_another_length_than_the_steps_is_lost_and_said(tmp_path: Path) -> None:
+    (tmp_path / "h.json").write_text(json.dumps({"step": [1, 2, 3], "a": [1, 2, 3], "b": [1, 2]}))
+    log = read_logs(tmp_path / "h.json")
+    assert "b" not in log.series and "b has 2 values where there are 3 steps" in log.damage[0].what
+
+
+def test_settings_beside_a_log_are_no_log(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [1, 2], "top_p": 0.9, "do_sample": True})
+    )
+    (tmp_path / "tests.json").write_text(json.dumps([{"name": "a", "score": 1}]))
+    with pytest.raises(BlockedError, match="no log can be read"):
+        read_logs(tmp_path)
+
+
+def test_decimal_commas_between_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step;loss;lr\n1;0,25;1e-5\n2;-1,5e-3;2\n")
+    log = read_logs(tmp_path / "log.csv")
+    assert log.series["loss"].values.tolist() == [0.25, -0.0015] and log.series["lr"].values.tolist() == [
+        1e-5,
+        2.0,
+    ]
+
+
+def test_rows_of_ms_swift_keep_their_steps(tmp_path: Path) -> None:
+    rows = [{"loss": step, "global_step/max_steps": f"{step}/3", "percentage": "1%"} for step in (1, 2, 3)]
+    rows.append({"train_loss": 1.0, "global_step": 3, "last_model_checkpoint": "x"})  # type: ignore[dict-item]
+    (tmp_path / "logging.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    log = read_logs(tmp_path)
+    assert log.series["loss"].steps.tolist() == [1, 2, 3] and log.series["train_loss"].steps.tolist() == [3]
+
+
+def test_a_pipe_is_named_and_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log.jsonl")
+    with pytest.raises(BlockedError, match="a pipe, not a file"):
+        read_logs(tmp_path / "log.jsonl")
+    with pytest.raises(BlockedError, match="no log can be read"):
+        read_logs(tmp_path)
