@@ -28,8 +28,8 @@ _CLOSING = frozenset({"fi", "done", "esac", "}"})
 
 
 @cache
-def _parser() -> tree_sitter.Parser:
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+def _language() -> tree_sitter.Language:
+    return tree_sitter.Language(tree_sitter_bash.language())
 
 
 def parse_script(text: str) -> Node:
@@ -42,7 +42,9 @@ def parse_script(text: str) -> Node:
     if split is not None:
         line = text[: split.end()].count("\n") + 1
         raise ShellError(f"line {line}: the parser loses the end of a word here; write it in quotes")
-    root = _parser().parse(text.encode("utf-8", errors="replace")).root_node
+    # One parser a script: the scanner of tree-sitter-bash keeps here-documents that a broken script left open, reads
+    # the next script with them, and can crash on it.
+    root = tree_sitter.Parser(_language()).parse(text.encode("utf-8", errors="replace")).root_node
     fault = _first_fault(root) if root.has_error else None
     if fault is not None:
         raise ShellError(f"line {line_of(fault)}: {_what_is_wrong(fault)}")
