@@ -33,3 +33,7 @@ def out_of_memory(error: BaseException) -> str | None:
 
 class TrainingError(ArithmeticError):
     """Training cannot go on; the message says at which step and why. The log holds the step."""
+
+
+class GenerationError(OSError):
+    """A part that generates is lost and nothing can take its place; the message names the part and how it ended."""

@@ -1,15 +1,20 @@
 """Several generation engines as one: a request goes to the least loaded, and a weight sync can stop them all.
 
-For one event loop. A request that waits for a slot when the pool is stopped begins only after the pause, and what an
-engine gave up in the pause is generated again: no reply is ever half of one policy's and half of another's.
+For one event loop. A request that waits for a slot when the pool is stopped begins only after the pause. What an engine
+gave up in the pause is generated again, or, where the pool is told how, continued: then the reply says which tokens are
+whose. A replica that is lost is quarantined, and its requests go to the others; each request is answered once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from refrl.errors import GenerationError
 
 ABORTED = "abort"
 """Finish reason of a reply that an engine gave up."""
@@ -29,8 +34,20 @@ class Reply(Protocol):
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
+class ReplicaLostError(Exception):
+    """A replica died, or says nothing any more; the message says how it ended."""
+
+
+class Slot(NamedTuple):
+    """A place in a replica."""
+
+    replica: int
+    slot: int
+    """From 0 to the capacity, less 1; no two requests have one at a time."""
+
+
 class Router:
-    """Slots of several replicas: 0 <= load <= capacity of each."""
+    """Slots of several replicas: 0 <= load <= capacity of each that is not quarantined."""
 
     def __init__(self, num_replicas: int, capacity: int) -> None:
         """Start with every slot free.
@@ -41,17 +58,29 @@ class Router:
         if num_replicas < 1 or capacity < 1:
             raise ValueError(f"num_replicas={num_replicas} and capacity={capacity} must be at least 1")
         self._capacity = capacity
-        self._loads = [0] * num_replicas
+        self._loads: list[float] = [0] * num_replicas
+        self._free = [list(range(capacity)) for _ in range(num_replicas)]
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def loads(self) -> tuple[int, ...]:
         """Slots in use, replica by replica."""
-        return tuple(self._loads)
+        return tuple(self._capacity - len(free) for free in self._free)
 
-    async def acquire(self) -> int:
-        """Wait for a slot, take one of the least loaded replica (the first of several), and return its number."""
+    @property
+    def quarantined(self) -> tuple[int, ...]:
+        """Replicas that get nothing any more."""
+        return tuple(replica for replica, load in enumerate(self._loads) if math.isinf(load))
+
+    async def acquire_slot(self) -> Slot:
+        """Wait for a slot; take the first free one of the least loaded replica (the first of several).
+
+        Raises:
+            GenerationError: every replica is quarantined.
+        """
         while min(self._loads) >= self._capacity:
+            if len(self.quarantined) == len(self._loads):
+                raise GenerationError(f"all {len(self._loads)} generation replicas are lost")
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -62,12 +91,25 @@ class Router:
                 raise
         replica = self._loads.index(min(self._loads))
         self._loads[replica] += 1
-        return replica
+        return Slot(replica, heapq.heappop(self._free[replica]))
 
-    def release(self, replica: int) -> None:
-        """Give a slot back, and tell one of those who wait."""
+    def release_slot(self, replica: int, slot: int) -> None:
+        """Give a slot back, and tell one of those who wait.
+
+        Raises:
+            ValueError: it is not in use.
+        """
+        if not 0 <= slot < self._capacity or slot in self._free[replica]:
+            raise ValueError(f"slot {slot} of replica {replica} is not in use")
+        heapq.heappush(self._free[replica], slot)
         self._loads[replica] -= 1
         self._wake()
+
+    def quarantine(self, replica: int) -> None:
+        """Give a replica nothing any more; who waits looks again, and learns where it was the last one."""
+        self._loads[replica] = math.inf
+        for _ in range(len(self._waiting)):
+            self._wake()
 
     def _wake(self) -> None:
         while self._waiting:
@@ -86,6 +128,7 @@ class GenerationPool(Generic[RequestT, ReplyT]):
         *,
         capacity: int,
         max_aborts: int = 2,
+        carry_on: Callable[[RequestT, ReplyT], RequestT] | None = None,
     ) -> None:
         """Open the pool.
 
@@ -93,10 +136,14 @@ class GenerationPool(Generic[RequestT, ReplyT]):
             replicas: each answers one request; several at a time.
             capacity: most requests in one replica.
             max_aborts: replies to one request that may be aborted without a pause.
+            carry_on: makes of a request and what an engine gave up the request for the rest; None starts anew.
         """
         self._replicas = list(replicas)
         self._router = Router(len(self._replicas), capacity)
         self._max_aborts = max_aborts
+        self._carry_on = carry_on
+        self.losses: dict[int, str] = {}
+        """How each quarantined replica was lost."""
         self._num_pauses = 0
         self._num_in_flight = 0
         self._open = asyncio.Event()
@@ -109,20 +156,26 @@ class GenerationPool(Generic[RequestT, ReplyT]):
 
         Raises:
             RuntimeError: engines gave up more often than `max_aborts` without a pause.
+            GenerationError: every replica is lost; the message says how.
         """
         aborts = 0
         while True:
             await self._open.wait()
             pauses = self._num_pauses
-            replica = await self._router.acquire()
+            replica, slot = await self._acquire_slot()
             try:
                 if not self._open.is_set():
                     continue  # stopped while this one waited for a slot
                 reply = await self._ask(replica, request)
+            except ReplicaLostError as error:
+                self.quarantine(replica, str(error))
+                continue
             finally:
-                self._router.release(replica)
+                self._router.release_slot(replica, slot)
             if reply.finish_reason != ABORTED:
                 return reply
+            if self._carry_on is not None:
+                request = self._carry_on(request, reply)
             if self._num_pauses == pauses:
                 aborts += 1
                 if aborts > self._max_aborts:
@@ -130,6 +183,11 @@ class GenerationPool(Generic[RequestT, ReplyT]):
                         f"the engines gave up {aborts} times on one request, with no pause to explain it: look at "
                         "their logs for requests that are too long or out of memory"
                     )
+
+    def quarantine(self, replica: int, reason: str) -> None:
+        """Send nothing to a replica any more."""
+        self.losses.setdefault(replica, reason)
+        self._router.quarantine(replica)
 
     async def stop(self, abort: Callable[[], None] | None = None) -> None:
         """Let nothing begin any more, and return when nothing runs: weights can change now.
@@ -146,6 +204,12 @@ class GenerationPool(Generic[RequestT, ReplyT]):
     def resume(self) -> None:
         """Let requests begin again."""
         self._open.set()
+
+    async def _acquire_slot(self) -> Slot:
+        try:
+            return await self._router.acquire_slot()
+        except GenerationError as error:
+            raise GenerationError(f"{error}: {'; '.join(self.losses.values())}") from None
 
     async def _ask(self, replica: int, request: RequestT) -> ReplyT:
         self._num_in_flight += 1

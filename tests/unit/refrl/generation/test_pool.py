@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from refrl.generation.pool import ABORTED, GenerationPool, Router
+from refrl.errors import GenerationError
+from refrl.generation.pool import ABORTED, GenerationPool, ReplicaLostError, Router
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,17 @@ def test_the_least_loaded_replica_is_taken_and_ties_go_to_the_first() -> None:
 
     async def scenario() -> None:
         router = Router(3, 2)
-        assert [await router.acquire() for _ in range(6)] == [0, 1, 2, 0, 1, 2]
-        router.release(1)
+        assert [await router.acquire_slot() for _ in range(6)] == [
+            (0, 0),
+            (1, 0),
+            (2, 0),
+            (0, 1),
+            (1, 1),
+            (2, 1),
+        ]
+        router.release_slot(1, 0)
         assert router.loads == (2, 1, 2)
-        assert await router.acquire() == 1
+        assert await router.acquire_slot() == (1, 0)
 
     run(scenario)
 
@@ -56,18 +64,18 @@ def test_those_who_wait_are_served_in_order() -> None:
 
     async def scenario() -> None:
         router = Router(1, 1)
-        await router.acquire()
+        await router.acquire_slot()
         order: list[str] = []
 
         async def wait(name: str) -> None:
-            await router.acquire()
+            await router.acquire_slot()
             order.append(name)
 
         tasks = [asyncio.ensure_future(wait(name)) for name in "abc"]
         await turns()
         assert order == []
         for number in range(1, 4):
-            router.release(0)
+            router.release_slot(0, 0)
             await turns()
             assert order == list("abc")[:number]
         await asyncio.gather(*tasks)
@@ -81,19 +89,19 @@ def test_a_slot_is_not_lost_with_a_cancelled_waiter(told: bool) -> None:
 
     async def scenario() -> None:
         router = Router(1, 1)
-        await router.acquire()
-        first, second = (asyncio.ensure_future(router.acquire()) for _ in range(2))
+        await router.acquire_slot()
+        first, second = (asyncio.ensure_future(router.acquire_slot()) for _ in range(2))
         await turns()
         if told:
-            router.release(0)
+            router.release_slot(0, 0)
             first.cancel()
         else:
             first.cancel()
             await turns()
-            router.release(0)
+            router.release_slot(0, 0)
         await turns()
         assert first.cancelled()
-        assert second.result() == 0
+        assert second.result() == (0, 0)
         assert router.loads == (1,)
 
     run(scenario)
@@ -168,5 +176,87 @@ def test_three_pauses_that_abort_cost_no_reply() -> None:
             await turns()
             finish("stop")
         assert [task.result() for task in asked] == [Answer()] * 5
+
+    run(scenario)
+
+
+def test_a_slot_is_given_back_once() -> None:
+    """A second release, or one of a slot that does not exist, would let more in than there is room for."""
+
+    async def scenario() -> None:
+        router = Router(2, 2)
+        replica, slot = await router.acquire_slot()
+        router.release_slot(replica, slot)
+        for wrong in (slot, 2, -1):
+            with pytest.raises(ValueError, match="is not in use"):
+                router.release_slot(replica, wrong)
+        assert router.loads == (0, 0)
+
+    run(scenario)
+
+
+def test_a_lost_replica_gets_nothing_any_more_and_its_requests_go_to_the_others() -> None:
+    """Every request is answered once."""
+
+    async def scenario() -> None:
+        answered: list[int] = []
+        asked: list[int] = []
+
+        async def lost(request: int) -> Answer:
+            asked.append(request)
+            raise ReplicaLostError("replica 0 was killed")
+
+        async def healthy(request: int) -> Answer:
+            answered.append(request)
+            return Answer()
+
+        pool = GenerationPool([lost, healthy], capacity=1)
+        replies = await asyncio.gather(*(pool.generate(number) for number in range(5)))
+        assert replies == [Answer()] * 5
+        assert asked == [0]
+        assert sorted(answered) == [0, 1, 2, 3, 4]
+        assert pool.losses == {0: "replica 0 was killed"}
+
+    run(scenario)
+
+
+def test_the_loss_of_the_last_replica_ends_every_request() -> None:
+    """Those who wait for a slot as well; the message says how each was lost."""
+
+    async def scenario() -> None:
+        async def lost(request: int) -> Answer:
+            await asyncio.sleep(0)
+            raise ReplicaLostError("replica 0 was killed by signal 9")
+
+        pool = GenerationPool([lost], capacity=1)
+        outcomes = await asyncio.wait_for(
+            asyncio.gather(*(pool.generate(number) for number in range(3)), return_exceptions=True),
+            timeout=30,
+        )
+        assert [type(outcome) for outcome in outcomes] == [GenerationError] * 3
+        assert all("killed by signal 9" in str(outcome) for outcome in outcomes)
+
+    run(scenario)
+
+
+def test_a_pool_that_is_told_how_continues_what_an_engine_gave_up() -> None:
+    """The second engine call gets the rest, not the whole."""
+
+    async def scenario() -> None:
+        running: list[tuple[int, asyncio.Future[Answer]]] = []
+
+        async def engine(request: int) -> Answer:
+            running.append((request, asyncio.get_running_loop().create_future()))
+            return await running[-1][1]
+
+        pool = GenerationPool([engine], capacity=1, carry_on=lambda request, reply: request - 3)
+        asked = asyncio.ensure_future(pool.generate(10))
+        await turns()
+        await asyncio.wait_for(pool.stop(abort=lambda: running[0][1].set_result(Answer(ABORTED))), timeout=30)
+        pool.resume()
+        await turns()
+        running[1][1].set_result(Answer())
+        assert await asked == Answer()
+        assert [request for request, _ in running] == [10, 7]
 
     run(scenario)
