@@ -125,9 +125,11 @@ def test_a_recipe_trains_by_its_name(run: Run) -> None:
 
 
 def test_suites_are_found_by_name(run: Run) -> None:
-    """And what `refrl new` writes comes with it."""
+    """And what the commands `new` start from comes with it."""
     asked = run("-m", "seatrial", "check", "none", "--suite", "learnin")
     assert asked.returncode == 2
     assert "did you mean 'learning'?" in asked.stderr
     made = run("-m", "refrl", "new", "verifier", "mine")
+    assert made.returncode == 0, made.stderr
+    made = run("-m", "seatrial", "new", "adapter", "bare")
     assert made.returncode == 0, made.stderr

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "trend": "show how values moved over many runs, and where their level changed",
     "report": "draw the views of a run directory again",
     "ledger": "hold the rows that a run trained on to the laws of RL post-training",
+    "new": "write a file to start from: reader, relation, target or adapter",
     "relations": "hold a stack's components to the laws of RL post-training",
     "faults": "plant known bugs in the reference stack, and see what notices",
     "container": "run a command inside a container, its arguments intact",

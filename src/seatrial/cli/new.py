@@ -1,0 +1,102 @@
+"""`seatrial new`: a file to start from, with a test that runs at once.
+
+Templates are data of this package. `templates/KIND.txt` and `templates/test_KIND.txt` make a kind; an adapter's are
+`templates/adapter_STACK.txt`, all with the one test `templates/test_adapter.txt`: a stack is added by adding its file.
+`{{module}}` and `{{cls}}` stand for the name of the module, and for the class made of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from seatrial.errors import UsageError
+from seatrial.files import not_written
+from seatrial.verdict import EXIT_PASS
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+KINDS = {
+    "reader": "reads a log format that Seatrial does not know",
+    "relation": "a law that every correct stack obeys, tried on made inputs",
+    "target": "a stack under trial: how it is launched, and where its evidence lies",
+}
+"""What an entry point of the group `seatrial.<kind>s` makes known, and what it is."""
+
+_ENTRY_POINT = """\
+in your package's pyproject.toml:
+    [project.entry-points."seatrial.{kind}s"]
+    {module} = "{value}"
+"""
+_VALUES = {"reader": "{module}", "relation": "{module}:RELATIONS", "target": "{module}:{cls}"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is wanted, its name, and where it goes."""
+    kinds = parser.add_subparsers(dest="kind", metavar="|".join([*KINDS, "adapter"]), required=True)
+    commands = []
+    for kind, summary in KINDS.items():
+        commands.append(kinds.add_parser(kind, help=summary, allow_abbrev=False))
+    adapter = kinds.add_parser(
+        "adapter", help="hands a stack's own loss, advantages or trainer to the relations", allow_abbrev=False
+    )
+    adapter.add_argument("stack", choices=stacks(), help="what it adapts; `bare` is for your own functions")
+    for command in [*commands, adapter]:
+        command.add_argument(
+            "name",
+            metavar="NAME",
+            nargs="?" if command is adapter else None,
+            help="of the module, such as my_log" + (" (default: my_STACK)" if command is adapter else ""),
+        )
+        command.add_argument(
+            "--output", type=Path, default=Path(), metavar="DIR", help="where (default: here)"
+        )
+
+
+def stacks() -> list[str]:
+    """Return the stacks that there is an adapter's template for."""
+    return sorted(path.stem.removeprefix("adapter_") for path in TEMPLATES.glob("adapter_*.txt"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write `NAME.py` and `test_NAME.py`, and print how they are used.
+
+    Raises:
+        UsageError: the name is none that Python can import, or a file is there already.
+        BlockedError: the files cannot be written.
+    """
+    kind, folder = arguments.kind, arguments.output
+    template = f"adapter_{arguments.stack}" if kind == "adapter" else kind
+    name = f"my_{arguments.stack}" if arguments.name is None else arguments.name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UsageError(f"{name!r} is no name of a module: small letters, digits and _, such as my_{kind}")
+    words = {"module": name, "cls": "".join(part.capitalize() for part in name.split("_"))}
+    _write(folder / f"{name}.py", folder / f"test_{name}.py", template, f"test_{kind}", words)
+    print(f"try it:  python -m pytest -q {folder / f'test_{name}.py'}")
+    if kind == "adapter":
+        print("use it:  seatrial relations {module}:{cls}".format(**words))
+    else:
+        entry = _ENTRY_POINT.format(kind=kind, module=name, value=_VALUES[kind].format(**words))
+        print(f"use it:  {entry}", end="")
+    return EXIT_PASS
+
+
+def _write(path: Path, test: Path, template: str, test_template: str, words: dict[str, str]) -> None:
+    """Write both files, or none where one of them exists."""
+    files = {path: template, test: test_template}
+    for file in files:
+        if file.exists():
+            raise UsageError(f"{file} is there already: take another name, or --output another folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for file, source in files.items():
+            with file.open("x", encoding="utf-8") as stream:
+                stream.write(_filled((TEMPLATES / f"{source}.txt").read_text(encoding="utf-8"), words))
+            print(f"wrote {file}")
+    except OSError as error:
+        raise not_written("write", path, error) from error
+
+
+def _filled(text: str, words: dict[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: words[found.group(1)], text)
