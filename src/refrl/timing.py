@@ -21,7 +21,11 @@ class Timer:
         try:
             yield
         finally:
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
+            self.add(phase, time.perf_counter() - started)
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
     def take(self) -> dict[str, float]:
         """Return the seconds of every phase since the last take, and start anew."""

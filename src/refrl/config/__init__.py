@@ -10,6 +10,7 @@ from refrl.config.loading import ConfigError, load_config, validate_config
 from refrl.config.policy import (
     BatchTokensConfig,
     ColocatedConfig,
+    DeltaCompressionConfig,
     GenerationConfig,
     OptimizerConfig,
     PolicyConfig,
@@ -35,6 +36,7 @@ __all__ = [
     "ColocatedConfig",
     "ConfigError",
     "DataConfig",
+    "DeltaCompressionConfig",
     "GRPOConfig",
     "GRPORunConfig",
     "GenerationConfig",

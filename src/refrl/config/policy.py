@@ -40,22 +40,60 @@ class ColocatedConfig(Section):
     """False gives the generator a copy of its own, brought up to date before every generation."""
 
 
+class DeltaCompressionConfig(Section):
+    """Weights on their way to a generator of its own: what changed since the last sync, in place of everything."""
+
+    enabled: bool = False
+    """Send the new values at the places that changed."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Type that the weights travel in, and are exact in; None takes `policy.precision`."""
+    transport: Literal["sparse_indices"] = "sparse_indices"
+    """How changes are written down: the place and the new value of each."""
+    full_sync_interval: int = Field(default=20, gt=0)
+    """Every so many syncs all weights are sent."""
+    sparse_bucket_size_bytes: int = Field(default=64 * 2**20, gt=0)
+    """Most bytes of a message, places included."""
+    delta_load_batch_size_bytes: int = Field(default=64 * 2**20, gt=0)
+    """Most bytes of changes that the generator puts in their places at a time."""
+
+
 class GenerationConfig(Section):
     """Sampling."""
 
     backend: Literal["torch"] = "torch"
     """The generation engine."""
     colocated: ColocatedConfig = ColocatedConfig()
+    placement: Literal["inline", "process"] = "inline"
+    """Where the engine runs: within the training process, or in a process of its own (not with
+    `colocated.enabled`), which weights reach in messages and which is held against the policy after every sync."""
+    weight_bucket_size_bytes: int = Field(default=64 * 2**20, gt=0)
+    """Most bytes of a message of weights, without delta compression."""
+    timeout_seconds: float = Field(default=600.0, gt=0)
+    """How long an engine in a process of its own may take for an answer."""
+    delta_compression: DeltaCompressionConfig = DeltaCompressionConfig()
     max_new_tokens: int = Field(default=16, gt=0)
     """Longest completion, in tokens, the end token included."""
     temperature: float = Field(default=1.0, gt=0)
-    """Also used when log-probabilities are computed for training."""
+    """Also used when log-probabilities of completions are computed for training; answers that are learned are not
+    sampled, and their likelihood is the model's own (temperature 1)."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample from the likeliest tokens that hold this share of the probability."""
     top_k: int | None = Field(default=None, gt=0)
     """Sample from so many of the likeliest tokens; None takes all."""
     stop_token_ids: tuple[int, ...] | None = None
     """Ids that end a completion; None takes the end-of-sequence ids of the model and of the tokenizer."""
+
+    @model_validator(mode="after")
+    def _shared_weights_do_not_travel(self) -> GenerationConfig:
+        travels = {"placement=process": self.placement == "process"} | {
+            "delta_compression.enabled=true": self.delta_compression.enabled
+        }
+        for option in (name for name, is_set in travels.items() if is_set and self.colocated.enabled):
+            raise ValueError(
+                f"policy.generation.{option} needs weights of the generator's own: set "
+                "policy.generation.colocated.enabled=false"
+            )
+        return self
 
 
 class TokenizerConfig(Section):

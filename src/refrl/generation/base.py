@@ -11,7 +11,9 @@ from typing import Literal, Protocol
 
 import torch
 
-FinishReason = Literal["stop", "length"]
+from refrl.weight_sync.base import WeightReceiver
+
+FinishReason = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,16 @@ class Completion:
     """Natural log-probability of each id, in float32, under the distribution it was sampled from (temperature
     and filters applied). With `greedy`, under the distribution that would have been sampled from."""
     finish_reason: FinishReason
-    """`stop`: the last id is a stop id. `length`: the bound on tokens was reached first."""
+    """`stop`: the last id is a stop id. `length`: the bound on tokens was reached first. `abort`: the engine was told
+    to give it up before either; `refrl.generation.pooled` continues it, and lets none out."""
     kept_ids: tuple[tuple[int, ...], ...] | None = None
     """Ids, ascending, that top-p and top-k kept at each token: the support of the distribution it was sampled from.
     None: no filter was on, or `greedy`."""
     weight_version: int = 0
-    """Optimizer steps that the weights it was sampled with had seen."""
+    """Optimizer steps that the weights it was sampled with had seen when its first token was sampled."""
+    version_segments: tuple[tuple[int, int], ...] = ()
+    """Where weights changed while it was sampled: (first token, version) of each segment, the first one included.
+    Empty: every token is of `weight_version`."""
 
 
 class Sampler(Protocol):
@@ -86,11 +92,16 @@ class Sampler(Protocol):
         ...
 
 
-class Generator(Sampler, Protocol):
-    """A generation engine. It takes weights by name (`refrl.weight_sync.base.WeightTarget`)."""
+class Generator(Sampler, WeightReceiver, Protocol):
+    """A generation engine. It takes weights by name, whole (`refrl.weight_sync.base.WeightTarget`) or in parts."""
 
-    weight_version: int
-    """Optimizer steps that its weights have seen."""
+    def abort(self) -> None:
+        """Give up, after its next token, what another thread lets it generate, until `resume`."""
+        ...
+
+    def resume(self) -> None:
+        """Generate to the end again."""
+        ...
 
     def stop_ids(self) -> frozenset[int]:
         """Return the end-of-sequence ids of its model."""
@@ -106,4 +117,8 @@ class Generator(Sampler, Protocol):
 
     def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy the weights into its own."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds outside this process; it samples no more."""
         ...

@@ -5,7 +5,7 @@ Shapes: P distinct prompts, B rows, R rows that still run, T new tokens, V vocab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,6 +66,7 @@ def decode(
     *,
     stop_ids: frozenset[int],
     pad_token_id: int,
+    gives_up: Callable[[], bool] = lambda: False,
 ) -> list[SampledRow]:
     """Sample a completion for each of B prompts; equal prompts are read into the cache once.
 
@@ -73,6 +74,7 @@ def decode(
         uniforms_BT: the random numbers of each row (`sampling.row_uniforms`), on the decoder's device.
         stop_ids: ids that end a row.
         pad_token_id: fills the unused slots of short prompts.
+        gives_up: asked after each token; where it says so, rows that still run are returned as they are.
 
     Raises:
         FloatingPointError: the model's logits are not finite.
@@ -112,7 +114,9 @@ def decode(
             going = torch.tensor(compacting_order(len(running.rows), ended), device=device)
             running.keep(going)
             decoder.keep(going)
-    running.harvest(range(len(running.rows)), num_tokens, sampled)
+        if gives_up():
+            break
+    running.harvest(range(len(running.rows)), token + 1, sampled)
     return _complete(sampled, recorder)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -18,13 +19,22 @@ from refrl.generation.decoding import decode
 from refrl.generation.lean_decoder import LeanDecoder
 from refrl.generation.lean_support import supports_lean
 from refrl.generation.sampling import row_uniforms
+from refrl.weight_sync.base import Part, Receipt, TensorSpec
+from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.tensors import copy_tensors, share_tensors
 
 
 class TorchGenerator:
     """A `refrl.generation.base.Generator`."""
 
-    def __init__(self, model: PreTrainedModel, pad_token_id: int, *, lean: bool = True) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        pad_token_id: int,
+        *,
+        lean: bool = True,
+        load_batch_bytes: int = 64 * 2**20,
+    ) -> None:
         """Take a model.
 
         Args:
@@ -32,11 +42,22 @@ class TorchGenerator:
             pad_token_id: fills the unused slots of short prompts; no token sees it.
             lean: use the lean decoder for the architectures that it supports; False always calls the model's own
                 forward.
+            load_batch_bytes: changed weights that are put in their places at a time.
         """
         self._model = model
         self._pad_token_id = pad_token_id
         self._lean = lean
-        self.weight_version = 0
+        self._receiver = Receiver(self.named_weights, load_batch_bytes=load_batch_bytes)
+        self._aborting = threading.Event()
+
+    @property
+    def weight_version(self) -> int:
+        """Optimizer steps that its weights have seen."""
+        return self._receiver.weight_version
+
+    @weight_version.setter
+    def weight_version(self, version: int) -> None:
+        self._receiver.weight_version = version
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every parameter and buffer that it samples with, by name."""
@@ -51,6 +72,25 @@ class TorchGenerator:
         copy_tensors(self._model, dict(weights))
         self.weight_version = version
 
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """Return the tensors that it samples with (see `refrl.weight_sync.base.WeightReceiver`)."""
+        return self._receiver.specs()
+
+    def begin(self, version: int, based_on: int | None) -> None:
+        """Sample no more, and take weights in parts."""
+        self._receiver.begin(version, based_on)
+
+    def receive(self, parts: Sequence[Part]) -> None:
+        """Put parts of weights in their places."""
+        self._receiver.receive(parts)
+
+    def commit(self, fingerprints: Mapping[str, str]) -> Receipt:
+        """Sample again, when every tensor arrived whole."""
+        return self._receiver.commit(fingerprints)
+
+    def close(self) -> None:
+        """Hold nothing outside this process."""
+
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
     ) -> list[Completion]:
@@ -60,13 +100,16 @@ class TorchGenerator:
             ValueError: a prompt is empty or holds an id outside the vocabulary.
             refrl.config.ConfigError: a prompt and a completion do not fit the model's positions.
             FloatingPointError: the model's logits are not finite.
+            refrl.weight_sync.base.WeightSyncError: a sync of the weights is open, or failed half-way.
         """
+        self._receiver.check_whole()
         rows = [tuple(prompt) for prompt in prompts]
         if not rows:
             return []
         self._check_prompts(rows, params.max_new_tokens)
         stop_ids = frozenset(params.stop_token_ids) if params.stop_token_ids is not None else self.stop_ids()
-        uniforms_BT = row_uniforms(len(rows), params.max_new_tokens, generator)
+        num_tokens = params.max_new_tokens
+        uniforms_BT = row_uniforms(len(rows), num_tokens, generator)
         modules = tuple(self._model.modules())
         lean = self._lean and supports_lean(self._model, modules)
         # The lean decoder only reads the weights; a module's own forward may write buffers that training needs.
@@ -81,18 +124,29 @@ class TorchGenerator:
                 uniforms_BT.to(self._embedding().weight.device),
                 stop_ids=stop_ids,
                 pad_token_id=self._pad_token_id,
+                gives_up=self._aborting.is_set,
             )
         return [
             Completion(
                 prompt_ids=prompt,
                 ids=row.ids,
                 logprobs=row.logprobs,
-                finish_reason="stop" if row.ids[-1] in stop_ids else "length",
+                finish_reason=(
+                    "stop" if row.ids[-1] in stop_ids else "length" if len(row.ids) == num_tokens else "abort"
+                ),
                 kept_ids=row.kept_ids,
                 weight_version=self.weight_version,
             )
             for prompt, row in zip(rows, sampled, strict=True)
         ]
+
+    def abort(self) -> None:
+        """Give up, after its next token, what another thread lets it generate, until `resume`."""
+        self._aborting.set()
+
+    def resume(self) -> None:
+        """Generate to the end again."""
+        self._aborting.clear()
 
     def stop_ids(self) -> frozenset[int]:
         """Return every end-of-sequence id of the model, of its configuration and of its generation configuration."""

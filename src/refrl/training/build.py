@@ -16,17 +16,22 @@ from transformers import PreTrainedTokenizerBase
 from refrl.algorithms.advantages import compute_advantages
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.algorithms.losses import policy_loss
+from refrl.algorithms.schedule import Schedule, make_schedule
 from refrl.config import (
     AdvantageConfig,
     ClusterConfig,
     ConfigError,
     DataConfig,
     GenerationConfig,
+    GRPOConfig,
+    GRPORunConfig,
     LossConfig,
     PolicyConfig,
 )
 from refrl.distributed import ALONE, World, local_rank
 from refrl.generation.base import Generator, SamplingParams
+from refrl.generation.pooled import Replica
+from refrl.generation.process import ProcessGenerator
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.models.loading import check_model_directory, load_model
 from refrl.models.prompts import PromptEncoder
@@ -38,8 +43,9 @@ from refrl.policy.scoring import make_scoring
 from refrl.rewards import make_verifier, make_weighted_verifier
 from refrl.rewards.verifiers import Verifier
 from refrl.tasks import Example, PromptSource, Splits, default_verifier, make_splits
-from refrl.weight_sync.base import WeightSource, WeightSync, WeightTarget
-from refrl.weight_sync.colocated import CopiedWeights, SharedWeights
+from refrl.timing import Timer
+from refrl.weight_sync.base import WeightSource, WeightSync
+from refrl.weight_sync.making import make_weight_sync
 
 Advantages = Callable[[Tensor, Tensor], Tensor]
 """(rewards_B, group_ids_B) -> advantages_B."""
@@ -134,6 +140,7 @@ def build_policy(
     num_updates: int,
     with_reference: bool,
     world: World = ALONE,
+    temperature: float | None = None,
 ) -> Policy:
     """Return the policy on its device and in its precision, with a frozen copy of itself where one is asked for.
 
@@ -144,6 +151,7 @@ def build_policy(
         num_updates: optimizer steps of the whole run, for the schedule.
         with_reference: keep a frozen copy of the model as it is now.
         world: the processes that share the rows of a batch.
+        temperature: of the distribution that rows are scored under; None is that of sampling.
 
     Raises:
         ConfigError: the model cannot be loaded, scored, or checkpointed, as the configuration asks.
@@ -155,7 +163,7 @@ def build_policy(
     return HFPolicy(
         model,
         tokenizer,
-        scoring=make_scoring(config, model, config.generation.temperature),
+        scoring=make_scoring(config, model, temperature or config.generation.temperature),
         optimizer=optimizer,
         reference=copy.deepcopy(model).requires_grad_(False) if with_reference else None,
         global_batch_size=config.train_global_batch_size,
@@ -170,19 +178,73 @@ def build_generator(
 
     Raises:
         ConfigError: the model cannot be loaded.
+        refrl.generation.process.GeneratorLostError: the process that it is to run in ended.
+    """
+    place = ProcessGenerator if config.generation.placement == "process" else build_engine
+    return place(config, pad_token_id=tokenizer.pad_token_id, device=device)
+
+
+def build_engine(config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> Generator:
+    """Return the generation engine in this process.
+
+    Raises:
+        ConfigError: the model cannot be loaded.
     """
     model = load_model(Path(config.model_name)).eval().requires_grad_(False)
     model.to(device=device, dtype=getattr(torch, config.precision))
-    return GENERATORS[config.generation.backend](model, tokenizer.pad_token_id)
+    return GENERATORS[config.generation.backend](
+        model,
+        pad_token_id,
+        load_batch_bytes=config.generation.delta_compression.delta_load_batch_size_bytes,
+    )
 
 
 GENERATORS = {"torch": TorchGenerator}
 """Generation engines by the name that `policy.generation.backend` takes."""
 
 
-def build_weight_sync(config: GenerationConfig, policy: WeightSource, generator: WeightTarget) -> WeightSync:
-    """Return what keeps the generator's weights those of the policy, and bring them there once."""
-    return (SharedWeights if config.colocated.enabled else CopiedWeights)(policy, generator)
+def build_weight_sync(
+    config: GenerationConfig, policy: WeightSource, generator: Generator, timer: Timer | None = None
+) -> WeightSync:
+    """Return what keeps the generator's weights those of the policy, and bring them there once.
+
+    Args:
+        config: whether they share one storage, where the generator runs, and what travels.
+        policy: has the weights.
+        generator: takes them.
+        timer: gets the seconds of each phase of a transfer.
+
+    Raises:
+        refrl.weight_sync.base.WeightSyncError: the weights did not arrive whole.
+    """
+    return make_weight_sync(config, policy, generator, timer or Timer())
+
+
+def build_replicas(
+    config: GRPORunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase
+) -> list[Replica]:
+    """Return the generation engines of asynchronous rollouts, with the policy's weights, on the policy's device.
+
+    Raises:
+        ConfigError: the model cannot be loaded.
+        refrl.generation.process.GeneratorLostError: the process that one is to run in ended.
+    """
+    _, weight = next(policy.named_weights())
+    replicas: list[Replica] = []
+    for number in range(config.grpo.async_grpo.num_replicas):
+        engine = build_generator(config.policy, tokenizer, device=weight.device)
+        sync = build_weight_sync(config.policy.generation, policy, engine)
+        replicas.append(Replica(f"generation/{number}", engine, sync))
+    return replicas
+
+
+def build_schedule(config: GRPOConfig) -> Schedule:
+    """Return how old the samples of asynchronous rollouts may be, and after which steps their weights are synced."""
+    return make_schedule(
+        prompts_per_step=config.num_prompts_per_step,
+        prompts_per_forward_backward=config.num_prompts_per_step,
+        max_staleness=config.async_grpo.max_trajectory_age_steps,
+    )
 
 
 def build_sampling(config: GenerationConfig, generator: Generator, encoder: PromptEncoder) -> SamplingParams:

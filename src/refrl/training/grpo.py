@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from refrl.errors import TrainingError
 from refrl.policy.base import Update
 from refrl.rollout.collect import Collector
 from refrl.rollout.sync import Rollouts
+from refrl.training.asynchronous import collecting
 from refrl.training.build import build_advantages, build_batch, build_loss
 from refrl.training.observer import Observer, TrainedStep
 from refrl.training.session import Session, open_session
@@ -37,9 +40,12 @@ def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
     num_rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     num_updates = config.grpo.max_num_steps * (num_rows // config.policy.train_global_batch_size)
     with_reference = config.loss_fn.reference_policy_kl_penalty > 0
-    with open_session(
-        config, config.grpo, num_updates=num_updates, with_reference=with_reference, observer=observer
-    ) as session:
+    with (
+        open_session(
+            config, config.grpo, num_updates=num_updates, with_reference=with_reference, observer=observer
+        ) as opened,
+        collecting(opened, config) as session,
+    ):
         if is_validation_step(config.grpo, 0):
             validate(session, config.grpo, 0)
         for step in range(1, config.grpo.max_num_steps + 1):
@@ -53,8 +59,11 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
     """Sample, reward, score, update, log."""
     time = session.timer.time
     with time("total_step_time"):
-        session.prepare_for_generation()
-        collected = build_collector(session, config.grpo).collect(step)
+        if session.collector is None:
+            synced = session.prepare_for_generation()
+            collected = build_collector(session, config.grpo).collect(step)
+        else:
+            synced, collected = {}, session.collector.collect(step)
         rollouts = collected.rollouts
         with time("logprob_inference_prep"):
             batch = build_batch(
@@ -75,8 +84,10 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
                 build_loss(config.loss_fn),
                 updates.append if session.observer.wants_gradients else None,
             )
-    trained = {**trained, **collected.counts, **filtered.counts}
+    trained = {**trained, **synced, **collected.counts, **filtered.counts}
     metrics = log_step(session, config, step, rollouts, filtered, trained)
+    if collected.fates:
+        session.logger.log_rows(map(asdict, collected.fates), "group_data", step)
     check_update(trained, step, session.logger.directory)
     session.observer.trained(
         session,
@@ -85,11 +96,14 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
             served=collected.served,
             rollouts=rollouts,
             discarded=collected.discarded,
+            fates=collected.fates,
             batch=batch,
             updates=updates,
             metrics=metrics,
         ),
     )
+    if session.collector is not None:
+        session.collector.trained(step)
 
 
 def build_collector(session: Session, config: GRPOConfig) -> Collector:

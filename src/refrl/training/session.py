@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from refrl.models.prompts import PromptEncoder
 from refrl.policy.base import Policy
 from refrl.rewards.code import sandbox_of
 from refrl.rewards.verifiers import Verifier
+from refrl.rollout.asynchronous import AsyncCollector
 from refrl.rollout.shared import SharedGenerator
 from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import Example, PromptSource
@@ -49,12 +50,19 @@ class Session:
     """Where the model is exported at the end; None where it is not, or another process does."""
     world: World
     observer: Observer
+    collector: AsyncCollector | None = None
+    """Collects rollouts beside the training; None where each step samples its own."""
 
-    def prepare_for_generation(self) -> None:
-        """Free what only training needs, and bring the generator's weights up to date: before every sampling."""
+    def prepare_for_generation(self) -> Mapping[str, float]:
+        """Free what only training needs, and bring the generator's weights up to date: before every sampling.
+
+        Returns:
+            What there is to log of the weights' way.
+        """
         with self.timer.time("prepare_for_generation/total"):
             self.policy.free_gradients()
-            self.weight_sync.sync()
+            with self.timer.time("prepare_for_generation/transfer_and_update_weights"):
+                return self.weight_sync.sync()
 
 
 @contextmanager
@@ -65,6 +73,7 @@ def open_session(
     num_updates: int,
     with_reference: bool,
     observer: Observer | None = None,
+    temperature: float | None = None,
 ) -> Iterator[Session]:
     """Build the parts, what is checked first and what is loaded after; the log is closed when the block ends.
 
@@ -74,6 +83,7 @@ def open_session(
         num_updates: optimizer steps of the whole run.
         with_reference: keep a frozen copy of the model.
         observer: sees the run; None: nobody does.
+        temperature: of the distribution that rows are scored under; None is that of sampling.
 
     Raises:
         ConfigError: something that the configuration names is missing, too small, or cannot be written.
@@ -95,13 +105,15 @@ def open_session(
             num_updates=num_updates,
             with_reference=with_reference,
             world=world,
+            temperature=temperature,
         )
         prompt_ids = build.build_prompt_ids(encoder, [*splits.train, *validation], policy, config.policy)
         generator = build.build_generator(config.policy, tokenizer, device=device)
         check_stop_ids(generation.stop_token_ids or (), policy.vocab_size)
         sampling = build.build_sampling(generation, generator, encoder)
         shared = generator if world.size == 1 else SharedGenerator(generator, world)
-        with RunLogger(config.logger, writes=world.rank == 0) as logger:
+        timer = Timer()
+        with closing(generator), RunLogger(config.logger, writes=world.rank == 0) as logger:
             logger.log_run_info(config, loop.seed, str(device), sandbox)
             if world.rank == 0:
                 for note in splits.notes:
@@ -110,7 +122,7 @@ def open_session(
                     print(f"code: programs run in the sandbox: {sandbox}", flush=True)
             session = Session(
                 policy=policy,
-                weight_sync=build.build_weight_sync(generation, policy, generator),
+                weight_sync=build.build_weight_sync(generation, policy, generator, timer),
                 worker=RolloutWorker(shared, tokenizer, prompt_ids, world),
                 tokenizer=tokenizer,
                 encoder=encoder,
@@ -120,7 +132,7 @@ def open_session(
                 validation=validation,
                 verifier=verifier,
                 logger=logger,
-                timer=Timer(),
+                timer=timer,
                 final=final if world.rank == 0 else None,
                 world=world,
                 observer=observer or Observer(),

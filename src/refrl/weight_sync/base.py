@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -44,9 +46,83 @@ class WeightSyncError(ValueError):
     """The weights that arrived are not those that the generator has; it names the tensors."""
 
 
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some elements of one tensor, counted in row-major order. N elements."""
+
+    name: str
+    values_N: Tensor
+    """In the type that they travel in."""
+    start: int = 0
+    """Where they begin, when they lie side by side."""
+    indices_N: Tensor | None = None
+    """Where each belongs, int32 or int64, ascending; None: side by side."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a receiver says of a sync that it has taken whole."""
+
+    num_tensors: int
+    """Tensors whose fingerprints are those of the sender."""
+    seconds: Mapping[str, float]
+    """By phase: `decode_sparse`, `load_delta`."""
+
+
+class WeightReceiver(Protocol):
+    """What takes weights in parts: a generator. From `begin` until `commit` has returned it refuses to sample."""
+
+    weight_version: int
+    """Optimizer steps that its weights have seen."""
+
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """Return the tensors that it has: no other names are taken."""
+        ...
+
+    def begin(self, version: int, based_on: int | None) -> None:
+        """Open a sync.
+
+        Args:
+            version: what the weights will be.
+            based_on: the version to which only changes will come; None: every element will come.
+
+        Raises:
+            WeightSyncError: it has no whole weights of the version that the changes belong to.
+        """
+        ...
+
+    def receive(self, parts: Sequence[Part]) -> None:
+        """Put a bucket of parts in their places.
+
+        Raises:
+            WeightSyncError: a part is not of a tensor that it has, or does not fit; or no sync is open.
+        """
+        ...
+
+    def commit(self, fingerprints: Mapping[str, str]) -> Receipt:
+        """Close the sync: hold every tensor against its fingerprint, take the version, and sample again.
+
+        Raises:
+            WeightSyncError: names the tensors that did not arrive whole; it goes on refusing to sample.
+        """
+        ...
+
+
 class WeightSync(Protocol):
     """Brings a generator's weights up to date; called before every generation."""
 
-    def sync(self) -> None:
-        """Give the generator the weights as they are now, and their version."""
+    def sync(self) -> Mapping[str, float]:
+        """Give the generator the weights as they are now, and their version.
+
+        Returns:
+            What there is to log of it, by name.
+        """
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from refrl.weight_sync.base import WeightSource, WeightTarget
 
 
@@ -14,9 +16,10 @@ class SharedWeights:
         target.share_weights(source.named_weights())
         target.weight_version = source.version
 
-    def sync(self) -> None:
+    def sync(self) -> Mapping[str, float]:
         """Tell the generator which version it samples with; the weights are there."""
         self._target.weight_version = self._source.version
+        return {}
 
 
 class CopiedWeights:
@@ -30,7 +33,8 @@ class CopiedWeights:
         self._source, self._target = source, target
         target.load_weights(source.named_weights(), source.version)
 
-    def sync(self) -> None:
+    def sync(self) -> Mapping[str, float]:
         """Copy every parameter and buffer, unless the generator has this version already."""
         if self._target.weight_version != self._source.version:
             self._target.load_weights(self._source.named_weights(), self._source.version)
+        return {}

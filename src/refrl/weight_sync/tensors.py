@@ -1,8 +1,9 @@
-"""Tensors of a module by name: shared with another, or copied from it."""
+"""Tensors of a module by name: shared with another, or copied from it; and their bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,12 @@ def copy_tensors(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
     _check(own, weights)
     for name, tensor in weights.items():
         own[name].copy_(tensor)
+
+
+def as_bytes(tensor: Tensor) -> memoryview:
+    """Return the bytes of a tensor on the CPU, its elements in row-major order; its own memory where they lie so."""
+    flat_N: Any = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat_N)
 
 
 def _tensors(model: PreTrainedModel) -> dict[str, Tensor]:

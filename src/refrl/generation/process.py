@@ -1,0 +1,206 @@
+"""A generator in a process of its own: what it is asked goes there in messages, and so do its weights."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refrl.config import ConfigError, PolicyConfig
+from refrl.generation.base import Completion, SamplingParams
+from refrl.generation.messages import Message, named_dtype, pack_parts, receive, send
+from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
+
+COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl.runtime.generator_process")
+"""What is started; the number of its end of the connection follows. A program that wraps refrl names itself here."""
+
+ERRORS: Mapping[str, type[Exception]] = {
+    error.__name__: error for error in (ConfigError, WeightSyncError, ValueError, FloatingPointError)
+}
+"""What the process may raise in the one that asked, by name; a class stands before what it derives from."""
+
+ABORT, RESUME = signal.SIGUSR1, signal.SIGUSR2
+"""What tells a process that is generating: messages wait until it is done."""
+
+_GRACE_SECONDS = 5.0
+"""Between the end of the connection and the killing of the process."""
+
+
+class GeneratorLostError(OSError):
+    """The generator's process ended, or did not answer in time."""
+
+
+class ProcessGenerator:
+    """A `refrl.generation.base.Generator` whose engine runs in another process on this host."""
+
+    def __init__(self, config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> None:
+        """Start the process and wait until it has loaded the model.
+
+        Args:
+            config: names the model and the engine.
+            pad_token_id: as the engine's.
+            device: where the engine computes.
+
+        Raises:
+            ConfigError: it cannot load the model.
+            GeneratorLostError: it ended, or takes longer than `policy.generation.timeout_seconds`.
+        """
+        own, other = socket.socketpair()
+        with other:
+            self._process = subprocess.Popen(
+                [*COMMAND, str(other.fileno())], stdin=subprocess.DEVNULL, pass_fds=(other.fileno(),)
+            )
+        own.settimeout(config.generation.timeout_seconds)
+        self._connection = own
+        self._closing = weakref.finalize(self, _end, self._process, own)
+        opened = self._ask(
+            Message(
+                "open",
+                {
+                    "policy": config.model_dump(mode="json"),
+                    "pad_token_id": pad_token_id,
+                    "device": str(device),
+                },
+            )
+        )
+        self._stop_ids = frozenset(opened.fields["stop_ids"])
+        self._specs = {
+            name: TensorSpec(tuple(shape), named_dtype(dtype))
+            for name, (shape, dtype) in opened.fields["specs"].items()
+        }
+        self.weight_version = 0
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
+    ) -> list[Completion]:
+        """Sample one completion per prompt (see `refrl.generation.base.Generator`).
+
+        Raises:
+            GeneratorLostError: the process ended, or did not answer in time.
+        """
+        answer = self._ask(
+            Message(
+                "generate",
+                {"prompts": [list(prompt) for prompt in prompts], "params": asdict(params)},
+                [generator.get_state()],
+            )
+        )
+        generator.set_state(answer.tensors[0])
+        return [
+            Completion(**{name: _tuples(value) for name, value in fields.items()})
+            for fields in answer.fields["completions"]
+        ]
+
+    def abort(self) -> None:
+        """Have the process give up what it generates after the next token, until `resume`."""
+        self._process.send_signal(ABORT)
+
+    def resume(self) -> None:
+        """Have it generate to the end again."""
+        self._process.send_signal(RESUME)
+
+    def stop_ids(self) -> frozenset[int]:
+        """Return the end-of-sequence ids of its model."""
+        return self._stop_ids
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield copies of every tensor that it samples with, read back from the process."""
+        answer = self._ask(Message("weights"))
+        yield from zip(answer.fields["names"], answer.tensors, strict=True)
+
+    def share_weights(self, weights: Iterator[tuple[str, Tensor]]) -> None:
+        """Refuse: another process has another storage.
+
+        Raises:
+            WeightSyncError: always.
+        """
+        raise WeightSyncError("a generator in a process of its own shares no weights; sync them")
+
+    def load_weights(self, weights: Iterator[tuple[str, Tensor]], version: int) -> None:
+        """Refuse: weights come in parts, each held against its fingerprint.
+
+        Raises:
+            WeightSyncError: always.
+        """
+        raise WeightSyncError("a generator in a process of its own takes weights in parts")
+
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """Return the tensors that it samples with (see `refrl.weight_sync.base.WeightReceiver`)."""
+        return self._specs
+
+    def begin(self, version: int, based_on: int | None) -> None:
+        """Sample no more, and take weights in parts."""
+        self._ask(Message("begin", {"version": version, "based_on": based_on}))
+
+    def receive(self, parts: Sequence[Part]) -> None:
+        """Put parts of weights in their places."""
+        self._ask(pack_parts(parts))
+
+    def commit(self, fingerprints: Mapping[str, str]) -> Receipt:
+        """Sample again, when every tensor arrived whole."""
+        answer = self._ask(Message("commit", {"fingerprints": dict(fingerprints)}))
+        self.weight_version = answer.fields["version"]
+        return Receipt(num_tensors=answer.fields["num_tensors"], seconds=answer.fields["seconds"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._closing()
+
+    def _ask(self, message: Message) -> Message:
+        """Return the answer to a message.
+
+        Raises:
+            GeneratorLostError: there will be none; the process is ended.
+            Exception: one of `ERRORS`, as the process raised it.
+        """
+        try:
+            send(self._connection, message)
+            answer = receive(self._connection)
+        except (OSError, EOFError) as error:
+            late = isinstance(error, TimeoutError)
+            self.close()
+            how = "did not answer in time and was ended" if late else _how_it_ended(self._process)
+            raise GeneratorLostError(
+                f"the generator's process {self.pid} {how}, asked to {message.kind}"
+            ) from error
+        if answer.kind == "error":
+            raise ERRORS[answer.fields["error"]](answer.fields["message"])
+        return answer
+
+
+def _tuples(value: Any) -> Any:
+    """Return JSON lists, and those within them, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _end(process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    """Close the connection, which ends the process; kill it if it does not."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    status = process.returncode
+    if status is not None and status < 0:
+        return f"ended by signal {-status}"
+    return f"ended with exit status {status}"
