@@ -6,6 +6,7 @@ an error that names the nearest known one. Options that exclude one another are 
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
 from refrl.config.data import DataConfig
+from refrl.config.data_plane import DataPlaneConfig
 from refrl.config.loading import ConfigError, load_config, validate_config
 from refrl.config.policy import (
     BatchTokensConfig,
@@ -36,6 +37,7 @@ __all__ = [
     "ColocatedConfig",
     "ConfigError",
     "DataConfig",
+    "DataPlaneConfig",
     "DeltaCompressionConfig",
     "GRPOConfig",
     "GRPORunConfig",
