@@ -10,6 +10,8 @@ from seatrial.migrate.shell_tree import Node, is_word, text_of, word_of
 from seatrial.migrate.shell_words import Unknown, Variable, expand
 
 _TAGS = (re.compile(r'\.key\s*==\s*"([^"]+)"'), re.compile(r'\."([^"]+)"'), re.compile(r'\["([^"]+)"\]'))
+_LAST_STEP = (re.compile(r"keys.*max", re.DOTALL), re.compile(r"\bgrep\s+-\w*c.*\bstep\b", re.DOTALL))
+"""Commands that say how far a run came: the largest key of a series, or how many steps its console names."""
 _SIGNS = {
     "-ge": ">=", ">=": ">=", "-gt": ">", ">": ">", "-lt": "<", "<": "<", "-le": "<=", "<=": "<=",
     "-eq": "==", "==": "==", "=": "==", "-ne": "!=", "!=": "!=",
@@ -59,11 +61,14 @@ def step_guard(
     left, sign, right = compared
     sign = sign if holds else _OPPOSITE[sign]
     source = _source(left, computed)
-    if sign not in (">=", ">", "==") or not ("keys" in source and "max" in source):
+    if sign not in (">=", ">", "==") or not any(pattern.search(source) for pattern in _LAST_STEP):
         return None
     found = next((match[1] for pattern in _TAGS if (match := pattern.search(source))), None)
     line = condition.start_point[0] + 1
-    bound = expand(word_of(right), values) if is_word(right) else text_of(right)
+    name = text_of(right)
+    bound = expand(word_of(right), values) if is_word(right) else name
+    if right.type == "variable_name" and isinstance(value := values.get(name), str):
+        bound = [value]
     if isinstance(bound, list) and bound and bound[0].isdecimal():
         return StepGuard(int(bound[0]) + (sign == ">"), found, line)
     return StepGuard(bound if isinstance(bound, str) else f"{text_of(right)} is no number", found, line)

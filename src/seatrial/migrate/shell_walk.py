@@ -37,7 +37,7 @@ class ScriptWalk:
         self.values: dict[str, str | list[str]] = {}
         """Variables with a literal value."""
         self.computed: dict[str, str] = {}
-        """Variables whose value a command gives, and that command."""
+        """Variables whose value a command gives, or gave in a block before, and that command."""
         self.path: tuple[Branch, ...] = ()
         """The ways that lead to the command at hand."""
         self.guards: tuple[StepGuard, ...] = ()
@@ -123,10 +123,12 @@ class ScriptWalk:
         before, computed = dict(self.values), dict(self.computed)
         self._changed.append(set())
         yield
-        changed = self._changed.pop()
+        changed, inside = self._changed.pop(), self.computed
         self.values, self.computed = before, computed
         for name in changed:
             self._forget(name)
+        # What a guard asks of such a variable was then given by the command: the literal before it does not reach far.
+        self.computed.update({name: inside[name] for name in changed & inside.keys()})
 
     def _assign(self, node: Node) -> None:
         """Take note of `NAME=value`."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import yaml
 
+from seatrial.checks.language.nodes import reads_only_numbers
 from seatrial.migrate.guards import Branch
 from seatrial.migrate.suites import CheckerCall, Migration
 
@@ -51,7 +52,15 @@ def _steps(call: CheckerCall) -> tuple[int, str | None] | None:
     if known:
         return max(known, key=lambda item: item[0])
     # One of several ways may end the run on purpose: there the script alone says how far it comes.
-    return None if call.asked_steps is None or call.guards or call.path else (call.asked_steps, None)
+    if call.asked_steps is None or call.guards or call.path or _judges_numbers([call]):
+        return None
+    return call.asked_steps.steps, None
+
+
+def _judges_numbers(calls: Sequence[CheckerCall]) -> bool:
+    """Say whether calls judge bare numbers alone, as an evaluation leaves them: they have no steps."""
+    checks = [item.check for call in calls for item in call.carried]
+    return bool(checks) and all(reads_only_numbers(check) for check in checks)
 
 
 def _suite_text(
@@ -68,18 +77,29 @@ def _suite_text(
         if parameters:
             head["parameters"] = parameters
     steps = max((found for call in calls if (found := _steps(call))), key=lambda item: item[0], default=None)
-    comment = "  # nothing in the script says how many steps the run takes: add steps"
+    unknown = "nothing in the script says how many steps the run takes: add steps"
+    comment = f"  # {'numbers without steps are judged' if _judges_numbers(calls) else unknown}"
     if steps is not None:
         head["steps"] = steps[0]
         if steps[1] is not None:
             head["steps_of"] = steps[1]
         guarded = any(call.guards for call in calls)
-        comment = "" if guarded else "  # the run is started for them; the script itself does not look"
+        asked = next((call.asked_steps for call in calls if call.asked_steps is not None), None)
+        source = (
+            "the run is started for them"
+            if asked is None or asked.config is None
+            else f"{asked.config} says so"
+        )
+        comment = "" if guarded else f"  # {source}; the script itself does not look"
     lines = yaml.safe_dump(head, sort_keys=False, width=1000, allow_unicode=True).rstrip().splitlines()
     place = next((n for n, line in enumerate(lines) if line.startswith("steps:")), len(lines) - 1)
     lines[place] += comment
     carried = [item for call in calls for item in call.carried]
     lines.append("checks:" if carried else "checks: []")
+    for left in [left for call in calls for left in call.left_behind]:
+        lines.append(
+            f"  # left behind: {' '.join(left.text.split())} ({script} line {left.line}: {left.reason})"
+        )
     for item in carried:
         for finding in item.findings:
             lines.append(f"  # {finding.kind.value}: {' '.join(finding.message.split())}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from seatrial.checks.language.nodes import Check
 from seatrial.checks.lint import Finding, lint_check
 from seatrial.errors import UsageError
 from seatrial.migrate.guards import Branch, StepGuard
+from seatrial.migrate.run_configs import find_config, steps_of_config
 from seatrial.migrate.shell_tree import parse_script
 from seatrial.migrate.shell_walk import ScriptWalk
 from seatrial.migrate.shell_words import ShellError, Word, expand
@@ -40,6 +42,15 @@ class LeftBehind:
     reason: str
 
 
+@dataclass(frozen=True)
+class AskedSteps:
+    """Steps that a run is started for."""
+
+    steps: int
+    config: str | None = None
+    """Name of the configuration that says so; None: the command does."""
+
+
 @dataclass
 class CheckerCall:
     """One call of the checker: the metrics file as the script writes it, and its expressions."""
@@ -50,9 +61,10 @@ class CheckerCall:
     """The ways through the script that lead to it."""
     guards: tuple[StepGuard, ...] = ()
     """What the script asks of a run before it calls the checker."""
-    asked_steps: int | None = None
-    """Steps that the run before it was started for, where the command says so."""
+    asked_steps: AskedSteps | None = None
+    """Steps that the run before it was started for, where its command or its configuration says so."""
     carried: list[CarriedCheck] = field(default_factory=list)
+    left_behind: list[LeftBehind] = field(default_factory=list)
 
 
 @dataclass
@@ -112,7 +124,7 @@ class _ScriptReader:
 
     def __init__(self, migration: Migration) -> None:
         self.migration = migration
-        self.asked_steps: int | None = None
+        self.asked_steps: AskedSteps | None = None
 
     def read(self, walk: ScriptWalk, command: list[Word]) -> None:
         """Read one command."""
@@ -139,12 +151,18 @@ class _ScriptReader:
 
     def _note_max_steps(self, walk: ScriptWalk, command: list[Word]) -> None:
         """Remember the `grpo.max_num_steps=N` that a run is started with, and the largest of all runs."""
-        for word in command:
-            value = expand(word, walk.values)
-            match = _MAX_STEPS.search(value[0]) if isinstance(value, list) and value else None
-            if match:
-                self.asked_steps = int(match.group(1))
-                self.migration.max_num_steps = max(self.migration.max_num_steps or 0, self.asked_steps)
+        words = [expand(word, walk.values) for word in command]
+        texts = [text for found in words if isinstance(found, list) for text in found]
+        asked = [int(match[1]) for text in texts if (match := _MAX_STEPS.search(text))]
+        if asked:
+            self.asked_steps = AskedSteps(asked[-1])
+            self.migration.max_num_steps = max(self.migration.max_num_steps or 0, asked[-1])
+            return
+        for option, value in itertools.pairwise(command):
+            if option.literal == "--config":
+                path = find_config(self.migration.script, _as_written(value))
+                if path is not None and (steps := steps_of_config(path)) is not None:
+                    self.asked_steps = AskedSteps(steps, path.name)
 
     def _call(self, walk: ScriptWalk, name: Word, words: list[Word]) -> None:
         """Read one call: options, the metrics file, the expressions."""
@@ -167,13 +185,16 @@ class _ScriptReader:
         for guard in walk.guards:
             if isinstance(guard.steps, str):
                 text = f"the run must have logged the step {guard.steps.split(' ')[0]}"
-                self.migration.left_behind.append(LeftBehind(text=text, line=guard.line, reason=guard.steps))
+                self._leave_behind(call, text, guard.line, guard.steps)
+        if call.path and call.asked_steps is not None and not call.guards:
+            text = f"the run is started for {call.asked_steps.steps} steps"
+            self._leave_behind(
+                call, text, name.line, "the script may end it before: add steps where it does not"
+            )
         for word in words[1:]:
             texts = expand(word, walk.values)
             if isinstance(texts, str):
-                self.migration.left_behind.append(
-                    LeftBehind(text=_as_written(word), line=word.line, reason=texts)
-                )
+                self._leave_behind(call, _as_written(word), word.line, texts)
                 continue
             for text in texts:
                 self._expression(call, text, word.line)
@@ -184,9 +205,12 @@ class _ScriptReader:
                 CarriedCheck(check=parse_check(" ".join(text.split())), line=line, findings=())
             )
         except UsageError as error:
-            self.migration.left_behind.append(
-                LeftBehind(text=text, line=line, reason=str(error).split("\n")[0])
-            )
+            self._leave_behind(call, text, line, str(error).split("\n")[0])
+
+    def _leave_behind(self, call: CheckerCall, text: str, line: int, reason: str) -> None:
+        left = LeftBehind(text=text, line=line, reason=reason)
+        call.left_behind.append(left)
+        self.migration.left_behind.append(left)
 
 
 def _without_options(words: list[Word]) -> list[Word]:

@@ -269,6 +269,94 @@ def test_without_a_guard_the_steps_that_the_run_is_started_for_are_asked(tmp_pat
     assert "the script itself does not look" in (tmp_path / "s.yaml").read_text()
 
 
+def test_steps_that_stand_in_an_array_of_options_are_asked(tmp_path: Path) -> None:
+    script = """OPTIONS=(
+    policy.model_name=tiny
+    grpo.max_num_steps=2
+)
+python run.py "${OPTIONS[@]}"
+python check_metrics.py f 'max(data["x"]) < 1'
+"""
+    [suite] = suites_of(tmp_path, script)
+    assert suite.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("derived", "steps"),
+    [
+        ("defaults: ../base.yaml\nsft:\n  max_num_steps: 7\n", 7),
+        ("defaults: ../base.yaml\nsft:\n  seed: 1\n", 50),
+        ("defaults: [../other.yaml, ../base.yaml]\n", 50),
+        ("sft:\n  max_num_steps: 7\ngrpo:\n  max_num_steps: 8\n", None),
+        ("sft: {seed: 1}\n", None),
+        ("[not, a, mapping]\n", None),
+        ("a: [\n", None),
+    ],
+)
+def test_steps_that_only_the_configuration_of_the_run_says_are_asked(
+    tmp_path: Path, derived: str, steps: int | None
+) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/run.yaml").write_text(derived)
+    (tmp_path / "base.yaml").write_text("sft:\n  max_num_steps: 50\n")
+    (tmp_path / "tests").mkdir()
+    script = """ROOT=$(realpath ..)
+python run.py --config "$ROOT/configs/run.yaml"
+python check_metrics.py f 'max(data["x"]) < 1'
+"""
+    [suite] = suites_of(tmp_path / "tests", script)
+    assert suite.steps == steps
+    text = (tmp_path / "tests/s.yaml").read_text()
+    assert ("run.yaml says so" if steps else "add steps") in text
+
+
+def test_an_evaluation_after_the_run_is_not_asked_for_its_steps(tmp_path: Path) -> None:
+    script = """python run.py grpo.max_num_steps=3
+python check_metrics.py train.json 'max(data["x"]) < 1'
+python check_metrics.py score.json 'data["score"] >= 0.2' 'abs(data["score"] - 1) < 1'
+"""
+    training, evaluation = suites_of(tmp_path, script)
+    assert (training.steps, evaluation.steps) == (3, None)
+    log = RunLog(sources=[], series={}, scalars={"score": 0.3})
+    verdicts = judge_log(log, Questions(suites=[evaluation]))
+    assert [verdict.outcome for verdict in verdicts] == [Outcome.PASS, Outcome.PASS]
+
+
+def test_steps_that_the_console_names_are_a_guard(tmp_path: Path) -> None:
+    script = """LEAST=${LEAST:-3}
+SEEN=0
+for _ in $(seq 1 9); do
+    SEEN=$(grep -cE "train step [0-9]+/" run.log || true)
+    sleep 1
+done
+if (( SEEN < LEAST )); then
+    exit 1
+fi
+python check_metrics.py f 'max(data["x"]) < 1'
+"""
+    [suite] = suites_of(tmp_path, script)
+    assert suite.steps == 3
+
+
+def test_one_of_several_ways_may_end_a_run_so_its_steps_are_left_behind_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.sh"
+    path.write_text("""python run.py grpo.max_num_steps=9
+if [[ "$EXPECT" == "end" ]]; then
+    python check_metrics.py f 'max(data["x"]) < 1'
+else
+    kill $RUN
+    python check_metrics.py f "max(data['x']) < $LIMIT"
+fi
+""")
+    migration = migrate_script(path)
+    assert [left.text for left in migration.left_behind] == [
+        "the run is started for 9 steps",
+        "the run is started for 9 steps",
+        "max(data['x']) < ${LIMIT}",
+    ]
+    assert [text.count("# left behind: ") for text in suite_texts(migration).values()] == [1, 2]
+
+
 def test_a_guard_whose_step_is_not_known_is_left_behind(tmp_path: Path) -> None:
     path = tmp_path / "s.sh"
     path.write_text(GUARDED.format(before="", condition=f"[[ {JQ} -ge $LAST_STEP ]]"))

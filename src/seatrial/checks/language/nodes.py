@@ -217,6 +217,14 @@ def references(node: Expression | Condition) -> Iterator[SeriesRef]:
     return (item for item in walk(node) if isinstance(item, SeriesRef))
 
 
+def reads_only_numbers(check: Check) -> bool:
+    """Say whether a check compares bare `data["TAG"]` alone, each of which must then hold a number and no series."""
+    nodes = list(walk(check.condition))
+    return any(isinstance(node, SeriesRef) for node in nodes) and not any(
+        isinstance(node, Aggregate | Point | Membership) for node in nodes
+    )
+
+
 def may_be_series(node: Expression) -> bool:
     """Say whether an expression can give a series (a bare `data["TAG"]` may hold a number instead)."""
     match node:
