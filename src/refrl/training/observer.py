@@ -36,17 +36,36 @@ class TrainedStep:
     """Scalars logged under `train/`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TunedStep:
+    """One step of an SFT run, after it was logged."""
+
+    step: int
+    batch: Batch
+    """Prompts with their answers, as they were trained on."""
+    updates: Sequence[Update]
+    """One per optimizer step; empty where the observer does not want gradients."""
+    metrics: Mapping[str, float]
+    """Scalars logged under `train/`."""
+
+
 class Observer:
     """Sees a run; every method does nothing here."""
 
     wants_gradients = False
-    """Whether each `TrainedStep` is to hold its updates; costs a copy of the gradients."""
+    """Whether each step is to hold its updates; costs a copy of the gradients."""
 
     def started(self, session: Session) -> None:
         """The parts stand; nothing has been sampled or trained."""
 
     def trained(self, session: Session, step: TrainedStep) -> None:
         """A step is taken and logged."""
+
+    def tuned(self, session: Session, step: TunedStep) -> None:
+        """A step of supervised fine-tuning is taken and logged."""
+
+    def scored(self, session: Session, step: int, batch: Batch, loss: float) -> None:
+        """The loss of held-out answers is computed and logged."""
 
     def validated(
         self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from refrl.algorithms.batching import Batch
+from refrl.policy.base import Update
 from refrl.rollout.sync import Rollouts
-from refrl.training.observer import Observer, TrainedStep
+from refrl.training.observer import Observer, TrainedStep, TunedStep
 from refrl.training.session import Session
 
 Recording = dict[str, Any]
@@ -29,7 +30,7 @@ class RunRecorder(Observer):
 
     def __init__(self) -> None:
         """Start empty."""
-        self.recording: Recording = {"steps": [], "validations": []}
+        self.recording: Recording = {"steps": [], "validations": [], "losses": []}
         self._streams: list[str] = []
 
     def started(self, session: Session) -> None:
@@ -40,6 +41,7 @@ class RunRecorder(Observer):
             "reference_start": _reference(session),
             "trainable": sorted(session.policy.named_gradients()),
             "train_prompts": [example.prompt_id for example in session.train_examples],
+            "held_out_prompts": [example.prompt_id for example in session.validation],
             "vocab_size": session.policy.vocab_size,
             "stop_ids": list(session.sampling.stop_token_ids or ()),
         }
@@ -53,21 +55,27 @@ class RunRecorder(Observer):
                 "prompts_served": [example.prompt_id for example in step.served],
                 "rows": _rows(step.rollouts, step.batch),
                 "discarded_rows": _rows(step.discarded, None),
-                "updates": [
-                    {
-                        "row_indices": list(range(update.first_row, update.first_row + update.num_rows)),
-                        "micro_batches": [list(rows) for rows in update.micro_batches],
-                        "gradients": _copies(update.gradients),
-                        "grad_norm": update.grad_norm,
-                        "learning_rate": update.learning_rate,
-                        "weights_after": _copies(update.weights),
-                    }
-                    for update in step.updates
-                ],
+                "updates": [_recorded(update) for update in step.updates],
                 "metrics": dict(step.metrics),
                 "weights_after": _weights(session),
             }
         )
+
+    def tuned(self, session: Session, step: TunedStep) -> None:
+        """Keep rows, updates and scalars of a step of supervised fine-tuning."""
+        self.recording["steps"].append(
+            {
+                "step": step.step,
+                "rows": _answers(step.batch),
+                "updates": [_recorded(update) for update in step.updates],
+                "metrics": dict(step.metrics),
+                "weights_after": _weights(session),
+            }
+        )
+
+    def scored(self, session: Session, step: int, batch: Batch, loss: float) -> None:
+        """Keep held-out answers and their loss."""
+        self.recording["losses"].append({"step": step, "rows": _answers(batch), "loss": loss})
 
     def validated(
         self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]
@@ -130,18 +138,45 @@ def _rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[str, Any]
     return rows
 
 
+def _recorded(update: Update) -> dict[str, Any]:
+    return {
+        "row_indices": list(range(update.first_row, update.first_row + update.num_rows)),
+        "micro_batches": [list(rows) for rows in update.micro_batches],
+        "gradients": _copies(update.gradients),
+        "grad_norm": update.grad_norm,
+        "learning_rate": update.learning_rate,
+        "weights_after": _copies(update.weights),
+    }
+
+
+def _answers(batch: Batch) -> list[dict[str, Any]]:
+    """Return the rows of a batch of answers."""
+    return [
+        {"prompt_id": prompt_id, **_ids(batch, row)}
+        for row, prompt_id in enumerate(batch.group_ids_B.tolist())
+    ]
+
+
+def _ids(batch: Batch, row: int) -> dict[str, Any]:
+    """Return ids and mask of a row of the batch, without padding."""
+    start, length = int(batch.completion_starts_B[row]), int(batch.completion_lens_B[row])
+    return {
+        "prompt_ids": tuple(batch.input_ids_BS[row, start - int(batch.prompt_lens_B[row]) : start].tolist()),
+        "ids": tuple(batch.completion_ids_BT[row, :length].tolist()),
+        "mask": tuple(int(value) for value in batch.mask_BT[row, :length].tolist()),
+    }
+
+
 def _trained(batch: Batch, row: int) -> dict[str, Any]:
     """Return what a row of the batch was trained with, in place of what the rollout says of it."""
-    start, length = int(batch.completion_starts_B[row]), int(batch.completion_lens_B[row])
+    length = int(batch.completion_lens_B[row])
 
     def cut(values_BT: Tensor | None) -> tuple[Any, ...] | None:
         return None if values_BT is None else tuple(values_BT[row, :length].tolist())
 
     assert batch.advantages_B is not None
     return {
-        "prompt_ids": tuple(batch.input_ids_BS[row, start - int(batch.prompt_lens_B[row]) : start].tolist()),
-        "ids": cut(batch.completion_ids_BT),
-        "mask": tuple(int(value) for value in batch.mask_BT[row, :length].tolist()),
+        **_ids(batch, row),
         "sampling_logprobs": cut(batch.sampling_logprobs_BT),
         "old_logprobs": cut(batch.old_logprobs_BT),
         "ref_logprobs": cut(batch.ref_logprobs_BT),

@@ -11,9 +11,10 @@ from refrl.algorithms.losses import sft_loss
 from refrl.checkpointing.export import export_final
 from refrl.config import SFTRunConfig
 from refrl.logging import console_line
+from refrl.policy.base import Update
 from refrl.tasks import Example
 from refrl.training.build import build_batch
-from refrl.training.observer import Observer
+from refrl.training.observer import Observer, TunedStep
 from refrl.training.session import Session, open_session
 from refrl.training.step_metrics import check_update, performance_metrics
 from refrl.training.validation import is_validation_step, validate
@@ -31,7 +32,12 @@ def run_sft(config: SFTRunConfig, observer: Observer | None = None) -> None:
     """
     num_updates = config.sft.max_num_steps
     with open_session(
-        config, config.sft, num_updates=num_updates, with_reference=False, observer=observer
+        config,
+        config.sft,
+        num_updates=num_updates,
+        with_reference=False,
+        observer=observer,
+        temperature=1.0,  # answers are not sampled: the likelihood is the model's own
     ) as session:
         for step in range(num_updates + 1):
             if step:
@@ -47,12 +53,15 @@ def run_sft(config: SFTRunConfig, observer: Observer | None = None) -> None:
 def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
     """Draw examples, update, log."""
     time = session.timer.time
+    updates: list[Update] = []
     with time("total_step_time"):
         with time("data_processing"):
             examples = session.prompts.draw(config.policy.train_global_batch_size)
             batch = make_answer_batch(session, config, examples)
         with time("policy_training"):
-            trained = session.policy.train(batch, answer_loss)
+            trained = session.policy.train(
+                batch, answer_loss, updates.append if session.observer.wants_gradients else None
+            )
     seconds = session.timer.take()
     num_tokens = float(batch.attention_mask_BS.sum())
     metrics = {
@@ -67,6 +76,7 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
     shown = {**metrics, "seconds": seconds["total_step_time"]}
     print(console_line(step, config.sft.max_num_steps, shown, SHOWN), flush=True)
     check_update(trained, step, session.logger.directory)
+    session.observer.tuned(session, TunedStep(step=step, batch=batch, updates=updates, metrics=metrics))
 
 
 def make_answer_batch(session: Session, config: SFTRunConfig, examples: Sequence[Example]) -> Batch:
@@ -112,5 +122,8 @@ def answer_loss(
 def log_validation_loss(session: Session, config: SFTRunConfig, step: int) -> None:
     """Log `validation/val_loss`, the mean negative log-likelihood of the held-out answers' tokens."""
     batch = make_answer_batch(session, config, session.validation)
-    loss = sft_loss(session.policy.logprobs(batch), batch.mask_BT, global_valid_tokens=batch.num_valid_tokens)
-    session.logger.log({"val_loss": float(loss)}, step, "validation")
+    loss = float(
+        sft_loss(session.policy.logprobs(batch), batch.mask_BT, global_valid_tokens=batch.num_valid_tokens)
+    )
+    session.logger.log({"val_loss": loss}, step, "validation")
+    session.observer.scored(session, step, batch, loss)

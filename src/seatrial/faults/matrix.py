@@ -11,6 +11,7 @@ from typing import Any
 
 from seatrial.faults.mutate import Mutant
 from seatrial.faults.planting import Change, ask
+from seatrial.relations import NotServed
 from seatrial.relations.engine import DEFAULT_SEEDS, Relation, first_violation, run_relation
 from seatrial.relations.registry import all_relations, select
 from seatrial.verdict import Outcome
@@ -137,10 +138,16 @@ def broken_tidy(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]]) 
 
 
 def first_broken(options: Mapping[str, Any], relations: Sequence[str]) -> tuple[str, str] | None:
-    """Return the first relation that breaks, and what it says; called where the fault is."""
+    """Return the first relation that breaks, and what it says; called where the fault is.
+
+    Nothing breaks where the options are no cell: the schema refuses them.
+    """
     from seatrial.relations.runs import sharing_runs
 
-    stack = _stack(options)
+    try:
+        stack = _stack(options)
+    except NotServed:
+        return None
     with sharing_runs():
         for relation in relations:
             violation = first_violation(select([relation])[0], stack, seeds=DEFAULT_SEEDS[:1])

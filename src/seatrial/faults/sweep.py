@@ -1,7 +1,9 @@
 """`python -m seatrial.faults.sweep [--minutes M] [FAULT ...]`: what sees each planted fault, measured and recorded.
 
-Relations are asked one by one until one sees the fault; a fault that none sees is put to a level-0 trial. A fault that
-neither sees is a miss. What is recorded and not named is left alone, so that a long measurement can be done in parts.
+Relations are asked one by one until one sees the fault: in the cell of the options that
+the fault names, and in the default one. What none sees is put to a level-0 trial, and then to the relations that
+take longest. A fault that nothing sees is a miss. What is recorded and not named is left alone, so that a long
+measurement can be done in parts.
 """
 
 from __future__ import annotations
@@ -35,22 +37,22 @@ SECONDS = 120.0
 """Time limit of each command of a trial."""
 
 
-def relations_for(fault: Mutant | Plant) -> list[str]:
-    """Return the relations to ask: those that a mutant names, or all of them, those that see most for their cost first.
+LONG = ("R18.run", "R1.run", "R11.run")
+"""Relations that make a run for every option, runs of two processes, and many runs."""
+RUNS = ("run", "fine_tuning")
+"""Components that are asked first: a plant in the wiring changes what a run does."""
 
-    Runs come first: a plant in the wiring changes what a run does. R1 starts runs of two processes, R11 makes many, and
-    R18 makes one for every option: these come last.
-    """
-    if isinstance(fault, Mutant):
-        return list(fault.relations)
-    rewards = fault.module.startswith("refrl.rewards.")
+
+def relations_for(plant: Plant) -> list[str]:
+    """Return the relations to ask of a plant, those that see most for their cost first; `LONG` are left out."""
+    rewards = plant.module.startswith("refrl.rewards.")
     asked = [relation for relation in all_relations() if rewards or relation.component != "reward"]
+    first = RUNS if plant.loop == "grpo" else RUNS[::-1]
 
-    def cost(relation: Relation) -> int:
-        last = ("R11.run", "R1.run", "R18.run")
-        return 2 + last.index(relation.id) if relation.id in last else relation.component != "run"
+    def place(relation: Relation) -> int:
+        return first.index(relation.component) if relation.component in first else len(first)
 
-    return [relation.id for relation in sorted(asked, key=cost)]
+    return [relation.id for relation in sorted(asked, key=place) if relation.id not in LONG]
 
 
 def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
@@ -60,13 +62,26 @@ def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
         fault: a mutant or a plant.
         places: models and files that its options name in braces (`seatrial.faults.verify.Bench.places`).
     """
-    found = first_seen(fault, _served(fault.options), relations_for(fault))
-    if found is not None:
-        return Seen(by=found[0], said=found[1])
+    if isinstance(fault, Mutant):
+        return _seen(first_seen(fault, fault.options, fault.relations)) or Seen(by=None, said="")
+    served = _served(fault.options)
+    for cell in [served] * bool(served) + [{}]:
+        seen = _seen(first_seen(fault, cell, relations_for(fault)))
+        if seen is not None:
+            return seen
+    level = _level_0_sees(fault, places) if fault.loop == "grpo" else None
+    return level or _seen(first_seen(fault, {}, LONG)) or Seen(by=None, said="")
+
+
+def _seen(found: tuple[str, str] | None) -> Seen | None:
+    return None if found is None else Seen(by=found[0], said=found[1])
+
+
+def _level_0_sees(fault: Plant, places: Mapping[str, str]) -> Seen | None:
+    """Return what a level-0 trial with the fault's options says, where it passes without the fault."""
     words = tuple(f"{key}={_text(value, places)}" for key, value in fault.options.items())
     failed = level_0(fault.id, words)
-    seen = failed is not None and level_0(None, words) is None
-    return Seen(by="level 0" if seen else None, said=failed or "")
+    return None if failed is None or level_0(None, words) is not None else Seen(by="level 0", said=failed)
 
 
 @cache
@@ -90,9 +105,9 @@ def level_0(fault_id: str | None, overrides: tuple[str, ...] = ()) -> str | None
 
 
 def _served(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the adapter of the relations takes: not its own model, data and places."""
-    own = ("policy.model_name", "policy.tokenizer.", "data.", "logger.", "checkpointing.", "cluster.", "sft.")
-    return {key: value for key, value in options.items() if not key.startswith(own)}
+    """Return the options that make a cell of the adapter: not its own model, files, places and processes."""
+    own = ("policy.model_name", "logger.", "checkpointing.", "cluster.", "sft.")
+    return {key: value for key, value in options.items() if key != "data" and not key.startswith(own)}
 
 
 def _text(value: Any, places: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor
 from seatrial.relations import oracles
 from seatrial.relations.records import AdvantageSpec, LossSpec
 from seatrial.relations.run_records import RunRecord, RunRow, StepRecord
+from seatrial.relations.tuning_records import TuningRecord, TuningStep
 
 Weights = Mapping[str, Tensor]
 
@@ -122,7 +123,7 @@ def configured_support(
     return kept
 
 
-def weights_before(record: RunRecord, step: StepRecord, update: int) -> Weights:
+def weights_before(record: RunRecord | TuningRecord, step: StepRecord | TuningStep, update: int) -> Weights:
     """Return the weights that an update (counted from 0) of a step began with."""
     return step.updates[update - 1].weights_after if update else record.weights_at(step.step - 1)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.relations.run_records import RunRecord
+from seatrial.relations.tuning_records import TuningRecord
 
 BASE: Mapping[str, Any] = {
     "grpo.num_prompts_per_step": 2,
@@ -40,6 +41,17 @@ BASE: Mapping[str, Any] = {
     "data.num_train": 6,
 }
 """Two prompts of four completions, two updates a step, temperature not 1, a reference, weight decay."""
+TUNING: Mapping[str, Any] = {
+    "sft.max_num_steps": 3,
+    "sft.val_period": 2,
+    "sft.val_at_start": True,
+    **{
+        name: value for name, value in BASE.items() if name.startswith("policy.") and "generation" not in name
+    },
+    "policy.optimizer.lr": 0.01,
+    "data.num_train": 6,
+}
+"""What runs of supervised fine-tuning start from: three steps of four answers in micro-batches of two."""
 STOP_EVERY = 5
 """Every fifth id ends a completion, so that lengths differ though the model is not trained."""
 
@@ -48,7 +60,7 @@ STOP_EVERY = 5
 class RunCache:
     """Runs by stack, options and seed."""
 
-    records: dict[tuple[int, str, int], RunRecord] = field(default_factory=dict)
+    records: dict[tuple[str, int, str, int], Any] = field(default_factory=dict)
     stacks: list[Any] = field(default_factory=list)
     """Kept alive, so that no other one gets the identity of one."""
 
@@ -91,6 +103,12 @@ def run_again(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
         return run(stack, options, seed)
 
 
+def run_again_tuned(stack: Any, options: Mapping[str, Any], seed: int) -> TuningRecord:
+    """Return the same run of fine-tuning made anew, whatever is shared."""
+    with sharing_runs(RunCache()):
+        return tuning(stack, options, seed)
+
+
 def _standing(stack: Any) -> dict[str, Any]:
     """Return the options that stand where a law names none."""
     return {**BASE, **getattr(stack, "options", {})}
@@ -103,15 +121,24 @@ def _stop_ids(stack: Any, cache: RunCache) -> tuple[int, ...]:
     return tuple(range(0, _made(stack, probe, 0, cache).vocab_size, STOP_EVERY))
 
 
-def _made(stack: Any, options: Mapping[str, Any], seed: int, cache: RunCache) -> RunRecord:
+def tuning(stack: Any, options: Mapping[str, Any], seed: int) -> TuningRecord:
+    """Return a run of supervised fine-tuning with these options over those of `TUNING`, shared as runs are."""
+    with sharing_runs() as cache:
+        record: TuningRecord = _made(stack, {**TUNING, **options}, seed, cache, "short_tuning")
+        return record
+
+
+def _made(
+    stack: Any, options: Mapping[str, Any], seed: int, cache: RunCache, method: str = "short_run"
+) -> Any:
     if not any(stack is known for known in cache.stacks):
         cache.stacks.append(stack)
-    key = (id(stack), repr(sorted(options.items())), seed)
+    key = (method, id(stack), repr(sorted(options.items())), seed)
     if key not in cache.records:
         import torch
 
         with torch.enable_grad():  # a law may have switched gradients off for its own arithmetic
-            cache.records[key] = stack.short_run(options, seed=seed)
+            cache.records[key] = getattr(stack, method)(options, seed=seed)
     return cache.records[key]
 
 

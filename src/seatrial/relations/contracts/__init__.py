@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.generation import GenerationPool, Sampler, WeightSync
 from seatrial.relations.contracts.run import ShortRun
+from seatrial.relations.contracts.tuning import FineTuning
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import (
     AdvantageSpec,
@@ -261,6 +262,7 @@ COMPONENTS: Mapping[str, type] = {
     "evaluation": Evaluation,
     "metrics": Metrics,
     "run": ShortRun,
+    "fine_tuning": FineTuning,
     "facts": Declared,
 }
 """Name of every component with the protocol that an adapter fulfils when it offers it."""

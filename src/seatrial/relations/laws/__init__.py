@@ -29,6 +29,7 @@ MODULES = (
     "run_options",
     "run_randomness",
     "run_rows",
+    "run_tuning",
     "run_updates",
     "staleness",
     "tokenization",

@@ -15,7 +15,10 @@ from seatrial.relations.facts import facts_of
 from seatrial.relations.run_oracles import learning_rate, norm_of
 from seatrial.relations.run_records import RunRecord, UpdateRecord
 from seatrial.relations.runs import RunCase, making
+from seatrial.relations.tuning_records import TuningRecord
 from seatrial.relations.worst import is_worse
+
+Record = RunRecord | TuningRecord
 
 # AdamW in float32: a handful of roundings of 2^-23 on a step of at most the rate, and one on the weight itself.
 STEP_BOUND = 1e-3
@@ -58,7 +61,7 @@ class AdamW:
         return result
 
 
-def _updates(record: RunRecord) -> list[tuple[str, UpdateRecord]]:
+def _updates(record: Record) -> list[tuple[str, UpdateRecord]]:
     return [
         (f"step {step.step}, update {number + 1}", update)
         for step in record.steps
@@ -67,9 +70,12 @@ def _updates(record: RunRecord) -> list[tuple[str, UpdateRecord]]:
 
 
 def _closed_form(stack: Any, case: RunCase) -> Measure:
-    """Each update from the recorded weights before it, so that a difference is not carried on."""
-    record = case.record(stack)
-    oracle, before = AdamW(record.options, facts_of(stack).decays), record.initial_weights
+    return largest_step_error(case.record(stack), facts_of(stack).decays)
+
+
+def largest_step_error(record: Record, decays: str) -> Measure:
+    """Measure each update from the recorded weights before it, so that a difference is not carried on."""
+    oracle, before = AdamW(record.options, decays), record.initial_weights
     updates = _updates(record)
     worst, place = (0.0, "nowhere") if updates else (math.inf, "no update")
     for number, (where, update) in enumerate(updates, start=1):
@@ -90,8 +96,11 @@ def _closed_form(stack: Any, case: RunCase) -> Measure:
 
 
 def _steps_end_with_their_updates(stack: Any, case: RunCase) -> Measure:
+    return only_updates_moved(case.record(stack))
+
+
+def only_updates_moved(record: Record) -> Measure:
     """Nothing but updates changes weights: a step ends with the weights of its last update, the run with its last."""
-    record = case.record(stack)
     wrong = []
     for step in record.steps:
         last = step.updates[-1].weights_after if step.updates else record.weights_at(step.step - 1)
@@ -120,11 +129,14 @@ def _steps_end_with_their_updates(stack: Any, case: RunCase) -> Measure:
 
 def _rates(stack: Any, case: RunCase) -> Measure:
     record = case.record(stack)
-    updates = _updates(record)
-    peak = record.options["policy.optimizer.lr"]
     steps, size = record.options["grpo.max_num_steps"], record.options["policy.train_global_batch_size"]
     rows = record.options["grpo.num_prompts_per_step"] * record.options["grpo.num_generations_per_prompt"]
-    due = steps * (rows // size)
+    return rates_error(record, due=steps * (rows // size), bound=RATE_BOUND)
+
+
+def rates_error(record: Record, *, due: int, bound: float) -> Measure:
+    """Measure the learning rates of a run that owes so many updates against the schedule."""
+    updates, peak = _updates(record), record.options["policy.optimizer.lr"]
     if len(updates) != due:
         return Measure(error=math.inf, bound=0, what=f"{len(updates)} updates where the options make {due}")
     worst, place = 0.0, "nowhere"
@@ -133,9 +145,7 @@ def _rates(stack: Any, case: RunCase) -> Measure:
         error = abs(update.learning_rate - right) / peak
         if is_worse(error, worst):
             worst, place = error, f"{where}: {update.learning_rate:.6g} for {right:.6g}"
-    return Measure(
-        error=worst, bound=RATE_BOUND, what=f"learning rate against the schedule, {place}, of the peak"
-    )
+    return Measure(error=worst, bound=bound, what=f"learning rate against the schedule, {place}, of the peak")
 
 
 def _norms(stack: Any, case: RunCase) -> Measure:

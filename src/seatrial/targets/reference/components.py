@@ -39,6 +39,7 @@ from seatrial.targets.reference.conversions import (
 from seatrial.targets.reference.formulas import ReferenceFormulas
 from seatrial.targets.reference.runs import ReferenceRuns
 from seatrial.targets.reference.texts import ReferenceTexts
+from seatrial.targets.reference.tuning import ReferenceTuning
 
 CPU = torch.device("cpu")
 PAD_ID = 0
@@ -46,7 +47,7 @@ PACKED = {"policy.sequence_packing.enabled": True, "policy.sequence_length_bucke
 NUM_UPDATES = 100
 
 
-class ReferenceComponents(ReferenceFormulas, ReferenceRuns, ReferenceTexts):
+class ReferenceComponents(ReferenceFormulas, ReferenceRuns, ReferenceTuning, ReferenceTexts):
     """An adapter in the sense of `seatrial.relations.contracts`."""
 
     facts = StackFacts(decays="matrices", padding_side="right")

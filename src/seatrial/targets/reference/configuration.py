@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from refrl.config import GRPORunConfig, load_config, validate_config
+from refrl.config import GRPORunConfig, SFTRunConfig, load_config, validate_config
 from refrl.models.tiny import TinyModelSpec, make_model
 from seatrial.relations import NotServed
 
@@ -27,6 +27,9 @@ MODEL = TinyModelSpec(
     initializer_range=0.25,
     seed=20,
 )
+
+
+Config = TypeVar("Config", GRPORunConfig, SFTRunConfig)
 
 
 @cache
@@ -51,17 +54,33 @@ def configuration(options: Mapping[str, Any]) -> GRPORunConfig:
     Raises:
         NotServed: the schema refuses the combination.
     """
-    tree = copy.deepcopy(_base())
+    return _validated(GRPORunConfig, _with(_base(), options))
+
+
+def tuning_configuration(options: Mapping[str, Any]) -> SFTRunConfig:
+    """Return the same configuration for supervised fine-tuning; options of GRPO and its loss are left out.
+
+    Raises:
+        NotServed: the schema refuses the combination.
+    """
+    shared = {name: section for name, section in _base().items() if name not in ("grpo", "loss_fn")}
+    chosen = {name: value for name, value in options.items() if not name.startswith(("grpo.", "loss_fn."))}
+    return _validated(SFTRunConfig, _with({**shared, "sft": {"max_num_steps": 1}}, chosen))
+
+
+def _with(base: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested values with those of dotted names replaced."""
+    tree = copy.deepcopy(dict(base))
     for dotted, value in options.items():
         *sections, leaf = dotted.split(".")
         place = tree
         for section in sections:
             place = place[section]
         place[leaf] = value
-    return validated(tree)
+    return tree
 
 
-def validated(tree: Mapping[str, Any]) -> GRPORunConfig:
+def _validated(schema: type[Config], tree: Mapping[str, Any]) -> Config:
     """Return the configuration that nested values make.
 
     Raises:
@@ -70,7 +89,7 @@ def validated(tree: Mapping[str, Any]) -> GRPORunConfig:
     from refrl.config import ConfigError
 
     try:
-        return validate_config(GRPORunConfig, tree, source="conformance")
+        return validate_config(schema, tree, source="conformance")
     except ConfigError as error:
         raise NotServed(str(error)) from error
 

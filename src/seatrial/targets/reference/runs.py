@@ -47,7 +47,7 @@ class ReferenceRuns:
     def short_run(self, options: Mapping[str, Any], *, seed: int) -> RunRecord:
         if options.get("data.verifier") in VERIFIERS:
             options = {**options, "data.verifier": VERIFIERS[options["data.verifier"]]}
-        with tempfile.TemporaryDirectory() as folder, _quiet():
+        with tempfile.TemporaryDirectory() as folder, quiet():
             fixed = {"grpo.seed": seed, "logger.log_dir": f"{folder}/log"}
             config = configuration({**self.options, **options, **fixed})
             if config.cluster.num_processes > 1:
@@ -95,7 +95,7 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
         return tuple(RunRow(**{**row, "weight_version": steps[row["weight_version"]]}) for row in of)
 
     return RunRecord(
-        options=_flat(config.model_dump(mode="json"))
+        options=dotted(config.model_dump(mode="json"))
         | {"grpo.advantage.scale": config.grpo.advantage.resolved_scale},
         initial_weights=recording["initial_weights"],
         final_weights=recording["final_weights"],
@@ -123,12 +123,13 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
     )
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values under dotted names."""
+    found: dict[str, Any] = {}
     for name, value in tree.items():
         inner = isinstance(value, dict)
-        flat |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
-    return flat
+        found |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return found
 
 
 @cache
@@ -138,7 +139,7 @@ def _plain_model() -> torch.nn.Module:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hold the console output back, and leave the global random streams as they were."""
     python, numpy = random.getstate(), np.random.get_state()
     with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]):
