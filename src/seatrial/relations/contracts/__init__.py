@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.generation import GenerationPool, Sampler, WeightSync
+from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.tuning import FineTuning
 from seatrial.relations.facts import StackFacts
@@ -249,6 +250,7 @@ COMPONENTS: Mapping[str, type] = {
     "group_filter": GroupFilter,
     "staleness_schedule": StalenessSchedule,
     "train_step": TrainStep,
+    "objective": Objective,
     "policy": Policy,
     "packing": Packing,
     "optimizer_step": OptimizerStep,

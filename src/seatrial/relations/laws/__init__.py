@@ -13,6 +13,7 @@ MODULES = (
     "learning_rate",
     "metrics",
     "micro_batches",
+    "objectives",
     "on_policy",
     "evaluation",
     "packing",

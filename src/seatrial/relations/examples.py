@@ -1,0 +1,138 @@
+"""Made examples of supervised and preference training, and what an objective says that it computes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One example as token ids; a completion ends with the end token."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    """The answer, or the one of a pair that was chosen."""
+    rejected_ids: tuple[int, ...] | None = None
+    """The other one of a pair; None where the objective is not of pairs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSpec:
+    """Which objective the stack says it computes; the float64 oracle computes the same from the definition.
+
+    `sft` is the mean over the trained tokens of the optimizer batch; the others are means over its pairs of a
+    sequence's summed log-probability: `dpo` (Rafailov et al. 2023, equation 7), `cpo` (Xu et al. 2024) and, with
+    log-probabilities averaged over a completion, `orpo` (Hong, Lee and Thorne 2024).
+    """
+
+    kind: Literal["sft", "dpo", "cpo", "orpo"]
+    beta: float = 0.1
+    form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
+    """Of `dpo` and `cpo`: hinge as in SLiC (Zhao et al. 2023), ipo as in Azar et al. 2023, on sums."""
+    nll_weight: float = 0.0
+    """Of the chosen completions' negative log-likelihood, a mean over their tokens, that is added."""
+    trains: Literal["completion", "all"] = "completion"
+    """Of `sft`: whether the tokens of the prompt train too."""
+    max_length: int | None = None
+    """Tokens of prompt plus completion that are kept."""
+    keep: Literal["start", "end"] = "start"
+    """Which part of a longer sequence is kept."""
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether an example has a rejected completion."""
+        return self.kind != "sft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleCase:
+    """The examples of one optimizer batch."""
+
+    examples: tuple[Example, ...]
+    seed: int
+
+    def smaller(self) -> Iterator[ExampleCase]:
+        """Yield cases with half of the examples, then with shorter ones."""
+        half = len(self.examples) // 2
+        if half:
+            yield replace(self, examples=self.examples[:half])
+            yield replace(self, examples=self.examples[half:])
+        for index, example in enumerate(self.examples):
+            for shorter in _shorter(example):
+                yield replace(self, examples=(*self.examples[:index], shorter, *self.examples[index + 1 :]))
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the examples as JSON values."""
+        return {
+            "seed": self.seed,
+            "examples": [
+                {
+                    "prompt_ids": list(example.prompt_ids),
+                    "completion_ids": list(example.completion_ids),
+                    **({"rejected_ids": list(example.rejected_ids)} if example.rejected_ids else {}),
+                }
+                for example in self.examples
+            ],
+        }
+
+
+def _shorter(example: Example) -> Iterator[Example]:
+    if len(example.prompt_ids) > 1:
+        yield replace(example, prompt_ids=example.prompt_ids[: len(example.prompt_ids) // 2])
+    if len(example.completion_ids) > 2:
+        yield replace(example, completion_ids=example.completion_ids[len(example.completion_ids) // 2 :])
+    if example.rejected_ids is not None and len(example.rejected_ids) > 2:
+        yield replace(example, rejected_ids=example.rejected_ids[len(example.rejected_ids) // 2 :])
+
+
+def make_examples(
+    seed: int,
+    *,
+    ordinary_ids: Sequence[int],
+    eos_id: int,
+    pairs: bool,
+    lengths: Literal["equal", "unequal"] = "unequal",
+    num_examples: int = 4,
+    longest_prompt: int = 9,
+    longest_completion: int = 11,
+) -> ExampleCase:
+    """Return made examples.
+
+    Args:
+        seed: of everything that is drawn.
+        ordinary_ids: ids that stand in texts.
+        eos_id: ends every completion.
+        pairs: whether each has a rejected completion.
+        lengths: of prompts and of completions; unequal ones hold one completion of a single token besides its end.
+        num_examples: of the optimizer batch.
+        longest_prompt: in tokens; all have it where lengths are equal.
+        longest_completion: in tokens, the end token included.
+    """
+    rng = np.random.default_rng([seed, num_examples, longest_prompt, longest_completion])
+
+    def ids(length: int) -> tuple[int, ...]:
+        return tuple(int(token) for token in rng.choice(list(ordinary_ids), size=length))
+
+    def text(longest: int, shortest: int = 1) -> tuple[int, ...]:
+        return ids(longest if lengths == "equal" else int(rng.integers(shortest, longest + 1)))
+
+    def completion() -> tuple[int, ...]:
+        return (*text(longest_completion - 1), eos_id)
+
+    examples = [
+        Example(
+            prompt_ids=text(longest_prompt),
+            completion_ids=completion(),
+            rejected_ids=completion() if pairs else None,
+        )
+        for _ in range(num_examples)
+    ]
+    if lengths == "unequal":
+        # A mean over the micro-batch is then far from one over the batch, and one row is the longest of all.
+        examples[0] = replace(examples[0], completion_ids=(*ids(1), eos_id))
+        examples[-1] = replace(examples[-1], completion_ids=(*ids(longest_completion - 1), eos_id))
+    return ExampleCase(examples=tuple(examples), seed=seed)
