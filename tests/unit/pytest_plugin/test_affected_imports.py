@@ -9,7 +9,7 @@ import grimp
 import pytest
 
 from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
-from seatrial.pytest_plugin.affected.packages import ABSENT, Packages, version
+from seatrial.pytest_plugin.affected.packages import ABSENT, Packages, distributions_by_module, version
 from seatrial.pytest_plugin.affected.sources import FIXTURES, REST, Part, Source, read_source
 from seatrial.pytest_plugin.affected.watch import FILE, PY
 from seatrial.pytest_plugin.affected.windows import Use
@@ -158,3 +158,13 @@ def test_distributions_include_what_they_require() -> None:
     assert "json" not in found
     assert version("pytest") == metadata.version("pytest")
     assert version("no-such-module-at-all") == ABSENT
+
+
+def test_the_index_of_installed_modules_is_that_of_the_standard_library() -> None:
+    ours, theirs = distributions_by_module(), metadata.packages_distributions()
+    assert ours.keys() == theirs.keys()
+    assert all(_names(ours[module]) == _names(theirs[module]) for module in theirs)
+
+
+def _names(distributions: list[str]) -> set[str]:
+    return {name.replace("-", "_").replace(".", "_").lower() for name in distributions}

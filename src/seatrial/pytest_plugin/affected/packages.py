@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
+from pathlib import Path
 
+_INSTALLED = (".dist-info", ".egg-info")
+_IN_RECORD = re.compile(r'^"?([^/,"\n]+?)(?:/[^\n]*)?\.py"?,', re.MULTILINE)
+"""The first folder, or the module itself, of each Python file that a distribution's RECORD lists."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ABSENT = "absent"
 
@@ -35,7 +40,7 @@ class Packages:
         if not outside:
             return set()
         if self._index is None:
-            self._index = metadata.packages_distributions()
+            self._index = distributions_by_module()
         found: set[str] = set()
         waiting = [name for module in outside for name in self._index.get(module, [module])]
         while waiting:
@@ -50,6 +55,33 @@ class Packages:
         if known is None:
             known = self._requirements[distribution] = frozenset(_requirements(distribution))
         return known
+
+
+def distributions_by_module() -> dict[str, list[str]]:
+    """Return the distributions that offer each top-level module, as `metadata.packages_distributions` does.
+
+    That one parses the metadata of each for its name, which its folder has too: a tenth of the time here.
+    """
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for folder in dict.fromkeys(sys.path):
+        try:
+            installed = [path for path in Path(folder).iterdir() if path.name.endswith(_INSTALLED)]
+        except OSError:
+            continue
+        for path in installed:
+            for module in _modules_of(path):
+                found[module].append(path.stem.partition("-")[0])
+    return found
+
+
+def _modules_of(installed: Path) -> Iterator[str]:
+    for name in ("top_level.txt", "RECORD"):
+        try:
+            text = (installed / name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        yield from set(text.split() if name == "top_level.txt" else _IN_RECORD.findall(text))
+        return
 
 
 def _requirements(distribution: str) -> list[str]:
