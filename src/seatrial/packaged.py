@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Literal
 
 from seatrial.errors import UsageError
+from seatrial.nearest import hint
 
 FOLDERS = {
     "suite": Path(__file__).resolve().parent / "suites",
@@ -32,6 +32,4 @@ def find_file(kind: Literal["suite", "equivalence class"], given: Path) -> Path:
     names = packaged_names(kind)
     if given.name in names:
         return FOLDERS[kind] / f"{given.name}.yaml"
-    near = difflib.get_close_matches(given.name, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UsageError(f"there is no {kind} {given.name!r}; {hint}known: {', '.join(names)}; or give a file")
+    raise UsageError(f"there is no {kind} and no file {given.name!r}; {hint(given.name, names)}")

@@ -7,7 +7,6 @@ loads neither torch nor any part that is not used. An installed package offers o
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from refrl.config.loading import ConfigError
+from refrl.nearest import hint, meant
 
 
 class Registry:
@@ -64,11 +64,8 @@ class Registry:
             return import_object(points[0].value, f"{key}={name} (of {_package(points[0])})")
         if ":" in name:
             return import_object(name, key)
-        names = self.names()
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"{key}={name!r} is unknown; {hint}known: {', '.join(names)}; a {self.what} of your own is named by import "
+            f"{key}={name!r} is unknown; {hint(name, self.names())}; a {self.what} of your own is named by import "
             "path, package.module:name"
         )
 
@@ -93,9 +90,9 @@ def import_object(path: str, key: str) -> Any:
     for name in attribute.split("."):
         if not hasattr(found, name):
             public = [known for known in dir(found) if not known.startswith("_")]
-            near = difflib.get_close_matches(name, public, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{key}={path}: {module_name} has no {name!r}{hint}")
+            raise ConfigError(
+                f"{key}={path}: {module_name} has no {name!r}; {meant(name, public)}".rstrip("; ")
+            )
         found = getattr(found, name)
     return found
 

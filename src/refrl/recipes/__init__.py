@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from refrl.errors import ConfigError
+from refrl.nearest import hint
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -23,9 +23,7 @@ def recipe_path(name: str) -> Path:
     """
     path = FOLDER / f"{name}.yaml"
     if name not in recipe_names():
-        near = difflib.get_close_matches(name, recipe_names(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"there is no recipe {name!r}; {hint}known: {', '.join(recipe_names())}")
+        raise ConfigError(f"there is no recipe {name!r}; {hint(name, recipe_names())}")
     return path
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from seatrial.bisect.files import write_whole
 from seatrial.errors import BlockedError
 from seatrial.evidence.runlog import RunLog
+from seatrial.files import write_whole
 
 _NAME = "log_files.json"
 _SAME_CLOCK_SECONDS = 0.05

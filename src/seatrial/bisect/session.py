@@ -15,7 +15,6 @@ from seatrial.bisect.answer import Answer, answer_of
 from seatrial.bisect.commits import path_factors, read_history
 from seatrial.bisect.drive import Driver, Progress, tell
 from seatrial.bisect.evidence_model import Question
-from seatrial.bisect.files import write_whole
 from seatrial.bisect.gitcommand import git
 from seatrial.bisect.gitlog import BAD, GOOD, SKIP, Mark, write_git_log
 from seatrial.bisect.history import suspect_weights
@@ -29,6 +28,7 @@ from seatrial.bisect.search import Search
 from seatrial.bisect.task import Task
 from seatrial.bisect.trees import Trees
 from seatrial.errors import UsageError
+from seatrial.files import write_whole
 
 _REPOSITORY = "repo.git"
 

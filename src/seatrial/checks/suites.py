@@ -12,13 +12,11 @@ checks:
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seatrial.checks.evaluate import HAND_SET, evaluate_check
@@ -29,9 +27,10 @@ from seatrial.checks.language.intervals import Interval
 from seatrial.checks.language.nodes import Check
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
+from seatrial.nearest import hint
+from seatrial.strict_yaml import read_yaml
 from seatrial.verdict import Outcome, Verdict
 
-MAX_BYTES = 1_000_000
 """Size of a suite file."""
 NUM_ERRORS_TOLD = 5
 """Errors of a file that one message lists."""
@@ -106,25 +105,6 @@ def load_suite(path: Path) -> Suite:
         UsageError: the file cannot be read, is not a suite, or holds an expression that is not in the language.
     """
     return read_suite(read_yaml(path, "suite"), str(path))
-
-
-def read_yaml(path: Path, what: str) -> object:
-    """Read a small YAML file without aliases and without a key given twice.
-
-    Raises:
-        UsageError: the file cannot be read, is too large, or is not such YAML; `what` names it in the message.
-    """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{what} {path}: {error.strerror}") from error
-    if len(raw) > MAX_BYTES:
-        raise UsageError(f"{what} {path}: {len(raw):,} bytes; at most {MAX_BYTES:,} are read")
-    try:
-        content: object = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise UsageError(f"{what} {path}: not YAML: {' '.join(str(error).split())}") from error
-    return content
 
 
 def read_suite(content: object, origin: str) -> Suite:
@@ -206,30 +186,9 @@ def _faults(error: ValidationError) -> str:
         message = fault["msg"]
         if fault["type"] == "extra_forbidden":
             fields = SuiteCheck.model_fields if "checks" in fault["loc"] else Suite.model_fields
-            near = difflib.get_close_matches(str(fault["loc"][-1]), fields, n=1)
-            message = "unknown key; " + (
-                f"did you mean {near[0]}?" if near else f"allowed: {', '.join(fields)}"
-            )
+            message = f"unknown key; {hint(str(fault['loc'][-1]), fields)}"
         elif fault["type"] == "missing":
             message = "is missing"
         told.append(f"{place}: {message}" if place else message)
     more = error.error_count() - len(told)
     return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without aliases (they can grow without bound) and without a key given twice."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse an alias."""
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not read; write the value out")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Refuse a key that is given twice."""
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        double = next((key for place, key in enumerate(keys) if key in keys[:place]), None)
-        if double is not None:
-            raise yaml.YAMLError(f"the key {double!r} is given twice {node.start_mark}")
-        return super().construct_mapping(node, deep=deep)

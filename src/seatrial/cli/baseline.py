@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from seatrial.cli.progress import StatusLine
-from seatrial.cli.verdict_table import print_verdicts, printable
+from seatrial.cli.verdict_table import print_verdicts
 from seatrial.comparisons.baseline_compare import compare
 from seatrial.comparisons.baseline_sample import Wanted, sensitivity
 from seatrial.comparisons.baselines import (
@@ -32,6 +32,7 @@ from seatrial.evidence.identity.redaction import Redactor
 from seatrial.evidence.read import read_logs
 from seatrial.files import write_text
 from seatrial.launch.interrupts import termination_interrupts
+from seatrial.report.rows import printable
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS, combine, exit_code
 
 PACKAGES = (

@@ -15,7 +15,6 @@ from seatrial.bisect import edits
 from seatrial.bisect.commits import read_history
 from seatrial.bisect.console import WIDTH, answer_lines, picture_lines, run_line, waiting_text, wrapped
 from seatrial.bisect.drive import Progress
-from seatrial.bisect.files import write_whole
 from seatrial.bisect.gitlog import GitLog, read_git_log
 from seatrial.bisect.html import page
 from seatrial.bisect.journal import NAME
@@ -26,6 +25,7 @@ from seatrial.bisect.task import Task, state_base
 from seatrial.cli.bisect_options import add_arguments
 from seatrial.cli.progress import StatusLine
 from seatrial.errors import BlockedError, UsageError
+from seatrial.files import write_whole
 from seatrial.launch.interrupts import termination_interrupts
 
 __all__ = ["add_arguments", "run"]

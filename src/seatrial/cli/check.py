@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from seatrial.checks import KNOWN_RANGES, FindingKind, Interval, lint_check, parse_check
 from seatrial.checks.judge import Questions, judge_logs, known_ranges_of
 from seatrial.checks.language.doubts import Terms
-from seatrial.cli.verdict_table import print_verdicts, printable
-from seatrial.errors import BlockedError, UsageError
+from seatrial.cli.verdict_table import print_verdicts
+from seatrial.errors import UsageError
 from seatrial.evidence.read import read_logs
+from seatrial.files import write_text
+from seatrial.report.rows import printable
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS, Outcome, Verdict, combine, exit_code
 
 if TYPE_CHECKING:
@@ -112,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json == Path("-"):
         print(_json(outcome, verdicts), end="")
     elif arguments.json:
-        _write_json(arguments.json, outcome, verdicts)
+        write_text(arguments.json, _json(outcome, verdicts), option="--json")
     with redirect_stdout(sys.stderr if arguments.json == Path("-") else sys.stdout):
         print_verdicts(verdicts, outcome)
         _print_notes(verdicts)
@@ -247,18 +249,3 @@ def _json(outcome: Outcome, verdicts: Sequence[Verdict]) -> str:
         "verdicts": [verdict.to_json() for verdict in verdicts],
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
-
-
-def _write_json(path: Path, outcome: Outcome, verdicts: Sequence[Verdict]) -> None:
-    """Write the verdicts whole or not at all.
-
-    Raises:
-        BlockedError: the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(_json(outcome, verdicts), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise BlockedError(f"--json {path}: {error.strerror}; choose a path that can be written") from error

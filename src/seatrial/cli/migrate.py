@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections import Counter
 from pathlib import Path
 
-from seatrial.cli.verdict_table import printable
-from seatrial.errors import BlockedError, UsageError
+from seatrial.errors import UsageError
+from seatrial.files import not_written, write_whole
 from seatrial.migrate.suite_files import suite_texts
 from seatrial.migrate.suites import Migration, find_scripts, migrate_script
+from seatrial.report.rows import printable
 from seatrial.verdict import EXIT_FAIL, EXIT_NOTHING_RAN, EXIT_PASS
 
 
@@ -91,11 +91,7 @@ def _write(calling: list[Migration], output: Path) -> int:
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            temporary = output / f".{name}.{os.getpid()}.tmp"
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(output / name)
+            write_whole(output / name, text)
     except OSError as error:
-        raise BlockedError(
-            f"--output {output}: {error.strerror}; choose a folder that can be written"
-        ) from error
+        raise not_written("write", output, error) from error
     return len(texts)

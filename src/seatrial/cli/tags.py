@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seatrial.cli.verdict_table import printable
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.readers.attempt_notes import count
 from seatrial.evidence.runlog import RunLog, Series
+from seatrial.report.rows import printable
 from seatrial.verdict import EXIT_BLOCKED, EXIT_PASS
 from seatrial.vocabulary import Stack, canonical, recognise, stack_named
 

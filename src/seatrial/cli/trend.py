@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from seatrial.cli.verdict_table import printable
 from seatrial.errors import UsageError
 from seatrial.files import write_text
 from seatrial.report.history import History, read_history
+from seatrial.report.rows import printable
 from seatrial.report.trend import (
     ASCII_BARS,
     BARS,

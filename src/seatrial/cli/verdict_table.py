@@ -7,18 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from seatrial.report.rows import format_value
+from seatrial.report.rows import format_value, printable, steps_text
 from seatrial.verdict import Outcome, Verdict
 
 MIN_TABLE_WIDTH = 100
 """Columns of a terminal below which a table would break every cell."""
-_STYLES = {
-    Outcome.PASS: "green",
-    Outcome.FAIL: "bold red",
-    Outcome.BLOCKED: "bold yellow",
-    Outcome.SKIPPED: "cyan",
-    Outcome.NOT_REQUESTED: "dim",
-}
 
 
 def print_verdicts(verdicts: Sequence[Verdict], outcome: Outcome) -> None:
@@ -56,38 +49,11 @@ def conclusion(verdicts: Sequence[Verdict], outcome: Outcome) -> str:
     return f"{outcome.value}: {len(verdicts)} check{'s' if len(verdicts) != 1 else ''}: {told}"
 
 
-def steps_text(verdict: Verdict) -> str:
-    """Return the first and last step read."""
-    if verdict.steps is None:
-        return "-"
-    first, last = verdict.steps
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def printable(text: str) -> str:
-    """Return text that cannot steer the terminal: control characters become question marks."""
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
 def _print_table(verdicts: Sequence[Verdict], width: int) -> None:
-    """Print a table; cells are plain text, so that brackets in tags are shown and not read as markup."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(show_lines=len(verdicts) > 1)
-    for heading in ("Status", "Check", "Value", "Samples", "Steps", "Message"):
-        narrow = heading in {"Status", "Samples", "Steps"}
-        table.add_column(
-            heading, justify="right" if heading == "Samples" else "left", no_wrap=narrow, overflow="fold"
-        )
-    for verdict in verdicts:
-        table.add_row(
-            Text(verdict.outcome.value, style=_STYLES[verdict.outcome]),
-            Text(printable(verdict.name)),
-            Text(printable(format_value(verdict.value))),
-            Text(str(verdict.num_samples)),
-            Text(steps_text(verdict)),
-            Text(printable(verdict.reason)),
-        )
-    Console(width=width, height=25).print(table)  # rich ignores a width alone where TERM=dumb
+    from seatrial.report.console import verdict_table
+
+    Console(width=width, height=25).print(
+        verdict_table(verdicts)
+    )  # rich ignores a width alone where TERM=dumb

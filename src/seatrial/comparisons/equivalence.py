@@ -16,7 +16,6 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from seatrial.checks.suites import read_yaml
 from seatrial.comparisons.comparable import nonfinite, why_not_comparable
 from seatrial.comparisons.repeats import ShowProgress
 from seatrial.errors import BlockedError, UsageError
@@ -24,6 +23,7 @@ from seatrial.evidence.identity.redaction import Redactor
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
 from seatrial.launch.local import Launched, run_command
+from seatrial.strict_yaml import read_yaml
 from seatrial.verdict import Outcome, Verdict
 
 Text = Annotated[str, Field(min_length=1)]

@@ -19,6 +19,8 @@ from typing import Any, TypeGuard
 
 import pytest
 
+from seatrial.files import write_whole
+
 _FOLDER = Path(".seatrial/prepared")
 _TIMEOUT_SECONDS = 3600.0
 
@@ -56,9 +58,7 @@ class Assets:
                 gone = f"{', '.join(missing)} missing" if missing else ""
                 return [f"run `{shlex.join(self.command)}`: {'; '.join(w for w in (failure, gone) if w)}"]
             if may_run:
-                temporary = stamp.with_suffix(".tmp")
-                temporary.write_text(json.dumps(self._content(root)))
-                temporary.replace(stamp)
+                write_whole(stamp, json.dumps(self._content(root)))
             return []
 
     def _is_kept(self, root: Path, stamp: Path) -> bool:

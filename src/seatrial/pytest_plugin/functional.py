@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from seatrial.checks.judge import Questions, judge_logs
 from seatrial.checks.language.doubts import Terms
@@ -21,6 +20,7 @@ from seatrial.evidence.identity.redaction import Redactor
 from seatrial.launch.local import Launched, run_command
 from seatrial.pytest_plugin.functional_spec import SUFFIX, FunctionalSpec, parse_spec
 from seatrial.pytest_plugin.results import VERDICTS_PROPERTY
+from seatrial.strict_yaml import read_yaml
 from seatrial.verdict import Outcome, Verdict, combine
 
 _TAIL_LINES = 20
@@ -40,8 +40,8 @@ class FunctionalFile(pytest.File):
             pytest.Collector.CollectError: it is no functional test.
         """
         try:
-            spec = parse_spec(yaml.safe_load(self.path.read_text()))
-        except (UsageError, yaml.YAMLError, UnicodeDecodeError) as error:
+            spec = parse_spec(read_yaml(self.path, "functional test"))
+        except UsageError as error:
             raise self.CollectError(f"{self.path.name}: {error}") from error
         item = FunctionalItem.from_parent(self, name=self.path.name.removesuffix(SUFFIX))
         item.prepare(spec)

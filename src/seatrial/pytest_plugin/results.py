@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from seatrial.files import write_whole
 from seatrial.pytest_plugin.tracking import BASELINE_PROPERTY, METRIC_PREFIX, RECORD_PROPERTY
 from seatrial.pytest_plugin.values import is_finite, to_json
 
@@ -209,9 +210,7 @@ def write(content: Mapping[str, Any], path: Path, history: str | None, kept: int
         targets.insert(0, path.parent / path.stem / f"{history}.json")
     for target in targets:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        temporary.write_text(text)
-        temporary.replace(target)
+        write_whole(target, text)
     if history is not None:
         copies = sorted((path.parent / path.stem).glob("*.json"))
         for old in copies[: max(0, len(copies) - kept)]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.report.rows import HEADINGS, WORDS, row
+from seatrial.report.rows import HEADINGS, WORDS, printable, row
 from seatrial.trials.results import Results, TrialResult
 from seatrial.verdict import Outcome, Verdict
 
@@ -60,21 +61,24 @@ def print_conclusion(console: Console, results: Results, report: Path) -> None:
 
 def print_verdicts(console: Console, title: str, verdicts: list[Verdict]) -> None:
     """Print verdicts as one table."""
-    console.print(_table(title, verdicts))
+    console.print(verdict_table(verdicts, title))
 
 
 def _trial_table(trial: TrialResult) -> Table:
     seconds = "" if trial.seconds is None else f", {trial.seconds:.1f} s"
     title = f"level {trial.level} {trial.name}: {WORDS[trial.outcome]} ({trial.state.value}{seconds})"
-    return _table(title, trial.verdicts)
+    return verdict_table(trial.verdicts, title)
 
 
-def _table(title: str, verdicts: list[Verdict]) -> Table:
-    table = Table(title=Text(title, style="bold"), title_justify="left", pad_edge=False)
+def verdict_table(verdicts: Sequence[Verdict], title: str | None = None) -> Table:
+    """Return verdicts as a table; cells are plain text, so that brackets in tags are shown and not read as markup."""
+    shown = None if title is None else Text(title, style="bold")
+    table = Table(title=shown, title_justify="left", pad_edge=False, show_lines=title is None)
     for heading in HEADINGS:
         right = heading in {"Value", "Samples"}
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+        whole = heading in {"Status", "Steps", "Samples"}
+        table.add_column(heading, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     for verdict in verdicts:
         status, *cells = row(verdict)
-        table.add_row(Text(status, style=STYLES[verdict.outcome]), *(Text(cell) for cell in cells))
+        table.add_row(Text(status, style=STYLES[verdict.outcome]), *(Text(printable(cell)) for cell in cells))
     return table

@@ -41,10 +41,23 @@ def row(verdict: Verdict) -> Row:
         check=verdict.name,
         value=format_value(verdict.value),
         bound=bound,
-        steps="-" if verdict.steps is None else f"{verdict.steps[0]}-{verdict.steps[1]}",
+        steps=steps_text(verdict),
         samples=str(verdict.num_samples) if verdict.num_samples else "-",
         reason=verdict.reason,
     )
+
+
+def steps_text(verdict: Verdict) -> str:
+    """Return the first and last step read, a dash for none."""
+    if verdict.steps is None:
+        return "-"
+    first, last = verdict.steps
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def printable(text: str) -> str:
+    """Return text that cannot steer the terminal: control characters become question marks."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def format_value(value: float | str | None) -> str:

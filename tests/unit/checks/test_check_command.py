@@ -220,11 +220,11 @@ def on_a_terminal(columns: int, words: list[str]) -> str:
 def test_a_wide_terminal_shows_a_table_and_a_narrow_one_plain_lines(logs: str) -> None:
     words = [logs, 'max(data["train/loss"]) < 2', 'max(data["[/b]"]) < 2']
     wide = on_a_terminal(160, words)
-    for heading in ("Status", "Check", "Value", "Samples", "Steps", "Message"):
+    for heading in ("Status", "Check", "Value", "Bound", "Steps", "Samples", "Reason"):
         assert heading in wide
     assert 'max(data["[/b]"]) < 2' in wide
     narrow = on_a_terminal(60, words)
-    assert "Message" not in narrow and 'Pass    max(data["train/loss"]) < 2' in narrow
+    assert "Reason" not in narrow and 'Pass    max(data["train/loss"]) < 2' in narrow
 
 
 def test_control_characters_of_a_log_do_not_reach_the_terminal(

@@ -79,7 +79,7 @@ REFUSED = [
     ('max(data["x"]) < 3j', 18, "decimal"),
     ('max(data["x"]) / 0 < 1', 18, "division by zero"),
     ('max(data["x"]) / (1 - 1) < 1', 19, "division by zero"),
-    ('maxx(data["x"]) < 1', 1, "did you mean max"),
+    ('maxx(data["x"]) < 1', 1, "did you mean 'max'"),
     ('max(data["x"], 2) < 1', 16, "steps(first, last)"),
     ('max(max(data["x"])) < 1', 5, "is a number"),
     ('max(data["x"]["1"], 3) < 1', 5, "is a number"),

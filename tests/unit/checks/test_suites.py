@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from seatrial.checks import FindingKind, lint_check
-from seatrial.checks.suites import MAX_BYTES, evaluate_suite, load_suite, read_suite
+from seatrial.checks.suites import evaluate_suite, load_suite, read_suite
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
 from seatrial.packaged import FOLDERS, find_file
+from seatrial.strict_yaml import MAX_BYTES
 from seatrial.verdict import Outcome
 
 MakeLog = Callable[..., RunLog]
@@ -96,10 +97,10 @@ ONE = "name: s\nchecks:\n  - {expression: 'max(data[\"x\"]) < 2', why: w"
         ("name: s", "checks: is missing"),
         ("name: s\nchecks: []", "checks:"),
         ("name: ''\nchecks:\n  - {expression: 'max(data[\"x\"]) < 2', why: w}", "name:"),
-        (f"{ONE}, sevrity: error}}", "checks.0.sevrity: unknown key; did you mean severity?"),
+        (f"{ONE}, sevrity: error}}", "checks.0.sevrity: unknown key; did you mean 'severity'?"),
         (f"{ONE}, severity: fatal}}", "checks.0.severity: Input should be 'error' or 'warning'"),
         (f"{ONE}, source: 3}}", "checks.0.source"),
-        (f"{ONE}}}\nlevl: 3", "levl: unknown key; did you mean level?"),
+        (f"{ONE}}}\nlevl: 3", "levl: unknown key; did you mean 'level'?"),
         (f"{ONE}}}\nlevel: 7", "level:"),
         (f"{ONE}}}\nlevel: '1'", "level:"),
         (f"{ONE}}}\nranges: {{x: [2, 1]}}", "ranges.x: 2.0 is not below 1.0"),
@@ -166,5 +167,5 @@ def test_a_suite_is_named_or_given_as_a_file(tmp_path: Path, monkeypatch: pytest
     assert find_file("suite", Path("learning.yaml")) == Path("learning.yaml")
     Path("learning").touch()
     assert find_file("suite", Path("learning")) == Path("learning")
-    with pytest.raises(UsageError, match=r"there is no suite 'golde'; did you mean 'golden'\?"):
+    with pytest.raises(UsageError, match=r"there is no suite and no file 'golde'; did you mean 'golden'\?"):
         find_file("suite", Path("golde"))

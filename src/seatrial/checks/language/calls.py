@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from typing import Protocol
 
 from seatrial.checks.language import ranges
@@ -19,8 +18,9 @@ from seatrial.checks.language.nodes import (
 )
 from seatrial.checks.language.scan import refusal
 from seatrial.errors import UsageError
+from seatrial.nearest import hint
 
-_ALLOWED_CALLS = ", ".join(sorted([*FUNCTIONS, "abs"]))
+_CALLS = sorted([*FUNCTIONS, "abs"])
 
 
 class Reader(Protocol):
@@ -55,11 +55,7 @@ def read_call(reader: Reader, node: ast.Call, name: str) -> Expression:
             node, f'{name}(...) is a range: it stands inside a function, mean(data["TAG"], steps(1, 5))'
         )
     if name not in FUNCTIONS:
-        near = difflib.get_close_matches(name, [*FUNCTIONS, "abs"], n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise reader.refusal(
-            node, f"'{name}' is not a function of the language{meant} Allowed: {_ALLOWED_CALLS}"
-        )
+        raise reader.refusal(node, f"'{name}' is not a function of the language; {hint(name, _CALLS)}")
     return _aggregate(reader, node, FUNCTIONS[name])
 
 

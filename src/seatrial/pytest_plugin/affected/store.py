@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seatrial.files import write_whole
 from seatrial.pytest_plugin.affected.fingerprints import Known
 
 SCHEMA = 2
@@ -99,9 +99,7 @@ class Store:
 
     def save(self, path: Path) -> None:
         """Write the map atomically."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(self.to_json(), separators=(",", ":")))
-        temporary.replace(path)
+        write_whole(path, json.dumps(self.to_json(), separators=(",", ":")))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,18 @@
+"""What a person may have meant by a name that nobody knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def meant(given: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'x'?` with the nearest known name; nothing where none is near."""
+    near = difflib.get_close_matches(given, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def hint(given: str, known: Iterable[str]) -> str:
+    """Return what may have been meant, and every known name."""
+    names = list(known)
+    return f"{meant(given, names)} known: {', '.join(names)}".lstrip()
