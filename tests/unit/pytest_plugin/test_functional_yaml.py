@@ -181,6 +181,7 @@ def test_affected_knows_what_the_command_used(write: Write, run_pytest: Run) -> 
         ),
         ("command: {a: 1}\nchecks: ['1 < 2']\n", "*command must be a text or a list of texts*"),
         ("a: [\n", "*sft.functional.yaml: *"),
+        ("command: x\ncommand: y\nchecks: ['1 < 2']\n", "*the key 'command' is given twice*"),
     ],
 )
 def test_a_wrong_file_is_found_before_anything_runs(
