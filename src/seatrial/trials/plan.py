@@ -9,13 +9,14 @@ from seatrial.nearest import hint
 from seatrial.trials.base import Trial
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.learning_signal import LearningSignal
+from seatrial.trials.refit import RefitDelta, RefitNoncolocated
 
 MAX_LEVEL = 6
 
 
 def all_trials() -> list[Trial]:
     """Return every trial, lowest level first."""
-    return [GrpoSmoke(), LearningSignal()]
+    return [GrpoSmoke(), RefitNoncolocated(), RefitDelta(), LearningSignal()]
 
 
 def parse_levels(text: str) -> list[int]:

@@ -13,6 +13,7 @@ from tests.unit.trials.toy_target import TOY, ToyTarget, run_toy
 
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.learning_signal import LearningSignal
+from seatrial.trials.plan import all_trials
 from seatrial.trials.results import TrialState
 from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome
@@ -130,9 +131,11 @@ def test_a_concluded_run_is_resumed_to_the_same_verdict(tmp_path: Path) -> None:
 def test_every_known_trial_is_listed_and_only_the_requested_count(tmp_path: Path) -> None:
     """What nobody asked for is NotRequested, by name."""
     path, results = run_toy(tmp_path, ToyTarget(missing="no stack"), [GrpoSmoke()])
+    others = {trial.name: Outcome.NOT_REQUESTED for trial in all_trials() if trial.name != "grpo-smoke"}
+    assert len(others) >= 3
     assert {trial.name: trial.outcome for trial in results.trials} == {
         "grpo-smoke": Outcome.BLOCKED,
-        "learning-signal": Outcome.NOT_REQUESTED,
+        **others,
     }
     written = json.loads((path / "results.json").read_text())
     assert written["schema_version"] == 1

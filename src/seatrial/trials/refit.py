@@ -1,0 +1,190 @@
+"""Level 2: do the weights arrive in a generator that shares nothing with the policy?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.trials.base import Claim, TrialContext
+from seatrial.trials.grpo_smoke import (
+    AGREEMENT_CHECKS,
+    LEDGER_SENSORS,
+    RATIO_CHECKS,
+    judge_run,
+    prepare_model,
+)
+from seatrial.trials.launching import launch
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.run import (
+    FINITE,
+    GRADIENT_POSITIVE,
+    LOG_UNDAMAGED,
+    PARAMETERS_MOVED,
+    STEPS_REACHED,
+    Sensor,
+    check_sensor,
+)
+from seatrial.verdict import Outcome, Verdict
+
+VERIFIED = "train/weight_sync/tensors_verified"
+FULL = "train/weight_sync/full"
+BYTES = "train/weight_sync/bytes_sent"
+VERSIONS = "ledger: weight versions are in order"
+
+
+def every_tensor_verified(evidence: RunEvidence) -> Verdict:
+    """At every step as many tensors were held against their fingerprints as the model has, or more (buffers)."""
+    name = "every tensor held against its fingerprint, at every step"
+    series = evidence.series(VERIFIED)
+    wanted = len(evidence.weights.changes)
+    num_steps = evidence.job.num_steps
+    if series is None or not len(series):
+        return Verdict(
+            name=name,
+            outcome=Outcome.FAIL,
+            reason=f"{VERIFIED} was not logged: no sync was verified",
+            bound=f">= {wanted} at each of {num_steps} steps",
+        )
+    least = float(series.values.min())
+    steps = sorted({int(step) for step in series.steps})
+    good = wanted > 0 and least >= wanted and steps == list(range(1, num_steps + 1))
+    return Verdict(
+        name=name,
+        outcome=Outcome.PASS if good else Outcome.FAIL,
+        reason=f"the model has {wanted} tensors; {VERIFIED} covers steps {steps[0]} to {steps[-1]}",
+        value=least,
+        bound=f">= {wanted} at each of {num_steps} steps",
+        num_samples=len(series),
+        steps=(steps[0], steps[-1]),
+    )
+
+
+def deltas_between_full_syncs(evidence: RunEvidence) -> Verdict:
+    """There were full syncs and others; each of the others carried something, and less than any full one."""
+    name = "changes alone travelled between full syncs"
+    full, sent = evidence.series(FULL), evidence.series(BYTES)
+    if full is None or sent is None or len(full) != len(sent) or not len(full):
+        return Verdict(
+            name=name, outcome=Outcome.FAIL, reason=f"{FULL} and {BYTES} were not logged at the same steps"
+        )
+    whole = [size for is_full, size in zip(full.values, sent.values, strict=True) if is_full == 1]
+    deltas = [size for is_full, size in zip(full.values, sent.values, strict=True) if is_full == 0]
+    good = len(whole) >= 2 and len(deltas) >= 2 and min(deltas) > 0 and max(deltas) < min(whole)
+    return Verdict(
+        name=name,
+        outcome=Outcome.PASS if good else Outcome.FAIL,
+        reason=f"{len(whole)} full syncs of {min(whole, default=0):.0f} bytes or more, {len(deltas)} of changes, "
+        f"of {min(deltas, default=0):.0f} to {max(deltas, default=0):.0f} bytes",
+        value=float(max(deltas, default=0)),
+        bound="two of each at least; 0 < bytes of changes < bytes of a full sync",
+        num_samples=len(full),
+    )
+
+
+ALL_VERIFIED = Sensor("every tensor held against its fingerprint, at every step", every_tensor_verified)
+DELTAS = Sensor("changes alone travelled between full syncs", deltas_between_full_syncs)
+TRANSFER_TIMED = check_sensor(
+    'min(data["timing/train/prepare_for_generation/transfer_and_update_weights"]) > 0',
+    "the transfer was timed at every step",
+)
+
+
+class Form(NamedTuple):
+    """What sets the two trials apart."""
+
+    recipe: str
+    sensors: tuple[Sensor, ...]
+    claims: tuple[Claim, ...]
+
+
+WHOLE = Form(
+    "grpo-refit-noncolocated",
+    sensors=(PARAMETERS_MOVED,),
+    claims=(Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)),),
+)
+CHANGES = Form(
+    "grpo-refit-delta",
+    sensors=(DELTAS,),
+    claims=(
+        Claim(
+            text="between full syncs changes alone travel, and leave the generator with the same bits",
+            verdicts=(DELTAS.name, ALL_VERIFIED.name),
+        ),
+    ),
+)
+
+
+def refit_sensors(job: TrainingJob, form: Form) -> list[Sensor]:
+    """Return every question that is asked of a run, in order."""
+    return [
+        LOG_UNDAMAGED,
+        STEPS_REACHED,
+        FINITE,
+        ALL_VERIFIED,
+        *form.sensors,
+        TRANSFER_TIMED,
+        *RATIO_CHECKS,
+        AGREEMENT_CHECKS[job.precision],
+        GRADIENT_POSITIVE,
+        *LEDGER_SENSORS,
+    ]
+
+
+def refit_claims(job: TrainingJob, form: Form) -> list[Claim]:
+    """Return what a run proves."""
+    return [
+        Claim(
+            text="before every generation each tensor of a generator in its own process is the policy's, to the bit",
+            verdicts=(ALL_VERIFIED.name,),
+        ),
+        Claim(text="rows are sampled with the weights of their step", verdicts=(VERSIONS,)),
+        Claim(text="sampler and trainer agree", verdicts=(AGREEMENT_CHECKS[job.precision].name,)),
+        *form.claims,
+    ]
+
+
+class _Refit:
+    """A few steps of GRPO whose generator gets its weights in messages."""
+
+    level = 2
+    does_not_prove = "another generation backend (level 3), transfer between hosts or over NCCL, speed"
+    form: Form
+
+    def run(self, context: TrialContext) -> None:
+        """Prepare, launch, collect, sense."""
+        context.target.preflight()
+        model = prepare_model(context, context.directory / "model", context.seed)
+        if model is None:
+            return
+        job = context.target.job(
+            JobRequest(
+                recipe=self.form.recipe,
+                model=model,
+                directory=context.directory,
+                seed=context.seed,
+                overrides=context.overrides,
+            )
+        )
+        launched = launch(context, job, context.directory / "run.log")
+        if judge_run(context, RunEvidence(job, launched, context.imports), refit_sensors(job, self.form)):
+            context.claim(*refit_claims(job, self.form))
+
+
+class RefitNoncolocated(_Refit):
+    """All weights before every generation. A `seatrial.trials.base.Trial`."""
+
+    name = "refit-noncolocated"
+    summary = "GRPO with the generator in a process of its own, all weights sent before every generation"
+    proves = (
+        "weights arrive whole and in the right version in a generator that shares nothing with the policy"
+    )
+    form = WHOLE
+
+
+class RefitDelta(_Refit):
+    """What changed since the last generation, in bfloat16. A `seatrial.trials.base.Trial`."""
+
+    name = "refit-delta"
+    summary = "GRPO with the generator in a process of its own, sent what changed since the last generation"
+    proves = "changes alone bring the generator to the policy's bits, between full syncs and after them"
+    form = CHANGES
