@@ -16,7 +16,7 @@ def evidence(num_tensors: int = 3, num_steps: int = 3, **series: list[float] | N
     tags = {"verified": VERIFIED, "full": FULL, "sent": BYTES}
     logged = {
         tags[name]: Series(
-            tags[name], steps=np.arange(1, len(values) + 1), values=np.array(values, dtype=np.float64)
+            tag=tags[name], steps=np.arange(1, len(values) + 1), values=np.array(values, dtype=np.float64)
         )
         for name, values in series.items()
         if values is not None
