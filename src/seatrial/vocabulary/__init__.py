@@ -1,11 +1,12 @@
-"""Canonical metric names, and what each stack calls them. The tables are data: canonical.yaml and stacks.yaml.
+"""Canonical metric names, and what each stack calls them.
+
+The tables are data: canonical.yaml, stacks.yaml, and plain.yaml for loops of one's own.
 
 Tags that no table lists pass through under their own names.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import yaml
 
 from seatrial.errors import UsageError
+from seatrial.nearest import hint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +67,22 @@ def stacks() -> Mapping[str, Stack]:
     }
 
 
+@cache
+def plain_names() -> Mapping[str, str]:
+    """Return canonical names of tags that loops of one's own write; they count where no stack is recognised."""
+    return dict(_table("plain.yaml"))
+
+
 def stack_named(name: str) -> Stack:
     """Return a stack; dashes and underscores are alike.
 
     Raises:
-        UsageError: the stack is unknown; the nearest names are given.
+        UsageError: the stack is unknown; the nearest name is given.
     """
     known = stacks()
     wanted = name.replace("-", "_")
     if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=2) or sorted(known)
-        raise UsageError(f"no stack {name!r} in the vocabulary; did you mean {' or '.join(near)}?")
+        raise UsageError(f"no stack {name!r} in the vocabulary; {hint(wanted, sorted(known))}")
     return known[wanted]
 
 
@@ -181,7 +188,7 @@ def _names_of(tag: str) -> set[str]:
     }
 
 
-def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
+def _table(name: str) -> Mapping[str, Any]:
     text = resources.files("seatrial.vocabulary").joinpath(name).read_text(encoding="utf-8")
-    table: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
+    table: Mapping[str, Any] = yaml.safe_load(text)
     return table

@@ -1,0 +1,23 @@
+"""The rules that come with seatrial, one module a family.
+
+Figures marked `wild logs` were set by hand on half of 45 public runs (docs/rules.md says which, and what the other
+half said).
+"""
+
+MODULES = (
+    "finite",
+    "gradient",
+    "entropy",
+    "kl",
+    "ratio",
+    "mismatch",
+    "groups",
+    "length",
+    "reward",
+    "schedule",
+    "preference",
+    "steps",
+    "staleness",
+    "performance",
+)
+"""In the order in which they are judged and shown."""

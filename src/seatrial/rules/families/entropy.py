@@ -1,0 +1,95 @@
+"""Entropy that explodes, collapses, or is not computed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import changes, early_median, early_minimum, held, in_a_row, near_its_best
+
+_HAND = "hand-set on wild logs"
+
+
+def _explosion(values: Values, limits: Limits) -> Marks:
+    entropy = values["entropy"]
+    level = early_minimum(entropy, int(limits["early"]))
+    high = (entropy > level + limits["nats"]) & (entropy > limits["factor"] * level)
+    rising = (entropy > level + limits["nats"] / 2) & (entropy > limits["factor"] * level)
+    return Marks(
+        entropy - level,
+        held(high, int(limits["held"]), int(limits["of_last"])),
+        held(rising, int(limits["held"]), int(limits["of_last"])),
+    )
+
+
+def _collapse(values: Values, limits: Limits) -> Marks:
+    entropy = values["entropy"]
+    level = early_median(entropy, int(limits["early"]))
+    of_last = int(limits["of_last"])
+    low = held((entropy < limits["share"] * level) & (entropy < limits["nats"]), int(limits["held"]), of_last)
+    reward = values["reward/mean"]
+    unsolved = np.isfinite(reward) & ~near_its_best(reward, of_last) & (values["reward/std"] > 0)
+    return Marks(entropy, low & held(unsolved, int(limits["held"]) // 2, of_last), low)
+
+
+def _constant(values: Values, limits: Limits) -> Marks:
+    entropy = values["entropy"]
+    same = in_a_row(~changes(entropy), int(limits["in_a_row"]))
+    return Marks(entropy, same & (entropy != 0), same)
+
+
+RULES = (
+    StepRule(
+        id="entropy-explosion",
+        family="entropy",
+        statement="the entropy of the policy rises towards that of random tokens",
+        needs=("entropy",),
+        mark=_explosion,
+        bound="<= {nats} nats above, or {factor} times, the lowest of the first {early} points",
+        parameters={
+            "early": Parameter(5, _HAND),
+            "nats": Parameter(2, _HAND),
+            "factor": Parameter(3, _HAND),
+            "held": Parameter(3, _HAND),
+            "of_last": Parameter(4, _HAND),
+        },
+        meaning="updates of the wrong sign or size: a learning rate that is too large, an entropy bonus that wins, "
+        "advantages that fit other rows",
+        remedy="stop; go back to the last checkpoint before this step and lower the learning rate; then "
+        "`seatrial relations` on loss and advantages",
+        min_points=4,
+    ),
+    StepRule(
+        id="entropy-collapse",
+        family="entropy",
+        statement="the policy has become deterministic and the task is not solved",
+        needs=("entropy",),
+        uses=("reward/mean", "reward/std"),
+        mark=_collapse,
+        bound=">= {share} of the median of the first {early} points or {nats} nats, unless the reward is at its best",
+        parameters={
+            "early": Parameter(10, _HAND),
+            "share": Parameter(
+                0.05, "a good PPO run in the wild logs falls to an eighth, a solved task to 1e-4"
+            ),
+            "nats": Parameter(0.02, _HAND),
+            "held": Parameter(20, _HAND),
+            "of_last": Parameter(25, _HAND),
+        },
+        meaning="exploration that ended before the reward was found",
+        remedy="raise temperature or the upper clip, or add a KL penalty, from a checkpoint before the fall",
+        min_points=25,
+    ),
+    StepRule(
+        id="entropy-constant",
+        family="entropy",
+        statement="the entropy repeats to the last digit",
+        needs=("entropy",),
+        mark=_constant,
+        bound="another value in one of {in_a_row} steps",
+        parameters={"in_a_row": Parameter(10, "hand-set: floating point repeats by accident hardly twice")},
+        meaning="a metric that is not computed (zero), or that is computed of something that does not change",
+        remedy="look where the stack computes it",
+        min_points=10,
+    ),
+)

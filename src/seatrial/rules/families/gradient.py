@@ -1,0 +1,128 @@
+"""Gradients that are zero, constant, dead or far too large."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import Flags, changes, early_median, held, in_a_row, near_its_best
+
+_HAND = "hand-set on wild logs"
+
+
+def no_spread(values: Values) -> Flags:
+    """Say where the log shows that every group had equal rewards, so that no gradient is due."""
+    return np.asarray((values["reward/std"] == 0) | (values["reward/zero_variance_fraction"] >= 1))
+
+
+def _zero(values: Values, limits: Limits) -> Marks:
+    gradient, reward = values["grad_norm"], values["reward/mean"]
+    number = int(limits["in_a_row"])
+    zero = in_a_row(gradient == 0, number)
+    # Where the task is solved all rewards are equal, and there is nothing to learn from.
+    excused = in_a_row(no_spread(values), number) & near_its_best(reward, number)
+    return Marks(gradient, zero & ~excused, zero)
+
+
+def _constant(values: Values, limits: Limits) -> Marks:
+    gradient = values["grad_norm"]
+    number = int(limits["in_a_row"])
+    same = in_a_row(~changes(gradient) & (gradient != 0), number)
+    loss_same = in_a_row(~changes(values["loss"]) & np.isfinite(values["loss"]), number)
+    return Marks(gradient, same & loss_same, same)
+
+
+def _exploding(values: Values, limits: Limits) -> Marks:
+    gradient = values["grad_norm"]
+    level = early_median(gradient, int(limits["early"]))
+    least, of_last = int(limits["held"]), int(limits["of_last"])
+    factor = np.where(level > 0, gradient / level, np.nan)
+    return Marks(
+        factor,
+        held(factor > limits["factor"], least, of_last),
+        held(factor > limits["notice"], least, of_last),
+    )
+
+
+def _dead(values: Values, limits: Limits) -> Marks:
+    gradient = values["grad_norm"]
+    level = early_median(gradient, int(limits["early"]))
+    factor = np.where(level > 0, gradient / level, np.nan)
+    dead = factor < limits["factor"]
+    least, of_last = int(limits["held"]), int(limits["of_last"])
+    spread = values["reward/std"] > 0
+    return Marks(
+        factor,
+        held(dead & spread, least, of_last) & ~near_its_best(values["reward/mean"], of_last),
+        held(dead, least, of_last),
+    )
+
+
+RULES = (
+    StepRule(
+        id="gradient-zero",
+        family="gradient",
+        statement="the gradient norm is exactly zero, step after step",
+        needs=("grad_norm",),
+        uses=("reward/std", "reward/zero_variance_fraction", "reward/mean"),
+        mark=_zero,
+        bound="> 0 in one of {in_a_row} steps, unless the task is solved",
+        parameters={
+            "in_a_row": Parameter(
+                5, "docs/verdicts.md; the longest run of zeros in a healthy wild log is shorter"
+            )
+        },
+        meaning="rewards that never differ, a mask of zeros, frozen parameters, or an update that is skipped",
+        remedy="look at the rewards of one group and at the sum of the loss mask; then `seatrial relations`",
+        catalogue=("SB001", "SB002", "SB007"),
+    ),
+    StepRule(
+        id="gradient-constant",
+        family="gradient",
+        statement="gradient norm and loss repeat to the last digit",
+        needs=("grad_norm",),
+        uses=("loss",),
+        mark=_constant,
+        bound="another value in one of {in_a_row} steps",
+        parameters={"in_a_row": Parameter(5, "hand-set: floating point repeats by accident hardly twice")},
+        meaning="a metric that is logged again and again, or one batch that is trained forever; a gradient norm alone "
+        "that repeats may be logged after clipping",
+        remedy="compare the prompts of two of these steps (`seatrial ledger`)",
+    ),
+    StepRule(
+        id="gradient-exploding",
+        family="gradient",
+        statement="the gradient norm stays far above the level that the run began at",
+        needs=("grad_norm",),
+        mark=_exploding,
+        bound="<= {factor} times the median of the first {early} points, but for spikes (notice {notice} times)",
+        parameters={
+            "early": Parameter(10, _HAND),
+            "factor": Parameter(100, "ten times the median cries wolf on 10 of 33 healthy wild logs"),
+            "notice": Parameter(10, _HAND),
+            "held": Parameter(5, _HAND),
+            "of_last": Parameter(8, _HAND),
+        },
+        meaning="a learning rate that is too large, or ratios that are not clipped",
+        remedy="lower the learning rate, and look at the first step at which the ratio or the KL left its range",
+        min_points=10,
+    ),
+    StepRule(
+        id="gradient-dead",
+        family="gradient",
+        statement="the gradient has all but vanished although rewards differ and the task is not solved",
+        needs=("grad_norm",),
+        uses=("reward/std", "reward/mean"),
+        mark=_dead,
+        bound=">= {factor} of the median of the first {early} points in {of_last} steps, where rewards differ",
+        parameters={
+            "early": Parameter(10, _HAND),
+            "factor": Parameter(1e-3, _HAND),
+            "held": Parameter(20, _HAND),
+            "of_last": Parameter(25, _HAND),
+        },
+        meaning="a policy that has become deterministic, or a loss that saturates",
+        remedy="read completions of one group: if all are alike, go back to a checkpoint before the entropy fell",
+        min_points=25,
+    ),
+)

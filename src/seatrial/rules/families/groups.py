@@ -1,0 +1,111 @@
+"""Groups without a signal: all completions of a prompt get one reward, and nothing is learnt from them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seatrial.rules.families.gradient import no_spread
+from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import early_median, held, in_a_row, near_its_best
+
+_HAND = "hand-set on wild logs"
+
+
+def _from_start(values: Values, limits: Limits) -> Marks:
+    spread = values["reward/std"]
+    number = int(limits["in_a_row"])
+    never = np.asarray(np.cumsum(spread != 0) == 0)
+    return Marks(spread, in_a_row(never, number))
+
+
+def _persistent(values: Values, limits: Limits) -> Marks:
+    silent = no_spread(values)
+    least, of_last = int(limits["held"]), int(limits["of_last"])
+    dead = held(silent, least, of_last)
+    return Marks(values["reward/std"], dead & ~near_its_best(values["reward/mean"], of_last), dead)
+
+
+def _share(values: Values, limits: Limits) -> Marks:
+    share = values["reward/zero_variance_fraction"]
+    least, of_last = int(limits["held"]), int(limits["of_last"])
+    dead = held(share >= limits["share"], least, of_last)
+    return Marks(share, dead & ~near_its_best(values["reward/mean"], of_last), dead)
+
+
+def _deterministic(values: Values, limits: Limits) -> Marks:
+    loss = np.abs(values["loss"])
+    level = early_median(loss, int(limits["early"]))
+    least, of_last = int(limits["held"]), int(limits["of_last"])
+    gone = held((loss < limits["loss"]) & (level > limits["before"]), least, of_last)
+    return Marks(loss, gone & ~near_its_best(values["reward/mean"], of_last), gone)
+
+
+RULES = (
+    StepRule(
+        id="groups-never-differ",
+        family="groups",
+        statement="no two rewards of a group have ever differed",
+        needs=("reward/std",),
+        mark=_from_start,
+        bound="> 0 in one of the first {in_a_row} points",
+        parameters={"in_a_row": Parameter(10, _HAND)},
+        meaning="a verifier that gives everything the same reward (an answer that is never found), completions "
+        "that are all cut off, or a task that no completion or every completion solves",
+        remedy="score one right and one wrong completion by hand; read what is sampled",
+        catalogue=("SB040",),
+        min_points=10,
+    ),
+    StepRule(
+        id="groups-silent",
+        family="groups",
+        statement="hardly any step has a group whose rewards differ, and the task is not solved",
+        needs=("reward/std", "reward/mean"),
+        uses=("reward/zero_variance_fraction",),
+        mark=_persistent,
+        bound="rewards differ in more than {of_last} - {held} of the last {of_last} points, or are at their best",
+        parameters={
+            "held": Parameter(45, "a healthy wild log of a solved task has none in 73 % of its steps"),
+            "of_last": Parameter(50, _HAND),
+        },
+        meaning="a policy that says one thing for each prompt, random streams that ranks share, or prompts that are "
+        "too hard or too easy",
+        remedy="read the completions of one group; compare their tokens (`seatrial ledger`)",
+        catalogue=("SB040",),
+        min_points=50,
+    ),
+    StepRule(
+        id="groups-zero-variance",
+        family="groups",
+        statement="nearly all groups are without a signal, for long, and the task is not solved",
+        needs=("reward/zero_variance_fraction", "reward/mean"),
+        mark=_share,
+        bound="< {share} in more than {of_last} - {held} of the last {of_last} points, or rewards at their best",
+        parameters={
+            "share": Parameter(0.95, "63 % of groups without a signal is what a healthy run shows"),
+            "held": Parameter(45, _HAND),
+            "of_last": Parameter(50, _HAND),
+        },
+        meaning="prompts that are too hard or too easy, or completions that are copies of one another",
+        remedy="draw other prompts, or filter groups; read the completions of one group",
+        catalogue=("SB040",),
+        min_points=50,
+    ),
+    StepRule(
+        id="policy-deterministic",
+        family="groups",
+        statement="the policy loss has vanished in most steps although the task is not solved",
+        needs=("loss", "reward/mean"),
+        mark=_deterministic,
+        bound="|loss| >= {loss} in over {of_last} - {held} of the last {of_last} points, or never above {before}",
+        parameters={
+            "loss": Parameter(1e-7, _HAND),
+            "before": Parameter(1e-5, "a loss that is as small from the start says nothing"),
+            "early": Parameter(20, _HAND),
+            "held": Parameter(35, _HAND),
+            "of_last": Parameter(50, _HAND),
+        },
+        meaning="a policy that gives one completion a prompt: rewards of a group are equal, no advantage is left",
+        remedy="read the completions of one group; sample at a higher temperature from an earlier checkpoint",
+        min_points=50,
+    ),
+)

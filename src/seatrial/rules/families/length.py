@@ -1,0 +1,111 @@
+"""Lengths of completions: at the limit, collapsed, or growing with the reward."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import early_mean_and_spread, early_median, held, in_a_row, trailing_mean
+
+_HAND = "hand-set on wild logs"
+
+
+def _at_cap(values: Values, limits: Limits) -> Marks:
+    share = values["truncation_fraction"]
+    return Marks(share, in_a_row(share >= limits["share"], int(limits["in_a_row"])))
+
+
+def _cut_and_flat(values: Values, limits: Limits) -> Marks:
+    share, reward = values["truncation_fraction"], values["reward/mean"]
+    window = int(limits["window"])
+    first, spread = early_mean_and_spread(reward, window)
+    rise = trailing_mean(reward, window) - first
+    flat = rise < limits["errors"] * spread * np.sqrt(2 / window)
+    cut = trailing_mean(share, 2 * window) > limits["share"]
+    return Marks(trailing_mean(share, 2 * window), cut & flat)
+
+
+def _collapse(values: Values, limits: Limits) -> Marks:
+    length, reward = values["length/completion_mean"], values["reward/mean"]
+    level = early_median(length, int(limits["early"]))
+    start = early_median(reward, int(limits["early"]))
+    short = held(length < limits["share"] * level, int(limits["held"]), int(limits["of_last"]))
+    worse = trailing_mean(reward, int(limits["of_last"])) <= start
+    return Marks(length / level, short & worse, short)
+
+
+def _grows(values: Values, limits: Limits) -> Marks:
+    length, share = values["length/completion_mean"], values["truncation_fraction"]
+    window = int(limits["window"])
+    longer = trailing_mean(length, window) > limits["factor"] * early_median(length, window)
+    cut = trailing_mean(share, window) > early_median(share, window) + limits["share"]
+    better = trailing_mean(values["reward/mean"], window) > early_median(values["reward/mean"], window)
+    return Marks(share, np.zeros(len(length), dtype=np.bool_), longer & cut & better)
+
+
+RULES = (
+    StepRule(
+        id="length-at-cap",
+        family="length",
+        statement="every completion is cut off at the limit, step after step",
+        needs=("truncation_fraction",),
+        mark=_at_cap,
+        bound="< {share} in one of {in_a_row} steps",
+        parameters={"share": Parameter(0.99, _HAND), "in_a_row": Parameter(10, _HAND)},
+        meaning="a limit that is too low for the task, or a model that never ends: its end token is masked, is not "
+        "among the stop ids, or entropy exploded",
+        remedy="read a completion to its end; look whether the end token trains (`seatrial ledger`)",
+        catalogue=("SB001", "SB002", "SB030", "SB045"),
+        min_points=10,
+    ),
+    StepRule(
+        id="truncated-and-flat",
+        family="length",
+        statement="most completions are cut off, and the reward does not rise",
+        needs=("truncation_fraction", "reward/mean"),
+        mark=_cut_and_flat,
+        bound="mean of {window} x 2 points <= {share}, or a reward that rose by {errors} standard errors",
+        parameters={
+            "share": Parameter(0.7, _HAND),
+            "window": Parameter(20, _HAND),
+            "errors": Parameter(2, _HAND),
+        },
+        meaning="answers that do not fit into the limit and so get no reward",
+        remedy="raise the limit of new tokens, or leave cut rows out of the loss",
+        min_points=40,
+    ),
+    StepRule(
+        id="length-collapse",
+        family="length",
+        statement="completions have become a small part of what they were, and the reward is no better",
+        needs=("length/completion_mean", "reward/mean"),
+        mark=_collapse,
+        bound=">= {share} of the median of the first {early} points",
+        parameters={
+            "early": Parameter(10, _HAND),
+            "share": Parameter(0.1, _HAND),
+            "held": Parameter(10, _HAND),
+            "of_last": Parameter(12, _HAND),
+        },
+        meaning="generations that are ended early, a penalty on length that wins, or rows that come back empty",
+        remedy="look at the finish reasons, and at what aborts generation during a weight sync",
+        catalogue=("SB050",),
+        min_points=12,
+    ),
+    StepRule(
+        id="length-with-reward",
+        family="length",
+        statement="completions grow into the limit while the reward rises",
+        needs=("length/completion_mean", "truncation_fraction", "reward/mean"),
+        mark=_grows,
+        bound="truncation within {share} of its start while lengths are {factor} times those of the start",
+        parameters={
+            "window": Parameter(10, _HAND),
+            "factor": Parameter(1.5, _HAND),
+            "share": Parameter(0.3, _HAND),
+        },
+        meaning="a reward that pays for length, or a loss that averages by row and favours long wrong answers",
+        remedy="plot reward against length within a step",
+        min_points=20,
+    ),
+)

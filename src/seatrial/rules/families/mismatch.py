@@ -1,0 +1,103 @@
+"""Sampler against trainer: two implementations of one policy that should agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import early_median, held
+
+StepRuleMark = Callable[[Values, Limits], Marks]
+_MEANING = (
+    "weights that did not arrive or are old, another temperature, template, truncation or precision, or sampling "
+    "that keeps a part of the distribution"
+)
+_REMEDY = (
+    "score the rows of one step at position 0, at short and long prompts, and right after a sync: where the gap "
+    "sits tells which it is"
+)
+_CATALOGUE = ("SB011", "SB021", "SB022", "SB038", "SB039", "SB041", "SB043", "SB046")
+_HAND = "hand-set"
+
+
+def _above(name: str) -> StepRuleMark:
+    def mark(values: Values, limits: Limits) -> Marks:
+        gap = np.abs(values[name] - limits["neutral"])
+        least, of_last = int(limits["held"]), int(limits["of_last"])
+        return Marks(
+            values[name],
+            held(gap > limits["gap"], least, of_last),
+            held(gap > limits["notice"], least, of_last),
+        )
+
+    return mark
+
+
+def _grows(name: str) -> StepRuleMark:
+    def mark(values: Values, limits: Limits) -> Marks:
+        gap = np.abs(values[name] - limits["neutral"])
+        level = np.maximum(early_median(gap, int(limits["early"])), limits["floor"])
+        least, of_last = int(limits["held"]), int(limits["of_last"])
+        grown = held(gap > limits["factor"] * level, least, of_last)
+        return Marks(gap / level, grown & (gap > limits["notice"]), grown)
+
+    return mark
+
+
+def _rules(name: str, short: str, neutral: float, notice: float, alarm: float, source: str) -> list[StepRule]:
+    shared = {
+        "neutral": Parameter(neutral, "by construction"),
+        "notice": Parameter(notice, source),
+        "held": Parameter(5, _HAND),
+        "of_last": Parameter(6, _HAND),
+    }
+    return [
+        StepRule(
+            id=f"mismatch-{short}",
+            family="mismatch",
+            statement="sampler and trainer give the same tokens other probabilities",
+            needs=(name,),
+            mark=_above(name),
+            bound="within {gap} of {neutral} (notice {notice}), but for spikes",
+            parameters={**shared, "gap": Parameter(alarm, source)},
+            meaning=_MEANING,
+            remedy=_REMEDY,
+            catalogue=_CATALOGUE,
+        ),
+        StepRule(
+            id=f"mismatch-{short}-grows",
+            family="mismatch",
+            statement="the gap between sampler and trainer grows as the run goes on",
+            needs=(name,),
+            mark=_grows(name),
+            bound="<= {factor} times the median of the first {early} points, and within {notice}",
+            parameters={
+                **shared,
+                "early": Parameter(10, _HAND),
+                "factor": Parameter(10, _HAND),
+                "floor": Parameter(notice / 20, "hand-set: what float arithmetic leaves"),
+            },
+            meaning="a sampler that no longer receives the trainer's weights, or receives a part of them",
+            remedy="compare a checksum of each weight on both sides after a sync",
+            catalogue=_CATALOGUE,
+            min_points=10,
+        ),
+    ]
+
+
+RULES = (
+    *_rules(
+        "mismatch/mult_prob_error",
+        "mult-prob-error",
+        1.0,
+        0.05,
+        0.2,
+        "NeMo RL's nightly tests hold its maximum to 1.05 in most suites",
+    ),
+    *_rules("mismatch/kl", "kl", 0.0, 0.02, 0.1, _HAND),
+    *_rules("mismatch/logprob_abs_diff", "logprobs", 0.0, 0.1, 0.3, _HAND),
+    *_rules("mismatch/prob_abs_diff", "probs", 0.0, 0.02, 0.05, _HAND),
+    *_rules("mismatch/importance_ratio", "importance-ratio", 1.0, 0.1, 0.5, _HAND),
+)

@@ -1,0 +1,127 @@
+"""Rewards that never move, fall away, or rise while validation falls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import best_so_far, changes, early_mean_and_spread, held, in_a_row, trailing_mean
+
+_HAND = "hand-set on wild logs"
+
+
+def _constant(values: Values, limits: Limits) -> Marks:
+    reward = values["reward/mean"]
+    number = int(limits["in_a_row"])
+    never_moved = in_a_row(np.asarray(np.cumsum(changes(reward)) == 1), number)
+    same = in_a_row(~changes(reward), number)
+    return Marks(reward, never_moved & (reward <= limits["zero"]), never_moved | same)
+
+
+def _collapse(values: Values, limits: Limits) -> Marks:
+    reward = values["reward/mean"]
+    window = int(limits["window"])
+    start, spread = early_mean_and_spread(reward, window)
+    now = trailing_mean(reward, window)
+    best = best_so_far(now)
+    risen = best - start > limits["rise"] * spread
+    lost = risen & (best - now > limits["share"] * (best - start))
+    below = (start - now > limits["below"] * spread) & (spread > 0)
+    least, of_last = int(limits["held"]), int(limits["of_last"])
+    return Marks(now, held(lost | below, least, of_last), lost | below)
+
+
+def _falls_at_once(values: Values, limits: Limits) -> Marks:
+    reward = values["reward/mean"]
+    window = int(limits["window"])
+    before = np.full(len(reward), np.nan)
+    spread = np.full(len(reward), np.nan)
+    if len(reward) > window:
+        mean, mean_square = trailing_mean(reward, window), trailing_mean(reward**2, window)
+        before[window:] = mean[:-window]
+        spread[window:] = np.sqrt(np.maximum(mean_square - mean**2, 0))[:-window]
+    fallen = (before - trailing_mean(reward, window) > limits["spreads"] * spread) & (spread > 0)
+    floor = in_a_row(reward <= np.fmin.accumulate(reward), int(limits["in_a_row"]))
+    return Marks(reward, fallen & floor, fallen)
+
+
+def _validation_falls(values: Values, limits: Limits) -> Marks:
+    score, reward = values["validation/score"], values["reward/mean"]
+    best = best_so_far(score)
+    first = np.full(len(score), score[0] if len(score) else np.nan)
+    lost = (best - score > limits["share"] * np.abs(best)) & (score < first)
+    rising = reward > reward[0] if len(reward) else np.zeros(0, dtype=np.bool_)
+    both = in_a_row(lost & rising, int(limits["in_a_row"]))
+    return Marks(score, both, lost & rising)
+
+
+RULES = (
+    StepRule(
+        id="reward-constant",
+        family="reward",
+        statement="the reward has been zero, or below, and the same from the first step on",
+        needs=("reward/mean",),
+        mark=_constant,
+        bound="another value in one of the first {in_a_row} points",
+        parameters={
+            "in_a_row": Parameter(10, _HAND),
+            "zero": Parameter(0, "a constant above it may be a solved task"),
+        },
+        meaning="a verifier that fails on everything: an answer format that is never met, an exception that counts as "
+        "zero, a missing field; or completions that are cut off before the answer",
+        remedy="put a right answer through the verifier by hand",
+        catalogue=("SB036",),
+        min_points=10,
+    ),
+    StepRule(
+        id="reward-collapse",
+        family="reward",
+        statement="the reward has lost what it had gained, or fallen far below where it began, and stays there",
+        needs=("reward/mean",),
+        mark=_collapse,
+        bound="mean of {window} points keeps 1 - {share} of a rise of {rise} spreads, within {below} of the start",
+        parameters={
+            "window": Parameter(10, _HAND),
+            "rise": Parameter(3, "spreads of the first points"),
+            "share": Parameter(0.9, _HAND),
+            "below": Parameter(4, "a healthy wild log falls two spreads below its start before it rises"),
+            "held": Parameter(15, _HAND),
+            "of_last": Parameter(20, _HAND),
+        },
+        meaning="a policy that was driven off: a learning rate that is too large, stale samples, a mismatch of sampler "
+        "and trainer",
+        remedy="find the step at which KL, entropy or gradient left their range, and resume before it",
+        min_points=20,
+    ),
+    StepRule(
+        id="reward-falls-at-once",
+        family="reward",
+        statement="the reward fell to its lowest within a few steps and does not leave it",
+        needs=("reward/mean",),
+        mark=_falls_at_once,
+        bound="mean of {window} points within {spreads} spreads of the {window} before, or above its lowest",
+        parameters={
+            "window": Parameter(6, _HAND),
+            "spreads": Parameter(6, _HAND),
+            "in_a_row": Parameter(6, _HAND),
+        },
+        meaning="a verifier that broke during the run, or weights that were destroyed by one update",
+        remedy="read completions of the step before and after; put a right answer through the verifier",
+        min_points=12,
+    ),
+    StepRule(
+        id="validation-falls",
+        family="reward",
+        statement="validation falls below its start while the training reward is above its own",
+        needs=("validation/score", "reward/mean"),
+        mark=_validation_falls,
+        bound="within {share} of the best validation, or above the first",
+        parameters={
+            "share": Parameter(0.3, _HAND),
+            "in_a_row": Parameter(3, _HAND),
+        },
+        meaning="a reward that is gamed, training prompts that are memorised, or validation of old weights",
+        remedy="read completions of validation; compare the verifiers of training and validation",
+        min_points=4,
+    ),
+)

@@ -1,0 +1,210 @@
+"""What a rule is, and what it finds: quiet, a notice, or an alarm, or that it was not triggered.
+
+A rule that has its inputs says whether the run is in order; one that lacks them says which metric would arm it and
+is Skipped (docs/verdicts.md).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from seatrial.evidence.runlog import Series
+from seatrial.rules.streams import Streams, align
+from seatrial.rules.windows import Flags, Floats
+from seatrial.verdict import Outcome, Verdict
+
+
+class Level(enum.StrEnum):
+    """How loud a rule is."""
+
+    NOT_TRIGGERED = "not triggered"
+    QUIET = "quiet"
+    NOTICE = "notice"
+    """Worth a look; healthy runs show it too."""
+    ALARM = "alarm"
+    """The run is broken: Fail."""
+
+
+class Parameter(NamedTuple):
+    """A figure that a rule uses."""
+
+    value: float
+    source: str
+    """Where it came from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a rule says of a run."""
+
+    level: Level
+    reason: str
+    tags: tuple[str, ...] = ()
+    """The series it rests on, as the log names them."""
+    step: int | None = None
+    """Step at which it first spoke."""
+    value: float | None = None
+    """What it measured there; where it is quiet, at the last point."""
+    bound: str | None = None
+    num_samples: int = 0
+    steps: tuple[int, int] | None = None
+    missing: tuple[str, ...] = ()
+    """Canonical metrics that would arm it."""
+
+
+class Rule(Protocol):
+    """A black-box sensor; `StepRule` is one, and a package may bring a class of its own."""
+
+    @property
+    def id(self) -> str:
+        """Short name in the form of words joined by dashes."""
+
+    @property
+    def family(self) -> str:
+        """Name of its group."""
+
+    @property
+    def statement(self) -> str:
+        """What is wrong where it alarms, as one sentence."""
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """Canonical metrics without which it is not triggered."""
+
+    @property
+    def uses(self) -> Sequence[str]:
+        """Canonical metrics that sharpen it."""
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Its figures by name."""
+
+    @property
+    def meaning(self) -> str:
+        """What it usually is."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do next."""
+
+    @property
+    def catalogue(self) -> Sequence[str]:
+        """Ids of known bugs that it can see (SBnnn)."""
+
+    def judge(self, streams: Streams) -> Finding:
+        """Look at all that was logged so far."""
+
+
+class Marks(NamedTuple):
+    """What a rule saw at each point, shape [N]."""
+
+    measured: Floats
+    alarm: Flags
+    notice: Flags | None = None
+
+
+Values = Mapping[str, Floats]
+"""Aligned values by canonical name, each of shape [N]; an optional metric that is not logged is all NaN."""
+Limits = Mapping[str, float]
+"""The parameters of a rule by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRule:
+    """A rule made of a causal function of aligned series."""
+
+    id: str
+    family: str
+    statement: str
+    needs: tuple[str, ...]
+    mark: Callable[[Values, Limits], Marks]
+    """(values, limits) -> marks. Element i may depend on points 0..i alone. Divisions by zero are silent."""
+    bound: str
+    """What the measured value is held to, with parameters in braces."""
+    parameters: Mapping[str, Parameter]
+    meaning: str
+    remedy: str
+    catalogue: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    min_points: int = 5
+
+    def judge(self, streams: Streams) -> Finding:
+        """Look at all that was logged so far."""
+        needed: dict[str, Series] = {}
+        for name in self.needs:
+            series = streams.one(name)
+            if series is not None:
+                needed[name] = series
+        missing = tuple(name for name in self.needs if name not in needed)
+        if missing:
+            return Finding(
+                level=Level.NOT_TRIGGERED, reason=f"not triggered: log {', '.join(missing)}", missing=missing
+            )
+        optional = {name: streams.one(name) for name in self.uses}
+        aligned = align(needed, optional)
+        tags = tuple(series.tag for series in [*needed.values(), *optional.values()] if series is not None)
+        number = len(aligned.steps)
+        if number < self.min_points:
+            return Finding(
+                level=Level.NOT_TRIGGERED,
+                reason=f"not triggered: {number} of the {self.min_points} points that it judges from",
+                tags=tags,
+                num_samples=number,
+            )
+        limits = {name: parameter.value for name, parameter in self.parameters.items()}
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            marks = self.mark(aligned.columns, limits)
+        return self._finding(marks, aligned.steps, tags)
+
+    def _finding(self, marks: Marks, steps: np.ndarray, tags: tuple[str, ...]) -> Finding:
+        level, place = Level.QUIET, len(steps) - 1
+        if marks.alarm.any():
+            level, place = Level.ALARM, int(np.argmax(marks.alarm))
+        elif marks.notice is not None and marks.notice.any():
+            level, place = Level.NOTICE, int(np.argmax(marks.notice))
+        shown = {name: f"{parameter.value:g}" for name, parameter in self.parameters.items()}
+        value = float(marks.measured[place])
+        return Finding(
+            level=level,
+            reason="in order" if level is Level.QUIET else f"{self.statement}; usually {self.meaning}",
+            tags=tags,
+            step=None if level is Level.QUIET else int(steps[place]),
+            value=value if np.isfinite(value) else None,
+            bound=self.bound.format(**shown),
+            num_samples=len(steps),
+            steps=(int(steps[0]), int(steps[-1])),
+        )
+
+
+def verdict_of(rule: Rule, finding: Finding) -> Verdict:
+    """Return the verdict: an alarm is Fail, a rule without inputs is Skipped, everything else passes."""
+    outcome = {
+        Level.ALARM: Outcome.FAIL,
+        Level.NOT_TRIGGERED: Outcome.SKIPPED,
+    }.get(finding.level, Outcome.PASS)
+    sources = dict.fromkeys(parameter.source for parameter in rule.parameters.values())
+    reason = finding.reason
+    if finding.step is not None:
+        reason = f"from step {finding.step}: {reason}. Next: {rule.remedy}"
+    return Verdict(
+        name=f"rule {rule.id}",
+        outcome=outcome,
+        reason=reason,
+        value=finding.value,
+        bound=finding.bound,
+        num_samples=finding.num_samples,
+        steps=finding.steps,
+        source="; ".join(sources) or None,
+        details={
+            "level": finding.level.value,
+            "step": finding.step,
+            "tags": list(finding.tags),
+            "missing": list(finding.missing),
+            "catalogue": list(rule.catalogue),
+        },
+    )

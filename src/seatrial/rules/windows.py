@@ -1,0 +1,88 @@
+"""Causal functions of a series: element i depends on elements 0..i alone.
+
+A rule that is made of them gives the same answer for the first i points of a run, whether the rest is there or not:
+that is what lets it watch a log that grows. Arrays have one shape [N]; before enough points are there the value is
+NaN, and every comparison with it is False.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+def held(condition: Flags, least: int, of_last: int) -> Flags:
+    """Say where a condition was true at `least` of the last `of_last` points; spikes that recover are not."""
+    counts = np.cumsum(condition)
+    before = np.zeros_like(counts)
+    before[of_last:] = counts[:-of_last]
+    return np.asarray(counts - before >= least)
+
+
+def in_a_row(condition: Flags, number: int) -> Flags:
+    """Say where a condition was true at the last `number` points."""
+    return held(condition, number, number)
+
+
+def early_median(values: Floats, number: int) -> Floats:
+    """Return the median of the first `number` points at every later point: the level a run began at."""
+    level = np.full(len(values), np.nan)
+    if len(values) >= number:
+        level[number - 1 :] = np.median(values[:number])
+    return level
+
+
+def early_minimum(values: Floats, number: int) -> Floats:
+    """Return the smallest of the first `number` points seen so far."""
+    low = np.minimum.accumulate(values)
+    low[number:] = low[min(number, len(low)) - 1]
+    return low
+
+
+def early_mean_and_spread(values: Floats, number: int) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation (n - 1) of the first `number` points at every later point."""
+    mean, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
+    if len(values) >= number:
+        mean[number - 1 :] = values[:number].mean()
+        spread[number - 1 :] = values[:number].std(ddof=1)
+    return mean, spread
+
+
+def trailing_mean(values: Floats, number: int) -> Floats:
+    """Return the mean of the last `number` points; values that are not finite make those windows NaN or count as 0."""
+    mean = np.full(len(values), np.nan)
+    if len(values) >= number:
+        # Subtracting a level first keeps the cumulative sum exact enough for values far from zero.
+        level = values[0] if np.isfinite(values[0]) else 0.0
+        sums = np.cumsum(np.concatenate([[0.0], values - level]))
+        mean[number - 1 :] = (sums[number:] - sums[:-number]) / number + level
+    return mean
+
+
+def best_so_far(values: Floats) -> Floats:
+    """Return the largest value up to each point; NaN at the beginning is passed over."""
+    return np.fmax.accumulate(values)
+
+
+def changes(values: Floats) -> Flags:
+    """Say where a value differs from the one before it; the first point does."""
+    differs = np.ones(len(values), dtype=np.bool_)
+    differs[1:] = values[1:] != values[:-1]
+    return differs
+
+
+def near_its_best(reward: Floats, of_last: int, *, band: float = 0.1) -> Flags:
+    """Say where most of the last points lie within a band below the best, in shares of the range seen: a solved task.
+
+    A reward that never moved is near nothing.
+    """
+    best, worst = np.fmax.accumulate(reward), np.fmin.accumulate(reward)
+    near = (best > worst) & (best - reward <= band * (best - worst))
+    seen = np.minimum(np.arange(1, len(reward) + 1), of_last)
+    counts = np.cumsum(near)
+    before = np.zeros_like(counts)
+    before[of_last:] = counts[:-of_last]
+    return np.asarray((counts - before) * 2 >= seen)

@@ -1,0 +1,42 @@
+"""Rules are found, chosen by id or family, and brought by other packages."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from seatrial.errors import UsageError
+from seatrial.rules.registry import all_rules, rules_of_entry_points, select
+from seatrial.vocabulary import metrics
+
+
+def test_every_rule_is_explained() -> None:
+    """Statement, meaning, remedy, and a source for each figure; it asks for metrics that the vocabulary has."""
+    for rule in all_rules():
+        assert rule.statement and rule.meaning and rule.remedy
+        assert all(parameter.source for parameter in rule.parameters.values())
+        assert set(rule.needs) | set(rule.uses) <= set(metrics())
+        assert all(re.fullmatch(r"SB\d{3}", known) for known in rule.catalogue)
+
+
+def test_rules_are_chosen_by_id_and_family() -> None:
+    """And one that is left out stays out."""
+    assert {rule.family for rule in select(["entropy"])} == {"entropy"}
+    assert [rule.id for rule in select(["kl-drift", "finite"])] == ["finite", "kl-drift"]
+    assert "kl-drift" not in {rule.id for rule in select([], without=["kl-drift"])}
+    with pytest.raises(UsageError, match="did you mean 'kl-drift'"):
+        select(["kl-drif"])
+
+
+def test_a_package_brings_rules() -> None:
+    """By an entry point; one that names something else is refused with its name."""
+    point = EntryPoint("mine", "seatrial.rules.families.finite:RULES", "seatrial.rules")
+    assert [rule.id for rule in rules_of_entry_points([point])] == ["finite"]
+    wrong = EntryPoint("mine", "seatrial.rules.families:MODULES", "seatrial.rules")
+    with pytest.raises(UsageError, match=r"mine .* is no rule: it lacks id"):
+        rules_of_entry_points([wrong])
+    gone = EntryPoint("mine", "seatrial.no_such_module", "seatrial.rules")
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        rules_of_entry_points([gone])
