@@ -62,14 +62,16 @@ def every_tensor_verified(evidence: RunEvidence) -> Verdict:
 def deltas_between_full_syncs(evidence: RunEvidence) -> Verdict:
     """There were full syncs and others; each of the others carried something, and less than any full one."""
     name = "changes alone travelled between full syncs"
-    full, sent = evidence.series(FULL), evidence.series(BYTES)
-    if full is None or sent is None or len(full) != len(sent) or not len(full):
+    full, size = evidence.series(FULL), evidence.series(BYTES)
+    if full is None or size is None or len(full) != len(size) or not len(full):
         return Verdict(
             name=name, outcome=Outcome.FAIL, reason=f"{FULL} and {BYTES} were not logged at the same steps"
         )
-    whole = [size for is_full, size in zip(full.values, sent.values, strict=True) if is_full == 1]
-    deltas = [size for is_full, size in zip(full.values, sent.values, strict=True) if is_full == 0]
-    good = len(whole) >= 2 and len(deltas) >= 2 and min(deltas) > 0 and max(deltas) < min(whole)
+    whole = [sent for is_full, sent in zip(full.values, size.values, strict=True) if is_full == 1]
+    deltas = [sent for is_full, sent in zip(full.values, size.values, strict=True) if is_full == 0]
+    good = (
+        len(whole) >= 2 and len(deltas) >= 2 and all(0 < sent < all_of for sent in deltas for all_of in whole)
+    )
     return Verdict(
         name=name,
         outcome=Outcome.PASS if good else Outcome.FAIL,
