@@ -83,6 +83,11 @@ class RunLogger:
             info["sandbox"] = sandbox
         write_atomically(self.directory / "run_info.json", json.dumps(info, indent=1) + "\n")
 
+    def log_parts(self, parts: Mapping[str, int]) -> None:
+        """Write `parts.json`: the process of each part of the run, by the name of the part."""
+        if self._writes:
+            write_atomically(self.directory / "parts.json", json.dumps(parts, indent=1) + "\n")
+
 
 class EventWriter:
     """A TensorBoard event file: one record per call, flushed at once, so that a killed run loses no step."""

@@ -39,6 +39,36 @@ class RewardShapingConfig(Section):
         return self
 
 
+class AsyncGRPOConfig(Section):
+    """Rollouts that are sampled while the policy is trained; needs `policy.generation.colocated.enabled=false`."""
+
+    enabled: bool = False
+    """Sample beside the training, with weights that may be older than the trainer's."""
+    max_trajectory_age_steps: int = Field(default=1, gt=0)
+    """Training steps that may lie between the weights that began a completion and those that train on it."""
+    in_flight_weight_updates: bool = False
+    """New weights do not wait for completions that are being sampled: these go on with the new weights (which read
+    what was sampled so far again), and their rows say which token is of which version."""
+    num_replicas: int = Field(default=1, gt=0)
+    """Generation engines that share the rows; `policy.generation.placement=process` runs each in its own process."""
+    stall_timeout_seconds: float = Field(default=1800.0, gt=0)
+    """A step that waits so long for rollouts, while none arrives, ends the run."""
+
+    @model_validator(mode="after")
+    def _options_have_effect(self) -> AsyncGRPOConfig:
+        changed = [
+            name
+            for name, field in type(self).model_fields.items()
+            if name != "enabled" and getattr(self, name) != field.default
+        ]
+        if changed and not self.enabled:
+            raise ValueError(
+                f"grpo.async_grpo.{changed[0]} has no effect without grpo.async_grpo.enabled=true: set it, or leave "
+                f"{changed[0]} out"
+            )
+        return self
+
+
 class GRPOConfig(Section):
     """The GRPO loop."""
 
@@ -71,6 +101,10 @@ class GRPOConfig(Section):
     """Sample further prompts until a step is full of groups whose rewards differ (DAPO, section 3.2)."""
     dynamic_sampling_max_gen_batches: int | None = Field(default=None, gt=0)
     """Generation batches after which a step that is not full ends the run; None is 10."""
+    batch_multiplier: float = Field(default=1.0, ge=1)
+    """With `use_dynamic_sampling`: prompts of a generation batch, in steps (1.5: half as many again as a step
+    needs, so that fewer batches fill it; whole groups beyond the step are left out)."""
+    async_grpo: AsyncGRPOConfig = AsyncGRPOConfig()
 
     @model_validator(mode="after")
     def _filters_have_effect(self) -> GRPOConfig:
@@ -83,6 +117,10 @@ class GRPOConfig(Section):
             raise ValueError(
                 "grpo.dynamic_sampling_max_gen_batches has no effect without grpo.use_dynamic_sampling=true: set it, "
                 "or leave it out"
+            )
+        if self.batch_multiplier != 1.0 and not self.use_dynamic_sampling:
+            raise ValueError(
+                "grpo.batch_multiplier has no effect without grpo.use_dynamic_sampling=true: set it, or leave it out"
             )
         return self
 
@@ -207,6 +245,22 @@ class GRPORunConfig(_RunConfig):
             raise ValueError(
                 "loss_fn.force_on_policy_ratio scores only rows that are trained on, and grpo.overlong_filtering and "
                 "grpo.zero_variance_filter leave rows out, whose scores the evidence would lack: leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _async_has_generators_of_its_own(self) -> GRPORunConfig:
+        if not self.grpo.async_grpo.enabled:
+            return self
+        if self.policy.generation.colocated.enabled:
+            raise ValueError(
+                "grpo.async_grpo.enabled samples while weights change, so that the generator cannot share them: set "
+                "policy.generation.colocated.enabled=false"
+            )
+        if self.cluster.num_processes > 1:
+            raise ValueError(
+                f"grpo.async_grpo.enabled and cluster.num_processes={self.cluster.num_processes}: asynchronous "
+                "rollouts feed one training process; set it to 1 and raise grpo.async_grpo.num_replicas"
             )
         return self
 

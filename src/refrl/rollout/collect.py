@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from refrl.algorithms.filters import DynamicSampling
 from refrl.config import GRPOConfig
@@ -19,6 +21,23 @@ MAX_GENERATION_BATCHES = 10
 """Where the configuration names no other bound; NeMo RL's."""
 
 
+Fate = Literal["trained", "stale", "unused"]
+"""`stale`: too old for the step that would have trained on it; `unused`: left when the run ended."""
+
+
+@dataclass(frozen=True)
+class GroupFate:
+    """What became of a group that was offered to the trainer."""
+
+    number: int
+    """See `refrl.rollout.replay.Group`."""
+    prompt_id: int
+    fate: Fate
+    weight_step: int
+    step: int
+    """Step that trained on it or dropped it; for `unused` the last one."""
+
+
 @dataclass(frozen=True)
 class Collected:
     """What a step trains on, and what it took to get it."""
@@ -30,6 +49,8 @@ class Collected:
     """What dynamic sampling did (nothing where it is off)."""
     discarded: Rollouts | None = None
     """Rows that it sampled and left out."""
+    fates: Sequence[GroupFate] = ()
+    """Asynchronous rollouts: the groups that the step trains on, and those that became too old for it."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +71,9 @@ class Collector:
             TrainingError: dynamic sampling has not filled the step within its bound.
         """
         num_prompts = self.config.num_prompts_per_step
+        num_drawn = math.ceil(num_prompts * self.config.batch_multiplier)
         served: list[Example] = []
-        drawn = self._draw(num_prompts, served)
+        drawn = self._draw(num_drawn, served)
         if not self.config.use_dynamic_sampling:
             return Collected(self._generate(drawn, step, "rollout"), served)
         bound = self.config.dynamic_sampling_max_gen_batches or MAX_GENERATION_BATCHES
@@ -75,7 +97,7 @@ class Collector:
             parts.append(rollouts.rows([row for row, is_kept in enumerate(kept) if is_kept]))
             left_out.append(rollouts.rows([row for row, is_kept in enumerate(kept) if not is_kept]))
             if not full:
-                drawn = self._draw(num_prompts, served)
+                drawn = self._draw(num_drawn, served)
         counts = {
             "dynamic_sampling_num_gen_batches": float(sampling.num_generation_batches),
             "dynamic_sampling_num_dropped_groups": float(sampling.num_dropped_groups),

@@ -6,7 +6,7 @@ The loops get their parts here, and so does whoever tests them: what is tested i
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -42,8 +42,9 @@ from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import make_scoring
 from refrl.rewards import make_verifier, make_weighted_verifier
 from refrl.rewards.verifiers import Verifier
-from refrl.tasks import Example, PromptSource, Splits, default_verifier, make_splits
+from refrl.tasks import Example, PromptSource, Splits, default_verifier, longest_prompts, make_splits
 from refrl.timing import Timer
+from refrl.training.prompt_ids import PromptIds
 from refrl.weight_sync.base import WeightSource, WeightSync
 from refrl.weight_sync.making import make_weight_sync
 
@@ -262,16 +263,23 @@ def build_sampling(config: GenerationConfig, generator: Generator, encoder: Prom
 
 
 def build_prompt_ids(
-    encoder: PromptEncoder, examples: Sequence[Example], policy: Policy, config: PolicyConfig
-) -> Mapping[int, tuple[int, ...]]:
-    """Return the ids of each prompt by `Example.prompt_id`, held against the model and the longest sequence.
+    encoder: PromptEncoder, policy: Policy, config: PolicyConfig, splits: Sequence[Sequence[Example]]
+) -> PromptIds:
+    """Return what encodes prompts; the longest ones of each split are encoded now, so that a run fails before it starts.
 
     Raises:
-        ConfigError: they do not fit.
+        ConfigError: they do not fit the model, or the longest sequence.
     """
-    prompts = encoder.prompts([example.prompt for example in examples])
-    _check_prompts(prompts, config, policy)
-    return dict(zip([example.prompt_id for example in examples], prompts, strict=True))
+    limit = config.max_total_sequence_length
+    if policy.max_positions is not None and limit > policy.max_positions:
+        raise ConfigError(
+            f"policy.max_total_sequence_length={limit} is more than the {policy.max_positions} positions of "
+            f"{config.model_name}"
+        )
+    prompt_ids = PromptIds(encoder, policy, config)
+    for examples in splits:
+        prompt_ids(longest_prompts(examples))
+    return prompt_ids
 
 
 def build_batch(samples: Sequence[TrainSample], config: PolicyConfig, *, pad_token_id: int) -> Batch:
@@ -318,30 +326,3 @@ def build_loss(config: LossConfig) -> LossFunction:
         )
 
     return loss
-
-
-def _check_prompts(prompts: Collection[Sequence[int]], config: PolicyConfig, policy: Policy) -> None:
-    """Hold the prompts' ids and the longest of them against the configuration and the model.
-
-    Raises:
-        ConfigError: they do not fit.
-    """
-    largest = max(max(prompt) for prompt in prompts)
-    if largest >= policy.vocab_size:
-        raise ConfigError(
-            f"the tokenizer gives id {largest} and the model in {config.model_name} knows {policy.vocab_size}: they "
-            "do not belong together; set policy.tokenizer.name to the model's own"
-        )
-    limit = config.max_total_sequence_length
-    if policy.max_positions is not None and limit > policy.max_positions:
-        raise ConfigError(
-            f"policy.max_total_sequence_length={limit} is more than the {policy.max_positions} positions of "
-            f"{config.model_name}"
-        )
-    longest = max(map(len, prompts))
-    new_tokens = config.generation.max_new_tokens
-    if longest + new_tokens > limit:
-        raise ConfigError(
-            f"the longest prompt has {longest} tokens and policy.generation.max_new_tokens={new_tokens}, together "
-            f"more than policy.max_total_sequence_length={limit}"
-        )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from refrl.algorithms.batching import Batch
 from refrl.policy.base import Update
+from refrl.rollout.collect import GroupFate
 from refrl.rollout.sync import Rollouts
 from refrl.tasks import Example
 
@@ -28,6 +29,8 @@ class TrainedStep:
     rollouts: Rollouts
     discarded: Rollouts | None
     """Rows that dynamic sampling sampled and left out; None where there are none."""
+    fates: Sequence[GroupFate]
+    """Asynchronous rollouts: groups that it trained on, and groups that were too old for it."""
     batch: Batch
     """As it was trained on: log-probabilities, advantages and masks included."""
     updates: Sequence[Update]

@@ -107,7 +107,7 @@ def open_session(
             world=world,
             temperature=temperature,
         )
-        prompt_ids = build.build_prompt_ids(encoder, [*splits.train, *validation], policy, config.policy)
+        prompt_ids = build.build_prompt_ids(encoder, policy, config.policy, [splits.train, validation])
         generator = build.build_generator(config.policy, tokenizer, device=device)
         check_stop_ids(generation.stop_token_ids or (), policy.vocab_size)
         sampling = build.build_sampling(generation, generator, encoder)

@@ -105,6 +105,8 @@ def train_rows(
             extra["length_penalty"] = rollouts.scores.penalties[index]
         if completion.kept_ids is not None:
             extra["kept_support_sizes"] = [len(kept) for kept in completion.kept_ids[:length]]
+        if completion.version_segments:
+            extra["weight_version_segments"] = completion.version_segments
         if reference is not None:
             extra["reference_logprobs"] = reference[index][:length]
         yield {
