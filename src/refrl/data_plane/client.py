@@ -198,6 +198,10 @@ class StoreClient:
         """See `DataPlaneClient`."""
         return list(self._call("names"))
 
+    def attach(self) -> StoreClient:
+        """Return another client of the same store."""
+        return StoreClient(self._control, self._store, lease_s=self._lease_s)
+
     def close(self) -> None:
         """See `DataPlaneClient`."""
         self._closed = True

@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--relation", action="append", default=[], metavar="ID", help="only this one, such as R12"
     )
     parser.add_argument(
+        "--component", action="append", default=[], metavar="NAME", help="only those about this, such as data_plane"
+    )
+    parser.add_argument(
         "--seed", action="append", type=int, metavar="N", help="seeds of the cases (default 0 1 2)"
     )
     parser.add_argument("--list", action="store_true", help="list the relations and stop")
@@ -38,10 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     from seatrial.relations import failure_message
     from seatrial.relations.engine import DEFAULT_SEEDS, run_relation
     from seatrial.relations.expected import check_expected_failures
-    from seatrial.relations.registry import all_relations, select
+    from seatrial.relations.registry import all_relations, of_components, select
     from seatrial.relations.runs import sharing_runs
 
-    relations = select(arguments.relation)
+    relations = of_components(select(arguments.relation), arguments.component)
     if arguments.list:
         for relation in relations:
             print(f"{relation.id:<20} {relation.component:<16} {relation.statement}")

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from seatrial.errors import UsageError
+from seatrial.relations.contracts import COMPONENTS
 from seatrial.relations.engine import Relation
 
 GROUP = "seatrial.relations"
@@ -79,6 +80,21 @@ def _place(relation: Relation) -> tuple[int, int, str]:
     return (
         (0, int(number), relation.id) if relation.id[:1] == "R" and number.isdigit() else (1, 0, relation.id)
     )
+
+
+def of_components(relations: Sequence[Relation], components: Sequence[str]) -> tuple[Relation, ...]:
+    """Return the relations about these components; all of them for no components.
+
+    Raises:
+        UsageError: a component is unknown, or none of the relations is about them.
+    """
+    unknown = [name for name in components if name not in COMPONENTS]
+    if unknown:
+        raise UsageError(f"no component {unknown[0]!r}; known: {', '.join(COMPONENTS)}")
+    chosen = tuple(relation for relation in relations if not components or relation.component in components)
+    if not chosen:
+        raise UsageError(f"none of the relations named is about {', '.join(components)}")
+    return chosen
 
 
 def select(names: Sequence[str]) -> tuple[Relation, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
+from seatrial.relations.contracts.data_plane import DataPlane
 from seatrial.relations.contracts.generation import GenerationPool, Sampler, WeightSync
 from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.run import ShortRun
@@ -256,6 +257,7 @@ COMPONENTS: Mapping[str, type] = {
     "optimizer_step": OptimizerStep,
     "weight_sync": WeightSync,
     "generation_pool": GenerationPool,
+    "data_plane": DataPlane,
     "sampler": Sampler,
     "reward": Reward,
     "tokenizer": Tokenizer,

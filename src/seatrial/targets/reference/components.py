@@ -36,6 +36,7 @@ from seatrial.targets.reference.conversions import (
     padded,
     sample_of,
 )
+from seatrial.targets.reference.data_plane import ReferenceDataPlane
 from seatrial.targets.reference.formulas import ReferenceFormulas
 from seatrial.targets.reference.runs import ReferenceRuns
 from seatrial.targets.reference.texts import ReferenceTexts
@@ -47,7 +48,7 @@ PACKED = {"policy.sequence_packing.enabled": True, "policy.sequence_length_bucke
 NUM_UPDATES = 100
 
 
-class ReferenceComponents(ReferenceFormulas, ReferenceRuns, ReferenceTuning, ReferenceTexts):
+class ReferenceComponents(ReferenceDataPlane, ReferenceFormulas, ReferenceRuns, ReferenceTuning, ReferenceTexts):
     """An adapter in the sense of `seatrial.relations.contracts`."""
 
     facts = StackFacts(decays="matrices", padding_side="right")
