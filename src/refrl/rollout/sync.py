@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -114,8 +114,8 @@ class RolloutWorker:
 
     generator: Sampler
     tokenizer: PreTrainedTokenizerBase
-    prompt_ids: Mapping[int, tuple[int, ...]]
-    """Tokens of each prompt by `Example.prompt_id`."""
+    prompt_ids: Callable[[Sequence[Example]], list[tuple[int, ...]]]
+    """Gives the tokens of each example's prompt."""
     world: World = ALONE
     """The processes that share the work of the verifier."""
 
@@ -123,9 +123,7 @@ class RolloutWorker:
         self, examples: Sequence[Example], params: SamplingParams, stream: torch.Generator
     ) -> list[Completion]:
         """Sample one completion per example; repeat an example for a group."""
-        return self.generator.generate(
-            [self.prompt_ids[example.prompt_id] for example in examples], params, stream
-        )
+        return self.generator.generate(self.prompt_ids(examples), params, stream)
 
     def reward(
         self, examples: Sequence[Example], completions: Sequence[Completion], verifier: Verifier

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,25 @@ class Splits:
     validation: Sequence[Example]
     notes: tuple[str, ...] = ()
     """What was left out and why, for a person: repeated prompts, prompts of both splits."""
+
+
+@runtime_checkable
+class KnowsSizes(Protocol):
+    """Examples that need not be read to know how long their prompts are."""
+
+    def prompt_sizes(self) -> Sequence[int]:
+        """Return the bytes of each prompt."""
+        ...
+
+
+def longest_prompts(examples: Sequence[Example], num: int = 64) -> list[Example]:
+    """Return the examples with the longest prompts in bytes; where the sizes are known, no other is read."""
+    sizes = examples.prompt_sizes() if isinstance(examples, KnowsSizes) else _sizes(examples)
+    return [examples[index] for index in sorted(range(len(examples)), key=lambda index: -sizes[index])[:num]]
+
+
+def _sizes(examples: Sequence[Example]) -> list[int]:
+    return [len(example.prompt.encode(errors="surrogatepass")) for example in examples]
 
 
 def stable_id(prompt: str) -> int:

@@ -265,17 +265,11 @@ def build_sampling(config: GenerationConfig, generator: Generator, encoder: Prom
 def build_prompt_ids(
     encoder: PromptEncoder, policy: Policy, config: PolicyConfig, splits: Sequence[Sequence[Example]]
 ) -> PromptIds:
-    """Return what encodes prompts; the longest ones of each split are encoded now, so that a run fails before it starts.
+    """Return what encodes prompts; the longest of each split are tried now, and the others when they are drawn.
 
     Raises:
         ConfigError: they do not fit the model, or the longest sequence.
     """
-    limit = config.max_total_sequence_length
-    if policy.max_positions is not None and limit > policy.max_positions:
-        raise ConfigError(
-            f"policy.max_total_sequence_length={limit} is more than the {policy.max_positions} positions of "
-            f"{config.model_name}"
-        )
     prompt_ids = PromptIds(encoder, policy, config)
     for examples in splits:
         prompt_ids(longest_prompts(examples))

@@ -81,19 +81,20 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
 
 def make_answer_batch(session: Session, config: SFTRunConfig, examples: Sequence[Example]) -> Batch:
     """Return prompts followed by their answers; the end token belongs to the answer and is learned."""
+    prompts = session.worker.prompt_ids(examples)
     answers = session.encoder.answers(
         [example.prompt for example in examples], [example.target for example in examples]
     )
     return build_batch(
         [
             TrainSample(
-                prompt_ids=session.worker.prompt_ids[example.prompt_id],
+                prompt_ids=prompt,
                 completion_ids=answer,
                 sampling_logprobs=(0.0,) * len(answer),
                 reward=0.0,
                 group_id=example.prompt_id,
             )
-            for example, answer in zip(examples, answers, strict=True)
+            for example, prompt, answer in zip(examples, prompts, answers, strict=True)
         ],
         config.policy,
         pad_token_id=session.tokenizer.pad_token_id,

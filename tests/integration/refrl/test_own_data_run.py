@@ -1,15 +1,16 @@
 """Runs on rows of a file: what is left out is printed, what a verifier cannot judge is counted, ids follow prompts."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from refrl.config import GRPORunConfig, SFTRunConfig, load_config
+from refrl.config import ConfigError, GRPORunConfig, SFTRunConfig, load_config
 from refrl.recipes import recipe_path
 from refrl.tasks.examples import stable_id
+from refrl.tasks.files.jsonl import JsonLines
 from refrl.training.grpo import run_grpo
 from refrl.training.sft import run_sft
 from seatrial.evidence.read import read_logs
@@ -75,3 +76,38 @@ def test_fine_tuning_learns_the_column_that_is_named(overrides: Overrides, tmp_p
     run_sft(load_config(SFTRunConfig, recipe_path("sft-own-data"), words))
     (line,) = (tmp_path / "sft" / "logs" / "validation_data_step60.jsonl").read_text().splitlines()
     assert json.loads(line)["completion"].startswith("it is ")
+
+
+def test_rows_are_read_when_they_are_drawn(
+    overrides: Overrides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 5,000 rows a run of one step reads the longest ones, to refuse them in time, and those it draws."""
+    read: list[int] = []
+    row = JsonLines.row
+
+    def counted(self: JsonLines, number: int) -> Mapping[str, Any]:
+        read.append(number)
+        return row(self, number)
+
+    monkeypatch.setattr(JsonLines, "row", counted)
+    rows = [{"prompt": f"{'say ' * (n % 3)}{n}:", "answer": n} for n in range(5000)]
+    words = [
+        *overrides("many"), *SMALL, f"data.train_path={write(tmp_path / 'train.jsonl', rows)}",
+        "data.num_validation=4", "grpo.max_num_steps=1", "grpo.num_prompts_per_step=4",
+        "grpo.num_generations_per_prompt=4", "grpo.val_period=0",
+    ]  # fmt: skip
+    run_grpo(load_config(GRPORunConfig, recipe_path("grpo-own-data"), words))
+    trained = {row["prompt"] for row in logged_rows(tmp_path / "many" / "logs")}
+    assert trained <= {rows[number]["prompt"] for number in read}
+    assert len(set(read)) <= 64 + 4 + len(trained) == 64 + 4 + 4
+
+
+def test_a_row_that_does_not_fit_is_refused_before_anything_is_sampled(
+    overrides: Overrides, tmp_path: Path
+) -> None:
+    """Wherever it is in the file; the first batch need not hold it."""
+    rows = [{"prompt": "say " * (20 if n == 1234 else 1) + f"{n}:", "answer": n} for n in range(2000)]
+    words = [*overrides("long"), *SMALL, f"data.train_path={write(tmp_path / 'train.jsonl', rows)}"]
+    with pytest.raises(ConfigError, match=r"the longest prompt has 86 tokens .* more than .*=48"):
+        run_grpo(load_config(GRPORunConfig, recipe_path("grpo-own-data"), words))
+    assert not list((tmp_path / "long").glob("logs/*"))

@@ -31,6 +31,8 @@ class Scan:
     """Row number of each different prompt, the first that has it."""
     ids: array[int]
     """Its `stable_id`."""
+    sizes: array[int]
+    """Its length in bytes."""
     notes: tuple[str, ...]
 
 
@@ -46,6 +48,10 @@ class FileExamples(Sequence[Example]):
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self._chosen)
+
+    def prompt_sizes(self) -> array[int]:
+        """Return the bytes of each prompt, as they were when the file was looked at."""
+        return array("Q", (self._scan.sizes[chosen] for chosen in self._chosen))
 
     @overload
     def __getitem__(self, index: int) -> Example: ...
@@ -107,7 +113,7 @@ def scan_rows(path: Path, columns: Columns, option: str) -> Scan:
     """
     rows = open_rows(path, columns, option)
     first_answers: dict[int, bytes] = {}
-    numbers, ids = array("Q"), array("Q")
+    numbers, ids, sizes = array("Q"), array("Q"), array("Q")
     num_repeated = num_contradicting = 0
     first_repeated = ""
     for number, row in enumerate(rows.scan()):
@@ -122,6 +128,7 @@ def scan_rows(path: Path, columns: Columns, option: str) -> Scan:
         first_answers[prompt_id] = digest
         numbers.append(number)
         ids.append(prompt_id)
+        sizes.append(len(prompt.encode(errors="surrogatepass")))
     if not ids:
         raise ConfigError(f"{option}={path} holds no rows")
     notes: tuple[str, ...] = ()
@@ -130,7 +137,7 @@ def scan_rows(path: Path, columns: Columns, option: str) -> Scan:
             f"{path}: {num_repeated} rows repeat the prompt of an earlier row and are left out "
             f"({num_contradicting} of them with another answer; the first is {first_repeated})",
         )
-    return Scan(path.stem, rows, columns, numbers, ids, notes)
+    return Scan(path.stem, rows, columns, numbers, ids, sizes, notes)
 
 
 def _hold_out(scan: Scan, config: DataConfig) -> Splits:

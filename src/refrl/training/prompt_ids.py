@@ -1,0 +1,56 @@
+"""Ids of prompts, made when a prompt is asked for and held against what the model and the configuration allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from refrl.config import ConfigError, PolicyConfig
+from refrl.models.prompts import PromptEncoder
+from refrl.policy.base import Policy
+from refrl.tasks import Example
+
+
+@dataclass(frozen=True)
+class PromptIds:
+    """Encodes the prompts of examples; nothing is kept, so that a file of any size may be trained on."""
+
+    encoder: PromptEncoder
+    policy: Policy
+    config: PolicyConfig
+
+    def __post_init__(self) -> None:
+        """Refuse a longest sequence that the model has no positions for (ConfigError)."""
+        limit, positions = self.config.max_total_sequence_length, self.policy.max_positions
+        if positions is not None and limit > positions:
+            raise ConfigError(
+                f"policy.max_total_sequence_length={limit} is more than the {positions} positions of "
+                f"{self.config.model_name}"
+            )
+
+    def __call__(self, examples: Sequence[Example]) -> list[tuple[int, ...]]:
+        """Return the ids of each example's prompt; a prompt that is there several times is encoded once.
+
+        Raises:
+            ConfigError: a prompt has an id that the model does not know, or leaves no room for a completion.
+        """
+        texts = {example.prompt_id: example.prompt for example in examples}
+        ids = dict(zip(texts, self.encoder.prompts(list(texts.values())), strict=True))
+        self._check(list(ids.values()))
+        return [ids[example.prompt_id] for example in examples]
+
+    def _check(self, prompts: Sequence[Sequence[int]]) -> None:
+        config, num_known = self.config, self.policy.vocab_size
+        largest = max(max(prompt) for prompt in prompts)
+        if largest >= num_known:
+            raise ConfigError(
+                f"the tokenizer gives id {largest} and the model in {config.model_name} knows {num_known}: they "
+                "do not belong together; set policy.tokenizer.name to the model's own"
+            )
+        longest = max(map(len, prompts))
+        new_tokens = config.generation.max_new_tokens
+        if longest + new_tokens > config.max_total_sequence_length:
+            raise ConfigError(
+                f"the longest prompt has {longest} tokens and policy.generation.max_new_tokens={new_tokens}, together "
+                f"more than policy.max_total_sequence_length={config.max_total_sequence_length}"
+            )
