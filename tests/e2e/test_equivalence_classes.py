@@ -27,7 +27,7 @@ def equivalence(repository: Path, file: Path, work: Path) -> subprocess.Complete
 
 
 # Members of one process are held to these classes in-process on every commit (test_equivalence_plants.py).
-NIGHTLY = {"grpo-batch-forms": 36, "grpo-checkpointed": 10, "grpo-colocated": 10}
+NIGHTLY = {"grpo-batch-forms": 36, "grpo-checkpointed": 10, "grpo-colocated": 30}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ ADDED = (
     "R10.update", "R14.prompts", "R15.clamp", "R16.chat", "R17.filter", "R17.reward", "R23.evaluation",
     "R24.learning_rate", "R24.staleness",
 )  # fmt: skip
-NOT_REFRL = {"objective"}
+NOT_REFRL = {"default_sampling", "objective", "rollout_window", "trained_tokens"}
 """Components of other stacks' trainers; the laws about them have a plain implementation beside their tests."""
 
 
@@ -39,6 +39,10 @@ NOT_TURNED = {
     "loss_fn.force_on_policy_ratio": "saves a pass and changes no number",
     "policy.generation.backend": "one engine so far",
     "policy.generation.colocated.enabled": "must change nothing: the equivalence class grpo-colocated",
+    "policy.generation.placement": "must change nothing: grpo-colocated",
+    "policy.generation.delta_compression.": "must change nothing: grpo-colocated",
+    "policy.generation.weight_bucket_size_bytes": "must change nothing: tests of the weight sync",
+    "policy.generation.timeout_seconds": "how long a generator's process may be silent",
     "policy.sequence_packing.": "must change nothing: grpo-batch-forms",
     "policy.dynamic_batching.": "must change nothing: grpo-batch-forms",
     "policy.logprob_batch_size": "must change nothing: grpo-microbatches",
