@@ -41,4 +41,4 @@ def test_a_stack_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert rows(log, capsys)["actor/entropy"]["canonical"] == ""
     assert rows(log, capsys, "--stack", "verl")["actor/entropy"]["canonical"] == "entropy"
     assert main(["tags", str(log), "--stack", "veral"]) == 2
-    assert "did you mean verl" in capsys.readouterr().err
+    assert "did you mean 'verl'" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_unknown_tags_pass_through() -> None:
 def test_an_unknown_stack_names_the_nearest() -> None:
     """One message with the remedy."""
     assert stack_named("nemo-rl").name == "nemo_rl"
-    with pytest.raises(UsageError, match="did you mean verl"):
+    with pytest.raises(UsageError, match="did you mean 'verl'"):
         stack_named("veral")
 
 
