@@ -55,6 +55,15 @@ class RunRecorder(Observer):
                 "prompts_served": [example.prompt_id for example in step.served],
                 "rows": _rows(step.rollouts, step.batch),
                 "discarded_rows": _rows(step.discarded, None),
+                "groups": [
+                    {
+                        "number": group.number,
+                        "prompt_id": group.prompt_id,
+                        "fate": group.fate,
+                        "weight_version": group.weight_step,
+                    }
+                    for group in step.fates
+                ],
                 "updates": [_recorded(update) for update in step.updates],
                 "metrics": dict(step.metrics),
                 "weights_after": _weights(session),
@@ -129,6 +138,7 @@ def _rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[str, Any]
             "completion": text,
             "answer": example.answer,
             "weight_version": completion.weight_version,
+            "version_segments": completion.version_segments,
         }
         for example, completion, text, reward, verified in columns
     ]

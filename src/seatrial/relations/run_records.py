@@ -45,7 +45,30 @@ class RunRow:
     answer: str | None
     """The right answer that the verifier was given with it; None for a verifier without one."""
     weight_version: int
-    """Weights that it was sampled with: 0 for the initial ones, k for those after step k."""
+    """Weights that its first token was sampled with: 0 for the initial ones, k for those after step k."""
+    version_segments: tuple[tuple[int, int], ...] = ()
+    """Where weights changed while it was sampled: (first token, weights) of each segment, the first one included; empty
+    where all tokens are of `weight_version`."""
+
+    @property
+    def segments(self) -> tuple[tuple[int, int, int], ...]:
+        """(first token, token after the last, weights) of each stretch of tokens."""
+        starts = self.version_segments or ((0, self.weight_version),)
+        ends = [place for place, _ in starts[1:]] + [len(self.ids)]
+        return tuple((place, end, version) for (place, version), end in zip(starts, ends, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRecord:
+    """What became of a group of completions that was offered to the trainer (asynchronous rollouts)."""
+
+    number: int
+    """Place in the order in which groups were offered, from 0."""
+    prompt_id: int
+    fate: str
+    """`trained`, or why not: `stale`."""
+    weight_version: int
+    """Weights that its oldest row began with: 0 for the initial ones, k for those after step k."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +106,8 @@ class StepRecord:
     """All parameters after the step."""
     discarded_rows: tuple[RunRow, ...] = ()
     """Rows that were sampled and never came into the batch (dynamic sampling); advantage and old_logprobs unused."""
+    groups: tuple[GroupRecord, ...] = ()
+    """Asynchronous rollouts: the groups that the step trained on, and those that were too old for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

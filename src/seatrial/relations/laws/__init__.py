@@ -3,6 +3,7 @@
 MODULES = (
     "algebra",
     "aliasing",
+    "async_run",
     "bandit",
     "clamping",
     "data_plane_claims",

@@ -33,14 +33,17 @@ def _apart(given: Sequence[float], expected: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def _sampling(stack: Any, case: RunCase) -> Measure:
+def sampling_error(stack: Any, case: RunCase) -> Measure:
+    """Measure the sampler's log-probabilities against those of the weights that each token names."""
     record = case.record(stack)
     found = []
     for step in record.steps:
         for index, row in enumerate(step.rows):
-            weights = record.weights_at(row.weight_version)
-            error = _apart(row.sampling_logprobs, token_logprobs(stack, weights, row, record.options))
-            found.append((error, f"step {step.step}, row {index}"))
+            for first, end, version in row.segments:
+                weights = record.weights_at(version)
+                expected = token_logprobs(stack, weights, row, record.options)[first:end]
+                place = f"step {step.step}, row {index}, tokens {first} to {end - 1}"
+                found.append((_apart(row.sampling_logprobs[first:end], expected), place))
     return _largest(found, "sampler's log-probability against that of its weights, as configured")
 
 
@@ -57,13 +60,15 @@ def _old(stack: Any, case: RunCase) -> Measure:
 
 
 def _versions(stack: Any, case: RunCase) -> Measure:
-    """In a synchronous loop a step samples with the weights that the step before left."""
+    """A synchronous step samples with the weights that the step before left; another with none that are too old."""
     record = case.record(stack)
+    is_async = record.options.get("grpo.async_grpo.enabled", False)
+    oldest = record.options["grpo.async_grpo.max_trajectory_age_steps"] if is_async else 0
     wrong = [
         f"step {step.step}, row {index}: version {row.weight_version}"
         for step in record.steps
         for index, row in enumerate(step.rows)
-        if row.weight_version != step.step - 1
+        if not 0 <= step.step - 1 - row.weight_version <= oldest
     ]
     return Measure(
         error=float(len(wrong)), bound=0, what=f"rows sampled with other weights ({(wrong or ['none'])[0]})"
@@ -186,21 +191,21 @@ RELATIONS = (
             Law(
                 name="the sampler's log-probabilities",
                 make=making(),
-                measure=_sampling,
+                measure=sampling_error,
                 seeded=False,
                 suspects="temperature not applied, weights of another version, raw log-probabilities",
             ),
             Law(
                 name="the sampler's log-probabilities, hot",
                 make=making(("policy__generation__temperature",), **HOT),
-                measure=_sampling,
+                measure=sampling_error,
                 seeded=False,
                 suspects="a temperature that is bounded or ignored",
             ),
             Law(
                 name="the sampler's log-probabilities, filtered",
                 make=making(tuple(FILTERED), **FILTERED),
-                measure=_sampling,
+                measure=sampling_error,
                 seeded=False,
                 suspects="probabilities of the full distribution beside filtered sampling",
             ),

@@ -25,6 +25,7 @@ from refrl.training.build import build_rewards
 from refrl.training.grpo import run_grpo
 from refrl.training.recorder import RunRecorder
 from seatrial.relations.run_records import (
+    GroupRecord,
     RunOption,
     RunRecord,
     RunRow,
@@ -92,7 +93,18 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
     steps = {0: 0} | {step["version"]: step["step"] for step in recording["steps"]}
 
     def rows(of: Sequence[Mapping[str, Any]]) -> tuple[RunRow, ...]:
-        return tuple(RunRow(**{**row, "weight_version": steps[row["weight_version"]]}) for row in of)
+        return tuple(
+            RunRow(
+                **{
+                    **row,
+                    "weight_version": steps[row["weight_version"]],
+                    "version_segments": tuple(
+                        (place, steps[version]) for place, version in row["version_segments"]
+                    ),
+                }
+            )
+            for row in of
+        )
 
     return RunRecord(
         options=dotted(config.model_dump(mode="json"))
@@ -108,6 +120,7 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
                 prompts_served=tuple(step["prompts_served"]),
                 rows=rows(step["rows"]),
                 discarded_rows=rows(step["discarded_rows"]),
+                groups=tuple(GroupRecord(**group) for group in step["groups"]),
                 updates=tuple(UpdateRecord(**update) for update in step["updates"]),
                 metrics=step["metrics"],
                 weights_after=step["weights_after"],
