@@ -63,5 +63,4 @@ def missing_metrics(judged: Sequence[Judged]) -> list[Missing]:
 
 def loudest(judged: Sequence[Judged]) -> Level:
     """Return the loudest level among findings."""
-    order = list(Level)
-    return max((item.finding.level for item in judged), key=order.index, default=Level.NOT_TRIGGERED)
+    return max((item.finding.level for item in judged), default=Level.NOT_TRIGGERED)

@@ -19,15 +19,20 @@ from seatrial.rules.windows import Flags, Floats
 from seatrial.verdict import Outcome, Verdict
 
 
-class Level(enum.StrEnum):
+class Level(enum.IntEnum):
     """How loud a rule is."""
 
-    NOT_TRIGGERED = "not triggered"
-    QUIET = "quiet"
-    NOTICE = "notice"
+    NOT_TRIGGERED = 0
+    QUIET = 1
+    NOTICE = 2
     """Worth a look; healthy runs show it too."""
-    ALARM = "alarm"
+    ALARM = 3
     """The run is broken: Fail."""
+
+    @property
+    def word(self) -> str:
+        """How it is printed."""
+        return self.name.lower().replace("_", " ")
 
 
 class Parameter(NamedTuple):
@@ -201,7 +206,7 @@ def verdict_of(rule: Rule, finding: Finding) -> Verdict:
         steps=finding.steps,
         source="; ".join(sources) or None,
         details={
-            "level": finding.level.value,
+            "level": finding.level.word,
             "step": finding.step,
             "tags": list(finding.tags),
             "missing": list(finding.missing),

@@ -1,0 +1,184 @@
+"""`seatrial watch LOGS`: black-box rules on the log of any stack, live or after the run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from seatrial.cli.process_stop import Stoppable
+from seatrial.cli.watch_view import LiveView, report_lines
+from seatrial.cli.webhook import check_address, tell
+from seatrial.errors import BlockedError, UsageError
+from seatrial.files import write_text
+from seatrial.report.rows import printable
+from seatrial.rules.engine import missing_metrics
+from seatrial.rules.monitor import Look, Monitor
+from seatrial.rules.registry import all_rules, select
+from seatrial.rules.rule import Level
+from seatrial.verdict import EXIT_PASS, Outcome, Verdict, combine, exit_code
+from seatrial.vocabulary import stack_named
+
+JSON_SCHEMA = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `seatrial watch`."""
+    parser.add_argument(
+        "logs", metavar="LOGS", nargs="?", type=Path, help="folder or file that the run logs to"
+    )
+    parser.add_argument("--follow", action="store_true", help="look again and again while the log grows")
+    parser.add_argument("--stack", metavar="NAME", help="stack that writes the log (default: recognised)")
+    parser.add_argument(
+        "--rule", metavar="NAME", action="append", default=[], help="only this rule, or this family of rules"
+    )
+    parser.add_argument(
+        "--without", metavar="NAME", action="append", default=[], help="leave this rule or family out"
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="say which metrics, if they were logged, would arm which rules"
+    )
+    parser.add_argument("--rules", action="store_true", help="list the rules with their figures and end")
+    parser.add_argument(
+        "--stop-on", choices=["Fail"], metavar="Fail", help="with --follow: end --pid at the first alarm"
+    )
+    parser.add_argument(
+        "--pid",
+        metavar="N",
+        type=int,
+        help="process of the run: following ends with it, and --stop-on may end it",
+    )
+    parser.add_argument("--webhook", metavar="URL", help="post each alarm there, as JSON with a text")
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=float,
+        help="rest between looks (default: half a percent of one core)",
+    )
+    parser.add_argument(
+        "--idle",
+        metavar="SECONDS",
+        type=float,
+        help="with --follow: end when the log has not grown for so long",
+    )
+    parser.add_argument(
+        "--steps", metavar="N", type=int, help="last step of the run, for the time that is left"
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write every verdict there as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Judge a log, once or while it grows.
+
+    Returns:
+        0 no alarm, 1 an alarm, 3 nothing could be read or a part of it is damaged, 5 no rule had its inputs.
+
+    Raises:
+        UsageError: options that do not go together, or a name that is unknown.
+        BlockedError: nothing can be read (while following: it is waited for).
+    """
+    if arguments.rules:
+        return _list_rules()
+    _check(arguments)
+    rules = select(arguments.rule, arguments.without)
+    stack = stack_named(arguments.stack) if arguments.stack else None
+    monitor = Monitor(path=arguments.logs, rules=rules, stack=stack)
+    look = _follow(monitor, arguments) if arguments.follow else monitor.look()
+    if look.streams is None:
+        raise BlockedError(look.waiting)
+    verdicts = [*_damage(look), *(item.verdict for item in look.judged)]
+    for line in report_lines(look, verdicts, arguments.logs):
+        print(printable(line))
+    if arguments.missing:
+        _print_missing(look)
+    if arguments.json:
+        write_text(arguments.json, _json(verdicts), option="--json")
+    if arguments.webhook and not arguments.follow:
+        _post(arguments.webhook, arguments.logs, look)
+    return exit_code(combine(verdicts))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
+    if arguments.logs is None:
+        raise UsageError("name the folder or file that the run logs to, or list the rules with --rules")
+    if arguments.stop_on and (arguments.pid is None or not arguments.follow):
+        raise UsageError("--stop-on Fail goes with --follow and --pid N, the process that it may end")
+    for option in ("pid", "idle", "interval"):
+        if getattr(arguments, option) is not None and not arguments.follow:
+            raise UsageError(f"--{option} goes with --follow")
+    if arguments.interval is not None and not arguments.interval > 0:
+        raise UsageError(f"--interval {arguments.interval:g}: a number of seconds above 0")
+    if arguments.webhook:
+        check_address(arguments.webhook)
+
+
+def _follow(monitor: Monitor, arguments: argparse.Namespace) -> Look:
+    """Look until the run ends, the log rests too long, or an alarm ends the run; Ctrl-C ends the watching alone."""
+    process = Stoppable(arguments.pid) if arguments.pid is not None else None
+    grown = time.monotonic()
+    num_points = -1
+    with LiveView(arguments.logs, arguments.steps) as view:
+        while True:
+            # Asked before the look, so that what the run wrote last is seen.
+            ended = process is not None and not process.is_alive()
+            look = monitor.look()
+            view.show(look)
+            if arguments.webhook:
+                _post(arguments.webhook, arguments.logs, look)
+            if look.num_points != num_points:
+                num_points, grown = look.num_points, time.monotonic()
+            if arguments.stop_on and any(item.finding.level is Level.ALARM for item in look.judged):
+                assert process is not None
+                view.say(process.stop())
+                return look
+            if ended or (arguments.idle is not None and time.monotonic() - grown >= arguments.idle):
+                return look
+            time.sleep(arguments.interval or look.rest)
+
+
+def _post(address: str, logs: Path, look: Look) -> None:
+    for item in look.news:
+        if item.finding.level is Level.ALARM:
+            tell(address, f"{logs}: {item.verdict.name}: {item.verdict.reason}", item.verdict)
+
+
+def _damage(look: Look) -> list[Verdict]:
+    """Return a Blocked verdict where a part of the log other than its end could not be read."""
+    assert look.streams is not None
+    lost = [item for item in look.streams.log.damage if not item.is_cut]
+    return [
+        Verdict(name="log undamaged", outcome=Outcome.BLOCKED, reason=f"{item.path}: {item.what}")
+        for item in lost[:1]
+    ]
+
+
+def _print_missing(look: Look) -> None:
+    """Print what would arm rules, those metrics first that do it alone."""
+    missing = missing_metrics(look.judged)
+    print(
+        f"{len(missing)} metrics would arm {len({rule for item in missing for rule in item.rules})} more rules:"
+    )
+    for item in missing:
+        print(printable(f"  {item.metric:32}{', '.join(item.rules)}"))
+        print(printable(f"  {'':32}{item.meaning}"))
+
+
+def _list_rules() -> int:
+    for rule in all_rules():
+        print(printable(f"{rule.id} ({rule.family}): {rule.statement}"))
+        print(printable(f"    needs {', '.join(rule.needs) or 'any series'}"))
+        for name, parameter in rule.parameters.items():
+            print(printable(f"    {name} = {parameter.value:g} ({parameter.source})"))
+    return EXIT_PASS
+
+
+def _json(verdicts: Sequence[Verdict]) -> str:
+    document = {
+        "schema_version": JSON_SCHEMA,
+        "outcome": combine(verdicts).value,
+        "verdicts": [verdict.to_json() for verdict in verdicts],
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"

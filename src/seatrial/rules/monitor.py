@@ -1,0 +1,102 @@
+"""Looks at a log again and again while it grows; an alarm that was raised stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.read import read_logs
+from seatrial.rules.engine import Judged, judge_streams
+from seatrial.rules.rule import Level, Rule
+from seatrial.rules.streams import Streams, streams_of
+from seatrial.vocabulary import Stack
+
+REST = 200.0
+"""A look is followed by a rest of this many times its length: half a percent of one core."""
+MIN_REST_SECONDS = 1.0
+MAX_REST_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What one look at the log found."""
+
+    streams: Streams | None
+    """None while nothing can be read: the run has not logged yet, or its log is being replaced."""
+    judged: Sequence[Judged]
+    """What every rule says; an alarm or notice of an earlier look stands where this one is quieter."""
+    news: Sequence[Judged]
+    """Findings that are louder than at the look before."""
+    waiting: str = ""
+    """Why nothing could be read."""
+    seconds: float = 0.0
+    """How long the look took."""
+    num_points: int = 0
+    shrunk: bool = False
+    """Whether the log holds fewer points than before: it was truncated, rotated, or belongs to a new attempt."""
+
+    @property
+    def rest(self) -> float:
+        """Seconds to rest before the next look."""
+        return min(MAX_REST_SECONDS, max(MIN_REST_SECONDS, REST * self.seconds))
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step that any series has, but for clocks of their own."""
+        if self.streams is None:
+            return None
+        steps = [
+            int(one.steps[-1]) for several in self.streams.by_name.values() for one in several if len(one)
+        ]
+        return max(steps, default=None)
+
+
+@dataclass
+class Monitor:
+    """Judges one growing log."""
+
+    path: Path
+    rules: Sequence[Rule]
+    stack: Stack | None = None
+    _kept: dict[str, Judged] = field(default_factory=dict, init=False)
+    _num_points: int = field(default=0, init=False)
+
+    def look(self) -> Look:
+        """Read all that is there, and judge it."""
+        began = time.process_time()
+        try:
+            streams = streams_of(read_logs(self.path), self.stack)
+        except BlockedError as error:
+            spent = time.process_time() - began
+            return Look(
+                streams=None, judged=list(self._kept.values()), news=[], waiting=str(error), seconds=spent
+            )
+        num_points = sum(len(series) for series in streams.log.series.values())
+        shrunk, self._num_points = num_points < self._num_points, num_points
+        judged = judge_streams(streams, self.rules)
+        news = [item for item in judged if self._is_louder(item)]
+        for item in judged:
+            if item.rule.id not in self._kept or item.finding.level >= self._kept[item.rule.id].finding.level:
+                self._keep(item)
+        return Look(
+            streams=streams,
+            judged=[self._kept[rule.id] for rule in self.rules],
+            news=news,
+            seconds=time.process_time() - began,
+            num_points=num_points,
+            shrunk=shrunk,
+        )
+
+    def _is_louder(self, item: Judged) -> bool:
+        before = self._kept.get(item.rule.id)
+        quiet = before.finding.level if before else Level.QUIET
+        return item.finding.level > max(quiet, Level.QUIET)
+
+    def _keep(self, item: Judged) -> None:
+        """Keep a finding; of two that are equally loud the first one stands, unless neither spoke."""
+        before = self._kept.get(item.rule.id)
+        if before is None or item.finding.level > before.finding.level or item.finding.level <= Level.QUIET:
+            self._kept[item.rule.id] = item
