@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
-import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from seatrial.errors import UsageError
-from seatrial.targets import get_target
+from seatrial.cli.asked_stacks import asked_stacks
+from seatrial.files import write_text
 from seatrial.verdict import Outcome, Verdict, combine, exit_code
 
 
@@ -31,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed", action="append", type=int, metavar="N", help="seeds of the cases (default 0 1 2)"
+    )
+    parser.add_argument(
+        "--adapter", action="append", default=[], metavar="NAME", help="only this one of the target's, such as dpo"
     )
     parser.add_argument("--list", action="store_true", help="list the relations and stop")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the verdicts as JSON")
@@ -52,12 +53,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.target:
         # Read when torch is imported: on tiny models more threads only wait for one another.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    stack = _stack(arguments)
-    check_expected_failures(stack, all_relations())
+    asked = asked_stacks(arguments.stack, arguments.target, arguments.adapter)
     verdicts: list[Verdict] = []
+    for verdict in asked.gone():
+        verdicts.append(verdict)
+        print(f"{verdict.outcome.value:<13} {verdict.name}: {verdict.reason}", flush=True)
+    for stack in asked.adapters.values():
+        check_expected_failures(stack, all_relations())
     with sharing_runs():
-        for relation in relations:
-            verdict = run_relation(relation, stack, seeds=arguments.seed or DEFAULT_SEEDS)
+        for relation, name in asked.pairs(relations):
+            found = run_relation(
+                relation, asked.adapters[name], seeds=arguments.seed or asked.seeds or DEFAULT_SEEDS
+            )
+            verdict = replace(found, name=f"{name}: {found.name}") if name else found
             verdicts.append(verdict)
             if verdict.outcome is Outcome.FAIL:
                 print(f"Fail          {failure_message(relation.statement, verdict)}", flush=True)
@@ -70,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         + ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
     )
     if arguments.json:
-        _write(arguments.json, [verdict.to_json() for verdict in verdicts])
+        records = [verdict.to_json() for verdict in verdicts]
+        write_text(arguments.json, json.dumps(records, indent=2, default=str) + "\n", option="--json")
     return exit_code(whole)
 
 
@@ -79,39 +88,3 @@ def _figures(verdict: Verdict) -> str:
         return verdict.reason
     return f"{verdict.reason}; largest error {verdict.value:.3g} {verdict.bound}"
 
-
-def _stack(arguments: argparse.Namespace) -> Any:
-    if (arguments.stack is None) == (arguments.target is None):
-        raise UsageError("name one stack: MODULE:OBJECT of your adapter, or --target reference")
-    if arguments.target is not None:
-        adapter = get_target(arguments.target).components()
-        if adapter is None:
-            raise UsageError(
-                f"target {arguments.target} offers no components; name your adapter: MODULE:OBJECT"
-            )
-        return adapter
-    module, _, name = arguments.stack.partition(":")
-    if not name:
-        raise UsageError(
-            f"{arguments.stack!r} names no object; write MODULE:OBJECT, such as my_stack:Adapter"
-        )
-    # As `python -m` does: the folder that one stands in holds one's own modules.
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise UsageError(f"cannot import {module}: {error}") from error
-    except AttributeError as error:
-        raise UsageError(f"module {module} has no {name}") from error
-    return found() if isinstance(found, type) else found
-
-
-def _write(path: Path, verdicts: list[dict[str, Any]]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(json.dumps(verdicts, indent=2, default=str), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}; name a file in a folder you may write"
-        ) from error

@@ -18,10 +18,20 @@ from seatrial.targets.base import Target
 GROUP = "seatrial.targets"
 REFERENCE = EntryPoint("reference", "seatrial.targets.reference.target:ReferenceTarget", GROUP)
 """Ours, also where the package is on the path and not installed."""
+PEERS = tuple(
+    EntryPoint(name, f"seatrial.targets.{name}.target:{target}", GROUP)
+    for name, target in (
+        ("openrlhf", "OpenRLHFTarget"),
+        ("transformers", "TransformersTarget"),
+        ("trl", "TRLTarget"),
+        ("verl", "VerlTarget"),
+    )
+)
+"""Stacks that are held to the relations where they are installed."""
 
 
 def _points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in (*entry_points(group=GROUP), REFERENCE)}
+    return {point.name: point for point in (*entry_points(group=GROUP), *PEERS, REFERENCE)}
 
 
 def target_names() -> list[str]:

@@ -133,5 +133,9 @@ class Target(Protocol):
         ...
 
     def components(self) -> object | None:
-        """Return the adapter that relations call (`seatrial.relations.contracts`); None where there is none."""
+        """Return the adapter that relations call (`seatrial.relations.contracts`); None where there is none.
+
+        A mapping holds several by name: adapters of one stack whose components differ, such as its trainers. A target
+        whose components are slow may have an attribute `relation_seeds`, the seeds of cases by default.
+        """
         ...

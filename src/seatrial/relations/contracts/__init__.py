@@ -18,6 +18,7 @@ from seatrial.relations.contracts.generation import GenerationPool, Sampler, Wei
 from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.tuning import FineTuning
+from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import (
     AdvantageSpec,
@@ -252,6 +253,9 @@ COMPONENTS: Mapping[str, type] = {
     "staleness_schedule": StalenessSchedule,
     "train_step": TrainStep,
     "objective": Objective,
+    "rollout_window": RolloutWindow,
+    "trained_tokens": TrainedTokens,
+    "default_sampling": DefaultSampling,
     "policy": Policy,
     "packing": Packing,
     "optimizer_step": OptimizerStep,

@@ -40,6 +40,8 @@ MODULES = (
     "staleness",
     "tokenization",
     "tokens",
+    "trained_tokens",
     "weight_sync",
+    "windows",
 )
 """Modules of this package; each has `RELATIONS`."""

@@ -1,0 +1,121 @@
+"""Trainers in the form of Hugging Face's `Trainer`: one optimizer step, its raw gradients captured before clipping."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import SequentialSampler
+
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.records import StepResult
+
+CPU_OPTIONS: Mapping[str, Any] = {
+    "use_cpu": True,
+    "bf16": False,
+    "fp16": False,
+    "report_to": [],
+    "disable_tqdm": True,
+    "save_strategy": "no",
+    "eval_strategy": "no",
+    "logging_steps": 1,
+    "lr_scheduler_type": "constant",
+    "learning_rate": 1.0,
+    "max_grad_norm": 0.0,
+    "seed": 0,
+    "max_steps": 1,
+    "gradient_checkpointing": False,
+    "dataloader_pin_memory": False,
+}
+"""One quiet step on the CPU, without clipping; those that a release does not know are left out."""
+
+
+class CapturingOptimizer(torch.optim.SGD):
+    """Keeps the gradients that it is given and moves nothing."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=1.0)
+        self.captured: dict[int, Tensor] = {}
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Copy every gradient, by the identity of its parameter."""
+        for group in self.param_groups:
+            for value in group["params"]:
+                if value.grad is not None:
+                    self.captured[id(value)] = value.grad.detach().clone()
+
+
+def configuration(cls: type, wanted: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Any:
+    """Return a configuration of one step on the CPU in a fresh folder.
+
+    Args:
+        cls: the dataclass of the installed release.
+        wanted: options without which the case would be another one.
+        optional: options that a release may lack.
+
+    Raises:
+        NotServed: the release has no option of a name in `wanted`.
+    """
+    known = {item.name for item in dataclasses.fields(cls)}
+    missing = sorted(set(wanted) - known)
+    if missing:
+        raise NotServed(f"{cls.__name__} of this release has no {', '.join(missing)}")
+    given = {name: value for name, value in {**CPU_OPTIONS, **(optional or {})}.items() if name in known}
+    return cls(output_dir=tempfile.mkdtemp(prefix="seatrial-"), **{**given, **wanted})
+
+
+def equal_size(micro_batches: Sequence[Sequence[int]]) -> int:
+    """Return the size of all micro-batches.
+
+    Raises:
+        NotServed: they differ in size, which one `per_device_train_batch_size` cannot say.
+    """
+    sizes = {len(part) for part in micro_batches}
+    if len(sizes) != 1:
+        raise NotServed(f"micro-batches of {sorted(sizes)} rows: the trainer takes one size")
+    return sizes.pop()
+
+
+def batch_options(micro_batches: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return the options that make one optimizer step of these micro-batches."""
+    return {
+        "per_device_train_batch_size": equal_size(micro_batches),
+        "gradient_accumulation_steps": len(micro_batches),
+    }
+
+
+def in_order(trainer: Any) -> Any:
+    """Serve a trainer's rows in their own order, and return it."""
+    trainer._get_train_sampler = lambda *_, **__: SequentialSampler(trainer.train_dataset)
+    return trainer
+
+
+def captured_step(trainer: Any, model: Any, optimizer: CapturingOptimizer) -> StepResult:
+    """Train one step and return the loss that the trainer logged with the gradients that reached the optimizer."""
+    trainer.train()
+    losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    gradients = {
+        name: optimizer.captured[id(value)]
+        for name, value in model.named_parameters()
+        if id(value) in optimizer.captured
+    }
+    return StepResult(loss=losses[0] if losses else float("nan"), gradients=gradients)
+
+
+def target_rows(batch: Mapping[str, Tensor]) -> list[tuple[list[int], list[int]]]:
+    """Return the ids of every row that its attention mask shows, with 1 for each that has a label.
+
+    Raises:
+        NotServed: the batch has no attention mask, as where rows are laid end to end.
+    """
+    if "attention_mask" not in batch or len(batch["attention_mask"].shape) != 2:
+        raise NotServed("the batch has no attention mask of its rows")
+    rows = []
+    for ids, shown, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"], strict=True):
+        real = shown.bool()
+        rows.append((ids[real].tolist(), (labels[real] != -100).long().tolist()))
+    return rows

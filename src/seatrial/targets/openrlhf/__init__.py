@@ -1,0 +1,1 @@
+"""OpenRLHF as it is installed: its losses held to the relations."""

@@ -1,0 +1,87 @@
+"""OpenRLHF's policy losses, whichever release is installed; its package is not imported whole, which needs a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from seatrial.relations.facts import StackFacts
+from seatrial.relations.records import LossInputs, LossSpec
+from seatrial.targets.common.target import Gone, release
+
+
+def loss_module() -> Any:
+    """Return `openrlhf.models.loss` without what its packages import: flash-attn, deepspeed.
+
+    Raises:
+        Gone: the package has no such module.
+    """
+    found = PathFinder.find_spec("openrlhf")
+    if found is None or found.origin is None:
+        raise Gone(f"openrlhf {release('openrlhf')} cannot be found")
+    root = Path(found.origin).parent
+    if not (root / "models" / "loss.py").is_file():
+        raise Gone(f"openrlhf {release('openrlhf')} has no openrlhf.models.loss")
+    for name, folder in (("openrlhf", root), ("openrlhf.models", root / "models")):
+        if name not in sys.modules:
+            package = ModuleType(name)
+            package.__path__ = [str(folder)]
+            sys.modules[name] = package
+    return importlib.import_module("openrlhf.models.loss")
+
+
+class OpenRLHFLoss:
+    """`PolicyLoss` of PPO with the mean over tokens, weighted by the tokens of the micro-batch."""
+
+    loss_spec = LossSpec()
+    expected_failures: dict[str, str] = {  # noqa: RUF012  read only
+        "R1.loss/losses add up, in micro-batches of one row": (
+            "a micro-batch without a training token is a mean over none: 0 / 0 is NaN"
+        ),
+        "R3.loss/content of masked positions": (
+            "masked_mean multiplies by the mask: NaN in padding comes through"
+        ),
+    }
+    options: dict[str, Any] = {"policy_loss_type": "ppo", "token_level_loss": True}  # noqa: RUF012  read only
+
+    def __init__(self) -> None:
+        """Find the loss."""
+        self.loss_class = loss_module().PolicyLoss
+
+    def policy_loss(self, inputs: LossInputs) -> Tensor:
+        mask = inputs.mask_BT
+        clip = {"clip_eps_low": self.loss_spec.ratio_clip_min, "clip_eps_high": self.loss_spec.ratio_clip_max}
+        advantages_BT = inputs.advantages_B.unsqueeze(1).expand_as(mask)
+        loss: Tensor = self.loss_class(**clip, **self.options)(
+            inputs.logprobs_BT, inputs.old_logprobs_BT, advantages_BT, action_mask=mask
+        )[0]
+        return loss * self._share(inputs)
+
+    def _share(self, inputs: LossInputs) -> float:
+        """Return the part of the batch's mean that a micro-batch's own mean is."""
+        if self.loss_spec.reduction == "token":
+            return float(inputs.mask_BT.sum()) / inputs.global_valid_tokens
+        return inputs.mask_BT.shape[0] / inputs.global_valid_seqs
+
+
+class OpenRLHFGSPO(OpenRLHFLoss):
+    """`PolicyLoss` of GSPO (Zheng et al. 2025, equation 5): the mean over sequences."""
+
+    facts = StackFacts(masked_rows=False)
+    expected_failures = {  # noqa: RUF012  read only
+        "R3.loss/content of masked positions": OpenRLHFLoss.expected_failures[
+            "R3.loss/content of masked positions"
+        ],
+        "R18.facts/masked rows are refused": "a row without a training token is divided by 0 and makes the loss NaN",
+    }
+    loss_spec = LossSpec(kind="gspo", reduction="sequence")
+    options = {"policy_loss_type": "gspo"}  # noqa: RUF012  read only
+
+
+ADAPTERS: dict[str, type[Any]] = {"ppo-loss": OpenRLHFLoss, "gspo-loss": OpenRLHFGSPO}

@@ -1,0 +1,1 @@
+"""Transformers as it is installed: its `Trainer` held to the relations."""

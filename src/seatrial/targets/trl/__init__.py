@@ -1,0 +1,1 @@
+"""TRL as it is installed: its trainers held to the relations."""

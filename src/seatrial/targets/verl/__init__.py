@@ -1,0 +1,1 @@
+"""verl as it is installed: its losses and advantages held to the relations."""

@@ -1,0 +1,100 @@
+"""verl's policy loss, KL estimators and advantages, whichever release is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.facts import StackFacts
+from seatrial.relations.records import AdvantageSpec, LossInputs, LossSpec
+from seatrial.targets.common.target import find_name
+
+CORE = "verl.trainer.ppo.core_algos"
+GROUP_OF_ONE = "a group of one row has no baseline: its reward is its advantage, as the code says"
+
+
+class VerlLoss:
+    """`compute_policy_loss` with the mean over tokens.
+
+    It gives the mean over a micro-batch; the adapter weights that by the micro-batch's part of all tokens.
+    """
+
+    facts = StackFacts(epsilon=1e-8)
+    loss_spec = LossSpec(ratio_clip_min=0.2, ratio_clip_max=0.28, ratio_clip_c=3.0)
+
+    def __init__(self) -> None:
+        """Find the loss."""
+        self.compute = find_name(
+            "verl", [f"{CORE}:compute_policy_loss", f"{CORE}:compute_policy_loss_vanilla"]
+        )
+
+    def policy_loss(self, inputs: LossInputs) -> Tensor:
+        mask = inputs.mask_BT
+        T = mask.shape[1]
+        loss: Tensor = self.compute(
+            old_log_prob=inputs.old_logprobs_BT,
+            log_prob=inputs.logprobs_BT,
+            advantages=inputs.advantages_B.unsqueeze(1).expand(-1, T),
+            response_mask=mask,
+            cliprange=0.2,
+            cliprange_low=self.loss_spec.ratio_clip_min,
+            cliprange_high=self.loss_spec.ratio_clip_max,
+            clip_ratio_c=self.loss_spec.ratio_clip_c,
+            loss_agg_mode="token-mean",
+        )[0]
+        return loss * mask.sum() / inputs.global_valid_tokens
+
+
+class VerlKL:
+    """`kl_penalty`."""
+
+    names = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}  # noqa: RUF012  read only
+
+    def __init__(self) -> None:
+        """Find the estimators."""
+        self.compute = find_name("verl", [f"{CORE}:kl_penalty"])
+
+    def kl_estimate(self, logprobs_BT: Tensor, ref_logprobs_BT: Tensor, kind: str) -> Tensor:
+        estimate: Tensor = self.compute(logprobs_BT, ref_logprobs_BT, self.names[kind])
+        return estimate
+
+
+class VerlAdvantages:
+    """`compute_grpo_outcome_advantage`."""
+
+    advantage_spec = AdvantageSpec(epsilon=1e-6)
+    function = "compute_grpo_outcome_advantage"
+    expected_failures = {"R17.advantages": GROUP_OF_ONE}  # noqa: RUF012  read only
+
+    def __init__(self) -> None:
+        """Find the estimator."""
+        self.compute = find_name("verl", [f"{CORE}:{self.function}"])
+
+    def advantages(self, rewards_B: Tensor, prompt_ids_B: Tensor) -> Tensor:
+        """Give each row its reward at one token, in a row of two."""
+        rewards_BT = torch.stack([torch.zeros_like(rewards_B), rewards_B], dim=1)
+        given: tuple[Any, ...] = self.compute(
+            token_level_rewards=rewards_BT,
+            response_mask=torch.ones_like(rewards_BT),
+            index=prompt_ids_B.numpy().astype(object),
+            epsilon=self.advantage_spec.epsilon,
+        )
+        advantages_B: Tensor = given[0][:, 1]
+        return advantages_B
+
+
+class VerlRLOO(VerlAdvantages):
+    """`compute_rloo_outcome_advantage`."""
+
+    advantage_spec = AdvantageSpec(estimator="rloo", scale="none")
+    function = "compute_rloo_outcome_advantage"
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "policy-loss": VerlLoss,
+    "kl": VerlKL,
+    "grpo-advantages": VerlAdvantages,
+    "rloo-advantages": VerlRLOO,
+}

@@ -1,0 +1,87 @@
+"""`seatrial relations` runs every adapter of a target on the relations that it has the component for."""
+
+import subprocess
+import sys
+
+import pytest
+
+from seatrial.cli import asked_stacks as module
+from seatrial.cli.asked_stacks import asked_stacks
+from seatrial.errors import UsageError
+from seatrial.relations.facts import StackFacts
+from seatrial.relations.registry import select
+from seatrial.targets.common.target import Gone, Unavailable, available, find_name
+from seatrial.verdict import Outcome
+
+
+class Facts:
+    """An adapter with one component."""
+
+    facts = StackFacts()
+
+
+class Target:
+    """Two adapters, and one whose component the release lacks."""
+
+    relation_seeds = (7,)
+
+    def components(self) -> dict[str, object]:
+        """Return them."""
+        return {"one": Facts(), "other": Facts(), "gone": Unavailable("stack 1.0 has no stack.Gone")}
+
+
+@pytest.fixture(autouse=True)
+def known_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every name be that target."""
+    monkeypatch.setattr(module, "get_target", lambda name: Target())
+
+
+def test_each_adapter_meets_the_relations_of_its_components() -> None:
+    """Others would end NotRequested, hundreds of times."""
+    asked = asked_stacks(None, "stack", [])
+    met = {(relation.id, name) for relation, name in asked.pairs(select([]))}
+    assert met == {("R18.facts", "one"), ("R18.facts", "other")}
+    assert list(asked.seeds) == [7]
+
+
+def test_what_a_release_lacks_is_not_requested_and_says_why() -> None:
+    """Nothing that was asked for is left implicit."""
+    (verdict,) = asked_stacks(None, "stack", ["gone"]).gone()
+    assert (verdict.outcome, verdict.reason) == (Outcome.NOT_REQUESTED, "stack 1.0 has no stack.Gone")
+
+
+def test_an_unknown_adapter_is_refused_with_the_nearest_name() -> None:
+    """As every unknown word is."""
+    with pytest.raises(UsageError, match="other"):
+        asked_stacks(None, "stack", ["othr"])
+
+
+def test_adapters_of_a_module_are_not_chosen_among() -> None:
+    """One object is one adapter."""
+    with pytest.raises(UsageError, match="MODULE:OBJECT is one"):
+        asked_stacks("my_stack:Adapter", None, ["one"])
+
+
+def test_a_name_that_moved_is_found_and_one_that_is_gone_is_named() -> None:
+    """Releases move their trainers; a module that fails to import another is no such case."""
+    assert find_name("seatrial", ["seatrial.nowhere:X", "seatrial.verdict:Verdict"]).__name__ == "Verdict"
+    with pytest.raises(Gone, match=r"has no seatrial\.nowhere\.X, seatrial\.verdict\.Y"):
+        find_name("seatrial", ["seatrial.nowhere:X", "seatrial.verdict:Y"])
+
+    class Missing:
+        def __init__(self) -> None:
+            raise Gone("no such thing")
+
+    assert available({"a": Facts, "b": Missing})["b"] == Unavailable("no such thing")
+
+
+def test_a_stack_that_is_not_installed_is_blocked() -> None:
+    """Exit 3 with the remedy: the environment, not the stack."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "seatrial", "relations", "--target", "openrlhf"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 3
+    assert "run this command in the environment that has openrlhf" in ran.stdout + ran.stderr
