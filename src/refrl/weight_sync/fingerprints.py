@@ -15,6 +15,7 @@ def fingerprint(tensor: Tensor) -> str:
     Bits, not values: a NaN equals itself, and minus zero is not zero.
     """
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    digest.update(f"{dtype} {tuple(tensor.shape)} ".encode())
     digest.update(as_bytes(tensor.cpu()))
     return digest.hexdigest()

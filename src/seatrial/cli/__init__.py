@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "new": "write a file to start from: reader, relation, target or adapter",
     "relations": "hold a stack's components to the laws of RL post-training",
     "faults": "plant known bugs in the reference stack, and see what notices",
+    "chaos": "kill, pause or slow a part of a run, and see what the run makes of it",
     "container": "run a command inside a container, its arguments intact",
     "bisect": "find the commit that broke it, also when runs are noisy",
     "doctor": "look at this machine before a run",

@@ -1,0 +1,71 @@
+"""`seatrial syncproof TRAINED SERVED`: are the sampler's weights the trainer's?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from seatrial.cli.verdict_table import print_verdicts
+from seatrial.comparisons.sync import compare_served
+from seatrial.errors import BlockedError
+from seatrial.evidence.fingerprints import Checkpoint, served
+from seatrial.files import write_text
+from seatrial.verdict import combine, exit_code
+
+JSON_SCHEMA = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `seatrial syncproof`."""
+    parser.add_argument(
+        "trained", metavar="TRAINED", type=Path, help="folder of the policy's weights (safetensors)"
+    )
+    parser.add_argument(
+        "served",
+        metavar="SERVED",
+        type=Path,
+        help="what the sampler has: a folder of weights, or a file that "
+        "seatrial.evidence.fingerprints.write_fingerprints wrote in its process",
+    )
+    parser.add_argument(
+        "--before",
+        metavar="FOLDER",
+        type=Path,
+        help="weights of an earlier version: tensors that are still theirs are called stale",
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the verdicts there as JSON as well")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, tensor by tensor.
+
+    Returns:
+        0 Pass, 1 Fail.
+
+    Raises:
+        BlockedError: either side cannot be read.
+    """
+    verdicts = compare_served(
+        _checkpoint(arguments.trained),
+        served(arguments.served),
+        _checkpoint(arguments.before) if arguments.before is not None else None,
+    )
+    outcome = combine(verdicts)
+    if arguments.json:
+        document = {
+            "schema_version": JSON_SCHEMA,
+            "argv": sys.argv[1:],
+            "outcome": outcome.value,
+            "verdicts": [verdict.to_json() for verdict in verdicts],
+        }
+        write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n", option="--json")
+    print_verdicts(verdicts, outcome)
+    return exit_code(outcome)
+
+
+def _checkpoint(path: Path) -> Checkpoint:
+    if not path.is_dir():
+        raise BlockedError(f"{path} is no folder: give the one with the policy's *.safetensors")
+    return Checkpoint(path)

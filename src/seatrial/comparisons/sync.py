@@ -1,0 +1,127 @@
+"""Are the weights that serve those that were trained? Tensor by tensor, by fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from seatrial.evidence.fingerprints import Checkpoint, Fingerprint
+from seatrial.verdict import Outcome, Verdict
+
+FUSED: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+"""Layers that serving engines join, and the layers they are made of, one below the other (vLLM, SGLang)."""
+_SHOWN = 5
+
+
+def compare_served(
+    trained: Checkpoint, served: Mapping[str, Fingerprint], before: Checkpoint | None = None
+) -> list[Verdict]:
+    """Hold what serves against what was trained.
+
+    A tensor may serve in a narrower type: the trained one is cast to it first.
+
+    Args:
+        trained: the policy's weights.
+        served: fingerprints of the engine's, under the same names or those of joined layers.
+        before: weights of an earlier version: a tensor that is still theirs is called stale.
+
+    Returns:
+        Two verdicts: whether both have the same tensors, and whether each has the same bits.
+    """
+    parts = {name: parts_of(name, trained.names()) for name in served}
+    used = {name for names in parts.values() for name in names}
+    unknown = sorted(name for name, names in parts.items() if not names)
+    # A head that is the embedding is stored once, and may be served under its own name as well.
+    tied = [name for name in unknown if name == "lm_head.weight"]
+    for name in tied:
+        parts[name] = tuple(one for one in trained.names() if one.endswith("embed_tokens.weight"))
+    unknown = [name for name in unknown if not parts[name]]
+    missing = sorted(trained.names() - used - _tied_head(trained, served))
+    wrong = {
+        name: how
+        for name, fingerprint in sorted(served.items())
+        if parts[name] and (how := _difference(trained, parts[name], fingerprint, before)) is not None
+    }
+    return [_names_verdict(missing, unknown, served), _bits_verdict(wrong, len(served) - len(unknown))]
+
+
+def parts_of(name: str, known: frozenset[str]) -> tuple[str, ...]:
+    """Return the trained tensors that a served one is made of; () where none is known."""
+    if name in known:
+        return (name,)
+    for fused, layers in FUSED.items():
+        if f".{fused}." in name:
+            parts = tuple(name.replace(f".{fused}.", f".{layer}.") for layer in layers)
+            return parts if known.issuperset(parts) else ()
+    return ()
+
+
+def _tied_head(trained: Checkpoint, served: Mapping[str, Fingerprint]) -> frozenset[str]:
+    """Return the head, where it is trained and the engine serves the embedding in its place."""
+    embeddings = [name for name in served if name.endswith("embed_tokens.weight")]
+    if "lm_head.weight" not in trained.names() or "lm_head.weight" in served or len(embeddings) != 1:
+        return frozenset()
+    head = trained.fingerprint(["lm_head.weight"], served[embeddings[0]].dtype)
+    return frozenset({"lm_head.weight"}) if head == served[embeddings[0]] else frozenset()
+
+
+def _difference(
+    trained: Checkpoint, names: Sequence[str], served: Fingerprint, before: Checkpoint | None
+) -> str | None:
+    """Return how a served tensor differs from the trained ones; None where it does not."""
+    expected = trained.fingerprint(names, served.dtype)
+    if expected == served:
+        return None
+    transposed = len(names) == 1 and len(expected.shape) == 2
+    if transposed and trained.fingerprint(names, served.dtype, is_transposed=True).digest == served.digest:
+        return "transposed"
+    if before is not None and before.names().issuperset(names):
+        old = before.fingerprint(names, served.dtype)
+        if old == served:
+            return "stale: still that of the earlier version"
+    if expected.shape != served.shape:
+        return f"shape {served.shape} in place of {expected.shape}"
+    return f"other values, in {served.dtype}"
+
+
+def _names_verdict(
+    missing: Sequence[str], unknown: Sequence[str], served: Mapping[str, Fingerprint]
+) -> Verdict:
+    told = []
+    if missing:
+        told.append(f"{len(missing)} trained tensors do not serve: {_few(missing)}")
+    if unknown:
+        told.append(f"{len(unknown)} tensors serve that were not trained: {_few(unknown)}")
+    if not served:
+        told.append("nothing serves")
+    return Verdict(
+        name="both have the same tensors",
+        outcome=Outcome.FAIL if told else Outcome.PASS,
+        reason="; ".join(told) or f"{len(served)} tensors serve, and each is known",
+        value=float(len(missing) + len(unknown)),
+        bound="== 0 tensors on one side only",
+        num_samples=len(served),
+    )
+
+
+def _bits_verdict(wrong: Mapping[str, str], num_compared: int) -> Verdict:
+    told = [f"{name} ({how})" for name, how in wrong.items()]
+    return Verdict(
+        name="every tensor that serves has the trained one's bits",
+        outcome=Outcome.PASS if num_compared and not wrong else Outcome.FAIL,
+        reason=_few(told)
+        if told
+        else f"{num_compared} tensors compared"
+        if num_compared
+        else "nothing to compare",
+        value=float(len(wrong)),
+        bound="== 0 tensors that differ",
+        num_samples=num_compared,
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
