@@ -1,0 +1,150 @@
+"""One disturbance of one run, and what is concluded from how the run took it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seatrial.chaos.acts import ACTS
+from seatrial.chaos.moments import Moment, wait_for
+from seatrial.chaos.victims import find_victim
+from seatrial.errors import UsageError
+from seatrial.launch.local import Launched, run_command
+from seatrial.verdict import Outcome, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """What is to be done, to whom, when."""
+
+    act: str
+    """`kill`, `pause` or `slow`."""
+    who: str
+    """A part that the run names, or a process number."""
+    moment: Callable[[], Moment]
+    """Made when the wait begins."""
+    logs: Path | None = None
+    """The run's log folder."""
+    seconds: float | None = None
+    """Of a pause or a slowness; None: until the run ends."""
+    patience: float = 600.0
+    """Seconds that the moment is waited for."""
+
+
+@dataclass
+class Outcomes:
+    """What happened."""
+
+    done_at: float | None = None
+    """`time.monotonic()` of the act; None: it was not done."""
+    was_done: bool = False
+    why_not: str | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set when the run has ended, or nobody waits any more."""
+
+
+def disturb(disturbance: Disturbance, outcomes: Outcomes) -> None:
+    """Wait for the moment and act; what came of it is in `outcomes`."""
+    outcomes.why_not = wait_for(
+        disturbance.moment(), seconds=disturbance.patience, is_over=outcomes.over.is_set
+    )
+    if outcomes.why_not is not None:
+        return
+    try:
+        victim = find_victim(disturbance.who, disturbance.logs)
+    except UsageError as error:
+        outcomes.why_not = str(error)
+        return
+    outcomes.done_at = time.monotonic()
+    outcomes.was_done = ACTS[disturbance.act](victim, disturbance.seconds, outcomes.over)
+    if not outcomes.was_done:
+        outcomes.why_not = (
+            f"the {disturbance.act} of {victim.name} (process {victim.process.pid}) could not be confirmed"
+        )
+
+
+def judge_alone(disturbance: Disturbance, outcomes: Outcomes) -> Verdict:
+    """Return whether the disturbance was done to a run that somebody else watches."""
+    return _act_verdict(disturbance, outcomes)
+
+
+def run_disturbed(
+    argv: Sequence[str],
+    disturbance: Disturbance,
+    *,
+    environment: dict[str, str],
+    log_path: Path,
+    within: float,
+    timeout_seconds: float,
+) -> tuple[Launched, list[Verdict]]:
+    """Run a command, disturb it, and judge how it ended.
+
+    Args:
+        argv: the command; a process group of its own, of which nothing is left at the end.
+        disturbance: what is done to it.
+        environment: of the command.
+        log_path: file of its output.
+        within: seconds after the act in which it must have ended, where it ends badly.
+        timeout_seconds: after these a run that still runs hangs, and is ended.
+    """
+    outcomes = Outcomes()
+    watcher = threading.Thread(target=disturb, args=(disturbance, outcomes), name="seatrial-chaos")
+    watcher.start()
+    try:
+        launched = run_command(
+            argv, log_path=log_path, environment=environment, timeout_seconds=timeout_seconds
+        )
+        ended_at = time.monotonic()
+    finally:
+        outcomes.over.set()
+        watcher.join()
+    act = _act_verdict(disturbance, outcomes)
+    if act.outcome is not Outcome.PASS or outcomes.done_at is None:
+        return launched, [act]
+    text = log_path.read_text(encoding="utf-8", errors="replace")
+    return launched, [
+        act,
+        _end_verdict(launched, disturbance, text, seconds=ended_at - outcomes.done_at, within=within),
+    ]
+
+
+def _act_verdict(disturbance: Disturbance, outcomes: Outcomes) -> Verdict:
+    name = f"chaos: {disturbance.act} {disturbance.who}"
+    if outcomes.was_done:
+        return Verdict(
+            name=name,
+            outcome=Outcome.PASS,
+            reason=f"{disturbance.who} was disturbed, and seen to be",
+            num_samples=1,
+        )
+    return Verdict(name=name, outcome=Outcome.BLOCKED, reason=outcomes.why_not or "nothing was done")
+
+
+def _end_verdict(
+    launched: Launched, disturbance: Disturbance, text: str, *, seconds: float, within: float
+) -> Verdict:
+    """Good is: it went on to a good end, or it ended in time with words that name the part."""
+    name = "chaos: the run goes on, or ends in time and names the part"
+    bound = f"exit status 0, or a message that names {disturbance.who} within {within:g} s"
+    how = f"{launched.describe()}, {seconds:.1f} s after the {disturbance.act}"
+    names_it = disturbance.who in text
+    if launched.ok:
+        reason = f"it went on: {how}"
+        return Verdict(
+            name=name, outcome=Outcome.PASS, reason=reason, value=seconds, bound=bound, num_samples=1
+        )
+    if launched.timed_out:
+        reason = f"it hangs: {how}; a part that is lost must be missed within a deadline"
+    elif not names_it:
+        reason = f"{how}, and its output does not name {disturbance.who}: nobody can tell which part was lost"
+    elif seconds <= within:
+        reason = f"it ended in words: {how}"
+        return Verdict(
+            name=name, outcome=Outcome.PASS, reason=reason, value=seconds, bound=bound, num_samples=1
+        )
+    else:
+        reason = f"{how}: too late"
+    return Verdict(name=name, outcome=Outcome.FAIL, reason=reason, value=seconds, bound=bound, num_samples=1)

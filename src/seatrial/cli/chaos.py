@@ -1,0 +1,123 @@
+"""`seatrial chaos`: kill, pause or slow one process of a run at a chosen moment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+
+from seatrial.chaos.acts import ACTS
+from seatrial.chaos.experiment import Disturbance, Outcomes, disturb, judge_alone, run_disturbed
+from seatrial.chaos.moments import Moment, after_seconds, at_line, at_step
+from seatrial.cli.verdict_table import print_verdicts
+from seatrial.errors import UsageError
+from seatrial.verdict import combine, exit_code
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `seatrial chaos`."""
+    who = parser.add_mutually_exclusive_group(required=True)
+    for act, summary in (
+        ("kill", "end this part (SIGKILL)"),
+        ("pause", "stop this part; it goes on after --for, or when the run has ended"),
+        ("slow", "let this part run a tenth of the time"),
+    ):
+        who.add_argument(f"--{act}", metavar="PART|PID", help=summary)
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--at-step", metavar="N", type=int, help="when step N is in the log (needs --log)")
+    when.add_argument(
+        "--after", metavar="SECONDS", type=float, help="after so many seconds (default: at once)"
+    )
+    when.add_argument("--at-line", metavar="REGEX", help="when a line of the output matches")
+    parser.add_argument(
+        "--log", metavar="LOGS", type=Path, help="the run's log folder; its parts.json names parts"
+    )
+    parser.add_argument(
+        "--for", metavar="SECONDS", type=float, dest="seconds", help="length of a pause or slowness"
+    )
+    parser.add_argument(
+        "--console", metavar="FILE", type=Path, help="output of the run (written, with a COMMAND)"
+    )
+    parser.add_argument(
+        "--within",
+        metavar="SECONDS",
+        type=float,
+        default=10.0,
+        help="a run that ends badly ends in this (default 10)",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=3600.0,
+        help="a run that takes longer hangs (default 3600)",
+    )
+    parser.add_argument(
+        "argv", metavar="-- COMMAND", nargs="*", help="the run; without it, one that runs already"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Disturb a run.
+
+    Returns:
+        0 the run took it well, 1 it did not, 3 the disturbance could not be done.
+
+    Raises:
+        UsageError: options do not fit together.
+    """
+    act = next(act for act in ACTS if getattr(arguments, act) is not None)
+    if arguments.at_step is not None and arguments.log is None:
+        raise UsageError("--at-step reads the run's log: name its folder with --log")
+    console = arguments.console
+    if arguments.argv and console is None:
+        console = Path("chaos.log")
+    if arguments.at_line is not None and console is None:
+        raise UsageError("--at-line reads the run's output: name its file with --console")
+    if act == "kill" and arguments.seconds is not None:
+        raise UsageError("--for is for --pause and --slow: what is killed stays dead")
+    disturbance = Disturbance(
+        act=act,
+        who=getattr(arguments, act),
+        moment=lambda: _moment(arguments, console),
+        logs=arguments.log,
+        seconds=arguments.seconds,
+        patience=arguments.timeout,
+    )
+    _check_pattern(arguments.at_line)
+    if arguments.argv:
+        launched, verdicts = run_disturbed(
+            arguments.argv,
+            disturbance,
+            environment=dict(os.environ),
+            log_path=console,
+            within=arguments.within,
+            timeout_seconds=arguments.timeout,
+        )
+        print(f"the run: {launched.describe()}, output in {console}")
+    else:
+        if act != "kill" and arguments.seconds is None:
+            raise UsageError(f"--{act} of a run that is not started here needs --for SECONDS")
+        outcomes = Outcomes()
+        disturb(disturbance, outcomes)
+        verdicts = [judge_alone(disturbance, outcomes)]
+    outcome = combine(verdicts)
+    print_verdicts(verdicts, outcome)
+    return exit_code(outcome)
+
+
+def _moment(arguments: argparse.Namespace, console: Path | None) -> Moment:
+    if arguments.at_step is not None:
+        return at_step(arguments.at_step, arguments.log)
+    if arguments.at_line is not None:
+        assert console is not None
+        return at_line(arguments.at_line, console)
+    return after_seconds(arguments.after or 0.0)
+
+
+def _check_pattern(pattern: str | None) -> None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise UsageError(f"--at-line {pattern!r} is no regular expression: {error}") from error
