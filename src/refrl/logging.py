@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import socket
@@ -22,12 +23,13 @@ from refrl.directories import naming
 class RunLogger:
     """Writes the log directory of one run; use it as a context manager, so that it is closed on failure too."""
 
-    def __init__(self, config: LoggerConfig, *, writes: bool = True) -> None:
+    def __init__(self, config: LoggerConfig, *, writes: bool = True, continues: bool = False) -> None:
         """Create the log directory.
 
         Args:
             config: where to, and what.
             writes: False on processes that leave the log to another; then nothing is created or written.
+            continues: whether a log that is there is this run's own, cut to where the run goes on.
 
         Raises:
             ConfigError: it cannot be written, or holds the log of another run: evidence of two runs is never mixed.
@@ -36,9 +38,10 @@ class RunLogger:
         self._writes = writes
         self._log_train_data = config.log_train_data and writes
         self._events: EventWriter | None = None
+        self._latest: dict[str, tuple[int, float]] = {}
         if not writes:
             return
-        if (self.directory / "run_info.json").exists():
+        if not continues and (self.directory / "run_info.json").exists():
             raise ConfigError(
                 f"logger.log_dir={self.directory} holds the log of another run; name a new directory or remove it"
             )
@@ -65,8 +68,15 @@ class RunLogger:
 
     def log(self, metrics: Mapping[str, float], step: int, prefix: str) -> None:
         """Write scalars as `<prefix>/<name>`; what is written is on disk when this returns."""
-        if self._events and metrics:
-            self._events.write({f"{prefix}/{name}": value for name, value in metrics.items()}, step)
+        named = {f"{prefix}/{name}": value for name, value in metrics.items()}
+        self._latest |= {tag: (step, value) for tag, value in named.items()}
+        if self._events and named:
+            self._events.write(named, step)
+
+    def value_at(self, tag: str, step: int) -> float | None:
+        """Return what was logged last under a tag, if that was at this step."""
+        logged_at, value = self._latest.get(tag, (None, math.nan))
+        return value if logged_at == step else None
 
     def log_rows(self, rows: Iterable[Mapping[str, Any]], name: str, step: int) -> None:
         """Write rows of a step to `<name>_step<N>.jsonl`, one JSON object per line (ASCII: no odd line ends)."""
@@ -74,11 +84,22 @@ class RunLogger:
             lines = [json.dumps(row) + "\n" for row in rows]
             write_atomically(self.directory / f"{name}_step{step}.jsonl", "".join(lines))
 
-    def log_run_info(self, config: BaseModel, seed: int, device: str, sandbox: str | None = None) -> None:
-        """Write `run_info.json`: the configuration, what code on what machine reads it, what holds programs."""
+    def log_run_info(
+        self,
+        config: BaseModel,
+        seed: int,
+        device: str,
+        sandbox: str | None = None,
+        *,
+        attempt: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write `run_info.json`: the configuration, what code on what machine reads it, what holds programs.
+
+        `attempt` are facts of a run that is started several times (`refrl.checkpointing.attempts`).
+        """
         if not self._writes:
             return
-        info = {**run_info(device), "seed": seed, "config": config.model_dump(mode="json")}
+        info = {**run_info(device), "seed": seed, "config": config.model_dump(mode="json"), **(attempt or {})}
         if sandbox is not None:
             info["sandbox"] = sandbox
         write_atomically(self.directory / "run_info.json", json.dumps(info, indent=1) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from refrl.checkpointing.layout import remove_checkpoint, whole_checkpoints
 from refrl.config import CheckpointingConfig, ConfigError
 from refrl.policy.base import Policy
 
@@ -12,13 +13,15 @@ from refrl.policy.base import Policy
 def final_directory(config: CheckpointingConfig) -> Path | None:
     """Return where the trained model will be exported, or None where that is switched off.
 
+    A model that stands there is replaced by a run that goes on from a checkpoint beside it, and by no other.
+
     Raises:
-        ConfigError: a model stands there already, or the directory cannot be written: found out before training.
+        ConfigError: it would be overwritten, or the directory cannot be written: found out before training.
     """
     if not config.enabled:
         return None
     final = Path(config.checkpoint_dir) / "final"
-    if final.exists():
+    if final.exists() and not whole_checkpoints(final.parent):
         raise ConfigError(f"checkpointing.checkpoint_dir: {final} exists; name a new directory or remove it")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -34,4 +37,6 @@ def final_directory(config: CheckpointingConfig) -> Path | None:
 def export_final(policy: Policy, final: Path | None) -> None:
     """Export the policy as a Hugging Face directory, whole or not at all."""
     if final is not None:
+        if final.exists():
+            remove_checkpoint(final)
         policy.save(final)

@@ -5,6 +5,7 @@ an error that names the nearest known one. Options that exclude one another are 
 """
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
+from refrl.config.checkpointing import CheckpointingConfig
 from refrl.config.data import DataConfig
 from refrl.config.data_plane import DataPlaneConfig
 from refrl.config.loading import ConfigError, load_config, validate_config
@@ -13,13 +14,13 @@ from refrl.config.policy import (
     ColocatedConfig,
     DeltaCompressionConfig,
     GenerationConfig,
+    LoraConfig,
     OptimizerConfig,
     PolicyConfig,
     SchedulerConfig,
     TokenizerConfig,
 )
 from refrl.config.run import (
-    CheckpointingConfig,
     ClusterConfig,
     GRPOConfig,
     GRPORunConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "GRPORunConfig",
     "GenerationConfig",
     "LoggerConfig",
+    "LoraConfig",
     "LossConfig",
     "OptimizerConfig",
     "PolicyConfig",

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
 from refrl.config.base import Section
+from refrl.config.checkpointing import CheckpointingConfig
 from refrl.config.data import DataConfig
 from refrl.config.policy import PolicyConfig
 
@@ -164,15 +165,6 @@ class LoggerConfig(Section):
     `validation_data_step<N>.jsonl`."""
 
 
-class CheckpointingConfig(Section):
-    """The final export."""
-
-    enabled: bool = True
-    """Export the trained model at the end."""
-    checkpoint_dir: str
-    """The trained model is exported to `<checkpoint_dir>/final` as a Hugging Face directory."""
-
-
 MAX_THREADS = 1024
 """Torch starts as many threads as it is told, and ends with a segmentation fault where the system has no more."""
 
@@ -252,6 +244,11 @@ class GRPORunConfig(_RunConfig):
     def _async_has_generators_of_its_own(self) -> GRPORunConfig:
         if not self.grpo.async_grpo.enabled:
             return self
+        if self.checkpointing.save_period or self.checkpointing.checkpoint_must_save_by is not None:
+            raise ValueError(
+                "checkpointing.save_period and checkpoint_must_save_by do not go with grpo.async_grpo.enabled: "
+                "rollouts that wait for their step would be lost; leave one of them out"
+            )
         if self.policy.generation.colocated.enabled:
             raise ValueError(
                 "grpo.async_grpo.enabled samples while weights change, so that the generator cannot share them: set "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,15 +31,45 @@ def save_directory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, o
         ConfigError: the directory cannot be made.
         OSError: it cannot be written, as on a full disk; the message names it.
     """
+    with new_directory(output) as folder, writing(output):
+        write_model(model, tokenizer, folder)
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Put the name of what is written into the errors of writing it, those of safetensors included.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     from safetensors import SafetensorError
 
-    _silence_progress_bars()
-    with new_directory(output) as folder, naming(output):
+    with naming(output):
         try:
-            model.save_pretrained(str(folder))
+            yield
         except SafetensorError as error:
             raise OSError(f"cannot write the weights of {output}: {error}") from error
-        tokenizer.save_pretrained(str(folder))
+
+
+def write_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    *,
+    weights: Mapping[str, torch.Tensor] | None = None,
+) -> None:
+    """Write weights (safetensors), configuration and tokenizer into a folder.
+
+    Args:
+        model: what is written.
+        tokenizer: written beside it.
+        folder: is there.
+        weights: in place of the model's own, by their names.
+    """
+    _silence_progress_bars()
+    chosen: dict[str, Any] = {} if weights is None else {"state_dict": dict(weights)}
+    model.save_pretrained(str(folder), **chosen)
+    tokenizer.save_pretrained(str(folder))
 
 
 def load_model(directory: Path) -> PreTrainedModel:

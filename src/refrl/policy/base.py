@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -75,6 +75,30 @@ class Policy(Protocol):
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter and buffer, live, under its Hugging Face name."""
+        ...
+
+    def trained_weights(self) -> Mapping[str, Tensor]:
+        """Return every weight that training changes, live: those of the model, or its adapters."""
+        ...
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        """Return every tensor that a run needs to go on, live: weights, float32 copies, moments.
+
+        What is written into them is what training goes on with. A tensor that is spread over ranks is a DTensor. What
+        training does not change, and `policy.model_name` gives again, may be left out.
+        """
+        ...
+
+    def state_facts(self) -> Mapping[str, Any]:
+        """Return the counters, and digests of what `state_tensors` leaves out, as JSON values."""
+        ...
+
+    def load_state_facts(self, facts: Mapping[str, Any]) -> None:
+        """Take in the counters when the tensors are written, and bring what is derived from them up to date.
+
+        Raises:
+            ConfigError: what `state_tensors` leaves out is not what it was.
+        """
         ...
 
     def reference_weights(self) -> Iterator[tuple[str, Tensor]] | None:

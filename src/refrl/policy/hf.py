@@ -6,10 +6,11 @@ it would differ, and the ratio would not be 1 on the first update.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +18,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import Batch
 from refrl.algorithms.metrics import merge_metrics
+from refrl.config import ConfigError
 from refrl.distributed import ALONE, World
 from refrl.models.loading import save_directory
+from refrl.policy.adapter_files import save_merged
 from refrl.policy.base import LossFunction, Update
+from refrl.policy.cuts import row_numbers, split_updates
+from refrl.policy.lora import Adapters
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Scoring
+from refrl.policy.tensors import copied, digest, named_weights
 
 Parts = list[dict[str, Tensor | float]]
 """Metrics of each micro-batch."""
@@ -40,6 +46,7 @@ class HFPolicy:
         reference: PreTrainedModel | None,
         global_batch_size: int,
         world: World = ALONE,
+        adapters: Adapters | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -48,9 +55,10 @@ class HFPolicy:
             tokenizer: exported beside it.
             scoring: how rows are cut into micro-batches and scored.
             optimizer: of this model.
-            reference: a frozen copy; None where no KL is asked for.
+            reference: a frozen copy, or with adapters the model itself; None where no KL is asked for.
             global_batch_size: rows of an optimizer step.
             world: the processes that share the rows of a batch.
+            adapters: of the model, where they are trained in place of its weights.
         """
         self.model = model
         self._tokenizer = tokenizer
@@ -59,6 +67,8 @@ class HFPolicy:
         self._reference = reference
         self._global_batch_size = global_batch_size
         self._world = world
+        self._adapters = adapters
+        self._frozen: str | None = None
 
     @property
     def version(self) -> int:
@@ -81,12 +91,47 @@ class HFPolicy:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter and buffer, live, under its Hugging Face name."""
-        return _named_weights(self.model)
+        """Yield every parameter and buffer, live, under its Hugging Face name; those with an adapter merged."""
+        return named_weights(self.model) if self._adapters is None else self._adapters.named_weights()
+
+    def trained_weights(self) -> Mapping[str, Tensor]:
+        """Return every weight that training changes, live."""
+        return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
 
     def reference_weights(self) -> Iterator[tuple[str, Tensor]] | None:
         """Return the weights of the frozen reference; None where none is kept."""
-        return None if self._reference is None else _named_weights(self._reference)
+        if self._reference is None or self._adapters is None:
+            return None if self._reference is None else named_weights(self._reference)
+        return self._adapters.base_weights()
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`); of adapters, theirs alone."""
+        weights = self.named_weights() if self._adapters is None else self._adapters.weights().items()
+        state = {f"model.{name}": tensor.detach() for name, tensor in weights}
+        return state | {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
+
+    def state_facts(self) -> Mapping[str, Any]:
+        """Return the number of updates, and a digest of the weights that stay as they are."""
+        if self._frozen is None:
+            frozen = {} if self._adapters is None else dict(self._adapters.base_weights())
+            frozen |= {f"reference {name}": tensor for name, tensor in self.reference_weights() or ()}
+            self._frozen = digest(frozen)
+        return {"num_updates_done": self._optimizer.num_updates_done, "frozen": self._frozen}
+
+    def load_state_facts(self, facts: Mapping[str, Any]) -> None:
+        """Take in the number of updates (see `refrl.policy.base.Policy`).
+
+        Raises:
+            ConfigError: frozen weights or the reference are not those that the checkpoint was trained with.
+        """
+        if facts["frozen"] != self.state_facts()["frozen"]:
+            raise ConfigError(
+                "policy.model_name: the frozen weights or the reference are not those that the checkpoint was trained "
+                "with; give the model that the run started from"
+            )
+        self._optimizer.num_updates_done = facts["num_updates_done"]
+        if self._adapters is not None:
+            self._adapters.refresh()
 
     def free_gradients(self) -> None:
         """Give back the memory of the gradients."""
@@ -98,7 +143,10 @@ class HFPolicy:
 
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
         """Return logprobs_BT under the frozen reference; None where none is kept."""
-        return None if self._reference is None else self._score(self._reference, batch)
+        if self._reference is None:
+            return None
+        with contextlib.nullcontext() if self._adapters is None else self._adapters.off():
+            return self._score(self._reference, batch)
 
     def gradients(
         self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
@@ -121,6 +169,8 @@ class HFPolicy:
             refrl.distributed.DivergenceError: the ranks' weights are no longer the same.
         """
         norm, rate = self._optimizer.step()
+        if self._adapters is not None:
+            self._adapters.refresh()
         self._world.check_agreement(norm, self._optimizer.weights)
         return norm, rate
 
@@ -144,7 +194,7 @@ class HFPolicy:
         parts: Parts = []
         norms: list[float] = []
         rates: list[float] = []
-        for first_row, update in _split(batch, self._global_batch_size):
+        for first_row, update in split_updates(batch, self._global_batch_size):
             if not update.num_valid_tokens:
                 continue
             scores = update is batch and batch.old_logprobs_BT is None
@@ -163,7 +213,7 @@ class HFPolicy:
                         grad_norm=norm,
                         learning_rate=rate,
                         micro_batches=[[first_row + row for row in rows] for rows in cut or ()],
-                        weights={name: weight.detach().clone() for name, weight in self.named_weights()},
+                        weights=copied({**dict(self.named_weights()), **self.trained_weights()}),
                     )
                 )
             if not math.isfinite(norm):
@@ -177,8 +227,11 @@ class HFPolicy:
         }
 
     def save(self, directory: Path) -> None:
-        """Export weights, configuration and tokenizer."""
-        save_directory(self.model, self._tokenizer, directory)
+        """Export weights, configuration and tokenizer; adapters merged, and in `adapter/` in PEFT's format."""
+        if self._adapters is None:
+            save_directory(self.model, self._tokenizer, directory)
+        else:
+            save_merged(self._adapters, self._tokenizer, directory)
 
     def _accumulate(
         self,
@@ -205,7 +258,7 @@ class HFPolicy:
         )
         if cut_rows is not None:
             own_rows = list(range(update.num_rows))[self._world.share(update.num_rows)]
-            cut_rows += self._world.gather(_row_numbers(cut, own_rows))
+            cut_rows += self._world.gather(row_numbers(cut, own_rows))
         for rows, micro in cut:
             logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
             if scored_BT is not None:
@@ -244,23 +297,3 @@ class HFPolicy:
     def _own(self, batch: Batch) -> Batch:
         """Return this rank's rows of a batch."""
         return batch if self._world.size == 1 else batch.rows(self._world.share(batch.num_rows))
-
-
-def _named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    return chain(model.named_parameters(), model.named_buffers())
-
-
-def _row_numbers(cut: Sequence[tuple[slice | list[int], Batch]], own_rows: Sequence[int]) -> list[list[int]]:
-    """Return the rows of each micro-batch, numbered as in the whole batch."""
-    return [
-        list(own_rows[rows]) if isinstance(rows, slice) else [own_rows[row] for row in rows]
-        for rows, _ in cut
-    ]
-
-
-def _split(batch: Batch, num_rows: int) -> list[tuple[int, Batch]]:
-    """Cut a batch into parts of at most `num_rows` rows; return (first row, part) of each."""
-    if batch.num_rows <= num_rows:
-        return [(0, batch)]
-    starts = range(0, batch.num_rows, num_rows)
-    return [(start, batch.rows(slice(start, start + num_rows))) for start in starts]

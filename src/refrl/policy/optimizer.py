@@ -40,7 +40,9 @@ class MasterWeights:
             model: as it was loaded; it is cast after this, so that the copies keep what the cast loses.
             precision: that the model is cast to.
         """
-        self._live = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self.names = list(trained)
+        self._live = list(trained.values())
         self.weights: Sequence[Tensor] = [
             parameter
             if parameter.dtype == precision == torch.float32
@@ -56,6 +58,14 @@ class MasterWeights:
             gradient = live.grad.float()
             master.grad = gradient if master.grad is None else master.grad.add_(gradient)
             live.grad = None
+
+    def copies(self) -> dict[str, Tensor]:
+        """Return the weights that are not the model's own, by name."""
+        return {
+            name: master.detach()
+            for name, live, master in zip(self.names, self._live, self.weights, strict=True)
+            if live is not master
+        }
 
     def publish(self) -> None:
         """Round the weights into the model."""
@@ -114,6 +124,24 @@ class ClippedAdamW:
     def clear_gradients(self) -> None:
         """Free the gradients."""
         self._optimizer.zero_grad(set_to_none=True)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Return float32 weights beside the model's own, and the moments, live, by the name of the weight.
+
+        A weight that was never updated has the moments that its first update would start from.
+        """
+        tensors = {f"{name}.master": master for name, master in self._master.copies().items()}
+        for name, weight in zip(self._master.names, self._master.weights, strict=True):
+            tensors |= {f"{name}.{key}": value for key, value in self._moments(weight).items()}
+        return tensors
+
+    def _moments(self, weight: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self._optimizer.state[weight]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=weight.device)
+            state["exp_avg"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+        return state
 
 
 def _make_adamw(weights: Sequence[Tensor], config: OptimizerConfig) -> torch.optim.AdamW:

@@ -36,6 +36,7 @@ from refrl.generation.torch_engine import TorchGenerator
 from refrl.models.loading import check_model_directory, load_model
 from refrl.models.prompts import PromptEncoder
 from refrl.models.tokenization import load_tokenizer
+from refrl.policy.adapter_files import make_adapters
 from refrl.policy.base import LossFunction, Policy
 from refrl.policy.hf import HFPolicy
 from refrl.policy.optimizer import ClippedAdamW
@@ -159,16 +160,21 @@ def build_policy(
     """
     model = load_model(Path(config.model_name)).eval()
     model.to(device=device)
+    adapters = make_adapters(model, config.lora_cfg)
     optimizer = build_optimizer(model, config, num_updates=num_updates)
     model.to(dtype=getattr(torch, config.precision))
+    reference = None
+    if with_reference:
+        reference = model if adapters else copy.deepcopy(model).requires_grad_(False)
     return HFPolicy(
         model,
         tokenizer,
         scoring=make_scoring(config, model, temperature or config.generation.temperature),
         optimizer=optimizer,
-        reference=copy.deepcopy(model).requires_grad_(False) if with_reference else None,
+        reference=reference,
         global_batch_size=config.train_global_batch_size,
         world=world,
+        adapters=adapters,
     )
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from refrl.algorithms.batching import Batch
 from refrl.algorithms.filters import groups_with_spread, mask_overlong, mask_rows
 from refrl.algorithms.kl import penalise_rewards
-from refrl.checkpointing.export import export_final
 from refrl.config import GRPOConfig, GRPORunConfig
 from refrl.errors import TrainingError
 from refrl.policy.base import Update
@@ -22,11 +21,12 @@ from refrl.training.observer import Observer, TrainedStep
 from refrl.training.session import Session, open_session
 from refrl.training.step_metrics import check_update
 from refrl.training.step_records import Filtered, log_step
+from refrl.training.steps import Steps
 from refrl.training.validation import is_validation_step, validate
 
 
 def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
-    """Train, log, validate and export.
+    """Train, log, validate, save and export; a run that has checkpoints goes on from the last.
 
     Args:
         config: the whole run.
@@ -46,13 +46,14 @@ def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
         ) as opened,
         collecting(opened, config) as session,
     ):
-        if is_validation_step(config.grpo, 0):
+        if session.attempt.checkpoint is None and is_validation_step(config.grpo, 0):
             validate(session, config.grpo, 0)
-        for step in range(1, config.grpo.max_num_steps + 1):
+        steps = Steps(session, config.grpo.max_num_steps)
+        for step in steps:
             train_step(session, config, step)
             if is_validation_step(config.grpo, step):
                 validate(session, config.grpo, step)
-        export_final(session.policy, session.final)
+        steps.export()
 
 
 def train_step(session: Session, config: GRPORunConfig, step: int) -> None:

@@ -75,5 +75,8 @@ class Observer:
     ) -> None:
         """A validation is done."""
 
+    def saved(self, session: Session, step: int) -> None:
+        """The state after a step is copied, and being written."""
+
     def ended(self, session: Session) -> None:
         """All steps are taken."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from refrl.checkpointing.attempts import Attempt, begin_attempt, digest_of_prompts
+from refrl.checkpointing.checkpointer import Checkpointer, RunFacts, metric_tag
 from refrl.checkpointing.export import final_directory
 from refrl.config import GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
 from refrl.distributed import World, join
@@ -48,10 +50,28 @@ class Session:
     timer: Timer
     final: Path | None
     """Where the model is exported at the end; None where it is not, or another process does."""
+    attempt: Attempt
+    checkpointer: Checkpointer
+    checkpoint_metric: str | None
+    """Tag of the metric that tells better checkpoints, as it is logged."""
     world: World
     observer: Observer
     collector: AsyncCollector | None = None
     """Collects rollouts beside the training; None where each step samples its own."""
+
+    def save(self, step: int, *, finished: bool) -> None:
+        """Save a checkpoint after a step.
+
+        Args:
+            step: the last one taken.
+            finished: whether the loop ends with it, though it was to take more.
+        """
+        tag = self.checkpoint_metric
+        with self.timer.time("checkpointing"):
+            metric = None if tag is None else self.logger.value_at(tag, step)
+            self.checkpointer.save(step, metric, finished=finished)
+        self.logger.log(self.timer.take(), step, "timing/train")
+        self.observer.saved(self, step)
 
     def prepare_for_generation(self) -> Mapping[str, float]:
         """Free what only training needs, and bring the generator's weights up to date: before every sampling.
@@ -98,6 +118,7 @@ def open_session(
     encoder = build.build_encoder(config.policy, config.data, tokenizer)
     generation = config.policy.generation
     with join(config.cluster) as world:
+        attempt = begin_attempt(config, config.checkpointing, config.logger, world)
         policy = build.build_policy(
             config.policy,
             tokenizer,
@@ -107,14 +128,26 @@ def open_session(
             world=world,
             temperature=temperature,
         )
+        prompts = build.build_prompts(config.data, splits, seed=loop.seed)
+        facts = RunFacts(
+            run_id=attempt.run_id,
+            seed=loop.seed,
+            data=digest_of_prompts(splits.train),
+            config=config.model_dump(mode="json"),
+        )
+        parts = {"prompts": prompts}
+        checkpointer = Checkpointer(config.checkpointing, policy, parts, facts=facts, world=world)
+        if attempt.checkpoint is not None:
+            checkpointer.restore(attempt.checkpoint)
         prompt_ids = build.build_prompt_ids(encoder, policy, config.policy, [splits.train, validation])
         generator = build.build_generator(config.policy, tokenizer, device=device)
         check_stop_ids(generation.stop_token_ids or (), policy.vocab_size)
         sampling = build.build_sampling(generation, generator, encoder)
         shared = generator if world.size == 1 else SharedGenerator(generator, world)
         timer = Timer()
-        with closing(generator), RunLogger(config.logger, writes=world.rank == 0) as logger:
-            logger.log_run_info(config, loop.seed, str(device), sandbox)
+        log = RunLogger(config.logger, writes=world.rank == 0, continues=attempt.continues_log)
+        with closing(generator), log as logger, closing(checkpointer):
+            logger.log_run_info(config, loop.seed, str(device), sandbox, attempt=attempt.log_facts)
             if world.rank == 0:
                 for note in splits.notes:
                     print(f"data: {note}", flush=True)
@@ -127,16 +160,21 @@ def open_session(
                 tokenizer=tokenizer,
                 encoder=encoder,
                 sampling=sampling,
-                prompts=build.build_prompts(config.data, splits, seed=loop.seed),
+                prompts=prompts,
                 train_examples=splits.train,
                 validation=validation,
                 verifier=verifier,
                 logger=logger,
                 timer=timer,
                 final=final if world.rank == 0 else None,
+                attempt=attempt,
+                checkpointer=checkpointer,
+                checkpoint_metric=metric_tag(config.checkpointing),
                 world=world,
                 observer=observer or Observer(),
             )
+            if attempt.checkpoint is not None:
+                checkpointer.restore_streams(attempt.checkpoint)
             session.observer.started(session)
             yield session
             session.observer.ended(session)

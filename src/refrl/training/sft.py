@@ -8,7 +8,6 @@ from torch import Tensor
 
 from refrl.algorithms.batching import Batch, TrainSample
 from refrl.algorithms.losses import sft_loss
-from refrl.checkpointing.export import export_final
 from refrl.config import SFTRunConfig
 from refrl.logging import console_line
 from refrl.policy.base import Update
@@ -17,6 +16,7 @@ from refrl.training.build import build_batch
 from refrl.training.observer import Observer, TunedStep
 from refrl.training.session import Session, open_session
 from refrl.training.step_metrics import check_update, performance_metrics
+from refrl.training.steps import Steps
 from refrl.training.validation import is_validation_step, validate
 
 SHOWN = ("loss", "grad_norm", "lr", "global_valid_toks", "seconds")
@@ -24,7 +24,7 @@ SHOWN = ("loss", "grad_norm", "lr", "global_valid_toks", "seconds")
 
 
 def run_sft(config: SFTRunConfig, observer: Observer | None = None) -> None:
-    """Train, log, validate and export.
+    """Train, log, validate, save and export; a run that has checkpoints goes on from the last.
 
     Raises:
         ConfigError: the configuration names something that is missing or does not fit.
@@ -39,15 +39,23 @@ def run_sft(config: SFTRunConfig, observer: Observer | None = None) -> None:
         observer=observer,
         temperature=1.0,  # answers are not sampled: the likelihood is the model's own
     ) as session:
-        for step in range(num_updates + 1):
-            if step:
-                train_step(session, config, step)
-            if is_validation_step(config.sft, step):
-                accuracy = validate(session, config.sft, step)
-                log_validation_loss(session, config, step)
-                if config.sft.stop_at_accuracy is not None and accuracy >= config.sft.stop_at_accuracy:
-                    break
-        export_final(session.policy, session.final)
+        steps = Steps(session, num_updates)
+        if session.attempt.checkpoint is None and is_accurate(session, config, 0):
+            steps.finish()
+        for step in steps:
+            train_step(session, config, step)
+            if is_accurate(session, config, step):
+                steps.finish()
+        steps.export()
+
+
+def is_accurate(session: Session, config: SFTRunConfig, step: int) -> bool:
+    """Validate after a step, where the configuration says so; return whether the accuracy is that to stop at."""
+    if not is_validation_step(config.sft, step):
+        return False
+    accuracy = validate(session, config.sft, step)
+    log_validation_loss(session, config, step)
+    return config.sft.stop_at_accuracy is not None and accuracy >= config.sft.stop_at_accuracy
 
 
 def train_step(session: Session, config: SFTRunConfig, step: int) -> None:

@@ -12,8 +12,14 @@ from refrl.config.loading import leaf_annotations
 from refrl.recipes import FOLDER
 
 OPTIONS = """
+checkpointing.async_save
 checkpointing.checkpoint_dir
+checkpointing.checkpoint_must_save_by
 checkpointing.enabled
+checkpointing.higher_is_better
+checkpointing.keep_top_k
+checkpointing.metric_name
+checkpointing.save_period
 cluster.device
 cluster.num_processes
 cluster.num_threads
@@ -86,6 +92,13 @@ policy.generation.top_k
 policy.generation.top_p
 policy.logprob_batch_size
 policy.logprob_chunk_size
+policy.lora_cfg.adapter_path
+policy.lora_cfg.alpha
+policy.lora_cfg.dim
+policy.lora_cfg.enabled
+policy.lora_cfg.exclude_modules
+policy.lora_cfg.seed
+policy.lora_cfg.target_modules
 policy.max_grad_norm
 policy.max_total_sequence_length
 policy.model_name

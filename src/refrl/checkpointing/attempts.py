@@ -1,0 +1,133 @@
+"""How a run begins: new, from its last whole checkpoint, or once more where it was killed before the first.
+
+The same command goes on in the same directories. One log results: what was logged after the checkpoint is removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from refrl.checkpointing.base import Checkpoint
+from refrl.checkpointing.layout import latest_checkpoint, remove_unfinished
+from refrl.checkpointing.logs import cut_log
+from refrl.config import CheckpointingConfig, ConfigError, LoggerConfig
+from refrl.distributed import World
+from refrl.tasks import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One start of a run."""
+
+    run_id: str
+    """The same for every attempt."""
+    checkpoint: Checkpoint | None
+    """What it goes on from; None: it starts at the beginning."""
+    continues_log: bool
+    """Whether the log directory holds what earlier attempts logged."""
+    log_facts: Mapping[str, Any]
+    """What `run_info.json` says of the attempts."""
+
+    @property
+    def step(self) -> int:
+        """Steps that earlier attempts have taken and saved."""
+        return 0 if self.checkpoint is None else self.checkpoint.info.step
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether an earlier attempt ended the loop before its last step for a reason of its own."""
+        return self.checkpoint is not None and self.checkpoint.info.finished
+
+
+def begin_attempt(
+    config: BaseModel, checkpointing: CheckpointingConfig, logger: LoggerConfig, world: World
+) -> Attempt:
+    """Find out how the run begins, and make its directories ready; all ranks get one answer.
+
+    Args:
+        config: the whole configuration.
+        checkpointing: its section.
+        logger: its section.
+        world: the processes of the run; the first one looks.
+
+    Raises:
+        ConfigError: the log directory holds the log of another run than the checkpoint's.
+    """
+    found = [] if world.rank else [_look(config.model_dump(mode="json"), checkpointing, Path(logger.log_dir))]
+    return world.gather(found)[0]
+
+
+def _look(config: Mapping[str, Any], checkpointing: CheckpointingConfig, log_dir: Path) -> Attempt:
+    root = Path(checkpointing.checkpoint_dir)
+    remove_unfinished(root)
+    checkpoint, logged = latest_checkpoint(root), _read_log_facts(log_dir)
+    if checkpoint is None:
+        again = bool(logged and checkpointing.enabled and checkpointing.save_period)
+        continues = again and logged is not None and logged.get("config") == config
+        run_id = str(logged["run_id"]) if continues and logged and "run_id" in logged else uuid.uuid4().hex
+    else:
+        run_id, continues = checkpoint.info.run_id, logged is not None
+        if logged is not None and logged.get("run_id") != run_id:
+            raise ConfigError(
+                f"logger.log_dir={log_dir} holds the log of another run than the checkpoint in {checkpoint.directory}: "
+                "name the log directory of that run or a new one, or another checkpointing.checkpoint_dir"
+            )
+        print(f"resuming after step {checkpoint.info.step} from {checkpoint.directory}", flush=True)
+        for note in _changes(checkpoint.info.config, config):
+            print(f"resuming with another value than before: {note}", flush=True)
+    resumed_from = None if checkpoint is None else checkpoint.info.step
+    if continues:
+        cut_log(log_dir, after=-1 if resumed_from is None else resumed_from)
+    earlier = logged.get("attempts", []) if continues and logged else []
+    return Attempt(
+        run_id=run_id,
+        checkpoint=checkpoint,
+        continues_log=continues,
+        log_facts={
+            "run_id": run_id,
+            "attempts": [*earlier, {"started_at": time.time(), "resumed_from": resumed_from}],
+        },
+    )
+
+
+def digest_of_prompts(examples: Sequence[Example]) -> str:
+    """Return what tells the training prompts, their answers and their order."""
+    total = hashlib.sha256()
+    for example in examples:
+        total.update(json.dumps([example.prompt_id, example.prompt, example.answer]).encode())
+    return total.hexdigest()
+
+
+def _read_log_facts(log_dir: Path) -> dict[str, Any] | None:
+    """Return `run_info.json`; None where there is none, {} where it cannot be read."""
+    try:
+        facts = json.loads((log_dir / "run_info.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    old, new = dict(_flat(before)), dict(_flat(now))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            yield f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

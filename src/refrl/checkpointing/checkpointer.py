@@ -1,0 +1,185 @@
+"""When a run saves, what goes into a checkpoint, and how a run goes on from one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from refrl.checkpointing.base import Checkpoint, Stateful, StatefulPolicy, TrainingInfo
+from refrl.checkpointing.layout import (
+    INFO,
+    TENSORS,
+    remove_checkpoint,
+    remove_superfluous,
+    step_directory,
+)
+from refrl.checkpointing.tensors import read_tensors, write_tensors
+from refrl.checkpointing.writer import BackgroundWriter
+from refrl.config import CheckpointingConfig, ConfigError
+from refrl.directories import naming, new_directory
+from refrl.distributed import World
+from refrl.streams import global_streams, restore_global_streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a checkpoint must agree on with the run that goes on from it."""
+
+    run_id: str
+    seed: int
+    data: str
+    """Digest of the prompts and answers trained on."""
+    config: Mapping[str, Any]
+    """The whole configuration."""
+
+
+class Checkpointer:
+    """Saves the state of a run, and restores it. Every rank has one; the first one writes."""
+
+    def __init__(
+        self,
+        config: CheckpointingConfig,
+        policy: StatefulPolicy,
+        parts: Mapping[str, Stateful],
+        *,
+        facts: RunFacts,
+        world: World,
+    ) -> None:
+        """Save nothing yet.
+
+        Args:
+            config: when, where, and what is kept.
+            policy: has the tensors.
+            parts: whatever else has a state, by name.
+            facts: of this run.
+            world: the processes of the run.
+        """
+        self._config = config
+        self._root = Path(config.checkpoint_dir)
+        self._policy = policy
+        self._parts = parts
+        self._facts = facts
+        self._world = world
+        self._writer = BackgroundWriter(background=config.async_save)
+        self._started = time.monotonic()
+
+    def is_due(self, step: int, *, ends: bool, is_out_of_time: bool) -> bool:
+        """Return whether there is to be a checkpoint after a step.
+
+        Args:
+            step: the last one taken.
+            ends: whether the run is complete with it.
+            is_out_of_time: whether it ends with it though it is not.
+        """
+        if not self._config.enabled:
+            return False
+        period = self._config.save_period
+        return is_out_of_time or (period > 0 and (ends or step % period == 0))
+
+    def is_out_of_time(self) -> bool:
+        """Return whether `checkpoint_must_save_by` has passed, on the first rank's clock."""
+        limit = self._config.seconds_until_save
+        passed = limit is not None and time.monotonic() - self._started >= limit
+        return self._world.gather([passed])[0]
+
+    def save(self, step: int, metric: float | None, *, finished: bool = False) -> None:
+        """Write the checkpoint after a step; in the background, every rank goes on as soon as the state is copied.
+
+        Raises:
+            OSError: this one or the one before it cannot be written.
+        """
+        streams = self._world.gather([global_streams()])
+        if self._world.rank:
+            return
+        tensors = self._writer.stage(self._policy.state_tensors())
+        info = TrainingInfo(
+            step=step,
+            finished=finished,
+            run_id=self._facts.run_id,
+            metric=metric,
+            seed=self._facts.seed,
+            data=self._facts.data,
+            world_size=self._world.size,
+            policy=dict(self._policy.state_facts()),
+            parts={name: dict(part.state_dict()) for name, part in self._parts.items()},
+            streams=streams,
+            config=dict(self._facts.config),
+            files={},
+        )
+        self._writer.start(lambda: self._write(info, tensors))
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Bring policy and parts to the state of a checkpoint; `restore_streams` comes last, when all is built.
+
+        Raises:
+            ConfigError: it belongs to another policy, seed or data.
+        """
+        info = checkpoint.info
+        for name, saved, own in (
+            ("seed", info.seed, self._facts.seed),
+            ("training prompts (data.*)", info.data, self._facts.data),
+            ("parts", sorted(info.parts), sorted(self._parts)),
+        ):
+            if saved != own:
+                raise ConfigError(
+                    f"the checkpoint in {checkpoint.directory} was saved with other {name} ({saved}, now {own}): "
+                    "resume with those, or name another checkpointing.checkpoint_dir"
+                )
+        read_tensors(checkpoint.directory / TENSORS, self._policy.state_tensors())
+        self._policy.load_state_facts(info.policy)
+        for name, part in self._parts.items():
+            part.load_state_dict(info.parts[name])
+
+    def restore_streams(self, checkpoint: Checkpoint) -> None:
+        """Bring this rank's global random streams to where they were; a rank that was not there keeps its own."""
+        if self._world.rank < len(checkpoint.info.streams):
+            restore_global_streams(checkpoint.info.streams[self._world.rank])
+
+    def close(self) -> None:
+        """Wait until everything is written.
+
+        Raises:
+            OSError: it cannot be.
+        """
+        self._writer.close()
+
+    def _write(self, info: TrainingInfo, tensors: Mapping[str, Tensor]) -> None:
+        directory = step_directory(self._root, info.step)
+        if directory.exists():  # not whole, or the run would have gone on from it
+            remove_checkpoint(directory)
+        with new_directory(directory) as folder, naming(directory):
+            write_tensors(tensors, folder / TENSORS)
+            sizes = {
+                path.relative_to(folder).as_posix(): path.stat().st_size
+                for path in sorted(folder.rglob("*"))
+                if path.is_file()
+            }
+            text = info.model_copy(update={"files": sizes}).model_dump_json(indent=1)
+            (folder / INFO).write_text(text + "\n", encoding="utf-8")
+            for path in (*folder.rglob("*"), folder):
+                _to_disk(path)
+        _to_disk(self._root)
+        remove_superfluous(self._root, self._config)
+
+
+def metric_tag(config: CheckpointingConfig) -> str | None:
+    """Return `checkpointing.metric_name` as it is logged: `val:accuracy` is `validation/accuracy`."""
+    if config.metric_name is None:
+        return None
+    prefix, _, name = config.metric_name.partition(":")
+    return f"{'validation' if prefix == 'val' else prefix}/{name}"
+
+
+def _to_disk(path: Path) -> None:
+    """Return when a file, or the names in a directory, would survive the end of the machine."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,112 @@
+"""Where checkpoints lie, which of them are whole, and which are kept.
+
+`<checkpoint_dir>/step_<N>/` holds `training_info.json` and the tensors in `policy/`. It gets its name when all of it
+is on disk; until then it is `.step_<N>.<random>`, which nobody reads and the next run removes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from refrl.checkpointing.base import SCHEMA_VERSION, Checkpoint, TrainingInfo
+from refrl.config import CheckpointingConfig
+
+INFO = "training_info.json"
+TENSORS = "policy"
+_STEP = re.compile(r"step_(\d+)")
+
+
+def step_directory(root: Path, step: int) -> Path:
+    """Return the directory of the checkpoint after a step."""
+    return root / f"step_{step}"
+
+
+def read_checkpoint(directory: Path) -> Checkpoint | str:
+    """Return the checkpoint in a directory, or why it is not whole."""
+    try:
+        info = TrainingInfo.model_validate_json((directory / INFO).read_bytes())
+    except FileNotFoundError:
+        return f"it has no {INFO}"
+    except ValidationError as error:
+        return f"{INFO}: {error.errors()[0]['msg']}"
+    if info.schema_version != SCHEMA_VERSION:
+        return f"{INFO} has schema_version {info.schema_version}, this refrl reads {SCHEMA_VERSION}"
+    for name, size in info.files.items():
+        file = directory / name
+        found = file.stat().st_size if file.is_file() else None
+        if found != size:
+            return f"{name} has {found} bytes of {size}" if found is not None else f"{name} is missing"
+    return Checkpoint(directory, info)
+
+
+def whole_checkpoints(root: Path) -> list[Checkpoint]:
+    """Return the whole checkpoints by step."""
+    found = [read_checkpoint(directory) for directory in _step_directories(root)]
+    whole = [checkpoint for checkpoint in found if isinstance(checkpoint, Checkpoint)]
+    return sorted(whole, key=lambda checkpoint: checkpoint.info.step)
+
+
+def latest_checkpoint(root: Path) -> Checkpoint | None:
+    """Return the whole checkpoint of the highest step; None where there is none. What is left out is printed."""
+    for directory in _step_directories(root):
+        reason = read_checkpoint(directory)
+        if isinstance(reason, str):
+            print(f"checkpoint {directory} is not whole and is left out: {reason}", flush=True)
+    whole = whole_checkpoints(root)
+    return whole[-1] if whole else None
+
+
+def remove_unfinished(root: Path) -> None:
+    """Remove what a run that was killed while it wrote has left."""
+    for directory in root.glob(".step_*"):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def remove_superfluous(root: Path, config: CheckpointingConfig) -> None:
+    """Keep the best `keep_top_k` checkpoints, and the latest; of equals the later one is the better."""
+    if config.keep_top_k is None:
+        return
+    *others, latest = whole_checkpoints(root)
+    kept = {
+        latest.info.step,
+        *(found.info.step for found in ranked([*others, latest], config)[: config.keep_top_k]),
+    }
+    for checkpoint in others:
+        if checkpoint.info.step not in kept:
+            remove_checkpoint(checkpoint.directory)
+
+
+def ranked(checkpoints: Sequence[Checkpoint], config: CheckpointingConfig) -> list[Checkpoint]:
+    """Return checkpoints from best to worst: by the metric, where one is named, then by step.
+
+    One without the metric, or whose metric is NaN, is worse than all that have it.
+    """
+
+    def goodness(checkpoint: Checkpoint) -> tuple[float, int]:
+        metric = checkpoint.info.metric
+        if config.metric_name is None:
+            return 0.0, checkpoint.info.step
+        if metric is None or math.isnan(metric):
+            return -math.inf, checkpoint.info.step
+        return metric if config.higher_is_better else -metric, checkpoint.info.step
+
+    return sorted(checkpoints, key=goodness, reverse=True)
+
+
+def _step_directories(root: Path) -> Iterator[Path]:
+    if root.is_dir():
+        yield from (path for path in sorted(root.iterdir()) if _STEP.fullmatch(path.name) and path.is_dir())
+
+
+def remove_checkpoint(directory: Path) -> None:
+    """Remove a checkpoint: first its name, so that one half removed is never read."""
+    doomed = directory.with_name(f".{directory.name}.removed")
+    shutil.rmtree(doomed, ignore_errors=True)
+    directory.replace(doomed)
+    shutil.rmtree(doomed)

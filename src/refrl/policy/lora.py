@@ -1,0 +1,163 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): beside a frozen linear layer W runs `alpha / dim * B A`.
+
+B starts at zero, so that new adapters change nothing. A layer scores unmerged, W and its adapter apart. What samples
+gets merged weights under Hugging Face names, and so does what is exported, with the adapters beside it in PEFT's format
+ (`refrl.policy.adapter_files`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from refrl.config import ConfigError, LoraConfig
+from refrl.policy.tensors import named_weights
+from refrl.streams import random_stream
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer [out, in] with an adapter of rank r: `lora_A` [r, in], `lora_B` [out, r]."""
+
+    def __init__(self, base: nn.Linear, *, dim: int, alpha: float, stream: torch.Generator) -> None:
+        """Take over the weight and the bias of a layer; A is uniform as PEFT's is, B zero.
+
+        Args:
+            base: the layer; its tensors are used, not copied.
+            dim: r.
+            alpha: the adapter's output is multiplied by `alpha / dim`.
+            stream: A is drawn from it.
+        """
+        super().__init__()
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.weight, self.bias = base.weight, base.bias
+        like = {"device": base.weight.device, "dtype": base.weight.dtype}
+        self.lora_A = nn.Linear(base.in_features, dim, bias=False, **like)
+        self.lora_B = nn.Linear(dim, base.out_features, bias=False, **like)
+        self.scaling = alpha / dim
+        self.adapts = True
+        bound = 1 / math.sqrt(base.in_features)
+        with torch.no_grad():
+            drawn = torch.rand(self.lora_A.weight.shape, generator=stream, dtype=torch.float32)
+            self.lora_A.weight.copy_((2 * drawn - 1) * bound)
+            self.lora_B.weight.zero_()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [..., out] of [..., in]."""
+        outputs = functional.linear(inputs, self.weight, self.bias)
+        if not self.adapts:
+            return outputs
+        adapted: Tensor = self.lora_B(self.lora_A(inputs))
+        return outputs + adapted * self.scaling
+
+    @torch.no_grad()
+    def merged(self) -> Tensor:
+        """Return W + alpha / dim * B A, added up in float32 and rounded once."""
+        product = self.lora_B.weight.float() @ self.lora_A.weight.float()
+        return (self.weight.float() + product * self.scaling).to(self.weight.dtype)
+
+
+class Adapters:
+    """The adapters of a model, and the merged weights that others read."""
+
+    def __init__(self, model: PreTrainedModel, layers: Mapping[str, LoraLinear], config: LoraConfig) -> None:
+        """Look after the adapters of a model that has them (`add_adapters`)."""
+        self.model = model
+        self.layers = layers
+        self.config = config
+        self._merged: dict[str, Tensor] = {}
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Let the model be the frozen one."""
+        for layer in self.layers.values():
+            layer.adapts = False
+        try:
+            yield
+        finally:
+            for layer in self.layers.values():
+                layer.adapts = True
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the merged weights of the model and its buffers by Hugging Face name.
+
+        The same tensors each time; `refresh` brings them up to date.
+        """
+        if not self._merged:
+            self._merged = {f"{name}.weight": layer.merged() for name, layer in self.layers.items()}
+        for name, tensor in self.base_weights():
+            yield name, self._merged.get(name, tensor)
+
+    def base_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the frozen weights and the buffers, live, by Hugging Face name."""
+        own = {id(weight) for weight in self.weights().values()}
+        for name, tensor in named_weights(self.model):
+            if id(tensor) not in own:
+                yield name, tensor
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the adapters, live: `<layer>.lora_A.weight` and `<layer>.lora_B.weight`."""
+        return {
+            f"{name}.{part}.weight": getattr(layer, part).weight
+            for name, layer in self.layers.items()
+            for part in ("lora_A", "lora_B")
+        }
+
+    def refresh(self) -> None:
+        """Bring the merged weights up to date, where somebody reads them: after every change of the adapters."""
+        for name in self._merged:
+            self._merged[name].copy_(self.layers[name.removesuffix(".weight")].merged())
+
+
+def add_adapters(model: PreTrainedModel, config: LoraConfig) -> Adapters:
+    """Freeze a model, and put an adapter beside its linear layers, in place.
+
+    Raises:
+        ConfigError: no layer is meant, or one that shares its weight with another.
+    """
+    model.requires_grad_(False)
+    chosen = _chosen_layers(model, config)
+    layers = {}
+    for name, linear in chosen.items():
+        stream = random_stream(config.seed, f"lora_A of {name}", 0)
+        layer = LoraLinear(linear, dim=config.dim, alpha=config.alpha, stream=stream)
+        model.set_submodule(name, layer)
+        layers[name] = layer
+    return Adapters(model, layers, config)
+
+
+def _chosen_layers(model: PreTrainedModel, config: LoraConfig) -> dict[str, nn.Linear]:
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    head = model.get_output_embeddings()
+    if config.target_modules is None:
+        chosen = {name: linear for name, linear in linears.items() if linear is not head}
+    else:
+        for target in config.target_modules:
+            if not any(_ends(name, (target,)) for name in linears):
+                known = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
+                raise ConfigError(
+                    f"policy.lora_cfg.target_modules: no linear layer of {type(model).__name__} is called {target}; "
+                    f"there are {known}"
+                )
+        chosen = {name: linear for name, linear in linears.items() if _ends(name, config.target_modules)}
+    chosen = {name: linear for name, linear in chosen.items() if not _ends(name, config.exclude_modules)}
+    if not chosen:
+        raise ConfigError("policy.lora_cfg: no linear layer is left to adapt; name some in target_modules")
+    embedding = model.get_input_embeddings()
+    for name, linear in chosen.items():
+        if linear.weight is getattr(embedding, "weight", None):
+            raise ConfigError(
+                f"policy.lora_cfg.target_modules: {name} shares its weight with the embedding, which an adapter beside "
+                "it would not change; leave it out"
+            )
+    return chosen
+
+
+def _ends(name: str, targets: Sequence[str]) -> bool:
+    """Return whether a name is one of the targets, or ends with one after a dot: PEFT's rule."""
+    return any(name == target or name.endswith(f".{target}") for target in targets)

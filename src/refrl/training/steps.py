@@ -1,0 +1,53 @@
+"""The steps of a run that are still to be taken, the checkpoints between them, and the export after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from refrl.checkpointing.export import export_final
+from refrl.training.session import Session
+
+
+class Steps:
+    """Iterate over it to take the steps: the loop body takes one and validates, and the checkpoint comes after."""
+
+    def __init__(self, session: Session, num_steps: int) -> None:
+        """Go on where the earlier attempts of the run have ended.
+
+        Args:
+            session: the parts of the run.
+            num_steps: of the whole run.
+        """
+        self._session = session
+        self._num_steps = num_steps
+        self._first = session.attempt.step + 1
+        self._is_complete = session.attempt.is_finished or self._first > num_steps
+        self._has_trained = False
+
+    def finish(self) -> None:
+        """Take no further step, though there are some: the run has reached what it was for."""
+        self._is_complete = True
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the number of each step, from 1 in a new run."""
+        checkpointer = self._session.checkpointer
+        for step in range(self._first, self._num_steps + 1):
+            if self._is_complete:
+                return
+            self._has_trained = True
+            yield step
+            self._is_complete |= step == self._num_steps
+            is_out_of_time = checkpointer.is_out_of_time()
+            if checkpointer.is_due(step, ends=self._is_complete, is_out_of_time=is_out_of_time):
+                self._session.save(step, finished=self._is_complete and step < self._num_steps)
+            if is_out_of_time and not self._is_complete:
+                print(
+                    f"step {step}: saved and ended, as checkpointing.checkpoint_must_save_by asks", flush=True
+                )
+                return
+
+    def export(self) -> None:
+        """Export the trained model, where the run is complete; what an earlier attempt exported stays as it is."""
+        final = self._session.final
+        if self._is_complete and final is not None and (self._has_trained or not final.exists()):
+            export_final(self._session.policy, final)
