@@ -91,11 +91,13 @@ class RunRecorder(Observer):
     ) -> None:
         """Keep prompts, texts and rewards of a validation."""
         rows = zip(rollouts.examples, rollouts.texts, rollouts.scores.rewards, strict=True)
+        sampled = [(completion.prompt_ids, completion.ids) for completion in rollouts.completions]
         self.recording["validations"].append(
             {
                 "step": step,
                 "rows": [(example.prompt_id, text, reward) for example, text, reward in rows],
                 "metrics": dict(metrics),
+                "sampled": sampled,
             }
         )
 
@@ -136,6 +138,7 @@ def _rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[str, Any]
             "advantage": 0.0,
             "finish_reason": completion.finish_reason,
             "completion": text,
+            "prompt": example.prompt,
             "answer": example.answer,
             "weight_version": completion.weight_version,
             "version_segments": completion.version_segments,

@@ -25,7 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--relation", action="append", default=[], metavar="ID", help="only this one, such as R12"
     )
     parser.add_argument(
-        "--component", action="append", default=[], metavar="NAME", help="only those about this, such as data_plane"
+        "--component",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only those about this, such as data_plane",
     )
     parser.add_argument(
         "--seed", action="append", type=int, metavar="N", help="seeds of the cases (default 0 1 2)"

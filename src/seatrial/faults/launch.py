@@ -5,6 +5,7 @@ FAULT is one of whole runs (`seatrial.faults.catalogue`), or an edit of one modu
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import sys
 from collections.abc import Sequence
@@ -46,12 +47,12 @@ def edits() -> dict[str, Change]:
 def _run_with_edit(edit: Change, words: list[str]) -> int:
     """Plant before refrl is imported, here and in the ranks that it starts."""
     plant(edit)
-    from refrl.cli import main as refrl_main
     from refrl.runtime import launcher
 
     launcher.COMMAND = (sys.executable, *entry(edit.id))
     sys.argv = ["refrl", *words]
-    return refrl_main(words)
+    runpy.run_module("refrl", run_name="__main__")
+    return 0
 
 
 def entry(fault_id: str) -> tuple[str, ...]:

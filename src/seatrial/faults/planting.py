@@ -171,6 +171,7 @@ def _answer(
         if change is not None:
             plant(change)
             os.environ["SEATRIAL_RANK_COMMAND"] = f"seatrial.faults.ranks {change.id}"
+            os.environ["SEATRIAL_COMMAND"] = f"seatrial.faults.launch {change.id} --"
         sending.send(("answer", question(*arguments)))
     except Exception:  # noqa: BLE001  handed over whole to the process that asked, which raises it
         sending.send(("error", traceback.format_exc(limit=-4)))

@@ -37,8 +37,8 @@ SECONDS = 120.0
 """Time limit of each command of a trial."""
 
 
-LONG = ("R18.run", "R1.run", "R11.run")
-"""Relations that make a run for every option, runs of two processes, and many runs."""
+LONG = ("R18.command", "R18.run", "R1.run", "R11.run")
+"""Relations that start commands, make a run for every option, runs of two processes, and many runs."""
 RUNS = ("run", "fine_tuning")
 """Components that are asked first: a plant in the wiring changes what a run does."""
 

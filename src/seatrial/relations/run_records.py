@@ -42,6 +42,8 @@ class RunRow:
     finish_reason: Literal["stop", "length"]
     completion: str
     """The text that the verifier judged."""
+    prompt: str | None = None
+    """The prompt's text as the data give it, before any template; None where the stack does not say."""
     answer: str | None
     """The right answer that the verifier was given with it; None for a verifier without one."""
     weight_version: int
@@ -119,6 +121,8 @@ class ValidationRecord:
     rows: tuple[tuple[int, str, float], ...]
     """Prompt id, completion text and reward of every row."""
     metrics: Mapping[str, float]
+    sampled: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    """Ids of prompt and completion of every row; empty where the stack does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,13 +88,15 @@ def run(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
         chosen = {**_standing(stack), **options}
         if "policy.generation.stop_token_ids" not in chosen:
             chosen["policy.generation.stop_token_ids"] = _stop_ids(stack, cache)
-        return _made(stack, chosen, seed, cache)
+        record: RunRecord = _made(stack, chosen, seed, cache)
+        return record
 
 
 def run_as_given(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
     """Return a run with these options over the stack's own, shared as well."""
     with sharing_runs() as cache:
-        return _made(stack, options, seed, cache)
+        record: RunRecord = _made(stack, options, seed, cache)
+        return record
 
 
 def run_again(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:

@@ -52,6 +52,8 @@ KNOWN = {
     "policy.sequence_packing.enabled",
     "policy.dynamic_batching.enabled",
     "grpo.use_dynamic_sampling",
+    "grpo.val_at_end",
+    "grpo.val_greedy",
     *(
         f"grpo.reward_shaping.{name}"
         for name in ("overlong_buffer_length", "overlong_buffer_penalty", "max_response_length")
@@ -72,6 +74,8 @@ class ToyRun:
             "policy.sequence_packing.enabled",
             "policy.dynamic_batching.enabled",
             "grpo.use_dynamic_sampling",
+            "grpo.val_at_end",
+            "grpo.val_greedy",
         ):
             if options.get(name):
                 raise NotServed(f"the toy has no {name}")

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
+from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
 from seatrial.relations.contracts.data_plane import DataPlane
 from seatrial.relations.contracts.generation import GenerationPool, Sampler, WeightSync
 from seatrial.relations.contracts.objectives import Objective
+from seatrial.relations.contracts.precision import Precision, TokenizedRun
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.tuning import FineTuning
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
@@ -270,7 +272,12 @@ COMPONENTS: Mapping[str, type] = {
     "evaluation": Evaluation,
     "metrics": Metrics,
     "run": ShortRun,
+    "tokenized_run": TokenizedRun,
+    "precision": Precision,
     "fine_tuning": FineTuning,
+    "prompt_files": PromptFiles,
+    "command": Command,
+    "defaults": Defaults,
     "facts": Declared,
 }
 """Name of every component with the protocol that an adapter fulfils when it offers it."""

@@ -23,6 +23,7 @@ An adapter may be made for one configuration of several: its attribute `options`
 leave as they are unless they are about them. Model, task and verifier are the adapter's: a tiny model of float32 whose
 completions differ, and a verifier whose rewards of one prompt's completions differ more often than not. What an option
 needs beside it (a budget of tokens for packing, a length for a reduction) the adapter sets where the law left it out.
+An adapter whose validations all draw the same random numbers says `validations_repeat = True`, and is held to it.
 """
 
 from __future__ import annotations

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from refrl.algorithms.advantages import specification as advantage_specification
 from refrl.algorithms.batching import Batch, make_batch
@@ -25,12 +23,11 @@ from seatrial.relations.records import (
     LossInputs,
     LossSpec,
     Row,
-    Sampled,
     StepResult,
 )
+from seatrial.targets.reference.commands import ReferenceCommands
 from seatrial.targets.reference.configuration import configuration
 from seatrial.targets.reference.conversions import (
-    VersionedPolicy,
     batch_of,
     built_of,
     padded,
@@ -42,13 +39,18 @@ from seatrial.targets.reference.runs import ReferenceRuns
 from seatrial.targets.reference.texts import ReferenceTexts
 from seatrial.targets.reference.tuning import ReferenceTuning
 
-CPU = torch.device("cpu")
 PAD_ID = 0
 PACKED = {"policy.sequence_packing.enabled": True, "policy.sequence_length_buckets": []}
-NUM_UPDATES = 100
 
 
-class ReferenceComponents(ReferenceDataPlane, ReferenceFormulas, ReferenceRuns, ReferenceTuning, ReferenceTexts):
+class ReferenceComponents(
+    ReferenceCommands,
+    ReferenceDataPlane,
+    ReferenceFormulas,
+    ReferenceRuns,
+    ReferenceTuning,
+    ReferenceTexts,
+):
     """An adapter in the sense of `seatrial.relations.contracts`."""
 
     facts = StackFacts(decays="matrices", padding_side="right")
@@ -72,15 +74,6 @@ class ReferenceComponents(ReferenceDataPlane, ReferenceFormulas, ReferenceRuns, 
         self.vocab_size = VOCAB_SIZE
         self.reset()
 
-    @cached_property
-    def _tokenizer(self) -> PreTrainedTokenizerBase:  # type: ignore[override]
-        return build.build_tokenizer(self.config.policy)
-
-    @cached_property
-    def _fixed(self) -> Policy:
-        """The policy that is scored and differentiated and never updated."""
-        return self._policy({})
-
     def advantages(self, rewards_B: Tensor, prompt_ids_B: Tensor) -> Tensor:
         return build.build_advantages(self.config.grpo.advantage)(rewards_B, prompt_ids_B)
 
@@ -100,33 +93,30 @@ class ReferenceComponents(ReferenceDataPlane, ReferenceFormulas, ReferenceRuns, 
         return built_of(make_batch([sample_of(row) for row in rows], pad_token_id=PAD_ID, **limits))
 
     def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
-        return self._gradients(self._fixed, rows, micro_batches)
+        return self._gradients(self.fixed, rows, micro_batches)
 
     def gradients_packed(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
-        return self._gradients(self._policy(PACKED), rows, micro_batches)
+        return self._gradients(self.build_policy(PACKED), rows, micro_batches)
 
     def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
-        return self._score(self._policy({"policy.generation.temperature": temperature}), rows)
+        return self._score(self.build_policy({"policy.generation.temperature": temperature}), rows)
 
     def score_packed(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
-        return self._score(self._policy({"policy.generation.temperature": temperature, **PACKED}), rows)
+        return self._score(self.build_policy({"policy.generation.temperature": temperature, **PACKED}), rows)
 
     def reset(self) -> None:
         self._trained: dict[tuple[float | None, float | None], Policy] = {}
 
     def parameters(self) -> Mapping[str, Tensor]:
-        policies = list(self._trained.values()) or [self._fixed]
+        policies = list(self._trained.values()) or [self.fixed]
         return {name: value.detach().clone() for name, value in policies[-1].named_weights()}
-
-    def trainable(self) -> frozenset[str]:
-        return frozenset(self._fixed.named_gradients())
 
     def update(
         self, rows: Sequence[Row], *, lr: float | None = None, max_grad_norm: float | None = None
     ) -> float:
         chosen = {"policy.optimizer.lr": lr, "policy.max_grad_norm": max_grad_norm}
         given = {name: value for name, value in chosen.items() if value is not None}
-        policy = self._trained.setdefault((lr, max_grad_norm), self._policy(given))
+        policy = self._trained.setdefault((lr, max_grad_norm), self.build_policy(given))
         return policy.train(self._batch(rows), build.build_loss(self.config.loss_fn))["grad_norm"]
 
     def learning_rates(
@@ -142,55 +132,6 @@ class ReferenceComponents(ReferenceDataPlane, ReferenceFormulas, ReferenceRuns, 
         )
         optimizer = build.build_optimizer(torch.nn.Linear(2, 2), config.policy, num_updates=num_steps)
         return [optimizer.step()[1] for _ in range(num_steps)]
-
-    def start_sync(self) -> None:
-        self._source = VersionedPolicy(self._policy({}))
-        apart = configuration({**self.options, "policy.generation.colocated.enabled": False}).policy
-        self._generator = build.build_generator(apart, self._tokenizer, device=CPU)
-        self._sync = build.build_weight_sync(apart.generation, self._source, self._generator)
-
-    def advance(self, version: int, *, with_buffers: bool) -> None:
-        self._source.version = version
-        stream = torch.Generator().manual_seed(version)
-        trainable = self.trainable()
-        for name, tensor in self._source.named_weights():
-            if with_buffers or name in trainable:
-                tensor.data.normal_(generator=stream)
-
-    def sync(self) -> None:
-        self._sync.sync()
-
-    def trainer_tensors(self) -> Mapping[str, Tensor]:
-        return {name: value.detach().clone() for name, value in self._source.named_weights()}
-
-    def sampler_tensors(self) -> Mapping[str, Tensor]:
-        return {name: value.detach().clone() for name, value in self._generator.named_weights()}
-
-    def sampler_version(self) -> int:
-        return self._generator.weight_version
-
-    def sample(
-        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, seed: int = 0, **filters: Any
-    ) -> list[Sampled]:
-        chosen = {"max_new_tokens": max_new_tokens, "temperature": 1.0, **filters}
-        named = {f"policy.generation.{name}": value for name, value in chosen.items()}
-        config = configuration({**self.options, **named})
-        generator = build.build_generator(config.policy, self._tokenizer, device=CPU)
-        encoder = build.build_encoder(config.policy, config.data, self._tokenizer)
-        params = build.build_sampling(config.policy.generation, generator, encoder)
-        sampled = generator.generate(prompts, params, torch.Generator().manual_seed(seed))
-        return [
-            Sampled(
-                prompt_ids=row.prompt_ids, ids=row.ids, logprobs=row.logprobs, finish_reason=row.finish_reason
-            )
-            for row in sampled
-        ]
-
-    def _policy(self, options: Mapping[str, Any]) -> Policy:
-        policy = configuration({**self.options, **options}).policy
-        return build.build_policy(
-            policy, self._tokenizer, device=CPU, num_updates=NUM_UPDATES, with_reference=False
-        )
 
     def _gradients(
         self, policy: Policy, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]

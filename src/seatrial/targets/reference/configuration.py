@@ -101,3 +101,34 @@ def allowed(options: Mapping[str, Any]) -> bool:
     except NotServed:
         return False
     return True
+
+
+def least() -> dict[str, Any]:
+    """Return every option of a configuration that names only what has no default, by dotted name."""
+    needed = {
+        "policy": {
+            "model_name": "model",
+            "train_global_batch_size": 4,
+            "train_micro_batch_size": 4,
+            "max_total_sequence_length": 64,
+        },
+        "grpo": {"num_prompts_per_step": 2, "num_generations_per_prompt": 2, "max_num_steps": 1},
+        "data": {"task": "reverse"},
+        "logger": {"log_dir": "log"},
+        "checkpointing": {"checkpoint_dir": "checkpoints"},
+    }
+    config = _validated(GRPORunConfig, needed)
+    given = dotted(needed)
+    found = {
+        name: value for name, value in dotted(config.model_dump(mode="json")).items() if name not in given
+    }
+    return found | {"grpo.advantage.scale": config.grpo.advantage.resolved_scale}
+
+
+def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values under dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        inner = isinstance(value, dict)
+        found |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return found

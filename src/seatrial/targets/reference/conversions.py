@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,14 @@ class VersionedPolicy:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         return self.policy.named_weights()
+
+    def redraw(self, version: int, names: Collection[str] | None) -> None:
+        """Give the tensors of these names (None: all) the values of a version."""
+        self.version = version
+        stream = torch.Generator().manual_seed(version)
+        for name, tensor in self.named_weights():
+            if names is None or name in names:
+                tensor.data.normal_(generator=stream)
 
 
 def sample_of(row: Row) -> TrainSample:

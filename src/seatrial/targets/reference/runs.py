@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.func import functional_call
 
@@ -33,7 +34,7 @@ from seatrial.relations.run_records import (
     UpdateRecord,
     ValidationRecord,
 )
-from seatrial.targets.reference.configuration import configuration, model_directory
+from seatrial.targets.reference.configuration import configuration, dotted, model_directory
 from seatrial.targets.reference.ranks import recorded
 
 VERIFIERS = {"graded": "byte_closeness", "coarse": "seatrial.targets.reference.verifiers:near_enough"}
@@ -44,6 +45,7 @@ class ReferenceRuns:
     """See `seatrial.relations.contracts.run`."""
 
     options: Mapping[str, Any]
+    validations_repeat = True
 
     def short_run(self, options: Mapping[str, Any], *, seed: int) -> RunRecord:
         if options.get("data.verifier") in VERIFIERS:
@@ -74,6 +76,9 @@ class ReferenceRuns:
                 [row.completion for row in rows], [row.answer or "" for row in rows], verifier
             ).rewards
         )
+
+    def stored_weights(self) -> Mapping[str, Tensor]:
+        return load_file(model_directory() / "model.safetensors")
 
     def train_with_evaluation(self, *, evaluate: bool, seed: int) -> Mapping[str, Any]:
         options = {"grpo.val_period": int(evaluate), "grpo.val_at_start": evaluate, "grpo.max_num_steps": 3}
@@ -134,15 +139,6 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
         stop_ids=tuple(recording["stop_ids"]),
         in_training_mode=recording["in_training_mode"],
     )
-
-
-def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values under dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        inner = isinstance(value, dict)
-        found |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
-    return found
 
 
 @cache

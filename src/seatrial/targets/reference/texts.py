@@ -8,7 +8,6 @@ from importlib import resources
 from typing import NamedTuple
 
 import yaml
-from transformers import PreTrainedTokenizerBase
 
 from refrl.config import DataConfig
 from refrl.models.chat import ChatEncoder
@@ -16,6 +15,7 @@ from refrl.rewards import score_completions
 from refrl.rewards.verifiers import VerifierError
 from refrl.training import build
 from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.transfers import ReferenceTransfers
 
 DATA = DataConfig(task="reverse", num_train=37, num_validation=11, seed=3)
 
@@ -27,22 +27,20 @@ class Problem(NamedTuple):
     answer: str
 
 
-class ReferenceTexts:
+class ReferenceTexts(ReferenceTransfers):
     """See `contracts.Tokenizer`, `contracts.Reward` and `contracts.PromptSource`."""
-
-    _tokenizer: PreTrainedTokenizerBase
 
     @property
     def bos_id(self) -> int:
-        return int(self._tokenizer.bos_token_id)
+        return int(self.tokenizer.bos_token_id)
 
     @property
     def eos_id(self) -> int:
-        return int(self._tokenizer.eos_token_id)
+        return int(self.tokenizer.eos_token_id)
 
     @property
     def pad_id(self) -> int:
-        return int(self._tokenizer.pad_token_id)
+        return int(self.tokenizer.pad_token_id)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> list[int]:
         return self._chat.encode(messages, add_generation_prompt=add_generation_prompt)
@@ -51,12 +49,12 @@ class ReferenceTexts:
         return self._chat.training_row(messages)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     @cached_property
     def _chat(self) -> ChatEncoder:
         config = configuration({"policy.tokenizer.chat_template": "byte"})
-        chat = build.build_encoder(config.policy, config.data, self._tokenizer).chat
+        chat = build.build_encoder(config.policy, config.data, self.tokenizer).chat
         assert chat is not None
         return chat
 

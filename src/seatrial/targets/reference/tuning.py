@@ -14,8 +14,8 @@ from refrl.training.recorder import RunRecorder
 from refrl.training.sft import run_sft
 from seatrial.relations.run_records import UpdateRecord
 from seatrial.relations.tuning_records import AnswerRow, HeldOutLoss, Lesson, TuningRecord, TuningStep
-from seatrial.targets.reference.configuration import tuning_configuration
-from seatrial.targets.reference.runs import dotted, quiet
+from seatrial.targets.reference.configuration import dotted, tuning_configuration
+from seatrial.targets.reference.runs import quiet
 
 
 class ReferenceTuning:
