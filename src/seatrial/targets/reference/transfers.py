@@ -86,7 +86,7 @@ class ReferenceTransfers:
                 prompt_ids=row.prompt_ids,
                 ids=row.ids,
                 logprobs=row.logprobs,
-                finish_reason=row.finish_reason,  # type: ignore[arg-type]  nothing is aborted here
+                finish_reason=row.finish_reason,  # type: ignore[arg-type]  # nothing is aborted here
             )
             for row in sampled
         ]
