@@ -173,7 +173,7 @@ def _valued(history: History, observations: Sequence[Observation], settings: Set
     positions = np.array([item.position for item in valued], dtype=np.float64)
     values = np.array([item.value for item in valued], dtype=np.float64)
     by_value = shift_likelihoods(history.affected_PH, positions, values, settings.metric_sd)
-    if len(valued) == len(observations):
+    if len(valued) == len(observations) or lost_runs_say_nothing(history, observations):
         return by_value
     crashes = _counted(history, observations, settings)
     # Crashes come with the culprit or, as likely, have nothing to do with it.

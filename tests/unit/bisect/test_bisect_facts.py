@@ -43,6 +43,16 @@ def test_broken_commits_beside_the_culprit_widen_the_answer(question: Question, 
     assert wasted <= 2 * len(gone)
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("culprit", [20, 24])
+def test_four_broken_commits_in_a_row_hide_no_culprit_at_their_edge(culprit: int, seed: int) -> None:
+    """They crash, BAD does not: that four of them crash must not speak for a culprit where the crashes begin."""
+    search, stop, wasted = _searched(Question.METRIC, culprit, range(21, 25), seed=seed)
+    assert stop.conclusion is Conclusion.FOUND
+    assert {suspect for suspect, _ in search.credible_set()} == {20, 21, 22, 23, 24}
+    assert wasted == 8
+
+
 def test_a_broken_commit_far_from_the_culprit_costs_two_runs_and_no_certainty() -> None:
     search, stop, wasted = _searched(Question.METRIC, 30, range(20, 21), seed=3)
     assert stop.conclusion is Conclusion.FOUND
