@@ -148,3 +148,23 @@ def local_rank() -> int:
 def _is_started() -> bool:
     """Tell whether this process is one of several; variables of other launchers mean nothing."""
     return RENDEZVOUS in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def local_device(config: ClusterConfig) -> torch.device:
+    """Return the device of this process, which is the current one from now on.
+
+    Raises:
+        ConfigError: CUDA is asked for and there is none, or not enough of it.
+    """
+    has_cuda = torch.cuda.is_available()
+    if config.device == "cuda" and not has_cuda:
+        raise ConfigError("cluster.device=cuda, and torch finds no CUDA device; use cluster.device=cpu")
+    if not has_cuda or config.device == "cpu":
+        return torch.device("cpu")
+    if local_rank() >= torch.cuda.device_count():
+        raise ConfigError(
+            f"cluster.num_processes={config.num_processes} and {torch.cuda.device_count()} CUDA devices: every "
+            "process of a host needs one of its own; lower it, or use cluster.device=cpu"
+        )
+    torch.cuda.set_device(local_rank())
+    return torch.device("cuda", local_rank())

@@ -12,7 +12,7 @@ from refrl.generation.pooled import PooledSampler, Replica
 from refrl.rollout.asynchronous import AsyncCollector
 from refrl.rollout.collect import Collector
 from refrl.timing import Timer
-from refrl.training import build
+from refrl.training.build_asynchronous import build_replicas, build_schedule
 from refrl.training.session import Session
 
 
@@ -27,7 +27,7 @@ def collecting(session: Session, config: GRPORunConfig) -> Iterator[Session]:
     if not config.grpo.async_grpo.enabled:
         yield session
         return
-    replicas = build.build_replicas(config, session.policy, session.tokenizer)
+    replicas = build_replicas(config, session.policy, session.tokenizer)
     log_parts(session, replicas)
     sampler = PooledSampler(replicas, continues=config.grpo.async_grpo.in_flight_weight_updates)
     collector = AsyncCollector(
@@ -40,7 +40,7 @@ def collecting(session: Session, config: GRPORunConfig) -> Iterator[Session]:
             config=config.grpo,
         ),
         sampler,
-        build.build_schedule(config.grpo),
+        build_schedule(config.grpo),
         timer=session.timer,
         version=lambda: session.policy.version,
     )

@@ -16,21 +16,16 @@ from transformers import PreTrainedTokenizerBase
 from refrl.algorithms.advantages import compute_advantages
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.algorithms.losses import policy_loss
-from refrl.algorithms.schedule import Schedule, make_schedule
 from refrl.config import (
     AdvantageConfig,
     ClusterConfig,
-    ConfigError,
     DataConfig,
     GenerationConfig,
-    GRPOConfig,
-    GRPORunConfig,
     LossConfig,
     PolicyConfig,
 )
-from refrl.distributed import ALONE, World, local_rank
+from refrl.distributed import ALONE, World, local_device
 from refrl.generation.base import Generator, SamplingParams
-from refrl.generation.pooled import Replica
 from refrl.generation.process import ProcessGenerator
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.models.loading import check_model_directory, load_model
@@ -115,18 +110,7 @@ def build_device(config: ClusterConfig, seed: int) -> torch.device:
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     torch.manual_seed(seed)
-    has_cuda = torch.cuda.is_available()
-    if config.device == "cuda" and not has_cuda:
-        raise ConfigError("cluster.device=cuda, and torch finds no CUDA device; use cluster.device=cpu")
-    if not has_cuda or config.device == "cpu":
-        return torch.device("cpu")
-    if local_rank() >= torch.cuda.device_count():
-        raise ConfigError(
-            f"cluster.num_processes={config.num_processes} and {torch.cuda.device_count()} CUDA devices: every "
-            "process of a host needs one of its own; lower it, or use cluster.device=cpu"
-        )
-    torch.cuda.set_device(local_rank())
-    return torch.device("cuda", local_rank())
+    return local_device(config)
 
 
 def build_optimizer(model: nn.Module, config: PolicyConfig, *, num_updates: int) -> ClippedAdamW:
@@ -225,33 +209,6 @@ def build_weight_sync(
         refrl.weight_sync.base.WeightSyncError: the weights did not arrive whole.
     """
     return make_weight_sync(config, policy, generator, timer or Timer())
-
-
-def build_replicas(
-    config: GRPORunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase
-) -> list[Replica]:
-    """Return the generation engines of asynchronous rollouts, with the policy's weights, on the policy's device.
-
-    Raises:
-        ConfigError: the model cannot be loaded.
-        refrl.generation.process.GeneratorLostError: the process that one is to run in ended.
-    """
-    _, weight = next(policy.named_weights())
-    replicas: list[Replica] = []
-    for number in range(config.grpo.async_grpo.num_replicas):
-        engine = build_generator(config.policy, tokenizer, device=weight.device)
-        sync = build_weight_sync(config.policy.generation, policy, engine)
-        replicas.append(Replica(f"generation/{number}", engine, sync))
-    return replicas
-
-
-def build_schedule(config: GRPOConfig) -> Schedule:
-    """Return how old the samples of asynchronous rollouts may be, and after which steps their weights are synced."""
-    return make_schedule(
-        prompts_per_step=config.num_prompts_per_step,
-        prompts_per_forward_backward=config.num_prompts_per_step,
-        max_staleness=config.async_grpo.max_trajectory_age_steps,
-    )
 
 
 def build_sampling(config: GenerationConfig, generator: Generator, encoder: PromptEncoder) -> SamplingParams:
