@@ -56,6 +56,8 @@ class TrainingJob(Job):
     """How the stack says it computes advantages; None when logged rewards alone do not determine them."""
     has_reference: bool = False
     """Whether a frozen reference policy takes part, so that the distance to it is logged."""
+    max_lag: int | None = None
+    """Steps that a row's weights may lie behind the trainer's; None where the target does not say."""
     verifier: str | None = None
     """Name of the reward rule; None where there is no single one by name."""
     vocabulary_size: int | None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
+from seatrial.trials.async_filter_flow import AsyncFilterFlow
 from seatrial.trials.base import Trial
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.learning_signal import LearningSignal
@@ -16,7 +17,7 @@ MAX_LEVEL = 6
 
 def all_trials() -> list[Trial]:
     """Return every trial, lowest level first."""
-    return [GrpoSmoke(), RefitNoncolocated(), RefitDelta(), LearningSignal()]
+    return [GrpoSmoke(), RefitNoncolocated(), RefitDelta(), AsyncFilterFlow(), LearningSignal()]
 
 
 def parse_levels(text: str) -> list[int]:

@@ -138,6 +138,7 @@ class ReferenceTarget:
             if recomputable
             else None,
             has_reference=loss.reference_policy_kl_penalty > 0,
+            max_lag=_max_lag(config),
             verifier=_verifier(config),
         )
 
@@ -218,6 +219,15 @@ def _own_words(request: JobRequest, loop: str, loop_seed: int) -> list[str]:
         f"{loop}.seed={loop_seed}",
         f"data.seed={request.seed}",
     ]
+
+
+def _max_lag(config: GRPORunConfig) -> int | None:
+    """Return the steps that rows may be old; None where a step takes several updates, in which versions are counted."""
+    rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
+    if rows != config.policy.train_global_batch_size:
+        return None
+    rollouts = config.grpo.async_grpo
+    return rollouts.max_trajectory_age_steps if rollouts.enabled else 0
 
 
 def _verifier(config: GRPORunConfig) -> str | None:

@@ -28,6 +28,7 @@ def facts_of(job: TrainingJob) -> LedgerFacts:
         vocabulary_size=job.vocabulary_size,
         byte_level=job.byte_level,
         verifier=job.verifier,
+        max_lag=job.max_lag,
         advantage_rules=()
         if advantage is None
         else (rule_named(advantage.estimator, advantage.scale, advantage.epsilon),),

@@ -1,0 +1,156 @@
+"""Level 2: rollouts beside the training lose no group, train on none twice, and on none that is too old."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import BlockedError
+from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.trials.base import Claim, TrialContext
+from seatrial.trials.grpo_smoke import LEDGER_SENSORS, judge_run, prepare_model
+from seatrial.trials.launching import launch
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.run import (
+    FINITE,
+    GRADIENT_POSITIVE,
+    LOG_UNDAMAGED,
+    PARAMETERS_MOVED,
+    STEPS_REACHED,
+    Sensor,
+    check_sensor,
+)
+from seatrial.verdict import Outcome, Verdict
+
+AGE = "train/max_trajectory_age"
+AHEAD = check_sensor(
+    f'max(data["{AGE}"]) >= 1', "rollouts run ahead of the training: the run is asynchronous"
+)
+NONE_LOST = check_sensor('max(data["train/num_lost_replicas"]) == 0', "no generation replica was lost")
+VERSIONS = "ledger: weight versions are in order"
+ROWS = "ledger: every trained row is there, once"
+CLOSED = "every group is trained on once, or has a reason not to be"
+SEPARATED = "stale groups are dropped, and no other"
+
+
+def groups_of(job: TrainingJob) -> list[dict[str, Any]]:
+    """Return what became of each group, step by step, and then what the run left unused.
+
+    Raises:
+        BlockedError: a file cannot be read.
+    """
+    found: list[dict[str, Any]] = []
+    names = [f"group_data_step{step}.jsonl" for step in range(1, job.num_steps + 1)]
+    for name in (*names, f"unused_group_data_step{job.num_steps}.jsonl"):
+        path: Path = job.ledger_dir / name
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            continue  # a step without its file has no groups, which the verdicts count
+        except OSError as error:
+            raise BlockedError(f"{path}: {error.strerror}") from error
+        try:
+            found += [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise BlockedError(f"{path} is not whole: {error}") from error
+    return found
+
+
+def groups_closed(evidence: RunEvidence) -> Verdict:
+    """Group numbers run from 0 without a gap and without one twice; each step trained on as many as it has."""
+    job = evidence.job
+    groups = groups_of(job)
+    numbers = Counter(group["number"] for group in groups)
+    twice = sorted(number for number, num in numbers.items() if num > 1)
+    lost = sorted(set(range(max(numbers, default=-1) + 1)) - numbers.keys())
+    trained = Counter(group["step"] for group in groups if group["fate"] == "trained")
+    wanted = job.num_rows_per_step // job.num_generations_per_prompt
+    uneven = [step for step in range(1, job.num_steps + 1) if trained[step] != wanted]
+    wrong = len(twice) + len(lost) + len(uneven)
+    return Verdict(
+        name=CLOSED,
+        outcome=Outcome.FAIL if wrong or not groups else Outcome.PASS,
+        reason=f"{len(groups)} groups, {sum(trained.values())} trained on; twice {twice[:4]}, without a fate "
+        f"{lost[:4]}, steps without {wanted} groups {uneven[:4]}",
+        value=float(wrong),
+        bound="0 groups twice, lost, or missing in a step",
+        num_samples=len(groups),
+    )
+
+
+def stale_separated(evidence: RunEvidence) -> Verdict:
+    """A group is dropped for its age exactly where it is older than the job allows."""
+    job = evidence.job
+    oldest = job.max_lag or 0
+    groups = [group for group in groups_of(job) if group["fate"] in ("trained", "stale")]
+    wrong = [
+        group["number"]
+        for group in groups
+        if (0 <= group["step"] - 1 - group["weight_step"] <= oldest) != (group["fate"] == "trained")
+    ]
+    return Verdict(
+        name=SEPARATED,
+        outcome=Outcome.FAIL if wrong or not groups else Outcome.PASS,
+        reason=f"{sum(group['fate'] == 'stale' for group in groups)} of {len(groups)} groups were dropped as older "
+        f"than {oldest} steps; on the wrong side: {wrong[:4]}",
+        value=float(len(wrong)),
+        bound="0 groups on the wrong side",
+        num_samples=len(groups),
+    )
+
+
+SENSORS: tuple[Sensor, ...] = (
+    LOG_UNDAMAGED,
+    STEPS_REACHED,
+    FINITE,
+    Sensor(CLOSED, groups_closed),
+    Sensor(SEPARATED, stale_separated),
+    AHEAD,
+    NONE_LOST,
+    GRADIENT_POSITIVE,
+    PARAMETERS_MOVED,
+    *LEDGER_SENSORS,
+)
+"""Every question that is asked of the run, in order."""
+
+CLAIMS = (
+    Claim(text="every group is trained on once, or dropped for a reason", verdicts=(CLOSED, ROWS)),
+    Claim(text="stale and fresh groups are separated exactly", verdicts=(SEPARATED, VERSIONS)),
+    Claim(text="rollouts are sampled while the policy is trained", verdicts=(AHEAD.name,)),
+    Claim(text="every trainable tensor moves", verdicts=(PARAMETERS_MOVED.name,)),
+)
+
+
+class AsyncFilterFlow:
+    """A few steps of asynchronous GRPO, every group followed. A `seatrial.trials.base.Trial`."""
+
+    name = "async-filter-flow"
+    level = 2
+    summary = "GRPO with rollouts sampled beside the training by two engines in processes of their own"
+    proves = (
+        "no group of completions is lost, trained on twice, or older than allowed; weights arrive meanwhile"
+    )
+    does_not_prove = (
+        "that a lost part is survived (`seatrial chaos` does), speed, learning (level 6), several hosts"
+    )
+
+    def run(self, context: TrialContext) -> None:
+        """Prepare, launch, collect, sense."""
+        context.target.preflight()
+        model = prepare_model(context, context.directory / "model", context.seed)
+        if model is None:
+            return
+        job = context.target.job(
+            JobRequest(
+                recipe="grpo-async",
+                model=model,
+                directory=context.directory,
+                seed=context.seed,
+                overrides=context.overrides,
+            )
+        )
+        launched = launch(context, job, context.directory / "run.log")
+        if judge_run(context, RunEvidence(job, launched, context.imports), list(SENSORS)):
+            context.claim(*CLAIMS)
