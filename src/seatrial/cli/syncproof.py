@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SERVED",
         type=Path,
         help="what the sampler has: a folder of weights, or a file that "
-        "seatrial.evidence.fingerprints.write_fingerprints wrote in its process",
+        "seatrial.comparisons.tensors.write_tensors wrote in its process",
     )
     parser.add_argument(
         "--before",

@@ -86,20 +86,8 @@ def of_bits(dtype: str, shape: Iterable[int], bits: bytes) -> Fingerprint:
     return Fingerprint(dtype, lengths, digest.hexdigest())
 
 
-def of_tensors(named: Iterable[tuple[str, Any]]) -> dict[str, Fingerprint]:
-    """Return the fingerprint of every torch tensor, by name: of `model.named_parameters()`, wherever it lives."""
-    import torch
-
-    found = {}
-    for name, tensor in named:
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        found[name] = of_bits(dtype, tensor.shape, flat.numpy().tobytes())
-    return found
-
-
 def write_fingerprints(path: Path, fingerprints: Mapping[str, Fingerprint]) -> None:
-    """Write fingerprints for `seatrial syncproof`.
+    """Write fingerprints for `seatrial syncproof` (of a live model: `seatrial.comparisons.tensors.write_tensors`).
 
     Raises:
         BlockedError: the file cannot be written.
@@ -128,7 +116,7 @@ def read_fingerprints(path: Path) -> dict[str, Fingerprint]:
         raise BlockedError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BlockedError(
-            f"{path} holds no fingerprints: write them with seatrial.evidence.fingerprints.write_fingerprints"
+            f"{path} holds no fingerprints: write them with seatrial.comparisons.tensors.write_tensors"
         ) from error
 
 

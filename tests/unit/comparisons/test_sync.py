@@ -12,13 +12,12 @@ from torch import Tensor
 from refrl.weight_sync.fingerprints import fingerprint
 from seatrial.cli import main
 from seatrial.comparisons.sync import compare_served
+from seatrial.comparisons.tensors import of_tensors, write_tensors
 from seatrial.errors import BlockedError
 from seatrial.evidence.fingerprints import (
     Checkpoint,
     Fingerprint,
-    of_tensors,
     read_fingerprints,
-    write_fingerprints,
 )
 from seatrial.verdict import Outcome, Verdict
 
@@ -155,7 +154,7 @@ def test_bits_are_cast_as_torch_casts_them(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """0 for weights that are the same, 1 with the name of one that is not, 3 for what cannot be read."""
     new, served = stored(tmp_path / "new", weights()), tmp_path / "served.json"
-    write_fingerprints(served, prints(joined(weights())))
+    write_tensors(served, joined(weights()).items())
     assert main(["syncproof", str(new), str(served), "--json", str(tmp_path / "out.json")]) == 0
     assert json.loads((tmp_path / "out.json").read_text())["outcome"] == "Pass"
     wrong = weights()
@@ -173,5 +172,5 @@ def test_another_file_is_blocked(tmp_path: Path, text: str) -> None:
     """With how to write the right one."""
     path = tmp_path / "served.json"
     path.write_text(text)
-    with pytest.raises(BlockedError, match="write_fingerprints"):
+    with pytest.raises(BlockedError, match="write_tensors"):
         read_fingerprints(path)

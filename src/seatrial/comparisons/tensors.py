@@ -1,0 +1,33 @@
+"""Fingerprints of a live model's tensors, for `seatrial syncproof`; called in the process that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seatrial.evidence.fingerprints import Fingerprint, of_bits, write_fingerprints
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def of_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, Fingerprint]:
+    """Return the fingerprint of every tensor, by name; each is copied to the CPU in its turn."""
+    import torch
+
+    found = {}
+    for name, tensor in named:
+        bits = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        found[name] = of_bits(dtype, tensor.shape, bits.numpy().tobytes())
+    return found
+
+
+def write_tensors(path: Path, named: Iterable[tuple[str, Tensor]]) -> None:
+    """Write the fingerprint of every tensor, such as those of `model.named_parameters()`.
+
+    Raises:
+        BlockedError: the file cannot be written.
+    """
+    write_fingerprints(path, of_tensors(named))
