@@ -1,6 +1,6 @@
 """Forty edits of a small RL project with Ray actors: what `--affected` chooses, beside pytest-testmon alone.
 
-    python benchmarks/affected_edits.py [--edits 1-40] [--no-testmon] [--json FILE]
+    python benchmarks/affected_edits.py [--edits 1-40|11,12,15] [--no-testmon] [--json FILE]
 
 Run it with a Python that has ray, pyyaml, pytest, and pytest-testmon for the comparison. For each edit
 the whole suite runs: a test is affected when its outcome differs from that of the project as it was, or when it
@@ -437,12 +437,16 @@ def totals(pairs: list[tuple[list[str], list[str]]]) -> tuple[float, float]:
 def main() -> int:
     """Print a row per edit, and recall and precision over all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--edits", default=f"1-{len(EDITS)}", help="numbers of edits, such as 3-9")
+    parser.add_argument(
+        "--edits", default=f"1-{len(EDITS)}", help="numbers of edits, such as 3-9 or 11,12,15"
+    )
     parser.add_argument("--no-testmon", action="store_true", help="leave the comparison out")
     parser.add_argument("--json", type=Path, help="write the scores here")
     arguments = parser.parse_args()
-    first, _, last = arguments.edits.partition("-")
-    edits = EDITS[int(first) - 1 : int(last or first)]
+    edits = []
+    for part in arguments.edits.split(","):
+        first, _, last = part.partition("-")
+        edits += EDITS[int(first) - 1 : int(last or first)]
     # Ray's sockets lie in its temporary folder, and their paths must be short.
     with tempfile.TemporaryDirectory(prefix="sea-", ignore_cleanup_errors=True) as folder:
         print("  # edit                                   affected chosen missed  testmon missed")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import venv
 from collections.abc import Callable
@@ -91,7 +92,8 @@ def _peer_python(name: str) -> Path:
     wanted = tomllib.loads((ROOT / "tests/peers/environments.toml").read_text())[name]
     requirements = [str(item) for item in wanted["requirements"]]
     alone = [str(item) for item in wanted.get("without_dependencies", [])]
-    key = hashlib.sha256("\n".join([sys.version, *requirements, *alone]).encode()).hexdigest()[:12]
+    beside = [sysconfig.get_path("purelib")] if wanted.get("beside", False) else []
+    key = hashlib.sha256("\n".join([sys.version, *requirements, *alone, *beside]).encode()).hexdigest()[:12]
     home = PEERS / f"{name}-{key}"
     python = home / "bin" / "python"
     PEERS.mkdir(parents=True, exist_ok=True)
@@ -99,6 +101,8 @@ def _peer_python(name: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / ".ready").exists():
             venv.EnvBuilder(with_pip=True, clear=True).create(home)
+            for folder in home.glob("lib/python*/site-packages"):
+                (folder / "beside.pth").write_text("".join(f"{place}\n" for place in beside))
             for words in (requirements, ["--no-deps", *alone] if alone else []):
                 if words:
                     _install(name, python, words)

@@ -1,6 +1,6 @@
 """Random bytes and random mutations of valid files: a reader gives a log or says Blocked, and nothing else.
 
-Each case stops after SEATRIAL_FUZZ_CASES inputs (10,000) or SEATRIAL_FUZZ_SECONDS (1), whichever comes first; the
+Each case stops after SEATRIAL_FUZZ_CASES inputs (10,000) or SEATRIAL_FUZZ_SECONDS (0.5), whichever comes first; the
 nightly form of it has no limit of time. Memory is limited while it runs. A failure prints the seed of its input.
 """
 
@@ -43,7 +43,7 @@ from seatrial.evidence.readers.tensorboard import folder as tensorboard
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1800)]
 
 CASES = int(os.environ.get("SEATRIAL_FUZZ_CASES", "10000"))
-SECONDS = float(os.environ.get("SEATRIAL_FUZZ_SECONDS", "1"))
+SECONDS = float(os.environ.get("SEATRIAL_FUZZ_SECONDS", "0.5"))
 
 ROWS = [
     {"step": step, "loss": 1 / step, "nan": math.nan, "null": None, "text": "NaN", "deep": {"a": {"b": step}}}

@@ -1,6 +1,6 @@
 """Kills at random moments: the user's repository stays byte for byte, and resuming reaches the same answer.
 
-Twelve for every commit, fifty each night (`-m nightly`). Moments are drawn over the whole life of the command: while
+Six for every commit, fifty-six each night (`-m nightly`). Moments are drawn over the whole life of the command: while
 it starts, opens its repository, checks out, runs, and writes down.
 """
 
@@ -51,7 +51,11 @@ def _was_killed(process: subprocess.Popen[bytes], number: int, seconds: float) -
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("part", "most_kills", "longest"),
-    [(0, 6, 2.5), (1, 6, 2.5), *(pytest.param(p, 10, 6.0, marks=pytest.mark.nightly) for p in range(2, 7))],
+    [
+        (0, 6, 2.5),
+        pytest.param(1, 6, 2.5, marks=pytest.mark.nightly),
+        *(pytest.param(p, 10, 6.0, marks=pytest.mark.nightly) for p in range(2, 7)),
+    ],
 )
 def test_killed_at_random_moments(
     part: int,

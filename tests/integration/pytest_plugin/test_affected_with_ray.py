@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-ACTORS = "8-19"
-"""The edits behind actors and remote tasks (benchmarks/affected_edits.py)."""
+ACTORS = "11,12,15,18"
+"""Edits behind actors and remote tasks (benchmarks/affected_edits.py), the one furthest away of each kind: a module
+imported inside a method, a data file, a module that another names by text, what a task's module imports. All forty are
+made at night."""
 
 
 def _scores(python: Path, repository: Path, out: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -43,7 +45,7 @@ def test_no_edit_behind_an_actor_is_missed(
     peer_python: Callable[[str], Path], repository: Path, tmp_path: Path
 ) -> None:
     scores = _scores(peer_python("ray"), repository, tmp_path / "scores.json", "--edits", ACTORS)
-    assert len(scores) == 12
+    assert len(scores) == 4
     assert all(one["affected"] for one in scores)
     assert _missed(scores) == {}
 
