@@ -41,6 +41,16 @@ LONG = ("R18.command", "R18.run", "R1.run", "R11.run")
 """Relations that start commands, make a run for every option, runs of two processes, and many runs."""
 RUNS = ("run", "fine_tuning")
 """Components that are asked first: a plant in the wiring changes what a run does."""
+NEAREST = {
+    "refrl.__main__": ("R18.command",),
+    "refrl.cli": ("R18.command",),
+    "refrl.config": ("R18.defaults", "R18.command"),
+    "refrl.tasks": ("R14.files",),
+    "refrl.runtime": ("R1.run",),
+    "refrl.distributed": ("R1.run",),
+    "refrl.rollout.shared": ("R1.run",),
+}
+"""Relations that are asked before all others of a plant in a module, or in one below it: they are about it."""
 
 
 def relations_for(plant: Plant) -> list[str]:
@@ -52,7 +62,14 @@ def relations_for(plant: Plant) -> list[str]:
     def place(relation: Relation) -> int:
         return first.index(relation.component) if relation.component in first else len(first)
 
-    return [relation.id for relation in sorted(asked, key=place) if relation.id not in LONG]
+    nearest = [
+        relation
+        for name, relations in NEAREST.items()
+        if plant.module == name or plant.module.startswith(f"{name}.")
+        for relation in relations
+    ]
+    rest = [relation.id for relation in sorted(asked, key=place) if relation.id not in LONG]
+    return [*nearest, *(relation for relation in rest if relation not in nearest)]
 
 
 def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
@@ -64,13 +81,22 @@ def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
     """
     if isinstance(fault, Mutant):
         return _seen(first_seen(fault, fault.options, fault.relations)) or Seen(by=None, said="")
-    served = _served(fault.options)
+    seen = look_with(fault, relations_for(fault))
+    if seen is not None:
+        return seen
+    left = [relation for relation in LONG if relation not in relations_for(fault)]
+    level = _level_0_sees(fault, places) if fault.loop == "grpo" else None
+    return level or _seen(first_seen(fault, {}, left)) or Seen(by=None, said="")
+
+
+def look_with(plant: Plant, relations: Sequence[str]) -> Seen | None:
+    """Return which of some relations sees a plant, in the cell of its options or in the default one; None: none."""
+    served = _served(plant.options)
     for cell in [served] * bool(served) + [{}]:
-        seen = _seen(first_seen(fault, cell, relations_for(fault)))
+        seen = _seen(first_seen(plant, cell, relations))
         if seen is not None:
             return seen
-    level = _level_0_sees(fault, places) if fault.loop == "grpo" else None
-    return level or _seen(first_seen(fault, {}, LONG)) or Seen(by=None, said="")
+    return None
 
 
 def _seen(found: tuple[str, str] | None) -> Seen | None:
@@ -117,11 +143,23 @@ def _text(value: Any, places: Mapping[str, str]) -> str:
     return text
 
 
+def _again(fault: Mutant | Plant, before: Seen | None, relations: Sequence[str] | None) -> Seen | None:
+    """Return what relations that were added since say of a fault that was missed; None where all are to be asked."""
+    if relations is None or before is None or isinstance(fault, Mutant):
+        return None
+    return look_with(fault, relations) or before
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is missing, or what is named."""
     parser = argparse.ArgumentParser(prog="python -m seatrial.faults.sweep", description=__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="measure these again")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no fault after so long")
+    parser.add_argument(
+        "--relations",
+        type=lambda text: text.split(","),
+        help="ask these of what was missed, such as R20.run,R28.answers; what they do not see stays as it is recorded",
+    )
     parser.add_argument("--output", type=Path, default=data_file(), help="default: the package's own record")
     arguments = parser.parse_args(argv)
     started = time.monotonic()
@@ -130,11 +168,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = {name: seen for name, seen in load(arguments.output).items() if name in known}
     with tempfile.TemporaryDirectory(prefix="sweep-") as folder:
         places = Bench(Path(folder)).places
-        for name in arguments.faults or [name for name in known if name not in found]:
+        open_faults = [name for name in known if name not in found]
+        if arguments.relations:
+            open_faults = [name for name, seen in found.items() if seen.by is None]
+        for name in arguments.faults or open_faults:
             if time.monotonic() - started > 60 * arguments.minutes:
                 break
             try:
-                found[name] = look(known[name], places)
+                found[name] = _again(known[name], found.get(name), arguments.relations) or look(
+                    known[name], places
+                )
             except PlantingError as error:
                 print(f"{name}: not measured: {error}", flush=True)
                 continue

@@ -1,0 +1,44 @@
+"""The sweep asks the relations that are about a plant first, and finds those that the issue of the wiring named."""
+
+import pytest
+
+from seatrial.faults.plant import all_plants
+from seatrial.faults.sweep import LONG, look_with, relations_for
+from seatrial.relations.registry import all_relations
+
+PLANTS = {plant.id: plant for plant in all_plants()}
+
+
+@pytest.mark.parametrize(
+    ("plant", "relation"),
+    [
+        ("top-p-not-passed-on", "R6.run"),
+        ("reference-logprobs-are-the-old-ones", "R9.run"),
+        ("one-stream-for-every-step", "R26.run"),
+    ],
+)
+def test_a_fault_in_the_wiring_is_seen(plant: str, relation: str) -> None:
+    """Planted in what runs, each was once invisible to an adapter that made a loop of its own."""
+    seen = look_with(PLANTS[plant], [relation])
+    assert seen is not None
+    assert seen.by == relation
+
+
+@pytest.mark.parametrize(
+    ("plant", "first"),
+    [
+        ("status-not-raised", "R18.command"),
+        ("top-p-by-default", "R18.defaults"),
+        ("blank-line-ends-the-file", "R14.files"),
+        ("ranks-share-their-streams", "R1.run"),
+    ],
+)
+def test_relations_about_a_module_are_asked_first(plant: str, first: str) -> None:
+    """What costs most otherwise is a plant that only the last relation sees."""
+    assert relations_for(PLANTS[plant])[0] == first
+
+
+def test_every_relation_is_asked_of_a_plant_in_a_verifier() -> None:
+    """Each once; the long ones after a trial."""
+    asked = [*relations_for(PLANTS["partial-reward-rounded"]), *LONG]
+    assert sorted(asked) == sorted(relation.id for relation in all_relations())
