@@ -57,6 +57,8 @@ def steps_text(verdict: Verdict) -> str:
 
 def printable(text: str) -> str:
     """Return text that cannot steer the terminal: control characters become question marks."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
