@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from refrl.cli import main as refrl
 from seatrial.cli import main
 from seatrial.evidence.ledger.read import read_ledger
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS
@@ -25,32 +23,19 @@ def run(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Callable[
     """Return a function that trains a tiny model for three steps and gives the folder of its rows."""
     folder = tmp_path_factory.mktemp("runs")
 
-    def refrl(*words: str) -> None:
-        ran = subprocess.run(
-            [sys.executable, "-m", "refrl", *words],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-
-    refrl("make-model", "--output", str(folder / "model"))
+    assert refrl(["make-model", "--output", str(folder / "model")]) == 0
     made: dict[tuple[str, ...], Path] = {}
 
     def grpo(*overrides: str) -> Path:
         if overrides not in made:
             place = folder / str(len(made))
-            refrl(
-                "grpo",
-                "--config",
-                str(repository / "src/refrl/recipes/grpo-smoke.yaml"),
+            words = [
+                *("grpo", "--config", str(repository / "src/refrl/recipes/grpo-smoke.yaml")),
                 f"policy.model_name={folder / 'model'}",
                 f"logger.log_dir={place / 'logs'}",
                 f"checkpointing.checkpoint_dir={place / 'checkpoints'}",
-                *overrides,
-            )
+            ]
+            assert refrl([*words, *overrides]) == 0
             made[overrides] = place / "logs"
         return made[overrides]
 
