@@ -34,7 +34,9 @@ class ObjectiveSpec:
     form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
     """Of `dpo` and `cpo`: hinge as in SLiC (Zhao et al. 2023), ipo as in Azar et al. 2023, on sums."""
     nll_weight: float = 0.0
-    """Of the chosen completions' negative log-likelihood, a mean over their tokens, that is added."""
+    """Of the chosen completions' negative log-likelihood, a mean over tokens, that is added."""
+    nll_over: Literal["completion", "all"] = "completion"
+    """Whose tokens that mean is over: the completion's, or the prompt's too."""
     trains: Literal["completion", "all"] = "completion"
     """Of `sft`: whether the tokens of the prompt train too."""
     max_length: int | None = None

@@ -71,11 +71,16 @@ def token_logprobs(logits_SV: Tensor, ids_S: Tensor, temperature: float = 1.0) -
 
 
 def _score(
-    stack: Any, model: Any, prompt_ids: Sequence[int], completion_ids: Sequence[int], spec: ObjectiveSpec
+    stack: Any,
+    model: Any,
+    prompt_ids: Sequence[int],
+    completion_ids: Sequence[int],
+    spec: ObjectiveSpec,
+    prompt_trains: bool = False,
 ) -> _Scored:
     """Score one sequence, truncated as the spec says; the first token of all is never predicted."""
     ids = [*prompt_ids, *completion_ids]
-    trained = [spec.kind == "sft" and spec.trains == "all"] * len(prompt_ids) + [True] * len(completion_ids)
+    trained = [prompt_trains] * len(prompt_ids) + [True] * len(completion_ids)
     if spec.max_length is not None:
         kept = slice(None, spec.max_length) if spec.keep == "start" else slice(-spec.max_length, None)
         ids, trained = ids[kept], trained[kept]
@@ -85,7 +90,8 @@ def _score(
 
 
 def _supervised(stack: Any, model: Any, examples: Sequence[Example], spec: ObjectiveSpec) -> Tensor:
-    scored = [_score(stack, model, one.prompt_ids, one.completion_ids, spec) for one in examples]
+    prompts = spec.trains == "all"
+    scored = [_score(stack, model, one.prompt_ids, one.completion_ids, spec, prompts) for one in examples]
     tokens = sum(len(one.tokens_T) for one in scored)
     return -torch.stack([one.total for one in scored]).sum() / tokens
 
@@ -93,7 +99,7 @@ def _supervised(stack: Any, model: Any, examples: Sequence[Example], spec: Objec
 def _preference(
     stack: Any, model: Any, reference: Any, examples: Sequence[Example], spec: ObjectiveSpec
 ) -> Tensor:
-    losses, chosen_tokens = [], []
+    losses, likely = [], []
     for one in examples:
         assert one.rejected_ids is not None
         chosen = _score(stack, model, one.prompt_ids, one.completion_ids, spec)
@@ -109,8 +115,9 @@ def _preference(
             if spec.kind == "orpo"
             else _pair_loss(margin, spec)
         )
-        chosen_tokens.append(chosen.tokens_T)
-    return torch.stack(losses).mean() - spec.nll_weight * torch.cat(chosen_tokens).mean()
+        whole = _score(stack, model, one.prompt_ids, one.completion_ids, spec, spec.nll_over == "all")
+        likely.append(whole.tokens_T)
+    return torch.stack(losses).mean() - spec.nll_weight * torch.cat(likely).mean()
 
 
 def _pair_loss(margin: Tensor, spec: ObjectiveSpec) -> Tensor:

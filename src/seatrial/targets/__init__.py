@@ -19,9 +19,10 @@ GROUP = "seatrial.targets"
 REFERENCE = EntryPoint("reference", "seatrial.targets.reference.target:ReferenceTarget", GROUP)
 """Ours, also where the package is on the path and not installed."""
 PEERS = tuple(
-    EntryPoint(name, f"seatrial.targets.{name}.target:{target}", GROUP)
+    EntryPoint(name, f"seatrial.targets.{name.replace('-', '_')}.target:{target}", GROUP)
     for name, target in (
         ("openrlhf", "OpenRLHFTarget"),
+        ("transfer-queue", "TransferQueueTarget"),
         ("transformers", "TransformersTarget"),
         ("trl", "TRLTarget"),
         ("verl", "VerlTarget"),

@@ -16,7 +16,7 @@ ADDED = (
     "R10.update", "R14.prompts", "R15.clamp", "R16.chat", "R17.filter", "R17.reward", "R23.evaluation",
     "R24.learning_rate", "R24.staleness",
 )  # fmt: skip
-NOT_REFRL = {"default_sampling", "objective", "rollout_window", "trained_tokens"}
+NOT_REFRL = {"default_sampling", "objective", "readiness", "rollout_window", "trained_tokens"}
 """Components of other stacks' trainers; the laws about them have a plain implementation beside their tests."""
 
 

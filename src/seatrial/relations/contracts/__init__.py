@@ -18,6 +18,7 @@ from seatrial.relations.contracts.data_plane import DataPlane
 from seatrial.relations.contracts.generation import GenerationPool, Sampler, WeightSync
 from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.precision import Precision, TokenizedRun
+from seatrial.relations.contracts.readiness import Readiness
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.tuning import FineTuning
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
@@ -258,6 +259,7 @@ COMPONENTS: Mapping[str, type] = {
     "rollout_window": RolloutWindow,
     "trained_tokens": TrainedTokens,
     "default_sampling": DefaultSampling,
+    "readiness": Readiness,
     "policy": Policy,
     "packing": Packing,
     "optimizer_step": OptimizerStep,

@@ -29,6 +29,7 @@ MODULES = (
     "prompt_files",
     "prompts",
     "randomness",
+    "readiness",
     "run_filters",
     "run_gradients",
     "run_learning",

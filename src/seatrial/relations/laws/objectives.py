@@ -36,10 +36,11 @@ def _make(lengths: Lengths, **more: Any) -> Callable[[Any, int, bool], ExampleCa
 
 
 def _make_long(stack: Any, seed: int, tidy: bool) -> ExampleCase:
-    """Prompts alone may be longer than what is kept; the longest completion fits."""
+    """Completions lose their ends where the start is kept, and prompts theirs else; no completion is lost whole."""
     limit = stack.objective_spec.max_length
     assert limit is not None
-    return _make("unequal", longest_prompt=2 * limit, longest_completion=limit // 2)(stack, seed, tidy)
+    longest = (limit // 2, limit) if stack.objective_spec.keep == "start" else (2 * limit, limit // 2)
+    return _make("unequal", longest_prompt=longest[0], longest_completion=longest[1])(stack, seed, tidy)
 
 
 def _whole(case: ExampleCase) -> Split:

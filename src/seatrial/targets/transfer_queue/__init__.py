@@ -1,0 +1,1 @@
+"""TransferQueue as it is installed: its bookkeeping of ready rows held to the relations."""
