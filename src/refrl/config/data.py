@@ -38,6 +38,11 @@ class DataConfig(Section):
     `package.module:function`; None takes the task's own, or `exact_match` for files."""
     verifiers: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Weights by name, such as `{exact_match: 1, character_match: 0.2}`: the reward is the weighted mean."""
+    environment: str | None = None
+    """Name of an environment that answers between turns (`refrl.rollout.environments`), of an installed package (entry
+    points `refrl.environments`), or `package.module:Class`; None: a completion is one turn."""
+    environment_args: dict[str, int | float | str | bool] = Field(default_factory=dict)
+    """Arguments of the environment, such as `max_turns: 3`; checked against its signature."""
     system_prompt: str | None = None
     """The system turn before every prompt; needs `policy.tokenizer.chat_template`."""
     num_train: int | None = Field(default=None, gt=0)
@@ -62,6 +67,12 @@ class DataConfig(Section):
         for name, needed in needs.items():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"data.{name} has no effect without data.{needed}: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _arguments_have_an_environment(self) -> DataConfig:
+        if self.environment_args and self.environment is None:
+            raise ValueError("data.environment_args has no effect without data.environment: leave it out")
         return self
 
     @model_validator(mode="after")

@@ -72,6 +72,21 @@ class Completion:
     version_segments: tuple[tuple[int, int], ...] = ()
     """Where weights changed while it was sampled: (first token, version) of each segment, the first one included.
     Empty: every token is of `weight_version`."""
+    mask: tuple[int, ...] | None = None
+    """1 on sampled tokens, 0 on those that an environment wrote between turns (log-probability 0); None: all were
+    sampled."""
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that were sampled."""
+        return len(self.ids) if self.mask is None else sum(self.mask)
+
+    @property
+    def last_turn(self) -> tuple[int, ...]:
+        """Ids sampled after the environment's last words: what is judged."""
+        if self.mask is None or 0 not in self.mask:
+            return self.ids
+        return self.ids[len(self.mask) - self.mask[::-1].index(0) :]
 
 
 class Sampler(Protocol):

@@ -31,6 +31,8 @@ ERRORS: Mapping[str, type[Exception]] = {
 ABORT, RESUME = signal.SIGUSR1, signal.SIGUSR2
 """What tells a process that is generating: messages wait until it is done."""
 
+START_SECONDS = 600.0
+"""For importing and loading, where `policy.generation.timeout_seconds` is shorter: a deadline for answers."""
 _GRACE_SECONDS = 5.0
 """Between the end of the connection and the killing of the process."""
 
@@ -52,14 +54,14 @@ class ProcessGenerator:
 
         Raises:
             ConfigError: it cannot load the model.
-            GeneratorLostError: it ended, or takes longer than `policy.generation.timeout_seconds`.
+            GeneratorLostError: it ended, or takes longer than `START_SECONDS`.
         """
         own, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(
                 [*COMMAND, str(other.fileno())], stdin=subprocess.DEVNULL, pass_fds=(other.fileno(),)
             )
-        own.settimeout(config.generation.timeout_seconds)
+        own.settimeout(max(START_SECONDS, config.generation.timeout_seconds))
         self._connection = own
         self._closing = weakref.finalize(self, _end, self._process, own)
         opened = self._ask(
@@ -72,6 +74,7 @@ class ProcessGenerator:
                 },
             )
         )
+        own.settimeout(config.generation.timeout_seconds)
         self._stop_ids = frozenset(opened.fields["stop_ids"])
         self._specs = {
             name: TensorSpec(tuple(shape), named_dtype(dtype))

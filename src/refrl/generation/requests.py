@@ -77,12 +77,17 @@ def answer(engine: Sampler, request: GenerationRequest) -> GenerationReply:
 
 def join(part: Completion, rest: Completion) -> Completion:
     """Return a completion and its continuation as one."""
+    place = len(part.ids)
+    segments = list(part.version_segments or ((0, part.weight_version),))
+    for first, version in rest.version_segments or ((0, rest.weight_version),):
+        if version != segments[-1][1]:
+            segments.append((place + first, version))
     kept_ids = None
     if part.kept_ids is not None and rest.kept_ids is not None:
         kept_ids = part.kept_ids + rest.kept_ids
-    segments = part.version_segments or ((0, part.weight_version),)
-    if rest.weight_version != segments[-1][1]:
-        segments = (*segments, (len(part.ids), rest.weight_version))
+    mask = None
+    if part.mask is not None or rest.mask is not None:
+        mask = (part.mask or (1,) * place) + (rest.mask or (1,) * len(rest.ids))
     return Completion(
         prompt_ids=part.prompt_ids,
         ids=part.ids + rest.ids,
@@ -90,5 +95,6 @@ def join(part: Completion, rest: Completion) -> Completion:
         finish_reason=rest.finish_reason,
         kept_ids=kept_ids,
         weight_version=part.weight_version,
-        version_segments=segments if len(segments) > 1 else (),
+        version_segments=tuple(segments) if len(segments) > 1 else (),
+        mask=mask,
     )

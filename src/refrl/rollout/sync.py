@@ -16,6 +16,8 @@ from refrl.models.tokenization import decode_completions
 from refrl.rewards import Scores, join_scores, score_completions
 from refrl.rewards.shaping import penalise_length
 from refrl.rewards.verifiers import Verifier
+from refrl.rollout.environments.base import Environment
+from refrl.rollout.multi_turn import take_turns
 from refrl.tasks import Example
 
 
@@ -32,7 +34,7 @@ class Rollouts:
         """Return reward, lengths and how completions ended, under NeMo RL's names."""
         num = len(self.completions)
         prompt_lens = [len(completion.prompt_ids) for completion in self.completions]
-        lens = [len(completion.ids) for completion in self.completions]
+        lens = [completion.num_sampled for completion in self.completions]
         truncated = sum(completion.finish_reason == "length" for completion in self.completions)
         return {
             "reward": sum(self.scores.rewards) / num,
@@ -68,6 +70,7 @@ class Rollouts:
                 sampling_logprobs=completion.logprobs,
                 reward=reward,
                 group_id=example.prompt_id,
+                completion_mask=completion.mask,
                 weight_version=completion.weight_version,
                 kept_ids=completion.kept_ids,
             )
@@ -85,7 +88,7 @@ class Rollouts:
 
     def penalised(self, config: RewardShapingConfig, max_new_tokens: int) -> Rollouts:
         """Return the rollouts with the penalty on length in their rewards; unchanged where it is switched off."""
-        lens = [len(completion.ids) for completion in self.completions]
+        lens = [completion.num_sampled for completion in self.completions]
         return replace(self, scores=penalise_length(self.scores, lens, config, max_new_tokens))
 
     def rows(self, index: Sequence[int]) -> Rollouts:
@@ -118,12 +121,17 @@ class RolloutWorker:
     """Gives the tokens of each example's prompt."""
     world: World = ALONE
     """The processes that share the work of the verifier."""
+    environment: Environment | None = None
+    """Answers between turns; None: a completion is one turn."""
 
     def sample(
         self, examples: Sequence[Example], params: SamplingParams, stream: torch.Generator
     ) -> list[Completion]:
         """Sample one completion per example; repeat an example for a group."""
-        return self.generator.generate(self.prompt_ids(examples), params, stream)
+        prompts = self.prompt_ids(examples)
+        if self.environment is None:
+            return self.generator.generate(prompts, params, stream)
+        return take_turns(self.generator, self.environment, self.tokenizer, prompts, params, stream)
 
     def reward(
         self, examples: Sequence[Example], completions: Sequence[Completion], verifier: Verifier
@@ -132,7 +140,7 @@ class RolloutWorker:
 
         Each process judges its own rows: what a verifier says may depend on time, and all must train on one reward.
         """
-        texts = decode_completions(self.tokenizer, [completion.ids for completion in completions])
+        texts = decode_completions(self.tokenizer, [completion.last_turn for completion in completions])
         own = self.world.share(len(texts))
         answers = [example.answer for example in examples[own]]
         scores = score_completions(texts[own], answers, verifier, first_row=own.start)

@@ -8,6 +8,7 @@ TASKS: dict[str, str] = {
     "reverse": "refrl.tasks.text:ReverseTask",
     "add": "refrl.tasks.text:AddTask",
     "count_letters": "refrl.tasks.text:CountLettersTask",
+    "lookup": "refrl.tasks.lookup:LookupTask",
     "code_print": "refrl.tasks.code:CodePrintTask",
 }
 """The built-in tasks by the name that `data.task` takes."""

@@ -22,6 +22,7 @@ from refrl.policy.base import Policy
 from refrl.rewards.code import sandbox_of
 from refrl.rewards.verifiers import Verifier
 from refrl.rollout.asynchronous import AsyncCollector
+from refrl.rollout.environments import make_environment
 from refrl.rollout.shared import SharedGenerator
 from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import Example, PromptSource
@@ -110,6 +111,7 @@ def open_session(
     """
     verifier = build.build_rewards(config.data)
     sandbox = sandbox_of(config.data.verifiers or [build.verifier_name(config.data)])
+    environment = make_environment(config.data)
     splits = build.build_splits(config.data)
     validation = splits.validation[: loop.max_val_samples]
     final = final_directory(config.checkpointing)
@@ -156,7 +158,7 @@ def open_session(
             session = Session(
                 policy=policy,
                 weight_sync=build.build_weight_sync(generation, policy, generator, timer),
-                worker=RolloutWorker(shared, tokenizer, prompt_ids, world),
+                worker=RolloutWorker(shared, tokenizer, prompt_ids, world, environment),
                 tokenizer=tokenizer,
                 encoder=encoder,
                 sampling=sampling,

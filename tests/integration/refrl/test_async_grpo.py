@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from refrl.config import ConfigError, GRPORunConfig, load_config
 from refrl.errors import GenerationError, TrainingError
 from refrl.rewards import VERIFIERS
+from refrl.rollout.environments import ENVIRONMENTS
 from refrl.training.grpo import run_grpo
 
 from .conftest import CONFIGS, start
@@ -175,6 +177,42 @@ def test_an_option_without_effect_is_refused(overrides: Overrides) -> None:
         )
 
 
+class Echo:
+    """An environment that always has something to say."""
+
+    max_turns = 3
+
+    def respond(self, turns: Sequence[str]) -> str | None:
+        """Say how many turns there were."""
+        return f"<{len(turns)}>"
+
+
+@pytest.mark.parametrize("more", [(), ASYNC, (*ASYNC, "grpo.async_grpo.in_flight_weight_updates=true")])
+def test_episodes_of_several_turns_are_trained_on_without_the_environment_s_words(
+    overrides: Overrides, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """In both loops: its tokens stand in the row, have no weight in the loss and a log-probability of 0."""
+    monkeypatch.setitem(ENVIRONMENTS, "echo", Echo)
+    turns = ("data.environment=echo", f"policy.generation.stop_token_ids={list(range(120))}")
+    config = smoke(overrides("a"), *more, *turns, "policy.generation.max_new_tokens=24")
+    run_grpo(config)
+    words = [list(f"<{number}>".encode()) for number in (1, 2)]
+    num_masked = 0
+    for row in (row for step in (1, 2, 3) for row in rows(config, step)):
+        completion = row["token_ids"][row["prompt_length"] :]
+        mask = row["loss_mask"][row["prompt_length"] :][: len(completion)]  # as wide as the batch
+        written = [token for token, sampled in zip(completion, mask, strict=True) if not sampled]
+        assert written in ([], words[0], words[0] + words[1])
+        assert all(
+            logprob == 0.0
+            for logprob, sampled in zip(row["generation_logprobs"], mask, strict=True)
+            if not sampled
+        )
+        num_masked += bool(written)
+    assert num_masked > 24
+    assert series(config)["train/token_mult_prob_error"][1] < 1.0001
+
+
 PROCESSES = (
     *ASYNC,
     "policy.generation.placement=process",
@@ -185,11 +223,10 @@ PROCESSES = (
 )
 
 
-def wait_for_step(logs: Path, step: int) -> dict[str, int]:
+def wait_for_step(process: subprocess.Popen[str], logs: Path, step: int) -> dict[str, int]:
     """Return the run's processes when it has logged a step."""
-    deadline = time.monotonic() + 240
     while not (logs / f"train_data_step{step}.jsonl").exists():
-        assert time.monotonic() < deadline, "the run did not get there"
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
     parts: dict[str, int] = json.loads((logs / "parts.json").read_text())
     return parts
@@ -202,7 +239,7 @@ def test_a_run_goes_on_without_a_replica_that_was_killed(overrides: Overrides, t
     process = start("grpo", "--config", "grpo-smoke", *words)
     try:
         logs = tmp_path / "a" / "logs"
-        os.kill(wait_for_step(logs, 2)["generation/1"], signal.SIGKILL)
+        os.kill(wait_for_step(process, logs, 2)["generation/1"], signal.SIGKILL)
         shown, errors = process.communicate(timeout=240)
     finally:
         process.kill()
@@ -225,7 +262,7 @@ def test_the_loss_of_the_only_replica_ends_the_run_and_is_named(
     words = [*overrides("a"), *PROCESSES, "policy.generation.timeout_seconds=5"]
     process = start("grpo", "--config", "grpo-smoke", *words)
     try:
-        victim = wait_for_step(tmp_path / "a" / "logs", 2)["generation/0"]
+        victim = wait_for_step(process, tmp_path / "a" / "logs", 2)["generation/0"]
         os.kill(victim, number)
         _, errors = process.communicate(timeout=60)
     finally:
