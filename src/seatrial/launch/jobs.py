@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError
+from seatrial.files import write_whole
 
 _WRAPPER = """\
 #!/bin/sh
@@ -90,9 +91,7 @@ class Ended:
 
 def write_started(run_dir: Path, **identity: Any) -> None:
     """Record what was started, so that a later process can end it if this one is killed."""
-    temporary = run_dir / "started.json.new"
-    temporary.write_text(json.dumps(identity), encoding="utf-8")
-    temporary.replace(run_dir / "started.json")
+    write_whole(run_dir / "started.json", json.dumps(identity))
 
 
 def read_started(run_dir: Path) -> dict[str, Any]:
