@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -45,6 +45,12 @@ class TrainingJob(Job):
     """Hugging Face folder that training starts from."""
     final_model: Path
     """Hugging Face folder of the trained model."""
+    adapter_dir: Path | None = None
+    """Folder of the trained adapters in PEFT's form; None where the model's own weights are trained."""
+    checkpoint_dir: Path | None = None
+    """Folder of the checkpoints: `step_<N>/policy/*.safetensors`; None where none are saved."""
+    checkpoint_steps: tuple[int, ...] = ()
+    """Steps whose checkpoints are there at the end."""
     num_steps: int
     """Optimizer steps the configuration asks for; the last logged step."""
     num_rows_per_step: int
@@ -83,6 +89,12 @@ class JobRequest:
     """Which of several runs of a trial; sets the loop's seed apart."""
     overrides: Sequence[str] = ()
     """`a.b=value` words of whoever asked for the trial."""
+    ends_early: bool = False
+    """Save after the first step, and end well; the same request without it goes on from there."""
+
+    def ending_early(self) -> JobRequest:
+        """Return the request for a run that ends after its first step."""
+        return replace(self, ends_early=True)
 
 
 class Target(Protocol):

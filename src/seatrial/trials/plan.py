@@ -8,16 +8,27 @@ from seatrial.errors import UsageError
 from seatrial.nearest import hint
 from seatrial.trials.async_filter_flow import AsyncFilterFlow
 from seatrial.trials.base import Trial
+from seatrial.trials.checkpointing import CheckpointSave, GrpoLora
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.learning_signal import LearningSignal
 from seatrial.trials.refit import RefitDelta, RefitNoncolocated
+from seatrial.trials.resume_diamond import SftResumeDiamond
 
 MAX_LEVEL = 6
 
 
 def all_trials() -> list[Trial]:
     """Return every trial, lowest level first."""
-    return [GrpoSmoke(), RefitNoncolocated(), RefitDelta(), AsyncFilterFlow(), LearningSignal()]
+    return [
+        GrpoSmoke(),
+        GrpoLora(),
+        CheckpointSave(),
+        SftResumeDiamond(),
+        RefitNoncolocated(),
+        RefitDelta(),
+        AsyncFilterFlow(),
+        LearningSignal(),
+    ]
 
 
 def parse_levels(text: str) -> list[int]:

@@ -16,7 +16,7 @@ from seatrial.errors import BlockedError, UsageError
 from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
 
 if TYPE_CHECKING:
-    from refrl.config import GRPORunConfig, SFTRunConfig
+    from refrl.config import CheckpointingConfig, GRPORunConfig, SFTRunConfig
 
 _SOURCES = Path(seatrial.__file__).resolve().parent.parent
 _RESERVED = {
@@ -152,12 +152,14 @@ class ReferenceTarget:
         from refrl.config import SFTRunConfig, load_config
 
         words = _own_words(request, "sft", request.seed)
+        if request.ends_early:
+            words.append("checkpointing.checkpoint_must_save_by=00:00:00:00")
         config = load_config(SFTRunConfig, _config(request.recipe), words)
         return self._training(
             request,
             words,
             config,
-            what="SFT warm-up",
+            what="SFT" if request.recipe != "sft-warmup" else "SFT warm-up",
             num_steps=config.sft.max_num_steps,
             num_rows_per_step=config.policy.train_global_batch_size,
         )
@@ -177,6 +179,11 @@ class ReferenceTarget:
             precision=config.policy.precision,
             vocabulary_size=_vocabulary_size(model),
             byte_level=_is_byte_level(Path(config.policy.tokenizer.name or model)),
+            checkpoint_dir=directory / "checkpoints",
+            adapter_dir=directory / "checkpoints" / "final" / "adapter"
+            if config.policy.lora_cfg.enabled
+            else None,
+            checkpoint_steps=_kept_steps(config.checkpointing, facts["num_steps"]),
             **facts,
         )
 
@@ -228,6 +235,14 @@ def _max_lag(config: GRPORunConfig) -> int | None:
         return None
     rollouts = config.grpo.async_grpo
     return rollouts.max_trajectory_age_steps if rollouts.enabled else 0
+
+
+def _kept_steps(config: CheckpointingConfig, num_steps: int) -> tuple[int, ...]:
+    """Return the steps whose checkpoints are kept, where the later of two is the better."""
+    if not config.save_period:
+        return ()
+    saved = [*range(config.save_period, num_steps, config.save_period), num_steps]
+    return tuple(saved if config.keep_top_k is None else saved[-config.keep_top_k :])
 
 
 def _verifier(config: GRPORunConfig) -> str | None:

@@ -1,0 +1,126 @@
+"""Level 1: do adapters train and nothing else, and do checkpoints hold what a run needs?"""
+
+from __future__ import annotations
+
+from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.trials.base import Claim, TrialContext
+from seatrial.trials.grpo_smoke import (
+    AGREEMENT_CHECKS,
+    LEDGER_SENSORS,
+    RATIO_CHECKS,
+    judge_run,
+    prepare_model,
+)
+from seatrial.trials.launching import launch
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.checkpoints import (
+    ADAPTERS_TRAINED,
+    BASE_FROZEN,
+    CHECKPOINTS_WHOLE,
+    LAST_IS_THE_EXPORT,
+    MOMENTS_SAVED,
+)
+from seatrial.trials.sensors.run import (
+    FINITE,
+    GRADIENT_POSITIVE,
+    LOG_UNDAMAGED,
+    PARAMETERS_MOVED,
+    STEPS_REACHED,
+    Sensor,
+    check_sensor,
+)
+
+KL_SMALL = check_sensor(
+    'max(data["train/gen_kl_error"]) < 0.001', "the sampler's distribution is the trainer's"
+)
+"""Of NeMo RL's grpo_megatron_lora; the merged weights of the sampler against the unmerged of the trainer."""
+REWARDED = check_sensor('max(data["train/reward"]) > 0.03', "some completion was rewarded")
+"""Of NeMo RL's grpo_megatron_lora."""
+
+
+class _OneRun:
+    """A few steps of GRPO that save."""
+
+    name: str
+    level = 1
+    own_sensors: tuple[Sensor, ...]
+    own_claims: tuple[Claim, ...]
+
+    def sensors(self, job: TrainingJob) -> list[Sensor]:
+        """Return every question that is asked of the run, in order."""
+        return [
+            LOG_UNDAMAGED,
+            STEPS_REACHED,
+            FINITE,
+            *RATIO_CHECKS,
+            AGREEMENT_CHECKS[job.precision],
+            GRADIENT_POSITIVE,
+            *self.own_sensors,
+            *LEDGER_SENSORS,
+        ]
+
+    def run(self, context: TrialContext) -> None:
+        """Prepare, launch, collect, sense."""
+        context.target.preflight()
+        model = prepare_model(context, context.directory / "model", context.seed)
+        if model is None:
+            return
+        job = context.target.job(
+            JobRequest(
+                recipe=self.name if self.name.startswith("grpo-") else f"grpo-{self.name}",
+                model=model,
+                directory=context.directory,
+                seed=context.seed,
+                overrides=context.overrides,
+            )
+        )
+        launched = launch(context, job, context.directory / "run.log")
+        if judge_run(context, RunEvidence(job, launched, context.imports), self.sensors(job)):
+            context.claim(
+                *self.own_claims,
+                Claim(text="sampler and trainer agree", verdicts=(AGREEMENT_CHECKS[job.precision].name,)),
+            )
+
+
+class GrpoLora(_OneRun):
+    """Adapters on a frozen model. A `seatrial.trials.base.Trial`."""
+
+    name = "grpo-lora"
+    summary = "GRPO that trains low-rank adapters on a frozen model"
+    proves = (
+        "adapters train and nothing else does; merged and unmerged agree; the export is base plus adapters"
+    )
+    does_not_prove = "that the model learns (level 6), adapters on other policy backends, dropout in adapters"
+    own_sensors = (KL_SMALL, REWARDED, ADAPTERS_TRAINED, BASE_FROZEN, CHECKPOINTS_WHOLE, MOMENTS_SAVED)
+    own_claims = (
+        Claim(text="every adapter trains", verdicts=(GRADIENT_POSITIVE.name, ADAPTERS_TRAINED.name)),
+        Claim(
+            text="the model under the adapters is frozen, and the export is both merged",
+            verdicts=(BASE_FROZEN.name,),
+        ),
+        Claim(text="the sampler has the adapters", verdicts=(KL_SMALL.name,)),
+        Claim(
+            text="checkpoints hold the adapters and their moments",
+            verdicts=(CHECKPOINTS_WHOLE.name, MOMENTS_SAVED.name),
+        ),
+    )
+
+
+class CheckpointSave(_OneRun):
+    """Checkpoints of a run. A `seatrial.trials.base.Trial`."""
+
+    name = "checkpoint-save"
+    summary = "GRPO that saves after every step, and keeps the best and the latest"
+    proves = "checkpoints are whole, hold weights and moments, are kept as configured, and the last is what is exported"
+    does_not_prove = "that a run goes on from them (sft-resume-diamond), saving on a full disk, speed"
+    own_sensors = (PARAMETERS_MOVED, CHECKPOINTS_WHOLE, LAST_IS_THE_EXPORT, MOMENTS_SAVED)
+    own_claims = (
+        Claim(
+            text="the checkpoints that were to be kept are there, whole", verdicts=(CHECKPOINTS_WHOLE.name,)
+        ),
+        Claim(
+            text="they hold the weights, as exported, and the optimizer's moments",
+            verdicts=(LAST_IS_THE_EXPORT.name, MOMENTS_SAVED.name),
+        ),
+        Claim(text="what was saved had moved", verdicts=(PARAMETERS_MOVED.name,)),
+    )

@@ -1,0 +1,208 @@
+"""Verdicts on what a run saved: checkpoints by step, adapters, and the frozen model under them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.weights import StoredTensor, stored_tensors
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.run import Sensor
+from seatrial.verdict import Outcome, Verdict
+
+WEIGHT, MOMENT = "model.", ".exp_avg_sq"
+"""How a checkpoint names the model's tensors (before their own names) and Adam's second moments (after them)."""
+PREFIX = "base_model.model."
+"""What PEFT puts before the name of every tensor."""
+ROUNDING = {"float32": 1e-6, "bfloat16": 0.01}
+"""Largest difference of a merged weight from base plus adapter, absolute, by precision: weights here are below 1."""
+
+
+def checkpoints_whole(evidence: RunEvidence) -> Verdict:
+    """The checkpoints that were to be kept are there and no others, and each holds finite tensors, whole."""
+    name, job = CHECKPOINTS_WHOLE.name, evidence.job
+    found = sorted(int(path.name.removeprefix("step_")) for path in _root(evidence).glob("step_*"))
+    wrong, num_tensors = [], 0
+    for step in found:
+        try:
+            tensors = stored_tensors(_tensors_of(evidence, step))
+            bad = [key for key, tensor in tensors.items() if not np.isfinite(tensor.read()).all()]
+        except BlockedError as error:
+            wrong.append(f"step {step}: {error}")
+            continue
+        num_tensors += len(tensors)
+        wrong += [f"step {step}: {key} is not finite" for key in bad[:1]]
+    if found != sorted(job.checkpoint_steps):
+        wrong.insert(0, f"there are checkpoints of the steps {found}")
+    return _verdict(
+        name,
+        wrong,
+        f"{len(found)} checkpoints of {num_tensors} tensors",
+        bound=f"those of the steps {sorted(job.checkpoint_steps)}, whole and finite",
+        num_samples=num_tensors,
+    )
+
+
+def last_is_the_export(evidence: RunEvidence) -> Verdict:
+    """The model of the last checkpoint is what was exported, to the bit."""
+    name = LAST_IS_THE_EXPORT.name
+    exported = stored_tensors(evidence.job.final_model)
+    saved = _part(stored_tensors(_tensors_of(evidence, evidence.job.num_steps)), WEIGHT)
+    wrong = [f"{key} was not saved" for key in sorted(exported.keys() - saved.keys())]
+    wrong += [
+        f"{key} differs"
+        for key in sorted(exported.keys() & saved.keys())
+        if not _same(exported[key], saved[key])
+    ]
+    return _verdict(
+        name,
+        wrong,
+        f"{len(exported)} tensors are equal",
+        bound="every exported tensor bitwise in the checkpoint",
+        num_samples=len(exported),
+    )
+
+
+def moments_saved(evidence: RunEvidence) -> Verdict:
+    """Every trained tensor has its moments in every checkpoint, and no second moment is all zero in the last."""
+    name = MOMENTS_SAVED.name
+    wrong: list[str] = []
+    num = 0
+    for step in evidence.job.checkpoint_steps:
+        tensors = stored_tensors(_tensors_of(evidence, step))
+        moments = {key: tensor for key, tensor in tensors.items() if key.endswith(MOMENT)}
+        num += len(moments)
+        trained = _trained(evidence)
+        missing = [key for key in trained if f"optimizer.{key}{MOMENT}" not in moments]
+        wrong += [f"step {step}: no second moment of {key}" for key in missing[:2]]
+        if step == evidence.job.num_steps:  # the first gradient of A is zero: B starts at zero
+            wrong += [f"step {step}: {key} is zero" for key, of in moments.items() if not of.read().any()][:2]
+    return _verdict(
+        name, wrong, f"{num} second moments", bound="one of each trained tensor, not zero", num_samples=num
+    )
+
+
+def adapters_trained(evidence: RunEvidence) -> Verdict:
+    """Every B left zero, where it starts, and every A left the value that it had after the first step."""
+    name, adapters = ADAPTERS_TRAINED.name, _adapters(evidence)
+    first = _part(stored_tensors(_tensors_of(evidence, min(evidence.job.checkpoint_steps))), WEIGHT)
+    wrong = []
+    smallest = np.inf
+    for key, tensor in sorted(adapters.items()):
+        start = first[key].read() if key.endswith("lora_A.weight") and key in first else 0.0
+        moved = float(np.abs(tensor.read() - start).max())
+        smallest = min(smallest, moved)
+        if not (np.isfinite(moved) and moved > 0):
+            wrong.append(f"{key} did not move")
+    return _verdict(
+        name,
+        wrong,
+        f"all {len(adapters)} adapter tensors moved, by {smallest:.2g} or more",
+        bound="> 0 in every tensor",
+        num_samples=len(adapters),
+    )
+
+
+def base_frozen(evidence: RunEvidence) -> Verdict:
+    """Tensors without an adapter are bitwise the initial ones; those with one are the initial ones plus B A, merged."""
+    name, job = BASE_FROZEN.name, evidence.job
+    before, after, adapters = (
+        stored_tensors(job.initial_model),
+        stored_tensors(job.final_model),
+        _adapters(evidence),
+    )
+    scale = _scale(job.adapter_dir)
+    wrong = [f"{key} is in one of the models only" for key in sorted(before.keys() ^ after.keys())]
+    largest = 0.0
+    for key in sorted(before.keys() & after.keys()):
+        stem = key.removesuffix(".weight")
+        low, high = adapters.get(f"{stem}.lora_A.weight"), adapters.get(f"{stem}.lora_B.weight")
+        if low is None or high is None:
+            wrong += [] if _same(before[key], after[key]) else [f"{key} has no adapter, and changed"]
+            continue
+        wanted = before[key].read().astype(np.float64) + scale * (_double(high) @ _double(low))
+        difference = float(np.abs(_double(after[key]) - wanted).max())
+        largest = max(largest, difference)
+        if not difference <= ROUNDING[job.precision]:
+            wrong.append(f"{key} is {difference:.2g} from base plus adapter")
+    return _verdict(
+        name,
+        wrong,
+        f"{len(after)} tensors, {len(adapters) // 2} of them with an adapter; largest difference {largest:.2g}",
+        bound=f"bitwise without an adapter, base + alpha / r B A to {ROUNDING[job.precision]:g} with one",
+        num_samples=len(after) if adapters else 0,
+    )
+
+
+CHECKPOINTS_WHOLE = Sensor("checkpoints: those to be kept are there, whole and finite", checkpoints_whole)
+LAST_IS_THE_EXPORT = Sensor("checkpoints: the last one holds the exported model", last_is_the_export)
+MOMENTS_SAVED = Sensor("checkpoints: every trained tensor has its moments", moments_saved)
+ADAPTERS_TRAINED = Sensor("adapters: every one of them trained", adapters_trained)
+BASE_FROZEN = Sensor(
+    "adapters: the model under them is frozen, and merged with them in the export", base_frozen
+)
+
+
+def _verdict(name: str, wrong: Sequence[str], good: str, *, bound: str, num_samples: int) -> Verdict:
+    reason = "; ".join(wrong[:4]) + (f"; {len(wrong) - 4} more" if len(wrong) > 4 else "")
+    return Verdict(
+        name=name,
+        outcome=Outcome.PASS if num_samples and not wrong else Outcome.FAIL,
+        reason=reason or good,
+        value=float(len(wrong)),
+        bound=bound,
+        num_samples=num_samples,
+    )
+
+
+def _root(evidence: RunEvidence) -> Path:
+    root = evidence.job.checkpoint_dir
+    if root is None:
+        raise BlockedError("the target does not say where the run saves its checkpoints")
+    return root
+
+
+def _tensors_of(evidence: RunEvidence, step: int) -> Path:
+    return _root(evidence) / f"step_{step}" / "policy"
+
+
+def _adapters(evidence: RunEvidence) -> dict[str, StoredTensor]:
+    if evidence.job.adapter_dir is None:
+        raise BlockedError("the target does not say where the run exports its adapters")
+    return _part(stored_tensors(evidence.job.adapter_dir), PREFIX)
+
+
+def _trained(evidence: RunEvidence) -> list[str]:
+    """Return the names of the tensors that training changes."""
+    return sorted(
+        _adapters(evidence) if evidence.job.adapter_dir else stored_tensors(evidence.job.final_model)
+    )
+
+
+def _part(tensors: Mapping[str, StoredTensor], prefix: str) -> dict[str, StoredTensor]:
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+
+
+def _scale(adapter_dir: Path | None) -> float:
+    try:
+        config = json.loads(((adapter_dir or Path()) / "adapter_config.json").read_text(encoding="utf-8"))
+        return float(config["lora_alpha"]) / float(config["r"])
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise BlockedError(f"{adapter_dir} holds no adapter_config.json that can be read: {error}") from error
+
+
+def _same(one: StoredTensor, other: StoredTensor) -> bool:
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.read().tobytes() == other.read().tobytes()
+    )
+
+
+def _double(tensor: StoredTensor) -> npt.NDArray[np.float64]:
+    return tensor.read().astype(np.float64)
