@@ -16,7 +16,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +31,14 @@ from seatrial.verdict import Outcome, combine
 
 Points = dict[int, float]
 """One series: value by step."""
+Run = Mapping[str, Points | float]
+"""What a run logged: series, and bare numbers, by tag."""
 _NUMBER = re.compile(r"(?<![\w\"'.])-?\d+(?:\.\d+)?(?:e-?\d+)?")
 _STEP = re.compile(r"\[[\"'](\d+)[\"']\]|^'?\"(\d+)\" in ")
 _LENGTH = re.compile(r"len\(data\[.*?\]\)\s*==\s*(\d+)")
 
 
-def healthy_run(suite: Suite) -> dict[str, Points | float] | None:
+def healthy_run(suite: Suite) -> Run | None:
     """Return series, and bare numbers, on which every check of a suite holds; None when none were found."""
     checks = [item.read() for item in suite.checks]
     run: dict[str, Points | float] = {} if suite.steps_of is None else {suite.steps_of: _level(suite, 1.0)}
@@ -58,9 +60,7 @@ def _groups(checks: Sequence[Check]) -> Iterator[tuple[tuple[str, ...], list[Che
         yield tuple(sorted(group)), [check for check in checks if set(check.tags()) <= group]
 
 
-def _candidates(
-    suite: Suite, tags: tuple[str, ...], checks: Sequence[Check]
-) -> Iterator[dict[str, Points | float]]:
+def _candidates(suite: Suite, tags: tuple[str, ...], checks: Sequence[Check]) -> Iterator[Run]:
     texts = [check.text for check in checks]
     bounds = sorted({float(number) for text in texts for number in _NUMBER.findall(text)} | {0.0, 1.0})
     apart = [(low + high) / 2 for low, high in itertools.pairwise(bounds)]
@@ -94,7 +94,7 @@ def _level(suite: Suite, value: float) -> Points:
     return dict.fromkeys(range(1, (suite.steps or 20) + 1), value)
 
 
-def _holds(run: dict[str, Points | float], checks: Sequence[Check]) -> bool:
+def _holds(run: Run, checks: Sequence[Check]) -> bool:
     series = {
         tag: Series(tag=tag, steps=np.array([*points]), values=np.array([*points.values()]))
         for tag, points in run.items()
@@ -105,7 +105,7 @@ def _holds(run: dict[str, Points | float], checks: Sequence[Check]) -> bool:
     return all(verdict.outcome in (Outcome.PASS, Outcome.SKIPPED) for verdict in verdicts)
 
 
-def outcome(suite: Suite, run: dict[str, Points | float], up_to: int | None, folder: Path) -> Outcome:
+def outcome(suite: Suite, run: Run, up_to: int | None, folder: Path) -> Outcome:
     """Judge a run, or its first steps, from a file as NeMo RL's dump writes it."""
     kept: dict[str, Points | float] = {
         tag: {step: value for step, value in points.items() if up_to is None or step <= up_to}

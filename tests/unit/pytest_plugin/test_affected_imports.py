@@ -8,6 +8,7 @@ from pathlib import Path
 import grimp
 import pytest
 
+from seatrial.pytest_plugin.affected.compilers import compiles_bytecode, may_be_compiled
 from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
 from seatrial.pytest_plugin.affected.packages import ABSENT, Packages, distributions_by_module, version
 from seatrial.pytest_plugin.affected.sources import FIXTURES, REST, Part, Source, read_source
@@ -168,3 +169,24 @@ def test_the_index_of_installed_modules_is_that_of_the_standard_library() -> Non
 
 def _names(distributions: list[str]) -> set[str]:
     return {name.replace("-", "_").replace(".", "_").lower() for name in distributions}
+
+
+@pytest.mark.parametrize(
+    ("text", "meets_probes", "hides_calls"),
+    [
+        ("fast = torch.compile(step)\n", True, True),
+        ("from torch import nn, compile\n", True, True),
+        ("try:\n    import numba\nexcept ImportError:\n    numba = None\n", True, True),
+        ("OPTIONS = {'wrapper': 'torch.compile'}\n", True, True),
+        ('"""May be given to torch.compile."""\n\n\ndef step():\n    "as numba does"  # njit\n', False, True),
+        ("import triton\n", False, True),
+        ("text = inspect.getsource(step)\n", False, True),
+        ("model = jax.jit(step)\n", False, True),
+        ("def compile(step): ...\n", False, False),
+    ],
+)
+def test_only_code_that_names_a_compiler_of_bytecode_does_without_probes(
+    text: str, meets_probes: bool, hides_calls: bool
+) -> None:
+    content = text.encode()
+    assert (compiles_bytecode(content), may_be_compiled(content)) == (meets_probes, hides_calls)

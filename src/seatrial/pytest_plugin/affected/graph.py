@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.pytest_plugin.affected.sources import REST, Import, Source, splits
+from seatrial.pytest_plugin.affected.import_statements import Import
+from seatrial.pytest_plugin.affected.sources import REST, Source, splits
 from seatrial.pytest_plugin.affected.watch import FILE, PY
 from seatrial.pytest_plugin.affected.windows import Use
 

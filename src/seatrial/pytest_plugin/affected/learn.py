@@ -20,10 +20,11 @@ from seatrial.pytest_plugin.affected.fingerprints import (
     Fingerprints,
 )
 from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
+from seatrial.pytest_plugin.affected.import_statements import Import
 from seatrial.pytest_plugin.affected.options import OPTION
 from seatrial.pytest_plugin.affected.packages import Packages
 from seatrial.pytest_plugin.affected.seen import IMPORTED, Seen, Session
-from seatrial.pytest_plugin.affected.sources import DOCS, REST, Import
+from seatrial.pytest_plugin.affected.sources import DOCS, REST
 from seatrial.pytest_plugin.affected.stats import STAT
 from seatrial.pytest_plugin.affected.store import Record, Version
 from seatrial.pytest_plugin.affected.watch import ENV, FILE, PY

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from seatrial.pytest_plugin.affected.child import CURRENT, ROOT, TOKEN_BYTES
+from seatrial.pytest_plugin.affected.compilers import compiles_bytecode
 from seatrial.pytest_plugin.affected.folders import make_folder
 from seatrial.pytest_plugin.affected.ray_use import RayUse
-from seatrial.pytest_plugin.affected.sources import may_be_compiled
 from seatrial.pytest_plugin.affected.watch import TOKEN_VARIABLE, is_ignored
 from seatrial.pytest_plugin.affected.windows import Windows
 
@@ -54,7 +54,7 @@ def compiles_functions(root: Path) -> str | None:
         for name in files:
             path = Path(folder, name)
             try:
-                if name.endswith(".py") and may_be_compiled(path.read_bytes()):
+                if name.endswith(".py") and compiles_bytecode(path.read_bytes()):
                     return path.relative_to(root).as_posix()
             except OSError:  # gone, or not ours to read: then it is not imported either
                 continue

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 
 from seatrial.pytest_plugin.affected import report
+from seatrial.pytest_plugin.affected.collector import resting_collector
 from seatrial.pytest_plugin.affected.decide import Decision, decide
 from seatrial.pytest_plugin.affected.fingerprints import Fingerprints
 from seatrial.pytest_plugin.affected.items import (
@@ -180,7 +180,7 @@ class AffectedPlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Hand over what was seen, or learn from it."""
         if not self._config.option.collectonly:
-            with self._paused(), _without_collector():
+            with self._paused(), resting_collector():
                 self._finish(session)
 
     def _finish(self, session: pytest.Session) -> None:
@@ -258,18 +258,6 @@ class AffectedPlugin:
             gone = [n for n in store.tests if not (self._root / n.partition("::")[0]).exists()]
             store.merge(records, self._fingerprints.known, gone)
             store.save(self._map)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Let Python's collector of cycles rest: what is made until the block ends is many, and stays."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _uses_of(window: Window) -> set[Use]:

@@ -14,8 +14,10 @@ from importlib.abc import InspectLoader
 from types import CodeType
 from typing import Any, NamedTuple
 
+from seatrial.pytest_plugin.affected.collector import resting_collector
 from seatrial.pytest_plugin.affected.functions import FunctionNode, functions, walk
-from seatrial.pytest_plugin.affected.sources import digest, keepers_of
+from seatrial.pytest_plugin.affected.parsing import parse
+from seatrial.pytest_plugin.affected.sources import digest, keepers_of, read_compiled
 
 _RAN, _ENTER, _LEAVE = "ran", "enter", "leave"
 _MARK = "seatrial probe"
@@ -44,9 +46,11 @@ def compile_with_probes(content: bytes, filename: str, path: str, probes: Probes
         ValueError: it holds null bytes.
         RecursionError: it is nested too deeply.
     """
-    with warnings.catch_warnings():
+    with resting_collector(), warnings.catch_warnings():
+        # The marks of the probes are no functions, which the compiler remarks.
         warnings.simplefilter("ignore")
-        tree = ast.parse(content, filename)
+        tree = parse(content, filename)
+        read_compiled(content, tree)
         keeping = keepers_of(digest(content), tree).names
         for name, node in functions(tree.body):
             _add_probes(node, f"{path}::{name}", keeps=name in keeping)
@@ -62,29 +66,33 @@ def _add_probes(node: FunctionNode, name: str, *, keeps: bool) -> None:
             place: ast.stmt = child.body[min(first, len(child.body) - 1)]
             if keeps and child is node:
                 inner = child.body[first:] or [ast.copy_location(ast.Pass(), place)]
-                leave = _located(_call(_LEAVE, name), place)
+                leave = _call(_LEAVE, name, place)
                 wrapped = ast.copy_location(ast.Try(inner, [], [], [leave]), place)
-                child.body[first:] = [_located(_call(_ENTER, name), place), wrapped]
+                child.body[first:] = [_call(_ENTER, name, place), wrapped]
             else:
-                child.body.insert(first, _located(_call(_RAN, name), place))
+                child.body.insert(first, _call(_RAN, name, place))
         elif isinstance(child, ast.Lambda):
-            ran = _located(_call(_RAN, name), child).value
+            ran = _call(_RAN, name, child).value
             child.body = ast.copy_location(ast.BoolOp(ast.Or(), [ran, child.body]), child)
 
 
-def _call(kind: str, name: str) -> ast.Expr:
+def _call(kind: str, name: str, like: ast.stmt | ast.expr) -> ast.Expr:
+    """Return a call of a probe at the line of the code that it stands before."""
+    place: dict[str, Any] = {
+        "lineno": like.lineno,
+        "col_offset": like.col_offset,
+        "end_lineno": like.lineno,
+        "end_col_offset": like.col_offset,
+    }
     # The compiler takes the tuple for a constant; it is exchanged for the probe afterwards.
     mark: Any = (_MARK, kind)
-    return ast.Expr(ast.Call(ast.Constant(mark), [ast.Constant(name)], []))
-
-
-def _located(call: ast.Expr, like: ast.stmt | ast.expr) -> ast.Expr:
-    """Give a call of a probe the line of the code that it stands before."""
-    for node in ast.walk(call):
-        if "lineno" in node._attributes:
-            ast.copy_location(node, like)
-            node.end_lineno, node.end_col_offset = like.lineno, like.col_offset  # type: ignore[attr-defined]
-    return call
+    called = ast.Call(
+        func=ast.Constant(value=mark, **place),
+        args=[ast.Constant(value=name, **place)],
+        keywords=[],
+        **place,
+    )
+    return ast.Expr(value=called, **place)
 
 
 def _bound(code: CodeType, probes: Probes) -> CodeType:

@@ -8,7 +8,6 @@ modules. Both tell of the same names; scopes tell whose they are.
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.machinery
 from collections import defaultdict
@@ -19,10 +18,14 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from seatrial.pytest_plugin.affected.calls import CallWatch
+from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
 from seatrial.pytest_plugin.affected.probes import Probes, compile_with_probes
-from seatrial.pytest_plugin.affected.sources import digest, keepers_of, splits
-
-_CANNOT_COMPILE = (SyntaxError, ValueError, RecursionError)
+from seatrial.pytest_plugin.affected.sources import (
+    digest,
+    keepers_of,
+    read_compiled,
+    splits,
+)
 
 
 class Runs:
@@ -79,10 +82,11 @@ class Runs:
         content = _read(code.co_filename)
         if content is not None:
             try:
-                keeping = keepers_of(digest(content), ast.parse(content)).names
-            except _CANNOT_COMPILE:  # it changed since it was read
+                tree = parse(content)
+            except CANNOT_PARSE:  # it changed since it was read
                 return
-            self._calls.add(code, path, keeping)
+            read_compiled(content, tree)
+            self._calls.add(code, path, keepers_of(digest(content), tree).names)
             self.tracked.add(path)
 
     def begin(self) -> None:
@@ -164,7 +168,7 @@ class Runs:
             return original(loader, fullname)
         try:
             code = compile_with_probes(content, filename, path, self._probes)
-        except _CANNOT_COMPILE:
+        except CANNOT_PARSE:
             # The import itself says what is wrong with it.
             return original(loader, fullname)
         self.tracked.add(path)

@@ -8,16 +8,15 @@ Everything else is the *rest*: of a test module all of its tests share it, of an
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import re
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from seatrial.pytest_plugin.affected.compilers import may_be_compiled
 from seatrial.pytest_plugin.affected.functions import (
-    STATEMENT_FIELDS,
     FunctionNode,
     Keepers,
     docstrings,
@@ -26,6 +25,8 @@ from seatrial.pytest_plugin.affected.functions import (
     keepers,
     skeleton,
 )
+from seatrial.pytest_plugin.affected.import_statements import Import, imports_in
+from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
 
 REST = ""
 """Name of the part that is left when tests and fixtures, or the bodies of functions, are taken out."""
@@ -37,27 +38,11 @@ FIXTURES = "#fixtures"
 """Name of the part that says which fixtures a test module or `conftest.py` has, for tests that ask by a made name."""
 _TEST_NAME = re.compile(r"\btest\w*")
 _TEST_DEFINITION = re.compile(r"\bdef\s+(test\w*)")
-_COMPILERS = re.compile(
-    rb"\b(torch\.compile|torch_compile|torch\.jit|_dynamo|numba|njit|triton|jax\.jit|getsource|getsourcelines)\b"
-)
-"""What runs a function in another form than Python's, or reads its text: nobody sees it being called."""
 _DOC_READERS = re.compile(rb"\b(__doc__|getdoc|get_json_schema|docstring_parser|pydoc|doctest)\b")
 
 
 NO_KEEPERS = Keepers(frozenset(), any_suspended=False)
 _keepers: dict[str, Keepers] = {}
-
-
-class Import(NamedTuple):
-    """One import statement, or a text that names a module."""
-
-    level: int
-    """Leading dots of a relative import."""
-    module: str
-    names: tuple[str, ...]
-    """What is imported from it; each may be a module too. Empty for `import module`."""
-    certain: bool
-    """False for a text that only looks like a module's name."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +71,11 @@ class Source:
         return self.parts.get(name, self.whole if name == REST else None)
 
 
+_compiled: dict[str, Source] = {}
+"""Files that were read when they were compiled, by the digest of their bytes."""
+
+
+@functools.cache
 def splits(path: str) -> bool:
     """Return whether a file's tests and fixtures are told apart, and not its functions."""
     name = path.rpartition("/")[2]
@@ -105,16 +95,26 @@ def read_source(content: bytes, *, split: bool) -> Source:
         split: whether to take it apart into tests, fixtures and the rest; else into functions and the rest.
     """
     raw = digest(content)
+    found = None if split else _compiled.get(raw)
+    if found is not None:
+        return found
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(content)
-            lines = content.decode(errors="replace").splitlines()
-            parts = _parts(tree, lines) if split else _function_parts(tree, lines)
-            kept = NO_KEEPERS if split else keepers_of(raw, tree)
-    except (SyntaxError, ValueError, RecursionError):
+        return _source_of(content, raw, parse(content), split=split)
+    except CANNOT_PARSE:
         broken = Part(raw, ())
         return Source(raw, broken, {REST: broken} if split else {})
+
+
+def read_compiled(content: bytes, tree: ast.Module) -> None:
+    """Keep what a file that is being compiled says, for those that ask later: it need not be parsed again."""
+    raw = digest(content)
+    _compiled[raw] = _source_of(content, raw, tree, split=False)
+
+
+def _source_of(content: bytes, raw: str, tree: ast.Module, *, split: bool) -> Source:
+    lines = content.decode(errors="replace").splitlines()
+    parts = _parts(tree, lines) if split else _function_parts(tree, lines)
+    kept = NO_KEEPERS if split else keepers_of(raw, tree)
     return Source(
         raw,
         _joined(parts),
@@ -135,11 +135,6 @@ def keepers_of(raw: str, tree: ast.Module) -> Keepers:
     if found is None:
         found = _keepers[raw] = keepers(tree)
     return found
-
-
-def may_be_compiled(content: bytes) -> bool:
-    """Return whether a file hands functions to a compiler of their bytecode."""
-    return _COMPILERS.search(content) is not None
 
 
 def _joined(parts: dict[str, Part]) -> Part:
@@ -165,7 +160,7 @@ def _function_parts(tree: ast.Module, lines: list[str]) -> dict[str, Part]:
 
 def _part(nodes: Sequence[ast.AST], text: str) -> Part:
     named = {match[2] for match in _DOTTED.finditer(text)}
-    imports = [*_imports(nodes), *(Import(0, name, (), False) for name in sorted(named))]
+    imports = [*imports_in(nodes), *(Import(0, name, (), False) for name in sorted(named))]
     return Part(_fingerprint(nodes), tuple(imports))
 
 
@@ -240,38 +235,6 @@ def _mentioned_names(text: str) -> frozenset[str]:
     counts = Counter(_TEST_NAME.findall(text))
     counts.subtract(_TEST_DEFINITION.findall(text))
     return frozenset(name for name, count in counts.items() if count > 0)
-
-
-def _imports(nodes: Iterable[ast.AST]) -> Iterator[Import]:
-    """Find imports in statements of any depth, also inside functions; not those for type checkers alone."""
-    waiting: list[ast.AST] = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(0, alias.name, (), True)
-        elif isinstance(node, ast.ImportFrom):
-            yield Import(node.level, node.module or "", tuple(alias.name for alias in node.names), True)
-        elif isinstance(node, ast.Assign):
-            yield from _plugin_names(node)
-        elif isinstance(node, ast.If) and _is_type_checking(node.test):
-            waiting.extend(node.orelse)
-        else:
-            for field in STATEMENT_FIELDS:
-                waiting.extend(getattr(node, field, ()))
-
-
-def _plugin_names(node: ast.Assign) -> Iterator[Import]:
-    """Read `pytest_plugins = [...]`, whose names need no dot."""
-    if any(isinstance(target, ast.Name) and target.id == "pytest_plugins" for target in node.targets):
-        for child in ast.walk(node.value):
-            if isinstance(child, ast.Constant) and isinstance(child.value, str):
-                yield Import(0, child.value, (), False)
-
-
-def _is_type_checking(test: ast.expr) -> bool:
-    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
-    return name == "TYPE_CHECKING"
 
 
 def _fingerprint(nodes: Iterable[ast.AST]) -> str:

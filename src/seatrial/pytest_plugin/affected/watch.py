@@ -222,7 +222,7 @@ class Watch:
         watch = self
 
         def get_item(environ: Any, key: Any) -> Any:
-            if watch.active and isinstance(key, str):
+            if watch.active and isinstance(key, str) and not key.startswith(_IGNORED_VARIABLES):
                 watch.undisturbed(watch._read_variable, key, _caller())
             return original(environ, key)
 
@@ -230,16 +230,15 @@ class Watch:
         self._undo.append(functools.partial(setattr, kind, "__getitem__", original))
 
     def _read_variable(self, name: str, frame: FrameType | None) -> None:
-        # Copying the whole environment for a child reads no variable.
-        if frame is None or _instruction(frame) not in _SUBSCRIPTS:
-            return
+        reader = frame
         # os.getenv and Mapping.get stand between the reader and the variable.
-        while frame is not None and frame.f_code.co_filename.startswith("<frozen "):
-            frame = frame.f_back
-        if frame is None or name.startswith(_IGNORED_VARIABLES):
+        while reader is not None and reader.f_code.co_filename.startswith("<frozen "):
+            reader = reader.f_back
+        if reader is None or self.relative(reader.f_code.co_filename) is None:
             return
-        if self.relative(frame.f_code.co_filename) is not None:
-            self._emit(ENV, name, frame)
+        # Copying the whole environment for a child reads no variable.
+        if frame is not None and _instruction(frame) in _SUBSCRIPTS:
+            self._emit(ENV, name, reader)
 
     def _patch_import_module(self) -> None:
         original = importlib.import_module

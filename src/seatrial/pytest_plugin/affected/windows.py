@@ -31,6 +31,7 @@ UNWATCHED = "unwatched"
 _HARNESS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "pluggy", "xdist", "coverage", "execnet"))
 _OURSELVES = str(Path(__file__).parents[1]) + os.sep
 _MAX_DEPTH = 400
+_KEEPING_INSTRUCTIONS = frozenset((dis.opmap["STORE_GLOBAL"], dis.opmap["STORE_SUBSCR"]))
 
 
 class Frame(NamedTuple):
@@ -230,6 +231,9 @@ def remembers(frame: FrameType) -> bool:
     wrapped = frame.f_globals.get(code.co_name)
     if hasattr(wrapped, "cache_info") and getattr(wrapped, "__wrapped__", None) is not None:
         return True
+    # Most functions have neither instruction, and reading all of a function's takes a hundred times as long.
+    if _KEEPING_INSTRUCTIONS.isdisjoint(code.co_code[::2]):
+        return False
     previous: list[dis.Instruction] = []
     for instruction in dis.get_instructions(code):
         if instruction.opname == "STORE_GLOBAL":

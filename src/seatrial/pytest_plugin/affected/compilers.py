@@ -1,0 +1,48 @@
+"""Files that hand functions to a compiler, or read their text: then nobody sees all functions that run."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from seatrial.pytest_plugin.affected.functions import STATEMENT_FIELDS, walk
+from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
+
+_OF_BYTECODE = rb"torch\.compile|torch_compile|torch import\b[^\n]*\bcompile|_dynamo|numba|njit"
+_BYTECODE_COMPILERS = re.compile(rb"\b(" + _OF_BYTECODE + rb")\b")
+_COMPILERS = re.compile(rb"\b(" + _OF_BYTECODE + rb"|torch\.jit|triton|jax\.jit|getsource|getsourcelines)\b")
+"""What runs a function in another form than Python's, or reads its text: nobody sees it being called."""
+
+
+def may_be_compiled(content: bytes) -> bool:
+    """Return whether a file names anything that runs functions in another form, or reads their text."""
+    return _COMPILERS.search(content) is not None
+
+
+def compiles_bytecode(content: bytes) -> bool:
+    """Return whether a file's code names a compiler of bytecode, which would meet the probes in it.
+
+    Those that read a function's text (`torch.jit`, `triton`) or run it (`jax.jit`) meet none. Comments and bare
+    strings, such as docstrings, are no code.
+    """
+    if _BYTECODE_COMPILERS.search(content) is None:
+        return False
+    try:
+        tree = parse(content)
+    except CANNOT_PARSE:
+        return True
+    for node in walk(tree):
+        for field in STATEMENT_FIELDS:
+            held = getattr(node, field, None)
+            if isinstance(held, list) and held:
+                held[:] = [child for child in held if not _is_bare_string(child)] or [ast.Pass()]
+    code = ast.unparse(ast.fix_missing_locations(tree))
+    return _BYTECODE_COMPILERS.search(code.encode(errors="replace")) is not None
+
+
+def _is_bare_string(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )

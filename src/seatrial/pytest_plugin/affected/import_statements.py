@@ -1,0 +1,53 @@
+"""The imports of a Python file, as its text has them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from seatrial.pytest_plugin.affected.functions import STATEMENT_FIELDS
+
+
+class Import(NamedTuple):
+    """One import statement, or a text that names a module."""
+
+    level: int
+    """Leading dots of a relative import."""
+    module: str
+    names: tuple[str, ...]
+    """What is imported from it; each may be a module too. Empty for `import module`."""
+    certain: bool
+    """False for a text that only looks like a module's name."""
+
+
+def imports_in(nodes: Iterable[ast.AST]) -> Iterator[Import]:
+    """Find imports in statements of any depth, also inside functions; not those for type checkers alone."""
+    waiting: list[ast.AST] = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(0, alias.name, (), True)
+        elif isinstance(node, ast.ImportFrom):
+            yield Import(node.level, node.module or "", tuple(alias.name for alias in node.names), True)
+        elif isinstance(node, ast.Assign):
+            yield from _plugin_names(node)
+        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+            waiting.extend(node.orelse)
+        else:
+            for field in STATEMENT_FIELDS:
+                waiting.extend(getattr(node, field, ()))
+
+
+def _plugin_names(node: ast.Assign) -> Iterator[Import]:
+    """Read `pytest_plugins = [...]`, whose names need no dot."""
+    if any(isinstance(target, ast.Name) and target.id == "pytest_plugins" for target in node.targets):
+        for child in ast.walk(node.value):
+            if isinstance(child, ast.Constant) and isinstance(child.value, str):
+                yield Import(0, child.value, (), False)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return name == "TYPE_CHECKING"
