@@ -76,7 +76,7 @@ FAULTS: dict[str, tuple[Fault, int]] = {
         together(put("train/loss", 1e-9), put("train/reward", lambda tail: tail - 0.4)),
         50,
     ),
-    "length-at-cap": (put("train/completions/clipped_ratio", 1.0), 10),
+    "length-at-cap": (put("train/completions/clipped_ratio", 1.0), 20),
     "length-collapse": (
         together(put("train/completions/mean_length", 2.0), put("train/reward", 0.1)),
         12,

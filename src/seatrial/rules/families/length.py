@@ -51,12 +51,15 @@ RULES = (
         needs=("truncation_fraction",),
         mark=_at_cap,
         bound="< {share} in one of {in_a_row} steps",
-        parameters={"share": Parameter(0.99, _HAND), "in_a_row": Parameter(10, _HAND)},
+        parameters={
+            "share": Parameter(0.99, _HAND),
+            "in_a_row": Parameter(20, "clean runs of an untrained tiny model have ten in a row"),
+        },
         meaning="a limit that is too low for the task, or a model that never ends: its end token is masked, is not "
         "among the stop ids, or entropy exploded",
         remedy="read a completion to its end; look whether the end token trains (`seatrial ledger`)",
         catalogue=("SB001", "SB002", "SB030", "SB045"),
-        min_points=10,
+        min_points=20,
     ),
     StepRule(
         id="truncated-and-flat",
@@ -67,12 +70,14 @@ RULES = (
         bound="mean of {window} x 2 points <= {share}, or a reward that rose by {errors} standard errors",
         parameters={
             "share": Parameter(0.7, _HAND),
-            "window": Parameter(20, _HAND),
+            "window": Parameter(
+                30, "40 points are too few: clean runs of an untrained tiny model are still slow there"
+            ),
             "errors": Parameter(2, _HAND),
         },
         meaning="answers that do not fit into the limit and so get no reward",
         remedy="raise the limit of new tokens, or leave cut rows out of the loss",
-        min_points=40,
+        min_points=60,
     ),
     StepRule(
         id="length-collapse",

@@ -1,0 +1,13 @@
+"""Always-on assertions that a training loop calls from inside, each one line; torch is imported where it is used.
+
+    guards = Guards()
+    guards.first_ratio(logprobs_BT, old_logprobs_BT, mask_BT)
+    with guards.census(model):
+        optimizer.step()
+
+A guard that sees something wrong raises `GuardError`; `Guards(raises=False)` records alone, for a report.
+"""
+
+from seatrial.guards.guards import GuardError, Guards
+
+__all__ = ["GuardError", "Guards"]
