@@ -109,6 +109,10 @@ class StoreClient:
                 read = self._store.read(wanted)
             except BlockGoneError:
                 continue  # moved or cleared since: the state knows better now
+            except StoreUnavailableError as error:
+                raise type(error)(
+                    f"{error}; asked for samples {shown(samples)} of {partition_id!r}"
+                ) from error
             return {
                 name: decode(
                     gather(

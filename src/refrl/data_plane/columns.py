@@ -41,9 +41,14 @@ class Column:
         return self.values.numel() * self.values.element_size()
 
     @property
+    def dtype_of_values(self) -> str:
+        """Return torch's name of it."""
+        return str(self.values.dtype).removeprefix("torch.")
+
+    @property
     def dtype(self) -> str:
         """Return what must be the same for all rows of a field of a partition."""
-        return "object" if self.kind == "object" else str(self.values.dtype).removeprefix("torch.")
+        return "object" if self.kind == "object" else self.dtype_of_values
 
     def take(self, rows: Sequence[int]) -> Column:
         """Return a copy of some rows, in the order asked for."""

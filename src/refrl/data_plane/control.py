@@ -18,6 +18,8 @@ from refrl.data_plane.records import Block, Claim, Lease, NewBlock, PartitionSta
 
 Log = Callable[[str, Mapping[str, Any]], None]
 """(operation, its words) into the journal."""
+NUM_REMEMBERED = 1024
+"""Leases whose acknowledgement is remembered."""
 
 
 def _no_log(operation: str, words: Mapping[str, Any]) -> None:
@@ -34,6 +36,8 @@ class ControlState:
     leases: dict[str, Lease] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
     num_returned: dict[str, int] = field(default_factory=dict)
+    taken: dict[str, set[str]] = field(default_factory=dict)
+    """Samples that the latest leases acknowledged, for calls that are repeated because their answer was lost."""
 
     def register(self, partition_id: str, spec: PartitionSpec) -> None:
         """Make a partition; the same words again change nothing.
@@ -141,9 +145,14 @@ class ControlState:
         Raises:
             LeaseExpiredError: see `renew`; nothing was changed.
         """
+        if self.taken.get(lease_id, set()).issuperset(samples):
+            return
         lease = self._held(lease_id, samples)
         self.log("acknowledge", {"lease_id": lease_id, "samples": samples})
         self._end(lease_id, lease, samples)
+        self.taken.setdefault(lease_id, set()).update(samples)
+        if len(self.taken) > NUM_REMEMBERED:
+            del self.taken[next(iter(self.taken))]
 
     def release(self, lease_id: str, samples: list[str]) -> None:
         """Give samples back; those that are not the lease's any more are left out."""
@@ -170,11 +179,7 @@ class ControlState:
         return list(self.partitions)
 
     def drained(self, partition_id: str, tasks: Sequence[str]) -> bool:
-        """Return whether every one of these consumers has claimed every live sample, and given none back.
-
-        Raises:
-            UnknownPartitionError, UnknownTaskError: see there.
-        """
+        """Return whether every one of these consumers has claimed every live sample, and given none back."""
         partition = self._partition(partition_id)
         self.expire()
         cursors = [partition.cursor(task) for task in tasks]
@@ -276,22 +281,17 @@ class ControlState:
             self.leases.pop(lease_id, None)
 
     def _waste(self, lost: Iterable[str]) -> Waste:
-        touched: dict[str, None] = {}
+        touched: dict[str, Block] = {}
         for name in lost:
-            self.blocks[name].num_live -= 1
-            touched[name] = None
-        dropped = [name for name in touched if self.blocks[name].num_live == 0]
+            touched[name] = self.blocks[name]
+            touched[name].num_live -= 1
+        dropped = [name for name, block in touched.items() if block.num_live == 0]
         for name in dropped:
             del self.blocks[name]
-        return Waste(
-            dropped, [self._sparse(name) for name in touched if name in self.blocks and self._is_sparse(name)]
-        )
+        sparse = [name for name, block in touched.items() if 0 < 2 * block.num_live < len(block.samples)]
+        return Waste(dropped, [self._sparse(name, touched[name]) for name in sparse])
 
-    def _is_sparse(self, name: str) -> bool:
-        return 2 * self.blocks[name].num_live < len(self.blocks[name].samples)
-
-    def _sparse(self, name: str) -> Sparse:
-        block = self.blocks[name]
+    def _sparse(self, name: str, block: Block) -> Sparse:
         places = self.partitions[block.partition].places[block.field]
         rows = [row for row, sample in enumerate(block.samples) if places.get(sample) == (name, row)]
         return Sparse(name, block.partition, block.field, rows)

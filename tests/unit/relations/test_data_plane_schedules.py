@@ -1,0 +1,40 @@
+"""Random schedules of deaths, delays and repeats on the local data plane; a failing one is replayed by its seed."""
+
+import pytest
+
+from seatrial.relations import data_plane_schedules
+from seatrial.relations.data_plane_cases import Bench, make_case
+from seatrial.relations.data_plane_schedules import Ledger, play
+from seatrial.targets.reference.data_plane import ReferenceDataPlane
+
+
+def errors(seed: int) -> list[str]:
+    stack = ReferenceDataPlane()
+    return play(Bench(stack, stack.data_plane(), make_case(stack, seed, False)))
+
+
+@pytest.fixture(autouse=True)
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_plane_schedules, "LEASE_S", 0.05)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_ledger_closes(seed: int) -> None:
+    assert errors(seed) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(24, 200))
+def test_the_ledger_closes_at_night(seed: int) -> None:
+    assert errors(seed) == []
+
+
+def test_a_ledger_tells_what_does_not_add_up() -> None:
+    ledger = Ledger(put=["lost", "twice", "again", "both"], dropped={"both": "stale"})
+    ledger.trained.update(["twice", "twice", "again", "both"])
+    assert ledger.errors({"again"}) == [
+        "twice was trained on 2 times",
+        "both was dropped and trained on",
+        "lost was put, and is lost",
+        "again is served after it was trained on or dropped",
+    ]
