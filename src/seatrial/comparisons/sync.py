@@ -39,12 +39,15 @@ def compare_served(
         parts[name] = tuple(one for one in trained.names() if one.endswith("embed_tokens.weight"))
     unknown = [name for name in unknown if not parts[name]]
     missing = sorted(trained.names() - used - _tied_head(trained, served))
+    known = {name: fingerprint for name, fingerprint in sorted(served.items()) if parts[name]}
+    hidden = [name for name, fingerprint in known.items() if 0 in fingerprint.shape]
+    seen = {name: fingerprint for name, fingerprint in known.items() if name not in hidden}
     wrong = {
         name: how
-        for name, fingerprint in sorted(served.items())
-        if parts[name] and (how := _difference(trained, parts[name], fingerprint, before)) is not None
+        for name, fingerprint in seen.items()
+        if (how := _difference(trained, parts[name], fingerprint, before)) is not None
     }
-    return [_names_verdict(missing, unknown, served), _bits_verdict(wrong, len(served) - len(unknown))]
+    return [_names_verdict(missing, unknown, served), _bits_verdict(wrong, hidden, len(seen))]
 
 
 def parts_of(name: str, known: frozenset[str]) -> tuple[str, ...]:
@@ -106,16 +109,22 @@ def _names_verdict(
     )
 
 
-def _bits_verdict(wrong: Mapping[str, str], num_compared: int) -> Verdict:
-    told = [f"{name} ({how})" for name, how in wrong.items()]
+def _bits_verdict(wrong: Mapping[str, str], hidden: Sequence[str], num_compared: int) -> Verdict:
+    if wrong:
+        outcome, reason = Outcome.FAIL, _few([f"{name} ({how})" for name, how in wrong.items()])
+    elif hidden:
+        outcome = Outcome.BLOCKED
+        reason = (
+            f"the engine keeps {len(hidden)} tensors in a form of its own and an empty one under their names: "
+            f"{_few(hidden)}; compare log-probabilities, or serve on a device where it does not"
+        )
+    else:
+        outcome = Outcome.PASS if num_compared else Outcome.FAIL
+        reason = f"{num_compared} tensors compared" if num_compared else "nothing to compare"
     return Verdict(
         name="every tensor that serves has the trained one's bits",
-        outcome=Outcome.PASS if num_compared and not wrong else Outcome.FAIL,
-        reason=_few(told)
-        if told
-        else f"{num_compared} tensors compared"
-        if num_compared
-        else "nothing to compare",
+        outcome=outcome,
+        reason=reason,
         value=float(len(wrong)),
         bound="== 0 tensors that differ",
         num_samples=num_compared,

@@ -128,6 +128,18 @@ def test_nothing_is_no_proof(trained: Checkpoint) -> None:
     assert [verdict.outcome for verdict in compare_served(trained, {})] == [Outcome.FAIL, Outcome.FAIL]
 
 
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_what_an_engine_packed_away_is_not_said_to_be_the_same(trained: Checkpoint, is_stale: bool) -> None:
+    """vLLM on a CPU leaves an empty tensor where it packed a matrix: no evidence, no Pass; what is seen may fail."""
+    served = weights()
+    served["model.layers.4.mlp.up_proj.weight"] = torch.empty(0)
+    if is_stale:
+        served["model.norm.weight"] += 1
+    _, bits = compare_served(trained, prints(served))
+    assert bits.outcome is (Outcome.FAIL if is_stale else Outcome.BLOCKED)
+    assert ("model.norm.weight" if is_stale else "model.layers.4.mlp.up_proj.weight") in bits.reason
+
+
 @pytest.mark.parametrize("is_current", [True, False], ids=["current", "stale"])
 def test_a_head_that_is_the_embedding(tmp_path: Path, is_current: bool) -> None:
     """It is stored once; an engine that keeps it twice may leave one of them behind."""
