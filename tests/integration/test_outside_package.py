@@ -44,6 +44,7 @@ def run(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     assert command("refrl", "make-model", "--output", "model").returncode == 0
     (folder / "run.kv").write_text("it=1 loss=0.5\nit=2 loss=0.4 reward=0.25\n")
+    (folder / "high.kv").write_text("it=1 reward=0.5\nit=2 reward=4.0\n")
     (folder / "torn.kv").write_text("it=1 loss=0.5\nit=2 lo")
     return command
 
@@ -88,6 +89,15 @@ def test_the_reader_reads(run: Run) -> None:
     assert run("seatrial", "check", "run.kv", 'max(data["train/loss"]) < 1').returncode == 0
     assert run("seatrial", "check", "run.kv", 'max(data["train/loss"]) < 0.45').returncode == 1
     assert run("seatrial", "check", "torn.kv", 'max(data["train/loss"]) < 1').returncode == 3
+
+
+def test_the_rule_watches(run: Run) -> None:
+    """The log that the package's own reader reads: in order, then with a reward that cannot be."""
+    sound = run("seatrial", "watch", "run.kv", "--rule", "reward-outside-range")
+    assert sound.returncode == 0, sound.stdout + sound.stderr
+    broken = run("seatrial", "watch", "high.kv", "--rule", "my-stack")
+    assert broken.returncode == 1, broken.stdout + broken.stderr
+    assert "the mean reward is one that the verifier cannot give" in broken.stdout
 
 
 def test_the_relation_and_the_target_are_known(run: Run) -> None:

@@ -1,1 +1,1 @@
-"""A loss, a verifier, a task, a relation, a reader and a target from outside: one file each."""
+"""A loss, a verifier, a task, a relation, a rule, a reader and a target from outside: one file each."""

@@ -20,6 +20,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 KINDS = {
     "reader": "reads a log format that Seatrial does not know",
     "relation": "a law that every correct stack obeys, tried on made inputs",
+    "rule": "watches the logged metrics of a run of any stack",
     "target": "a stack under trial: how it is launched, and where its evidence lies",
 }
 """What an entry point of the group `seatrial.<kind>s` makes known, and what it is."""
@@ -29,7 +30,7 @@ in your package's pyproject.toml:
     [project.entry-points."seatrial.{kind}s"]
     {module} = "{value}"
 """
-_VALUES = {"reader": "{module}", "relation": "{module}:RELATIONS", "target": "{module}:{cls}"}
+_VALUES = {"reader": "{module}", "relation": "{module}:RELATIONS", "rule": "{module}:RULES", "target": "{module}:{cls}"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
