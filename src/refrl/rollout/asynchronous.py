@@ -167,8 +167,9 @@ class AsyncCollector:
 
     def _offer(self, collected: Collected) -> None:
         """Give the trainer the groups of a batch."""
+        size = self._config.num_generations_per_prompt
         with self._changed:
-            for place, rollouts in enumerate(split_groups(collected.rollouts)):
+            for place, rollouts in enumerate(split_groups(collected.rollouts, size)):
                 steps = [self._step_of_version[row.weight_version] for row in rollouts.completions]
                 group = Group(number=self._num_offered, weight_step=min(steps), rollouts=rollouts)
                 self._num_offered += 1

@@ -157,12 +157,22 @@ class ReplayBuffer:
         return list(groups)
 
 
-def split_groups(rollouts: Rollouts) -> list[Rollouts]:
-    """Return the rows of each prompt by themselves, in order of appearance; each counts its own errors."""
-    rows: dict[int, list[int]] = {}
-    for row, example in enumerate(rollouts.examples):
-        rows.setdefault(example.prompt_id, []).append(row)
-    return [_own_errors(rollouts.rows(index)) for index in rows.values()]
+def split_groups(rollouts: Rollouts, size: int) -> list[Rollouts]:
+    """Return the completions of each prompt by themselves, in order; each counts its own errors of the verifier.
+
+    Args:
+        rollouts: whole groups, one after the other; a prompt that was drawn twice has two.
+        size: completions of a group.
+
+    Raises:
+        ValueError: some rows are not such a group.
+    """
+    groups = [rollouts.rows(range(first, first + size)) for first in range(0, len(rollouts.examples), size)]
+    for number, group in enumerate(groups):
+        prompts = {example.prompt_id for example in group.examples}
+        if len(prompts) > 1:
+            raise ValueError(f"group {number} of a batch has completions of prompts {sorted(prompts)}")
+    return [_own_errors(group) for group in groups]
 
 
 def _own_errors(rollouts: Rollouts) -> Rollouts:

@@ -67,6 +67,13 @@ def test_every_group_is_trained_on_once_and_none_is_left(overrides: Overrides) -
         assert prompts == {fate["prompt_id"] for fate in trained if fate["step"] == step}
 
 
+def test_a_prompt_that_comes_twice_in_a_step_is_two_groups(overrides: Overrides) -> None:
+    """Four prompts a step of three that there are: the end of an epoch and the beginning of the next."""
+    config = run(overrides("a"), "grpo.max_num_steps=3", "data.num_train=3")
+    trained = [fate["number"] for step in (1, 2, 3) for fate in fates(config, "group_data", step)]
+    assert trained == list(range(12))
+
+
 def test_the_first_step_is_that_of_the_synchronous_loop(overrides: Overrides) -> None:
     """Same prompts, same tokens, same advantages: nothing but the age of later rows is different."""
     config = run(overrides("a"), "grpo.async_grpo.num_replicas=2", "grpo.max_num_steps=2")

@@ -68,6 +68,22 @@ def _prompts_accounted(stack: Any, case: RunCase) -> Measure:
     return _counted(wrong, "prompts without their groups")
 
 
+def _first_step(stack: Any, case: RunCase) -> Measure:
+    """Nothing is older yet: the first step has the rows of the synchronous loop, whatever engine sampled them."""
+    ahead = case.record(stack).steps[0]
+    plain = case.record(
+        stack, grpo__async_grpo__enabled=False, grpo__async_grpo__num_replicas=1, grpo__max_num_steps=1
+    ).steps[0]
+    wrong = [
+        f"row {index}: {name}"
+        for index, (ours, theirs) in enumerate(zip(ahead.rows, plain.rows, strict=False))
+        for name in ("prompt_id", "prompt_ids", "ids", "completion", "finish_reason", "mask")
+        if getattr(ours, name) != getattr(theirs, name)
+    ]
+    wrong += [f"{len(ahead.rows)} rows"] * (len(ahead.rows) != len(plain.rows))
+    return _counted(wrong, "differences from the rows of the synchronous loop")
+
+
 def _signal(stack: Any, case: RunCase) -> Measure:
     """Dynamic sampling trains on groups whose verified rewards differ, and on a full step of them."""
     record = case.record(stack)

@@ -200,7 +200,18 @@ def test_no_group_is_lost_or_used_twice_on_random_schedules() -> None:
 
 def test_rows_of_a_prompt_become_a_group_with_its_own_errors() -> None:
     """A verifier's error is counted where it happened, so that joined groups count it once."""
-    first, second = split_groups(rollouts(7, 8, 7, 8, failed=(True, False, False, False)))
+    first, second = split_groups(rollouts(7, 7, 8, 8, failed=(True, False, False, False)), 2)
     assert [example.prompt_id for example in first.examples] == [7, 7]
     assert (first.scores.num_errors, second.scores.num_errors) == (1, 0)
     assert (first.scores.first_error, second.scores.first_error) == ("row 0: broken", None)
+
+
+def test_a_prompt_that_was_drawn_twice_has_two_groups() -> None:
+    """One fewer than the step needs would be waited for for ever."""
+    assert [len(one.examples) for one in split_groups(rollouts(7, 7, 7, 7), 2)] == [2, 2]
+
+
+def test_rows_of_several_prompts_are_no_group() -> None:
+    """Their rewards would be compared."""
+    with pytest.raises(ValueError, match=r"prompts \[7, 8\]"):
+        split_groups(rollouts(7, 8, 7, 8), 2)
