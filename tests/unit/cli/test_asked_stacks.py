@@ -7,7 +7,7 @@ import pytest
 
 from seatrial.cli import asked_stacks as module
 from seatrial.cli.asked_stacks import asked_stacks
-from seatrial.errors import UsageError
+from seatrial.errors import BlockedError, UsageError
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.registry import select
 from seatrial.targets.common.target import Gone, Unavailable, available, find_name
@@ -73,6 +73,17 @@ def test_a_name_that_moved_is_found_and_one_that_is_gone_is_named() -> None:
             raise Gone("no such thing")
 
     assert available({"a": Facts, "b": Missing})["b"] == Unavailable("no such thing")
+
+
+def test_a_package_that_the_stack_misses_blocks_it() -> None:
+    """A missing dependency is not a broken law."""
+
+    class Needy:
+        def __init__(self) -> None:
+            raise ModuleNotFoundError("No module named 'deep'", name="deep")
+
+    with pytest.raises(BlockedError, match="imports deep, which is not installed here"):
+        available({"a": Needy})
 
 
 def test_a_stack_that_is_not_installed_is_blocked() -> None:

@@ -54,13 +54,21 @@ def find_name(package: str, places: Sequence[str]) -> Any:
 
 
 def available(adapters: Mapping[str, type]) -> dict[str, Any]:
-    """Return an adapter of each kind, or why the installed release has none."""
+    """Return an adapter of each kind, or why the installed release has none.
+
+    Raises:
+        BlockedError: a package is missing that the stack imports.
+    """
     made: dict[str, Any] = {}
     for name, adapter in adapters.items():
         try:
             made[name] = adapter()
         except Gone as gone:
             made[name] = Unavailable(str(gone))
+        except ModuleNotFoundError as missing:
+            raise BlockedError(
+                f"the stack imports {missing.name}, which is not installed here: install it beside the stack"
+            ) from missing
     return made
 
 

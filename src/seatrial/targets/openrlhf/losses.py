@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -14,6 +15,9 @@ from torch import Tensor
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import LossInputs, LossSpec
 from seatrial.targets.common.target import Gone, release
+
+MULTIPLIED = "R3.loss/content of masked positions"
+MULTIPLIED_REASON = "the loss is multiplied by the mask: NaN in padding comes through"
 
 
 def loss_module() -> Any:
@@ -33,35 +37,52 @@ def loss_module() -> Any:
             package = ModuleType(name)
             package.__path__ = [str(folder)]
             sys.modules[name] = package
+    if PathFinder.find_spec("deepspeed") is None:
+        # Imported beside the losses and used by none of them.
+        sys.modules.setdefault("deepspeed", ModuleType("deepspeed"))
     return importlib.import_module("openrlhf.models.loss")
 
 
 class OpenRLHFLoss:
-    """`PolicyLoss` of PPO with the mean over tokens, weighted by the tokens of the micro-batch."""
+    """`PolicyLoss` of PPO with the mean over tokens.
 
+    It is given the counts of the batch where a release takes them; else a micro-batch's mean is weighted by its part.
+    """
+
+    facts = StackFacts()
     loss_spec = LossSpec()
     expected_failures: dict[str, str] = {  # noqa: RUF012  read only
         "R1.loss/losses add up, in micro-batches of one row": (
             "a micro-batch without a training token is a mean over none: 0 / 0 is NaN"
         ),
-        "R3.loss/content of masked positions": (
-            "masked_mean multiplies by the mask: NaN in padding comes through"
-        ),
+        MULTIPLIED: MULTIPLIED_REASON,
     }
     options: dict[str, Any] = {"policy_loss_type": "ppo", "token_level_loss": True}  # noqa: RUF012  read only
 
     def __init__(self) -> None:
         """Find the loss."""
         self.loss_class = loss_module().PolicyLoss
+        self.takes_counts = "batch_num_tokens" in inspect.signature(self.loss_class.forward).parameters
+        if self.takes_counts:
+            self.expected_failures = {MULTIPLIED: MULTIPLIED_REASON}
+            self.facts = StackFacts(epsilon=1e-8)
 
     def policy_loss(self, inputs: LossInputs) -> Tensor:
         mask = inputs.mask_BT
         clip = {"clip_eps_low": self.loss_spec.ratio_clip_min, "clip_eps_high": self.loss_spec.ratio_clip_max}
         advantages_BT = inputs.advantages_B.unsqueeze(1).expand_as(mask)
+        counts = {
+            "batch_num_tokens": inputs.global_valid_tokens,
+            "global_batch_size": inputs.global_valid_seqs,
+        }
         loss: Tensor = self.loss_class(**clip, **self.options)(
-            inputs.logprobs_BT, inputs.old_logprobs_BT, advantages_BT, action_mask=mask
+            inputs.logprobs_BT,
+            inputs.old_logprobs_BT,
+            advantages_BT,
+            action_mask=mask,
+            **(counts if self.takes_counts else {}),
         )[0]
-        return loss * self._share(inputs)
+        return loss if self.takes_counts else loss * self._share(inputs)
 
     def _share(self, inputs: LossInputs) -> float:
         """Return the part of the batch's mean that a micro-batch's own mean is."""
@@ -75,9 +96,7 @@ class OpenRLHFGSPO(OpenRLHFLoss):
 
     facts = StackFacts(masked_rows=False)
     expected_failures = {  # noqa: RUF012  read only
-        "R3.loss/content of masked positions": OpenRLHFLoss.expected_failures[
-            "R3.loss/content of masked positions"
-        ],
+        MULTIPLIED: MULTIPLIED_REASON,
         "R18.facts/masked rows are refused": "a row without a training token is divided by 0 and makes the loss NaN",
     }
     loss_spec = LossSpec(kind="gspo", reduction="sequence")
