@@ -97,7 +97,7 @@ def test_refrl_is_light_to_read_and_seatrial_light_to_import() -> None:
 
 def test_judging_works_without_torch() -> None:
     """Modules of check, dump, tags, trend, bisect, report import with torch made unimportable."""
-    names = ["check", "dump", "report", "doctor", "watch"]
+    names = ["check", "dump", "report", "doctor", "watch", "triage"]
     script = (
         "import sys; sys.modules.update(torch=None, transformers=None, ray=None)\n"
         "import importlib\n"

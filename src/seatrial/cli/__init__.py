@@ -17,6 +17,7 @@ from seatrial.verdict import EXIT_BLOCKED, EXIT_INTERRUPTED, EXIT_USAGE
 COMMANDS: dict[str, str] = {
     "run": "put a stack through trials and print the verdict",
     "watch": "put black-box rules to a run of any stack, while it trains or after",
+    "triage": "say why a run died: the first error, where it lies, what to do next",
     "check": "judge logs by expressions such as 'max(data[\"train/loss\"]) < 2'",
     "migrate": "make suites from shell scripts that call NeMo RL's checker",
     "dump": "write all scalars of a log as metrics.json",
@@ -27,7 +28,7 @@ COMMANDS: dict[str, str] = {
     "report": "draw the views of a run directory again",
     "ledger": "hold the rows that a run trained on to the laws of RL post-training",
     "syncproof": "hold the weights that a sampler serves to those that were trained",
-    "new": "write a file to start from: reader, relation, target or adapter",
+    "new": "write a file to start from: reader, relation, rule, target or adapter",
     "relations": "hold a stack's components to the laws of RL post-training",
     "faults": "plant known bugs in the reference stack, and see what notices",
     "chaos": "kill, pause or slow a part of a run, and see what the run makes of it",

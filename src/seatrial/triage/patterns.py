@@ -1,17 +1,69 @@
-"""Why a command failed: what in its last words points to the environment and not of the stack.
+"""The table of failures (patterns.yaml), and whether the environment ended a command.
 
-Source: the triage rules of the seed document on end-to-end testing: what fails before or beside the stack
-(disk, permission, memory of the machine) is Blocked, and is no evidence against the stack.
+Source: each row names its own. What fails before or beside the stack (disk, permission, memory of the machine) is
+Blocked, and is no evidence against the stack (the seed document on end-to-end testing).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
+from seatrial.verdict import Outcome
+
+BOUNDARIES = ("environment", "producer", "transport", "consumer", "loader", "metric")
+"""Where a failure can lie: the machine and installation; who makes data or weights; what carries them; who receives
+and uses them; the loader of weights and checkpoints; a metric that is out of bounds."""
 _TAIL_BYTES = 16384
 _TAIL_LINES = 40
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A failure that logs show."""
+
+    id: str
+    pattern: str
+    boundary: str
+    verdict: str
+    """`Blocked` where it is no evidence against the stack, else `Fail`."""
+    meaning: str
+    next: str
+    """What to do, or to run, next."""
+    isolate: str
+    """What to rerun alone; empty where that tells nothing."""
+    source: str
+    """Where the text was read."""
+    beside: str = ""
+    """Another expression that must stand somewhere in the log."""
+    root: bool = False
+    """Whether it is the cause even where another error stands before it."""
+    in_trials: bool = False
+    """Whether a trial whose command ends with it is Blocked."""
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """The pattern, compiled."""
+        return re.compile(self.pattern)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict as an outcome."""
+        return Outcome(self.verdict)
+
+
+@cache
+def patterns() -> tuple[Pattern, ...]:
+    """Return the table, in the order in which it is tried."""
+    text = resources.files("seatrial.triage").joinpath("patterns.yaml").read_text(encoding="utf-8")
+    return tuple(Pattern(**{"beside": row.pop("with", ""), **row}) for row in yaml.safe_load(text))
 
 
 class Cause(NamedTuple):
@@ -20,24 +72,6 @@ class Cause(NamedTuple):
     line: str
     """The line of the log that shows it."""
     remedy: str
-
-
-_PATTERNS = (
-    (
-        r"No space left on device|Disk quota exceeded|\[Errno 27\]|File too large",
-        "free space, or give another --output",
-    ),
-    (r"Permission denied|Read-only file system|Operation not permitted", "make the folder writable"),
-    (
-        r"Cannot allocate memory|DefaultCPUAllocator: can't allocate|\bMemoryError\b",
-        "free memory, or lower the batch",
-    ),
-    (r"Too many open files", "raise the limit of open files (ulimit -n)"),
-    (
-        r"no NVIDIA driver|CUDA driver version is insufficient|finds no CUDA device",
-        "run where there is a GPU",
-    ),
-)
 
 
 def last_lines(log_path: Path, number: int = _TAIL_LINES) -> list[str]:
@@ -54,8 +88,9 @@ def last_lines(log_path: Path, number: int = _TAIL_LINES) -> list[str]:
 
 def environment_cause(log_path: Path) -> Cause | None:
     """Return the last line that points to the environment, or None."""
+    rows: Sequence[Pattern] = [row for row in patterns() if row.in_trials]
     for line in reversed(last_lines(log_path)):
-        for pattern, remedy in _PATTERNS:
-            if re.search(pattern, line):
-                return Cause(line.strip(), remedy)
+        for row in rows:
+            if row.expression.search(line):
+                return Cause(line.strip(), row.next)
     return None

@@ -6,10 +6,12 @@ import os
 import shlex
 from pathlib import Path
 
+from seatrial.errors import BlockedError
 from seatrial.evidence.identity.origins import observing_environment, read_imports
 from seatrial.files import write_text
 from seatrial.launch import Launched, run_command
 from seatrial.targets.base import Job
+from seatrial.triage.diagnose import diagnose_file
 from seatrial.triage.patterns import environment_cause, last_lines
 from seatrial.trials.base import TrialContext
 from seatrial.verdict import EXIT_USAGE, Outcome, Verdict
@@ -73,7 +75,7 @@ def exit_verdict(name: str, launched: Launched) -> Verdict:
         value=launched.describe(),
         bound="exit status 0",
         num_samples=1,
-        details={"last_lines": last_lines(launched.log_path, 5)},
+        details={"last_lines": last_lines(launched.log_path, 5), "triage": _triage(launched.log_path)},
     )
 
 
@@ -88,4 +90,16 @@ def _why(launched: Launched) -> tuple[Outcome, str]:
         return Outcome.BLOCKED, f"{launched.describe()}: {cause.line[:300]}; {cause.remedy}"
     if launched.returncode == EXIT_USAGE:
         return Outcome.BLOCKED, f"the stack refused its configuration{last}"
-    return Outcome.FAIL, f"{launched.describe()}{last}"
+    known = _triage(launched.log_path)
+    return Outcome.FAIL, f"{launched.describe()}{last}" + (f"; triage: {known}" if known else "")
+
+
+def _triage(log_path: Path) -> str:
+    """Return what the table of failures says of a log; empty where it says nothing."""
+    try:
+        diagnosis = diagnose_file(log_path)
+    except BlockedError:
+        return ""
+    if diagnosis.error is None and diagnosis.pattern is None:
+        return ""
+    return diagnosis.verdict.reason

@@ -1,0 +1,126 @@
+"""What a failed run's log says: the first error, the row of the table that it fits, and a verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.readers.opening import read_text
+from seatrial.triage.console_lines import Line, console_lines
+from seatrial.triage.first_error import FirstError, first_error
+from seatrial.triage.patterns import Pattern, patterns
+from seatrial.verdict import Outcome, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What is known of a failure."""
+
+    error: FirstError | None
+    """None where the log shows no error."""
+    pattern: Pattern | None
+    """The row that it fits; None where the failure is unknown."""
+    shown_by: Line | None = None
+    """The line that the row fits."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Blocked or Fail as the row says; Fail where an error is unknown; Skipped where there is none."""
+        if self.pattern is None:
+            known = self.error is not None
+            return Verdict(
+                name="triage",
+                outcome=Outcome.FAIL if known else Outcome.SKIPPED,
+                reason=f"unknown failure; first error: {self.error.text}"
+                if self.error
+                else "the log shows no error",
+                value="unknown" if known else None,
+                num_samples=int(known),
+            )
+        isolate = f"; rerun alone: {self.pattern.isolate}" if self.pattern.isolate else ""
+        return Verdict(
+            name="triage",
+            outcome=self.pattern.outcome,
+            reason=f"{self.pattern.boundary}: {self.pattern.meaning}. Next: {self.pattern.next}{isolate}",
+            value=self.pattern.id,
+            num_samples=1,
+            source=self.pattern.source,
+            details={
+                "boundary": self.pattern.boundary,
+                "line": self.shown_by.number if self.shown_by else None,
+                "said": self.shown_by.text.strip()[:400] if self.shown_by else "",
+            },
+        )
+
+
+def diagnose_file(path: Path) -> Diagnosis:
+    """Read a console log, packed or not.
+
+    Raises:
+        BlockedError: it cannot be read, or is empty.
+    """
+    try:
+        raw = read_text(path)
+    except OSError as error:
+        raise BlockedError(f"{path}: {error.strerror}; name the console log of the run") from error
+    if not raw.strip():
+        raise BlockedError(f"{path}: empty; name the console log of the run")
+    return diagnose(raw.decode("utf-8", errors="replace"))
+
+
+def diagnose(text: str) -> Diagnosis:
+    """Find the first error of the first process that died, and the row that it fits.
+
+    A row that is a cause in any case (a killed process, a time limit) is looked for in all lines first, then rows of
+    two texts that stand apart; then the first error with the lines that lead to it; and where nothing looks like an
+    error, a metric that failed.
+    """
+    lines = list(console_lines(text))
+    error = first_error(lines)
+    rows = [row for row in patterns() if not row.beside]
+    if found := _first(_without_consequences(lines), [row for row in rows if row.root]):
+        return Diagnosis(error=error, pattern=found[0], shown_by=found[1])
+    for row in patterns():
+        if row.beside and row.expression.search(text) and re.search(row.beside, text, re.IGNORECASE):
+            shown = next((line for line in lines if row.expression.search(line.text)), None)
+            return Diagnosis(error=error, pattern=row, shown_by=shown)
+    if error is None:
+        found = _first(lines, [row for row in rows if row.boundary == "metric"])
+        return Diagnosis(
+            error=None, pattern=found[0] if found else None, shown_by=found[1] if found else None
+        )
+    said = lines[error.line - 1 : error.line + 12]
+    for group in (said[:1], [line for line in said if line.who == error.who], _context(lines, error)):
+        for row in rows:
+            shown = next((line for line in group if row.expression.search(line.text)), None)
+            if shown is not None:
+                return Diagnosis(error=error, pattern=row, shown_by=shown)
+    return Diagnosis(error=error, pattern=None)
+
+
+def _without_consequences(lines: Sequence[Line]) -> list[Line]:
+    """Leave out the ranks that torchrun lists before the one that it saw fail first: it ended them itself."""
+    texts = [line.text for line in lines]
+    if "Failures:" not in texts:
+        return list(lines)
+    start = texts.index("Failures:")
+    end = next((place for place in range(start, len(texts)) if texts[place].startswith("Root Cause")), start)
+    return [*lines[:start], *lines[end:]]
+
+
+def _first(lines: Sequence[Line], rows: Sequence[Pattern]) -> tuple[Pattern, Line] | None:
+    """Return the first row that fits a line, and the first such line."""
+    for row in rows:
+        for line in lines:
+            if row.expression.search(line.text):
+                return row, line
+    return None
+
+
+def _context(lines: Sequence[Line], error: FirstError) -> list[Line]:
+    """Return the lines of the same process that lead to its error."""
+    before = [line for line in lines[: error.line - 1] if line.who == error.who and line.text.strip()]
+    return before[-len(error.context) :] if error.context else []

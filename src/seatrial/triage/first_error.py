@@ -1,0 +1,90 @@
+"""The first error of the first process that died, out of a log of many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from seatrial.triage.console_lines import Line
+
+_ERROR = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|NotFound|Exit)(?:\(\w+\))?(?::\s.*|:?)$"
+)
+_FATAL = re.compile(
+    r"^(?:Segmentation fault|Killed|Bus error|Aborted|Fatal Python error|terminate called|FATAL|fatal:|F\d{4} |"
+    r"E\d{4} .*(?:failed|error)|slurmstepd: error|srun: error|sbatch: error|ninja: build stopped|make: \*\*\*|"
+    r"\S+: (?:line )?\d+: .*(?:not found|No such file|Killed|Permission denied)|"
+    r"\S+: error: |ERROR:? .{10,}|Error: .{5,}|Signal 9 \(SIGKILL\)|Out of memory: Killed)|"
+    r"^\S*python\S*: can't open file"
+)
+_WRAPPERS = re.compile(
+    r"(?:RayTaskError|ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
+    r"EngineDeadError|Engine core initialization failed|EngineCore failed|BrokenProcessPool|SystemExit|"
+    r"FAILED$|Root Cause)"
+)
+_NOISE = re.compile(
+    r"(?:Exception ignored in|leaked (?:semaphore|shared_memory)|resource_tracker|destroy_process_group|"
+    r"atexit|Sending process \d+ closing signal|SIGTERM handler|warnings\.warn|FutureWarning|DeprecationWarning|"
+    r"failed \(exitcode: -?\d+\) local_rank|error_file|To enable traceback)"
+)
+_ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
+_SHOWN_LINES = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstError:
+    """An error as a process said it."""
+
+    line: int
+    """Number of its line, from 1."""
+    who: str
+    """The process; empty where the log does not say."""
+    text: str
+    """The error's own line."""
+    context: Sequence[str]
+    """The lines of the same process that lead to it, at most six: the last frames of its traceback."""
+
+
+def first_error(lines: Sequence[Line]) -> FirstError | None:
+    """Return the first error that is no wrapper and no noise of a shutdown; a wrapper where nothing else is."""
+    candidates = list(_candidates(lines))
+    rank = _root_rank(lines)
+    own = [line for line in candidates if not _WRAPPERS.search(line.text)]
+    of_rank = [line for line in own if rank is not None and line.who.split()[-1:] == [rank]]
+    if not candidates:
+        return None
+    chosen = (of_rank or own or candidates)[0]
+    before = [
+        line.text for line in lines[: chosen.number - 1] if line.who == chosen.who and line.text.strip()
+    ]
+    return FirstError(
+        line=chosen.number, who=chosen.who, text=chosen.text.strip(), context=before[-_SHOWN_LINES:]
+    )
+
+
+def _candidates(lines: Sequence[Line]) -> Iterator[Line]:
+    """Yield lines that are errors, in the order in which they were written."""
+    ignored: set[str] = set()
+    for line in lines:
+        text = line.text.strip()
+        if text.startswith("Exception ignored in"):
+            # What follows up to its error is noise of the same process.
+            ignored.add(line.who)
+        is_error = bool(_ERROR.match(line.text) or _FATAL.match(text))
+        if not is_error or _NOISE.search(text):
+            continue
+        if line.who in ignored:
+            ignored.discard(line.who)
+            continue
+        yield line
+
+
+def _root_rank(lines: Sequence[Line]) -> str | None:
+    """Return the rank that torchrun saw fail first."""
+    in_root = False
+    for line in lines:
+        in_root = in_root or line.text.startswith("Root Cause (first observed failure)")
+        if in_root and (found := _ROOT_RANK.match(line.text)):
+            return found[1]
+    return None
