@@ -30,7 +30,12 @@ in your package's pyproject.toml:
     [project.entry-points."seatrial.{kind}s"]
     {module} = "{value}"
 """
-_VALUES = {"reader": "{module}", "relation": "{module}:RELATIONS", "rule": "{module}:RULES", "target": "{module}:{cls}"}
+_VALUES = {
+    "reader": "{module}",
+    "relation": "{module}:RELATIONS",
+    "rule": "{module}:RULES",
+    "target": "{module}:{cls}",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

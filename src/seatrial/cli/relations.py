@@ -35,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", action="append", type=int, metavar="N", help="seeds of the cases (default 0 1 2)"
     )
     parser.add_argument(
-        "--adapter", action="append", default=[], metavar="NAME", help="only this one of the target's, such as dpo"
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this one of the target's, such as dpo",
     )
     parser.add_argument("--list", action="store_true", help="list the relations and stop")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the verdicts as JSON")
@@ -91,4 +95,3 @@ def _figures(verdict: Verdict) -> str:
     if verdict.value is None:
         return verdict.reason
     return f"{verdict.reason}; largest error {verdict.value:.3g} {verdict.bound}"
-
