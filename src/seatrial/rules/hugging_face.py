@@ -1,0 +1,69 @@
+"""A callback for the Hugging Face Trainer, and so for TRL: `trainer.add_callback(watch_callback())`.
+
+It puts the rules to what the trainer has logged, and ends the training at an alarm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from seatrial.evidence.runlog import RunLog, Series
+from seatrial.rules.engine import Judged, judge_log
+from seatrial.rules.registry import select
+from seatrial.rules.rule import Level
+
+_LOGGER = logging.getLogger("seatrial.watch")
+
+
+def log_of_history(history: Sequence[Mapping[str, Any]]) -> RunLog:
+    """Return `TrainerState.log_history` as a log: one series a key, at the steps of its rows."""
+    points: dict[str, tuple[list[int], list[float]]] = {}
+    for row in history:
+        for tag, value in row.items():
+            if tag != "step" and isinstance(value, int | float):
+                steps, values = points.setdefault(tag, ([], []))
+                steps.append(int(row["step"]))
+                values.append(float(value))
+    series = {
+        tag: Series(tag=tag, steps=np.array(steps, dtype=np.int64), values=np.array(values))
+        for tag, (steps, values) in points.items()
+    }
+    return RunLog(sources=["log_history"], series=series)
+
+
+def watch_callback(*, stop: bool = True, rules: Sequence[str] = (), without: Sequence[str] = ()) -> Any:
+    """Return the callback; its `judged` holds what every rule says, as of the last row.
+
+    Args:
+        stop: end the training at the first alarm; without it alarms are logged as warnings alone.
+        rules: ids or families of rules; none means all.
+        without: ids or families to leave out.
+
+    Raises:
+        ImportError: transformers is not installed.
+        UsageError: a name is unknown.
+    """
+    from transformers import TrainerCallback
+
+    class WatchCallback(TrainerCallback):
+        """Judges at every row that is logged."""
+
+        def __init__(self) -> None:
+            self.judged: list[Judged] = []
+            self._rules = select(rules, without)
+            self._told: set[str] = set()
+
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.judged = judge_log(log_of_history(state.log_history), self._rules)
+            for item in self.judged:
+                if item.finding.level is Level.ALARM and item.rule.id not in self._told:
+                    self._told.add(item.rule.id)
+                    _LOGGER.warning("%s: %s", item.verdict.name, item.verdict.reason)
+            if stop and self._told:
+                control.should_training_stop = True
+
+    return WatchCallback()
