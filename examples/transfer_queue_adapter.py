@@ -27,6 +27,8 @@ CONFIG = {
     "controller": {"polling_mode": True},
     "backend": {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}},
 }
+ALL = 1000
+"""A batch size that stands for all that are ready."""
 HANG_S = 15.0
 """A call that takes longer is taken for one that never ends."""
 
@@ -83,24 +85,35 @@ class Client:
         timeout_s=60.0,
         lease_s=None,
     ):
-        """Poll, as NeMo RL's adapter does."""
-        client, end = transfer_queue.get_client(), time.monotonic() + timeout_s
+        """Poll, as NeMo RL's adapter does.
+
+        TransferQueue hands out exactly as many rows as are asked for, or none, and has no word for all that are ready:
+        those are claimed one by one, so that this one trait does not break every law.
+        """
+        everything = batch_size >= ALL
+        end, found = time.monotonic() + timeout_s, Meta(partition_id, [], list(required_fields), [])
         while True:
-            got = hung(
-                lambda: client.get_meta(
-                    list(required_fields), batch_size, partition_id, mode="fetch", task_name=task_name
-                )
-            )
-            indexes = list(got.global_indexes)
-            if indexes:
-                keys = list(client.kv_retrieve_keys(indexes, partition_id))
-                tags = [dict(own) for own in got.custom_meta]
-                return Meta(partition_id, keys, list(required_fields), tags)
-            if not blocking:
-                return Meta(partition_id, [], list(required_fields), [])
-            if time.monotonic() >= end:
+            got = self._fetch(found, task_name, 1 if everything else batch_size)
+            if found.sample_ids and not (everything and got):
+                return found
+            if not blocking and not got:
+                return found
+            if time.monotonic() >= end and not found.sample_ids:
                 raise TimeoutError("no rows")
-            time.sleep(0.01)
+            if not got:
+                time.sleep(0.01)
+
+    def _fetch(self, found, task_name, batch_size):
+        """Add one claim to what was found; return whether it brought anything."""
+        client, partition_id = transfer_queue.get_client(), found.partition_id
+        got = hung(
+            lambda: client.get_meta(found.fields, batch_size, partition_id, mode="fetch", task_name=task_name)
+        )
+        indexes = list(got.global_indexes)
+        if indexes:
+            found.sample_ids += client.kv_retrieve_keys(indexes, partition_id)
+            found.tags += [dict(own) for own in got.custom_meta]
+        return bool(indexes)
 
     def acknowledge(self, meta):
         """There is no such thing."""
