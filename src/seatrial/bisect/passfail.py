@@ -1,8 +1,9 @@
-"""Runs that pass or fail: Beta-Bernoulli sides with a smallest difference between them, and broken commits.
+"""Runs that pass or fail: sides that fail at unknown rates with a smallest difference between them, and broken commits.
 
-Before the culprit a run fails with probability p, after it with probability q. Both have Beta priors (flakiness
-is usually low: most mass on small p and large q, a part of it flat), cut to `q - p >= smallest change`. The cut
-makes the two sides dependent, so the integral is a sum over a grid of pairs (K of them), exact up to the grid.
+Before the culprit a run fails with probability p, after it with probability q. Each is as likely as any other, but
+for `q - p >= smallest change`. (A prior that expects low noise on both sides takes a side that never fails for a sign
+that the other always does: answers at 0 / .5 were right 94 times in a hundred where 96 was said.) The cut makes the
+two sides dependent, so the integral is a sum over a grid of pairs (K of them), exact up to the grid.
 Under "no culprit" one rate r holds everywhere.
 
 Without the cut, evidence for "no culprit" grows only with the logarithm of the runs; with it, linearly.
@@ -25,9 +26,8 @@ from seatrial.bisect.likelihood import Likelihoods
 _RATES = np.array(
     [0.005, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.995]
 )
-_LOW_NOISE, _ANY_NOISE = (1.2, 5.0), (1.0, 1.0)
-"""Beta parameters of the failure rate before the culprit; after it they are mirrored."""
-_ANY_NOISE_SHARE = 0.5
+_MASS = np.diff(np.concatenate([[0.0], (_RATES[1:] + _RATES[:-1]) / 2, [1.0]]))
+"""Prior probability of each rate: its share of the line from 0 to 1."""
 BROKEN = 0.003
 """Probability b that a commit fails for a reason of its own, whatever the culprit is."""
 
@@ -60,7 +60,7 @@ def pass_fail_likelihoods(affected_PH: BoolArray, counted: Counted, smallest_cha
     weight_HK = np.exp(log_HK - top_H)
     total_H = weight_HK.sum(axis=1)
 
-    log_E = log_ER.sum(axis=1) + np.log(_beta_weights(1.0, 1.0))
+    log_E = log_ER.sum(axis=1) + np.log(_MASS)
     none_E = np.exp(log_E - log_E.max())
     log_none, none_E = float(log_E.max() + np.log(none_E.sum())), none_E / none_E.sum()
 
@@ -99,20 +99,7 @@ def _by_rate(counted: Counted) -> tuple[FloatArray, FloatArray]:
 
 @lru_cache(maxsize=8)
 def _grid(smallest_change: float) -> _Grid:
-    weights = np.zeros((len(_RATES), len(_RATES)))
     apart = _RATES[None, :] - _RATES[:, None] >= smallest_change - 1e-9
-    for share, (a, b) in ((1 - _ANY_NOISE_SHARE, _LOW_NOISE), (_ANY_NOISE_SHARE, _ANY_NOISE)):
-        part = np.where(apart, np.outer(_beta_weights(a, b), _beta_weights(b, a)), 0.0)
-        weights += share * part / part.sum()
+    weights = np.where(apart, np.outer(_MASS, _MASS), 0.0)
     before, after = np.nonzero(apart)
-    return _Grid(before, after, np.log(np.maximum(weights[apart], 1e-300)))
-
-
-@lru_cache(maxsize=8)
-def _beta_weights(a: float, b: float) -> FloatArray:
-    """Return the mass of Beta(a, b) around each rate of the grid (trapezoids on a fine mesh)."""
-    mesh = (np.arange(20000) + 0.5) / 20000
-    density = mesh ** (a - 1) * (1 - mesh) ** (b - 1)
-    edges = np.concatenate([[0.0], (_RATES[1:] + _RATES[:-1]) / 2, [1.0]])
-    mass, _ = np.histogram(mesh, bins=edges, weights=density)
-    return np.asarray(mass / mass.sum(), dtype=np.float64)
+    return _Grid(before, after, np.log(weights[apart] / weights.sum()))
