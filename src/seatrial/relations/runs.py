@@ -181,3 +181,34 @@ def making(needed: tuple[str, ...] = (), **options: Any) -> Any:
         return RunCase(options=chosen, seed=seed, needed=tuple(name.replace("__", ".") for name in needed))
 
     return make
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningCase:
+    """The options of a run that are not those of `TUNING`."""
+
+    options: Mapping[str, Any]
+    seed: int
+
+    def smaller(self) -> Iterator[TuningCase]:
+        """Yield the run of one step."""
+        if self.options.get("sft.max_num_steps", TUNING["sft.max_num_steps"]) != 1:
+            yield replace(self, options={**self.options, "sft.max_num_steps": 1})
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return seed and options as JSON values."""
+        return {"seed": self.seed, "options": {**TUNING, **self.options}}
+
+    def record(self, stack: Any) -> TuningRecord:
+        """Return the run."""
+        return tuning(stack, self.options, self.seed)
+
+
+def making_tuning(**options: Any) -> Any:
+    """Return a law's `make`: a run of fine-tuning with these options, dots written as two underscores."""
+    chosen = {key.replace("__", "."): value for key, value in options.items()}
+
+    def make(stack: Any, seed: int, tidy: bool) -> TuningCase:
+        return TuningCase(options=chosen, seed=seed)
+
+    return make

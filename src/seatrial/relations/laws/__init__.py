@@ -30,6 +30,7 @@ MODULES = (
     "prompts",
     "randomness",
     "readiness",
+    "run_answers",
     "run_filters",
     "run_gradients",
     "run_learning",

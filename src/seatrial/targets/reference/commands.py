@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,11 @@ class ReferenceCommands:
 
     def effective_options(self, overrides: Sequence[str]) -> Ended:
         ended = self._grpo(["--print-config"], overrides)
-        if ended.status:
+        try:
+            printed = yaml.safe_load(ended.output)
+        except yaml.YAMLError:
             return ended
-        return Ended(status=0, output=ended.output, options=dotted(yaml.safe_load(ended.output)))
+        return replace(ended, options=dotted(printed)) if isinstance(printed, dict) else ended
 
     def run_command(self, overrides: Sequence[str]) -> Ended:
         return self._grpo([], ["grpo.max_num_steps=3", *overrides])
