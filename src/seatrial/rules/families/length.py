@@ -5,24 +5,38 @@ from __future__ import annotations
 import numpy as np
 
 from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import early_mean_and_spread, early_median, held, in_a_row, trailing_mean
+from seatrial.rules.windows import (
+    Flags,
+    Floats,
+    early_mean_and_spread,
+    early_median,
+    held,
+    in_a_row,
+    trailing_mean,
+)
 
 _HAND = "hand-set on wild logs"
 
 
 def _at_cap(values: Values, limits: Limits) -> Marks:
     share = values["truncation_fraction"]
-    return Marks(share, in_a_row(share >= limits["share"], int(limits["in_a_row"])))
+    at_cap = in_a_row(share >= limits["share"], int(limits["in_a_row"]))
+    return Marks(
+        share, at_cap & ~_risen(values["reward/mean"], int(limits["in_a_row"]), limits["errors"]), at_cap
+    )
 
 
 def _cut_and_flat(values: Values, limits: Limits) -> Marks:
     share, reward = values["truncation_fraction"], values["reward/mean"]
     window = int(limits["window"])
-    first, spread = early_mean_and_spread(reward, window)
-    rise = trailing_mean(reward, window) - first
-    flat = rise < limits["errors"] * spread * np.sqrt(2 / window)
     cut = trailing_mean(share, 2 * window) > limits["share"]
-    return Marks(trailing_mean(share, 2 * window), cut & flat)
+    return Marks(trailing_mean(share, 2 * window), cut & ~_risen(reward, window, limits["errors"]))
+
+
+def _risen(reward: Floats, window: int, errors: float) -> Flags:
+    """Say where the mean of the last points is so many standard errors above that of the first."""
+    first, spread = early_mean_and_spread(reward, window)
+    return np.asarray(trailing_mean(reward, window) - first >= errors * spread * np.sqrt(2 / window))
 
 
 def _collapse(values: Values, limits: Limits) -> Marks:
@@ -47,12 +61,14 @@ RULES = (
     StepRule(
         id="length-at-cap",
         family="length",
-        statement="every completion is cut off at the limit, step after step",
+        statement="every completion is cut off at the limit, step after step, and the reward does not rise",
         needs=("truncation_fraction",),
+        uses=("reward/mean",),
         mark=_at_cap,
-        bound="< {share} in one of {in_a_row} steps",
+        bound="< {share} in one of {in_a_row} steps, or a reward that rose by {errors} standard errors",
         parameters={
             "share": Parameter(0.99, _HAND),
+            "errors": Parameter(2, "a healthy TRL run of ours is paid for never ending"),
             "in_a_row": Parameter(20, "clean runs of an untrained tiny model have ten in a row"),
         },
         meaning="a limit that is too low for the task, or a model that never ends: its end token is masked, is not "
