@@ -141,8 +141,16 @@ class Checkpointer:
         if self._world.rank < len(checkpoint.info.streams):
             restore_global_streams(checkpoint.info.streams[self._world.rank])
 
+    def wait(self) -> None:
+        """Return when everything is written.
+
+        Raises:
+            OSError: it cannot be.
+        """
+        self._writer.wait()
+
     def close(self) -> None:
-        """Wait until everything is written.
+        """Wait until everything is written, and end.
 
         Raises:
             OSError: it cannot be.

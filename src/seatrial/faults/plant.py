@@ -39,6 +39,8 @@ class Plant:
     loop: Literal["grpo", "sft"] = "grpo"
     options: Mapping[str, Any] = field(default_factory=dict)
     """Configuration keys, beside those of the smoke recipe, under which it matters."""
+    starts: int = 1
+    """How often the command is started in one place, so that it goes on from its checkpoints."""
 
 
 @cache

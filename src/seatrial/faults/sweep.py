@@ -37,7 +37,7 @@ SECONDS = 120.0
 """Time limit of each command of a trial."""
 
 
-LONG = ("R18.command", "R18.run", "R1.run", "R11.run")
+LONG = ("R18.command", "R18.run", "R1.run", "R11.run", "R13.run")
 """Relations that start commands, make a run for every option, runs of two processes, and many runs."""
 RUNS = ("run", "fine_tuning")
 """Components that are asked first: a plant in the wiring changes what a run does."""
@@ -49,6 +49,9 @@ NEAREST = {
     "refrl.runtime": ("R1.run",),
     "refrl.distributed": ("R1.run",),
     "refrl.rollout.shared": ("R1.run",),
+    "refrl.checkpointing": ("R13.run", "R21.export"),
+    "refrl.policy.lora": ("R10.adapters", "R7.adapters"),
+    "refrl.policy.adapter_files": ("R10.adapters",),
 }
 """Relations that are asked before all others of a plant in a module, or in one below it: they are about it."""
 
@@ -69,6 +72,8 @@ def relations_for(plant: Plant) -> list[str]:
         for relation in relations
     ]
     rest = [relation.id for relation in sorted(asked, key=place) if relation.id not in LONG]
+    if plant.starts > 1:
+        nearest.insert(0, "R13.run")
     return [*nearest, *(relation for relation in rest if relation not in nearest)]
 
 

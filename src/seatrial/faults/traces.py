@@ -34,7 +34,9 @@ def read_traces(folder: Path) -> dict[str, str]:
         **_rows(sorted(logs.glob("validation_data_step*.jsonl")), "validation rows"),
         **_run_info(logs / "run_info.json"),
     }
-    for path in sorted(final.glob("*")):
+    for path in sorted(folder.rglob("step_*/policy/*")):
+        traces[f"checkpoint {path.parents[1].name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in sorted(path for path in final.rglob("*") if path.is_file()):
         name = "weights" if path.name == "model.safetensors" else f"export {path.name}"
         traces[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return traces

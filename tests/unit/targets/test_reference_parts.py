@@ -62,7 +62,8 @@ NOT_TURNED = {
     "grpo.reward_shaping.": "turned beside grpo.reward_shaping.enabled",
     "data.": "turned one by one where two values of the made task differ; the rest by tests of tasks and files",
     "logger.": "where evidence goes",
-    "checkpointing.": "what is left at the end",
+    "checkpointing.": "what is left at the end; R13.run",
+    "policy.lora_cfg.": "R10.adapters, R7.adapters",
     "cluster.": "must change nothing: grpo-processes",
 }
 """Options, or the beginnings of their names, that `run_options` leaves out, with the reason."""

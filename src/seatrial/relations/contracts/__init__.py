@@ -19,6 +19,7 @@ from seatrial.relations.contracts.generation import GenerationPool, Sampler, Wei
 from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.precision import Precision, TokenizedRun
 from seatrial.relations.contracts.readiness import Readiness
+from seatrial.relations.contracts.resume import ResumableRun
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.tuning import FineTuning
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
@@ -273,6 +274,7 @@ COMPONENTS: Mapping[str, type] = {
     "learning_rate": LearningRate,
     "evaluation": Evaluation,
     "metrics": Metrics,
+    "resume": ResumableRun,
     "run": ShortRun,
     "tokenized_run": TokenizedRun,
     "precision": Precision,

@@ -35,6 +35,7 @@ from seatrial.targets.reference.conversions import (
 )
 from seatrial.targets.reference.data_plane import ReferenceDataPlane
 from seatrial.targets.reference.formulas import ReferenceFormulas
+from seatrial.targets.reference.resuming import ReferenceResumes
 from seatrial.targets.reference.runs import ReferenceRuns
 from seatrial.targets.reference.texts import ReferenceTexts
 from seatrial.targets.reference.tuning import ReferenceTuning
@@ -47,6 +48,7 @@ class ReferenceComponents(
     ReferenceCommands,
     ReferenceDataPlane,
     ReferenceFormulas,
+    ReferenceResumes,
     ReferenceRuns,
     ReferenceTuning,
     ReferenceTexts,

@@ -1,0 +1,60 @@
+"""Contract of a run that is ended and started again.
+
+Part of `seatrial.relations.contracts`, which lists every component.
+Options are those of `contracts.run`, and `checkpointing.save_period`, `.keep_top_k`, `.metric_name`,
+`policy.precision`, `policy.lora_cfg.enabled`, `.dim`, `.alpha`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumedRun:
+    """What a run left that may have been started several times, read from its files."""
+
+    log: Mapping[str, tuple[tuple[int, float], ...]]
+    """(step, value) of every logged series, in the order of steps; what depends on the clock is left out."""
+    steps_twice: tuple[str, ...]
+    """Series that hold a step more than once."""
+    served: Mapping[int, tuple[int, ...]]
+    """Id of the prompt of every trained row, by step."""
+    state: Mapping[str, Any]
+    """Tensors and counters of the last checkpoint: weights, float32 copies, moments, cursors."""
+    went_on_from: tuple[int, ...]
+    """Steps that had been taken before each start, as it says of itself."""
+    kept_steps: tuple[int, ...]
+    """Steps whose checkpoints are there at the end."""
+    exported: Mapping[str, Tensor]
+    """The exported model; adapters are merged into it."""
+    adapters: Mapping[str, Tensor]
+    """The exported adapters: `<layer>.lora_A.weight` [r, in] and `<layer>.lora_B.weight` [out, r]; empty without."""
+    adapter_scale: float
+    """What an adapter's product is multiplied by, as its exported configuration says."""
+
+
+@runtime_checkable
+class ResumableRun(Protocol):
+    """Short runs of the real loop, which save after every step, and are started several times in one place."""
+
+    def resumable_run(
+        self, options: Mapping[str, Any], *, seed: int, num_starts: int, last: Mapping[str, Any]
+    ) -> ResumedRun:
+        """Run the loop with these options; each start but the last ends well after its first step.
+
+        Args:
+            options: dotted names, over the adapter's own.
+            seed: of everything that the run draws.
+            num_starts: 1 is a run that is not ended.
+            last: further options of the last start, which goes on to the end.
+
+        Raises:
+            NotServed: the stack has no such option or value, by design.
+        """
+        ...

@@ -1,0 +1,101 @@
+"""refrl started several times in one place: the adapter's part for `seatrial.relations.contracts.resume`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from refrl.training.grpo import run_grpo
+from seatrial.evidence.read import read_logs
+from seatrial.relations.contracts.resume import ResumedRun
+from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.runs import quiet
+
+CLOCKED = ("timing/", "performance/")
+"""Series that depend on the clock."""
+PREFIX = "base_model.model."
+"""What PEFT puts before the name of every tensor."""
+
+
+class ReferenceResumes:
+    """See `seatrial.relations.contracts.resume`."""
+
+    options: Mapping[str, Any]
+
+    def resumable_run(
+        self, options: Mapping[str, Any], *, seed: int, num_starts: int, last: Mapping[str, Any]
+    ) -> ResumedRun:
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            root = Path(folder)
+            fixed = {
+                "grpo.seed": seed,
+                "logger.log_dir": str(root / "log"),
+                "logger.tensorboard_enabled": True,
+                "logger.log_train_data": True,
+                "checkpointing.checkpoint_dir": str(root / "checkpoints"),
+                "checkpointing.enabled": True,
+            }
+            chosen = {**self.options, "checkpointing.save_period": 1, **options, **fixed}
+            ending = configuration({**chosen, "checkpointing.checkpoint_must_save_by": "00:00:00:00"})
+            for _ in range(num_starts - 1):
+                run_grpo(ending)
+            run_grpo(configuration({**chosen, **last}))
+            return _left(root / "log", root / "checkpoints")
+
+
+def _left(log_dir: Path, checkpoints: Path) -> ResumedRun:
+    log = read_logs(log_dir / "tensorboard")
+    series = {tag: of for tag, of in log.series.items() if not tag.startswith(CLOCKED)}
+    rows = {
+        int(path.stem.rpartition("step")[2]): tuple(
+            json.loads(line)["prompt_id"] for line in path.read_text(encoding="utf-8").splitlines()
+        )
+        for path in log_dir.glob("train_data_step*.jsonl")
+    }
+    kept = sorted(int(path.name.removeprefix("step_")) for path in checkpoints.glob("step_*"))
+    adapters = checkpoints / "final" / "adapter"
+    scale = 0.0
+    if adapters.is_dir():
+        config = json.loads((adapters / "adapter_config.json").read_text(encoding="utf-8"))
+        scale = config["lora_alpha"] / config["r"]
+    return ResumedRun(
+        log={
+            tag: tuple(zip(of.steps.tolist(), of.values.tolist(), strict=True)) for tag, of in series.items()
+        },
+        steps_twice=tuple(tag for tag, of in series.items() if of.duplicates or of.abandoned),
+        served=dict(sorted(rows.items())),
+        state=_state(checkpoints / f"step_{kept[-1]}") if kept else {},
+        went_on_from=tuple(one["resumed_from"] or 0 for one in _attempts(log_dir)),
+        kept_steps=tuple(kept),
+        exported=_tensors(checkpoints / "final"),
+        adapters={name.removeprefix(PREFIX): value for name, value in _tensors(adapters).items()},
+        adapter_scale=scale,
+    )
+
+
+def _attempts(log_dir: Path) -> list[dict[str, Any]]:
+    info = json.loads((log_dir / "run_info.json").read_text(encoding="utf-8"))
+    attempts: list[dict[str, Any]] = info["attempts"]
+    return attempts
+
+
+def _state(directory: Path) -> dict[str, Any]:
+    info = json.loads((directory / "training_info.json").read_text(encoding="utf-8"))
+    return {
+        **_tensors(directory / "policy"),
+        **{name: info[name] for name in ("step", "policy", "parts", "seed")},
+    }
+
+
+def _tensors(directory: Path) -> dict[str, torch.Tensor]:
+    return {
+        name: tensor
+        for path in sorted(directory.glob("*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
