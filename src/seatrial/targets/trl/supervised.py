@@ -34,6 +34,14 @@ FIRST_LABEL_REASON = (
     "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch); "
     "this release of TRL trains on whole texts, whose first token has a label"
 )
+ROUNDED = (
+    *FIRST_LABEL[:2],
+    *(
+        f"R1.objective/gradients add up, lengths {lengths}, in micro-batches of {which}"
+        for lengths in ("equal", "unequal")
+        for which in ("one example", "two examples")
+    ),
+)
 
 
 class SFT(TinyCausalModel):
@@ -108,11 +116,19 @@ class SFTPadIsEnd(SFT):
 class SFTPaddingFree(SFT):
     """`SFTTrainer` that lays the rows of a batch end to end."""
 
-    options = {"padding_free": True}  # noqa: RUF012  read only
+    options = {"padding_free": True, "max_length": None}  # noqa: RUF012  read only
 
 
 class SFTQuantizedLoRA(SFT):
     """`SFTTrainer` on a LoRA model of PEFT over a base that says it is loaded in 4 bits (its weights are float32)."""
+
+    def __init__(self) -> None:
+        """See `SFT`; since 1.16 adapters of a quantized base are trained in bfloat16."""
+        super().__init__()
+        if Version(release("trl")) >= Version("1.16"):
+            self.expected_failures = dict.fromkeys(
+                ROUNDED, "adapters of a quantized base are cast to bfloat16"
+            )
 
     def objective_model(self) -> Any:
         if not hasattr(self, "_adapted"):
