@@ -220,6 +220,12 @@ RELATIONS = (
                 "prompts that are drawn and never sampled",
             ),
             _law(
+                "the first step is the synchronous one",
+                REPLICAS,
+                _first_step,
+                "rows of another, streams shared",
+            ),
+            _law(
                 "dynamic sampling fills steps",
                 DYNAMIC,
                 _signal,
