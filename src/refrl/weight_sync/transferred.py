@@ -106,7 +106,7 @@ class TransferredWeights:
             with self._phase("sparse_nonzero"):
                 indices_N = (_bits(flat_N) != _bits(before.reshape(-1))).nonzero().squeeze(-1)
             with self._phase("sparse_encode"):
-                part = _sparse(name, flat_N, indices_N)
+                part = _ENCODINGS[self._delta.transport](name, flat_N, indices_N)
             if part.values_N.numel():
                 yield part
 
@@ -173,3 +173,7 @@ def _fingerprints(weights: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]
         name: fingerprint(tensor.to(specs[name].dtype) if name in specs else tensor)
         for name, tensor in weights.items()
     }
+
+
+_ENCODINGS = {"sparse_indices": _sparse}
+"""How changes are written down, by the name that `delta_compression.transport` takes."""

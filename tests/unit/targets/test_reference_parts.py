@@ -59,6 +59,8 @@ NOT_TURNED = {
     "grpo.zero_variance_filter": "rows without an advantage: only counts change",
     "grpo.use_dynamic_sampling": "tests/integration/refrl/test_grpo_filters.py",
     "grpo.dynamic_sampling_max_gen_batches": "tests/integration/refrl/test_grpo_filters.py",
+    "grpo.async_grpo.": "R14.async and R19.async; tests/integration/refrl/test_async_grpo.py",
+    "grpo.batch_multiplier": "of asynchronous rollouts: tests/integration/refrl/test_async_grpo.py",
     "grpo.reward_shaping.": "turned beside grpo.reward_shaping.enabled",
     "data.": "turned one by one where two values of the made task differ; the rest by tests of tasks and files",
     "logger.": "where evidence goes",
