@@ -15,8 +15,6 @@ from seatrial.faults.record import Seen, recorded
 
 BROKEN_LINE = "broken_line.txt"
 """What `seatrial relations` said when one line was broken; a test holds it to what it says now."""
-UNUSED_MODULES = ("refrl.algorithms.schedule", "refrl.generation.pool")
-"""Modules that no run imports yet: relations hold them, and their faults are not counted."""
 MISSES = "misses.yaml"
 """Why each fault that nothing sees is not seen, and what would see it."""
 
@@ -58,9 +56,8 @@ def misses() -> dict[str, str]:
     return dict(yaml.safe_load(text) or {})
 
 
-def counted(faults: Sequence[Mutant | Plant]) -> list[Mutant | Plant]:
-    """Return the faults in modules that a run imports."""
-    return [fault for fault in faults if fault.module not in UNUSED_MODULES]
+def _faults() -> list[Mutant | Plant]:
+    return [*all_plants(), *all_mutants()]
 
 
 def _seen(fault: Mutant | Plant) -> Seen:
@@ -69,7 +66,7 @@ def _seen(fault: Mutant | Plant) -> Seen:
 
 def _figures() -> Iterator[str]:
     yield from ("", "| | plants | mutants |", "|---|---|---|")
-    planted = [counted(all_plants()), counted(all_mutants())]
+    planted: list[list[Mutant | Plant]] = [[*all_plants()], [*all_mutants()]]
     tables = [[fault for fault in of if fault.id in recorded()] for of in planted]
     by = [Counter(_kind(fault) for fault in of) for of in tables]
     bugs = [len({known for fault in of for known in fault.catalogue}) for of in tables]
@@ -93,7 +90,7 @@ def _kind(fault: Mutant | Plant) -> str:
 
 
 def _misses() -> Iterator[str]:
-    measured = [fault for fault in counted([*all_plants(), *all_mutants()]) if fault.id in recorded()]
+    measured = [fault for fault in _faults() if fault.id in recorded()]
     missed = [fault for fault in measured if _seen(fault).by is None]
     reasons: dict[str, str] = misses()
     yield from ("", "## What nothing sees", "")
@@ -103,15 +100,11 @@ def _misses() -> Iterator[str]:
 
 
 def _modules() -> Iterator[str]:
-    number = Counter(fault.module for fault in counted([*all_plants(), *all_mutants()]))
+    number = Counter(fault.module for fault in _faults())
     yield from ("", "## By module", "", "| module | faults |", "|---|---|")
     yield from (f"| {module} | {count} |" for module, count in sorted(number.items()))
     yield from ("", "Modules of a run in which none is planted:", "", "| module | why |", "|---|---|")
     yield from (f"| {module} | {reason} |" for module, reason in sorted(modules_without_plants().items()))
-    yield from (
-        "",
-        f"Faults in {' and '.join(UNUSED_MODULES)} are held by relations and not counted: no run imports them yet.",
-    )
 
 
 def _broken_line() -> Iterator[str]:

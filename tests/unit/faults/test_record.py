@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.faults.mutate import all_mutants
-from seatrial.faults.page import counted, misses
-from seatrial.faults.plant import all_plants
+from seatrial.faults.mutate import Mutant, all_mutants
+from seatrial.faults.page import misses
+from seatrial.faults.plant import Plant, all_plants
 from seatrial.faults.record import Seen, load, recorded, save
 from seatrial.faults.sweep import level_0, look
 
 RATE = 0.9
-FAULTS = {fault.id: fault for fault in (*all_mutants(), *all_plants())}
+FAULTS: dict[str, Mutant | Plant] = {fault.id: fault for fault in (*all_mutants(), *all_plants())}
 
 
 def test_what_is_recorded_is_planted_and_every_mutant_is_recorded() -> None:
@@ -27,14 +27,14 @@ def test_every_mutant_is_seen_by_a_relation() -> None:
 
 def test_what_nothing_sees_is_explained_and_nothing_else_is() -> None:
     """A miss without a reason is one that nobody looked into."""
-    measured = [fault for fault in counted(list(FAULTS.values())) if fault.id in recorded()]
+    measured = [fault for fault in FAULTS.values() if fault.id in recorded()]
     missed = {fault.id for fault in measured if recorded()[fault.id].by is None}
     assert set(misses()) == missed
 
 
 def test_the_blind_plants_are_seen_at_the_rate_that_is_claimed() -> None:
     """At least sixty, by who had not read the detectors. Nine of ten are wanted."""
-    measured = [plant for plant in counted(all_plants()) if plant.id in recorded()]
+    measured = [plant for plant in all_plants() if plant.id in recorded()]
     seen = [plant for plant in measured if recorded()[plant.id].by is not None]
     assert len(measured) >= 60
     assert len(seen) >= RATE * len(measured)
