@@ -11,7 +11,10 @@ from seatrial.faults.record import Seen, load, recorded, save
 from seatrial.faults.sweep import level_0, look
 
 RATE = 0.9
-FAULTS: dict[str, Mutant | Plant] = {fault.id: fault for fault in (*all_mutants(), *all_plants())}
+FAULTS: dict[str, Mutant | Plant] = {
+    **{mutant.id: mutant for mutant in all_mutants()},
+    **{plant.id: plant for plant in all_plants()},
+}
 
 
 def test_what_is_recorded_is_planted_and_every_mutant_is_recorded() -> None:
