@@ -32,7 +32,8 @@ def environment(repository: Path) -> Iterator[dict[str, str]]:
         }
 
 
-@pytest.mark.parametrize("implementation", CASES)
+@pytest.mark.nightly
+@pytest.mark.parametrize("implementation", STORES)
 def test_the_whole_battery_holds(
     peer_python: Callable[[str], Path], environment: dict[str, str], tmp_path: Path, implementation: str
 ) -> None:

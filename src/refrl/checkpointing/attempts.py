@@ -5,11 +5,10 @@ The same command goes on in the same directories. One log results: what was logg
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from refrl.checkpointing.layout import latest_checkpoint, remove_unfinished
 from refrl.checkpointing.logs import cut_log
 from refrl.config import CheckpointingConfig, ConfigError, LoggerConfig
 from refrl.distributed import World
-from refrl.tasks import Example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +95,6 @@ def _look(config: Mapping[str, Any], checkpointing: CheckpointingConfig, log_dir
             "attempts": [*earlier, {"started_at": time.time(), "resumed_from": resumed_from}],
         },
     )
-
-
-def digest_of_prompts(examples: Sequence[Example]) -> str:
-    """Return what tells the training prompts, their answers and their order."""
-    total = hashlib.sha256()
-    for example in examples:
-        total.update(json.dumps([example.prompt_id, example.prompt, example.answer]).encode())
-    return total.hexdigest()
 
 
 def _read_log_facts(log_dir: Path) -> dict[str, Any] | None:

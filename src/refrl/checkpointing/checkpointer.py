@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from refrl.config import CheckpointingConfig, ConfigError
 from refrl.directories import naming, new_directory
 from refrl.distributed import World
 from refrl.streams import global_streams, restore_global_streams
+from refrl.tasks import Example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +37,18 @@ class RunFacts:
 
     run_id: str
     seed: int
-    data: str
-    """Digest of the prompts and answers trained on."""
+    examples: Sequence[Example]
+    """What is trained on."""
     config: Mapping[str, Any]
     """The whole configuration."""
+
+    @cached_property
+    def data(self) -> str:
+        """Digest of the prompts and answers, in their order; reads every row once, when first asked for."""
+        total = hashlib.sha256()
+        for example in self.examples:
+            total.update(json.dumps([example.prompt_id, example.prompt, example.answer]).encode())
+        return total.hexdigest()
 
 
 class Checkpointer:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from refrl.checkpointing.attempts import Attempt, begin_attempt, digest_of_prompts
+from refrl.checkpointing.attempts import Attempt, begin_attempt
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts, metric_tag
 from refrl.checkpointing.export import final_directory
 from refrl.config import GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
@@ -134,7 +134,7 @@ def open_session(
         facts = RunFacts(
             run_id=attempt.run_id,
             seed=loop.seed,
-            data=digest_of_prompts(splits.train),
+            examples=splits.train,
             config=config.model_dump(mode="json"),
         )
         parts = {"prompts": prompts}

@@ -85,7 +85,7 @@ def other_numbers_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights never arrive."""
-    monkeypatch.setattr(CopiedWeights, "sync", lambda self: None)
+    monkeypatch.setattr(CopiedWeights, "sync", lambda self: {})
 
 
 def half_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:

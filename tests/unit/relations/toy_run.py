@@ -76,6 +76,8 @@ class ToyRun:
             "grpo.use_dynamic_sampling",
             "grpo.val_at_end",
             "grpo.val_greedy",
+            "grpo.async_grpo.enabled",
+            "policy.lora_cfg.enabled",
         ):
             if options.get(name):
                 raise NotServed(f"the toy has no {name}")

@@ -41,7 +41,7 @@ def test_targets_are_found_by_name_and_the_nearest_is_named() -> None:
     assert target.name == "reference"
     with pytest.raises(UsageError, match="did you mean 'reference'"):
         get_target("refrence")
-    with pytest.raises(UsageError, match="there are: .*reference"):
+    with pytest.raises(UsageError, match=r"there are: .*reference"):
         get_target("xyz")
 
 

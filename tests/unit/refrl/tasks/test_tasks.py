@@ -13,8 +13,9 @@ SMALL = {
     "add": {"digits": 1},
     "count_letters": {"length": 4, "alphabet_size": 3},
     "code_print": {"limit": 5, "num_operators": 3},
+    "lookup": {"max_length": 2, "alphabet_size": 8},
 }
-SIZES = {"reverse": 4 + 16 + 64, "add": 100, "count_letters": 3 * 81, "code_print": 75}
+SIZES = {"reverse": 4 + 16 + 64, "add": 100, "count_letters": 3 * 81, "code_print": 75, "lookup": 8 + 64}
 
 
 def test_every_task_is_tested() -> None:
@@ -102,7 +103,7 @@ def test_a_space_too_small_for_disjoint_splits_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("sort", {}, "data.task='sort' is unknown; known: add, code_print, count_letters, reverse"),
+        ("sort", {}, "data.task='sort' is unknown; known: add, code_print, count_letters, lookup, reverse"),
         ("add", {"digit": 2}, "data.task_args.digit is unknown to add; it takes digits"),
         ("add", {"digits": "2"}, "data.task_args.digits should be an integer"),
         ("add", {"digits": True}, "data.task_args.digits should be an integer"),
