@@ -104,7 +104,7 @@ class TransferredWeights:
                 yield Part(name, flat_N)
                 continue
             with self._phase("sparse_nonzero"):
-                indices_N = (_bits(flat_N) != _bits(before.reshape(-1))).nonzero().squeeze(-1)
+                indices_N = changed_places(flat_N, before.reshape(-1))
             with self._phase("sparse_encode"):
                 part = _ENCODINGS[self._delta.transport](name, flat_N, indices_N)
             if part.values_N.numel():
@@ -162,8 +162,24 @@ def _num_bytes(part: Part) -> int:
     return part.values_N.nbytes + indices
 
 
+def changed_places(now_N: Tensor, before_N: Tensor) -> Tensor:
+    """Return the places at which two flat tensors of one type differ, ascending, int64.
+
+    Bits are compared: a NaN is equal to itself, minus zero is not equal to zero. Eight bytes at a time first, then the
+    elements of those that differ: few do.
+    """
+    per_word = 8 // now_N.element_size()
+    end = now_N.numel() - now_N.numel() % per_word
+    words_W = (now_N[:end].view(torch.int64) != before_N[:end].view(torch.int64)).nonzero()
+    places_N = (words_W * per_word + torch.arange(per_word, device=now_N.device)).reshape(-1)
+    rest_R = torch.arange(end, now_N.numel(), device=now_N.device)
+    places_N = torch.cat([places_N, rest_R])
+    differ_N = _bits(now_N.index_select(0, places_N)) != _bits(before_N.index_select(0, places_N))
+    return places_N[differ_N]
+
+
 def _bits(flat_N: Tensor) -> Tensor:
-    """Return the elements as integers: a NaN is equal to itself, minus zero is not equal to zero."""
+    """Return the elements as integers."""
     return flat_N.view(_BITS[flat_N.element_size()])
 
 
