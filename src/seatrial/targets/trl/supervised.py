@@ -123,11 +123,11 @@ class SFTQuantizedLoRA(SFT):
     """`SFTTrainer` on a LoRA model of PEFT over a base that says it is loaded in 4 bits (its weights are float32)."""
 
     def __init__(self) -> None:
-        """See `SFT`; since 1.16 adapters of a quantized base are trained in bfloat16."""
+        """See `SFT`; since 1.16 gradients are off by as much as adapters in bfloat16 would make them."""
         super().__init__()
         if Version(release("trl")) >= Version("1.16"):
             self.expected_failures = dict.fromkeys(
-                ROUNDED, "adapters of a quantized base are cast to bfloat16"
+                ROUNDED, "off by 0.5 %, as adapters in bfloat16 would be; not reduced yet (docs/findings.md)"
             )
 
     def objective_model(self) -> Any:
