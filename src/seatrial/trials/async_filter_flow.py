@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError
-from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.targets.base import TrainingJob
 from seatrial.trials.base import Claim, TrialContext
-from seatrial.trials.grpo_smoke import LEDGER_SENSORS, judge_run, prepare_model
-from seatrial.trials.launching import launch
+from seatrial.trials.grpo_smoke import LEDGER_SENSORS, train_and_judge
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.run import (
     FINITE,
@@ -139,18 +138,4 @@ class AsyncFilterFlow:
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
         context.target.preflight()
-        model = prepare_model(context, context.directory / "model", context.seed)
-        if model is None:
-            return
-        job = context.target.job(
-            JobRequest(
-                recipe="grpo-async",
-                model=model,
-                directory=context.directory,
-                seed=context.seed,
-                overrides=context.overrides,
-            )
-        )
-        launched = launch(context, job, context.directory / "run.log")
-        if judge_run(context, RunEvidence(job, launched, context.imports), list(SENSORS)):
-            context.claim(*CLAIMS)
+        train_and_judge(context, "grpo-async", lambda job: list(SENSORS), lambda job: CLAIMS)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.targets.base import TrainingJob
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import (
     AGREEMENT_CHECKS,
     LEDGER_SENSORS,
     RATIO_CHECKS,
-    judge_run,
-    prepare_model,
+    train_and_judge,
 )
-from seatrial.trials.launching import launch
-from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.checkpoints import (
     ADAPTERS_TRAINED,
     BASE_FROZEN,
@@ -62,24 +59,15 @@ class _OneRun:
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
         context.target.preflight()
-        model = prepare_model(context, context.directory / "model", context.seed)
-        if model is None:
-            return
-        job = context.target.job(
-            JobRequest(
-                recipe=self.name if self.name.startswith("grpo-") else f"grpo-{self.name}",
-                model=model,
-                directory=context.directory,
-                seed=context.seed,
-                overrides=context.overrides,
-            )
-        )
-        launched = launch(context, job, context.directory / "run.log")
-        if judge_run(context, RunEvidence(job, launched, context.imports), self.sensors(job)):
-            context.claim(
-                *self.own_claims,
-                Claim(text="sampler and trainer agree", verdicts=(AGREEMENT_CHECKS[job.precision].name,)),
-            )
+        recipe = self.name if self.name.startswith("grpo-") else f"grpo-{self.name}"
+        train_and_judge(context, recipe, self.sensors, self.claims)
+
+    def claims(self, job: TrainingJob) -> list[Claim]:
+        """Return what the run proves."""
+        return [
+            *self.own_claims,
+            Claim(text="sampler and trainer agree", verdicts=(AGREEMENT_CHECKS[job.precision].name,)),
+        ]
 
 
 class GrpoLora(_OneRun):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,21 +116,38 @@ class GrpoSmoke:
         target.preflight()
         for module, folder in target.expected_origins().items():
             context.record(driver_origin(module, folder))
-        model = prepare_model(context, context.directory / "model", context.seed)
-        if model is None:
-            return
-        job = target.job(
-            JobRequest(
-                recipe=self.name,
-                model=model,
-                directory=context.directory,
-                seed=context.seed,
-                overrides=context.overrides,
-            )
+        train_and_judge(context, self.name, smoke_sensors, smoke_claims)
+
+
+def train_and_judge(
+    context: TrialContext,
+    recipe: str,
+    sensors: Callable[[TrainingJob], list[Sensor]],
+    claims: Callable[[TrainingJob], Sequence[Claim]],
+) -> None:
+    """Prepare a model, train by one recipe of the target, ask the sensors, and claim what the run proves.
+
+    Args:
+        context: the trial.
+        recipe: as in `JobRequest.recipe`.
+        sensors: returns every question to a job's run, in order.
+        claims: returns what such a run proves.
+    """
+    model = prepare_model(context, context.directory / "model", context.seed)
+    if model is None:
+        return
+    job = context.target.job(
+        JobRequest(
+            recipe=recipe,
+            model=model,
+            directory=context.directory,
+            seed=context.seed,
+            overrides=context.overrides,
         )
-        launched = launch(context, job, context.directory / "run.log")
-        if judge_run(context, RunEvidence(job, launched, context.imports), smoke_sensors(job)):
-            context.claim(*smoke_claims(job))
+    )
+    launched = launch(context, job, context.directory / "run.log")
+    if judge_run(context, RunEvidence(job, launched, context.imports), sensors(job)):
+        context.claim(*claims(job))
 
 
 def prepare_model(context: TrialContext, output: Path, seed: int) -> Path | None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.targets.base import TrainingJob
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import (
     AGREEMENT_CHECKS,
     LEDGER_SENSORS,
     RATIO_CHECKS,
-    judge_run,
-    prepare_model,
+    train_and_judge,
 )
-from seatrial.trials.launching import launch
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.run import (
     FINITE,
@@ -155,21 +153,12 @@ class _Refit:
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
         context.target.preflight()
-        model = prepare_model(context, context.directory / "model", context.seed)
-        if model is None:
-            return
-        job = context.target.job(
-            JobRequest(
-                recipe=self.form.recipe,
-                model=model,
-                directory=context.directory,
-                seed=context.seed,
-                overrides=context.overrides,
-            )
+        train_and_judge(
+            context,
+            self.form.recipe,
+            lambda job: refit_sensors(job, self.form),
+            lambda job: refit_claims(job, self.form),
         )
-        launched = launch(context, job, context.directory / "run.log")
-        if judge_run(context, RunEvidence(job, launched, context.imports), refit_sensors(job, self.form)):
-            context.claim(*refit_claims(job, self.form))
 
 
 class RefitNoncolocated(_Refit):
