@@ -1,6 +1,6 @@
 """Audit `--affected` on a repository of your own: edits of single functions, and real commits.
 
-    python benchmarks/affected_audit.py REPOSITORY PACKAGE [--edits 70] [--commits 10] [--testmon]
+    python benchmarks/affected_audit.py REPOSITORY PACKAGE [--edits 70] [--seed 1] [--commits 10] [--testmon]
         [--python PYTHON] [--path src] [--json FILE] [-- PYTEST-ARGUMENTS]
 
 REPOSITORY is a git checkout, PACKAGE the folder of its code in it (`src/click`). It is cloned, never changed.
@@ -33,7 +33,6 @@ import affected_oracle as oracle
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 MAP = ".seatrial/affected.json"
-SEED = 20261122
 
 
 @dataclass
@@ -125,16 +124,18 @@ def truth_of(suite: Suite, project: Path, work: Path) -> dict[str, set[str]]:
     # Some tests have the time of day in their parameters, and another name in every run.
     for nodeid in suite.chosen(project) & suite.chosen(project):
         by_file.setdefault(nodeid.partition("::")[0], set()).add(nodeid)
-    for number, (file, tests) in enumerate(sorted(by_file.items())):
+    for number, (path, tests) in enumerate(sorted(by_file.items())):
         out = work / f"ran{number}"
         out.mkdir()
-        suite.run(copy, file, out=out)
+        suite.run(copy, path, out=out)
         for name, ran in oracle.read(out).items():
             found.setdefault(name, set()).update(tests if oracle.AT_IMPORT in ran else ran & tests)
     return found
 
 
-def score_edits(suite: Suite, project: Path, work: Path, count: int, *, with_testmon: bool) -> list[Score]:
+def score_edits(
+    suite: Suite, project: Path, work: Path, count: int, seed: int, *, with_testmon: bool
+) -> list[Score]:
     """Edit functions one at a time, drawn from all that any test runs."""
     truth = truth_of(suite, project, work)
     suite.seed(project)
@@ -144,7 +145,7 @@ def score_edits(suite: Suite, project: Path, work: Path, count: int, *, with_tes
         shutil.copy(database, work / "testmondata")
     names = sorted(name for name, tests in truth.items() if tests)
     scores = []
-    for name in random.Random(SEED).sample(names, min(count, len(names))):
+    for name in random.Random(seed).sample(names, min(count, len(names))):
         path, _, function = name.partition("::")
         file = project / path
         text = file.read_text()
@@ -283,20 +284,19 @@ def summary(scores: Sequence[Score], what: str) -> list[str]:
     return lines
 
 
-def costs(suite: Suite, project: Path) -> str:
-    """Return the CPU time of seeding as a multiple of the plain run; the shorter of two each."""
+def costs(suite: Suite, project: Path, rounds: int = 3) -> str:
+    """Return the CPU time of seeding as a multiple of the plain run: medians of rounds that alternate."""
 
     def seconds(*arguments: str) -> float:
-        best = float("inf")
-        for _ in range(2):
-            shutil.rmtree(project / ".seatrial", ignore_errors=True)
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            suite.run(project, *arguments)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        return best
+        shutil.rmtree(project / ".seatrial", ignore_errors=True)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        suite.run(project, *arguments)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    plain, seeding = seconds(), seconds("-p", "seatrial.pytest_plugin", "--affected")
+    seconds()  # leaves the caches that every later run finds
+    pairs = [(seconds(), seconds("-p", "seatrial.pytest_plugin", "--affected")) for _ in range(rounds)]
+    plain, seeding = (statistics.median(times) for times in zip(*pairs, strict=True))
     return f"seeding: {seeding:.2f} s of CPU time, {seeding / plain:.2f} times the plain run"
 
 
@@ -312,6 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--path", default="src", help="folder that imports start from (default: src)")
     parser.add_argument("--edits", type=int, default=70)
+    parser.add_argument("--seed", type=int, default=20261122, help="which functions are edited")
     parser.add_argument("--commits", type=int, default=10)
     parser.add_argument("--testmon", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -325,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         subprocess.run(["git", "clone", "-q", str(arguments.repository), str(project)], check=True)
         head = _git(project, "rev-parse", "HEAD").strip()
         edits = (
-            score_edits(suite, project, work, arguments.edits, with_testmon=arguments.testmon)
+            score_edits(suite, project, work, arguments.edits, arguments.seed, with_testmon=arguments.testmon)
             if arguments.edits
             else []
         )

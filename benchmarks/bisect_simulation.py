@@ -8,13 +8,14 @@ environment of its own, made for the run and removed after it (or PATH, an inter
 true order of commits and nothing of the rates, as our search. Settings were tuned on seeds below 1000; the table's
 seed must be above. Where a metric is searched, the others search "the value is beyond the true midpoint", which
 nobody knows beforehand; to them the run of a broken commit is a failure, as its exit status says.
-"Stated" is the mean probability that the answers were given with.
+"Stated" is the mean probability that the answers were given with; "error" is the standard error of the share.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -22,8 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,13 +35,14 @@ import numpy as np
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
 from seatrial.bisect.search import Conclusion, Search
-from seatrial.bisect.settings import Noise, Settings
+from seatrial.bisect.settings import MetricPrior, Noise, Settings, Worse
 from seatrial.bisect.simulate import (
     FailureRates,
     Figures,
     MetricShift,
     SameEveryTime,
     Strategy,
+    Trial,
     World,
     measure,
     repeated_bisection,
@@ -48,7 +52,7 @@ from seatrial.bisect.simulate import (
 
 OURS = "seatrial"
 HEAD = [
-    "world (128 commits)", "search", "runs, median", "runs, 9 in 10", "right", "stated", "named", "wanted",
+    "world (128 commits)", "search", "runs, median", "runs, 9 in 10", "right ± error", "stated", "named", "wanted",
 ]  # fmt: skip
 FIRST_SEED_OF_TABLES = 1000
 BAYESECT = "git_bayesect==1.2"
@@ -128,15 +132,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=31000)
     parser.add_argument("--bayesect-python", help="interpreter that has git_bayesect")
     parser.add_argument("--no-bayesect", action="store_true", help="leave git_bayesect out")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--write", type=Path, help="document whose table is replaced")
     arguments = parser.parse_args()
     if arguments.seed < FIRST_SEED_OF_TABLES:
         parser.error(f"seeds below {FIRST_SEED_OF_TABLES} are for tuning")
     with tempfile.TemporaryDirectory(prefix="bayesect-") as folder:
-        python = arguments.bayesect_python
-        if python is None and not arguments.no_bayesect:
+        python = arguments.bayesect_python or ""
+        if not python and not arguments.no_bayesect:
             python = _environment_with_bayesect(Path(folder))
-        text = report(arguments.trials, arguments.seed, python)
+        text = report(arguments.trials, arguments.seed, python, arguments.jobs)
     print(text)
     if arguments.write is not None:
         replace_table(arguments.write, text)
@@ -150,9 +155,14 @@ def _environment_with_bayesect(folder: Path) -> str:
     return python
 
 
-def report(trials: int, seed: int, bayesect_python: str | None) -> str:
-    """Return the tables as Markdown."""
-    rows = [HEAD, *_noisy_rows(trials, seed, bayesect_python), *_deterministic_rows(trials, seed)]
+def report(trials: int, seed: int, bayesect_python: str, jobs: int = 1) -> str:
+    """Return the tables as Markdown; its rows are measured in as many processes as `jobs`."""
+    cells = [
+        cell for cell in [*_noisy_cells(seed), *_exact_cells(seed)] if bayesect_python or not cell.bayesect
+    ]
+    with ProcessPoolExecutor(jobs) as pool:
+        measured = pool.map(_measured, cells, repeat(trials), repeat(bayesect_python))
+        rows = [HEAD, *measured]
     lines = [
         f"Measured {datetime.now(UTC):%Y-%m-%d} by `python benchmarks/bisect_simulation.py --trials {trials} "
         f"--seed {seed} --write docs/bisect.md` (Python {platform.python_version()}, numpy {np.__version__}, "
@@ -162,42 +172,102 @@ def report(trials: int, seed: int, bayesect_python: str | None) -> str:
         "",
         *_decision_times(),
     ]
-    if bayesect_python is None:
+    if not bayesect_python:
         lines.append("git_bayesect was not measured in this run (--no-bayesect).")
     return "\n".join(lines)
 
 
-def _noisy_rows(trials: int, seed: int, bayesect_python: str | None) -> list[list[str]]:
-    rows = []
+class Cell(NamedTuple):
+    """One row of the table: a world and who searches in it."""
+
+    name: str
+    title: str
+    world: World
+    seed: int
+    right: Conclusion = _FOUND
+    broken: int = 0
+    wanted: str = ""
+
+    @property
+    def bayesect(self) -> bool:
+        """Whether git_bayesect searches."""
+        return self.title == BAYESECT_TITLE
+
+
+SD_KNOWN, BAYESECT_TITLE, ENDS_NOT_RUN = (
+    f"{OURS}, sd known (--metric-sd)", "git_bayesect", "git bisect (ends not run)",
+)  # fmt: skip
+NUM_HEALTHY = 8
+WORSE, HEALTHY, BOTH = (
+    f"{OURS} --worse higher",
+    f"{OURS} --baseline, {NUM_HEALTHY} logs",
+    f"{OURS} --baseline, {NUM_HEALTHY} logs, --worse higher",
+)
+DECLARED = f"{OURS} --noise none"
+
+
+def _with_healthy_runs(worse: Worse | None = None) -> Strategy:
+    """Return our search, told of healthy runs that were made before; new ones for each search."""
+
+    def find(history: History, run: Callable[[int], Observation], question: Question) -> Trial:
+        # Runs are drawn in the world itself, whose own generator this search goes on to use.
+        healthy = tuple(float(run(0).value or 0.0) for _ in range(NUM_HEALTHY))
+        known = MetricPrior(healthy=healthy, worse=worse)
+        return with_settings(Settings(metric=known))(history, run, question)
+
+    return find
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    OURS: with_settings(Settings()),
+    SD_KNOWN: with_settings(Settings(metric=MetricPrior(sd=1.0))),
+    WORSE: with_settings(Settings(metric=MetricPrior(worse=Worse.HIGHER))),
+    HEALTHY: _with_healthy_runs(),
+    BOTH: _with_healthy_runs(Worse.HIGHER),
+    DECLARED: with_settings(Settings(noise=Noise.NONE)),
+    "git bisect": repeated_bisection(1),
+    ENDS_NOT_RUN: repeated_bisection(1),
+    "majority of five": repeated_bisection(5),
+}
+
+
+def _noisy_cells(first_seed: int) -> Iterator[Cell]:
     for number, row in enumerate(WORLDS):
-        strategies: list[tuple[str, World, Strategy]] = [(OURS, row.world, with_settings(Settings()))]
-        others = row.world
+        seed, others = first_seed + number, row.world
+        yield Cell(row.name, OURS, row.world, seed, row.right, row.broken, row.wanted)
         if isinstance(row.world, MetricShift):
-            if row.wanted:
-                known = with_settings(Settings(metric_sd=1.0))
-                strategies.append((f"{OURS}, sd known (--metric-sd)", row.world, known))
+            for title in (WORSE, HEALTHY, BOTH, SD_KNOWN) if row.wanted else ():
+                yield Cell(row.name, title, row.world, seed, row.right, row.broken, row.wanted)
             crossing = statistics.NormalDist().cdf(row.world.shift / 2)
             others = FailureRates(1 - crossing, crossing)
         if row.right is _FOUND:
-            strategies += [
-                ("git bisect", others, repeated_bisection(1)),
-                ("majority of five", others, repeated_bisection(5)),
-            ]
-        for title, met, strategy in strategies:
-            figures = measure(
-                met,
-                strategy,
-                num_suspects=128,
-                trials=trials,
-                seed=seed + number,
-                wanted=row.right,
-                broken=row.broken,
-            )
-            rows.append(_row(row.name, title, figures, row.wanted if title.startswith(OURS) else ""))
-        if bayesect_python and row.right is _FOUND and isinstance(others, FailureRates):
-            figures = _bayesect(bayesect_python, others, trials, seed + number, row.broken)
-            rows.append(_row(row.name, "git_bayesect", figures, ""))
-    return rows
+            for title in ("git bisect", "majority of five", BAYESECT_TITLE):
+                yield Cell(row.name, title, others, seed, broken=row.broken)
+
+
+def _exact_cells(seed: int) -> Iterator[Cell]:
+    exact = FailureRates(0.0, 1.0)
+    yield Cell("deterministic, pass/fail, declared", DECLARED, exact, seed, wanted="9")
+    yield Cell("deterministic, logs agree to the bit", OURS, SameEveryTime(), seed, wanted="9")
+    yield Cell("deterministic, pass/fail, not declared", OURS, exact, seed)
+    yield Cell("deterministic, pass/fail", ENDS_NOT_RUN, exact, seed)
+
+
+def _measured(cell: Cell, trials: int, bayesect_python: str) -> list[str]:
+    """Return a row of the table."""
+    if cell.bayesect:
+        assert isinstance(cell.world, FailureRates)
+        return _row(cell, _bayesect(bayesect_python, cell.world, trials, cell.seed, cell.broken))
+    figures = measure(
+        cell.world,
+        STRATEGIES[cell.title],
+        num_suspects=128,
+        trials=trials,
+        seed=cell.seed,
+        wanted=cell.right,
+        broken=cell.broken,
+    )
+    return _row(cell, figures)
 
 
 def _bayesect(python: str, world: FailureRates, trials: int, seed: int, broken: int) -> Figures:
@@ -207,23 +277,7 @@ def _bayesect(python: str, world: FailureRates, trials: int, seed: int, broken: 
     return Figures(median, p90, right, trials, stated, right)
 
 
-def _deterministic_rows(trials: int, seed: int) -> list[list[str]]:
-    exact = with_settings(Settings(noise=Noise.NONE))
-    worlds: Sequence[tuple[str, World, Strategy, str]] = (
-        ("deterministic, pass/fail, declared (--noise none)", FailureRates(0.0, 1.0), exact, "9"),
-        ("deterministic, logs agree to the bit", SameEveryTime(), with_settings(Settings()), "9"),
-        ("deterministic, pass/fail, not declared", FailureRates(0.0, 1.0), with_settings(Settings()), ""),
-    )
-    rows = []
-    for name, world, strategy, wanted in worlds:
-        rows.append(
-            _row(name, OURS, measure(world, strategy, num_suspects=128, trials=trials, seed=seed), wanted)
-        )
-    plain = measure(FailureRates(0.0, 1.0), repeated_bisection(1), num_suspects=128, trials=trials, seed=seed)
-    return [*rows, _row("deterministic, pass/fail", "git bisect (ends not run)", plain, "")]
-
-
-def _row(world: str, search: str, figures: Figures, wanted: str) -> list[str]:
+def _row(cell: Cell, figures: Figures) -> list[str]:
     runs = [f"{figures.median_runs:.1f}".removesuffix(".0"), f"{figures.p90_runs:.0f}"]
     stated = "" if figures.stated is None else f"{figures.stated:.3f}"
     if (
@@ -232,9 +286,16 @@ def _row(world: str, search: str, figures: Figures, wanted: str) -> list[str]:
     ):
         stated += f" ({figures.right_of_answers:.3f} of the answers right)"
     named = f"{figures.named:.1f}".removesuffix(".0") if figures.named else ""
-    row = [world, search, *runs, f"{figures.share_right:.3f}", stated, named, wanted]
+    right = with_error(figures.share_right, figures.trials)
+    row = [cell.name, cell.title, *runs, right, stated, named, cell.wanted]
     print(*row, sep=" | ", file=sys.stderr, flush=True)
     return row
+
+
+def with_error(share: float, trials: int) -> str:
+    """Return a share with its standard error; one success and one failure more keep that of 1 above zero."""
+    near = (share * trials + 1) / (trials + 2)
+    return f"{share:.3f} ± {math.sqrt(near * (1 - near) / trials):.3f}"
 
 
 def _decision_times() -> list[str]:

@@ -58,7 +58,7 @@ def main() -> None:
     megabytes = parser.parse_args().megabytes
     policy = Tensors(megabytes)
     data = memoryview(torch.cat([tensor.flatten() for tensor in policy.tensors.values()]).numpy()).cast("B")
-    facts = RunFacts(run_id="benchmark", seed=0, data="", config={})
+    facts = RunFacts(run_id="benchmark", seed=0, examples=(), config={})
     raw, blocked, written = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         config = CheckpointingConfig(checkpoint_dir=folder, save_period=1, keep_top_k=1)

@@ -1,15 +1,19 @@
 """Shared by all tests: environments of other projects' libraries, made once and kept."""
 
 import fcntl
+import gc
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import threading
 import tomllib
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +22,104 @@ import pytest
 # Tests run beside one another, on models that gain nothing from threads; threads that wait for each other crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Thousands of modules are imported while tests are collected; nothing of them could be freed.
+gc.disable()
+
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(os.environ.get("SEATRIAL_PEER_ENVIRONMENTS", ROOT / ".venv-peers"))
 
 
+DEADLINE_S = 70 * 60
+"""A whole run that takes longer has a test that waits for ever: it ends and names the tests that had begun."""
+MAKING_S = 1800
+"""For a test that may have to make an environment first."""
+
+
+FIRST = (
+    "tests/peers/wild/test_wild_pairs.py",
+    "tests/unit/relations/test_reference.py",
+    "tests/peers/test_data_plane.py",
+    "tests/fuzz/test_readers.py",
+    "tests/unit/test_house_rules.py",
+    "tests/e2e/test_planted_faults.py",
+    "tests/integration/refrl/test_async_grpo.py",
+    "tests/e2e/bisect/test_bisect_command.py",
+    "tests/peers/test_ray_runtime.py",
+    "tests/peers/test_trl_trials.py",
+)
+"""Files of a minute and more, longest first: a worker that began one last would work on while the others are idle.
+Three of them make environments of peers, which waits for the network while the others compute."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take interrupts, which a shell's background job ignores and hands down, and set an end to the whole run."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Deadline(config))
+        _own_temporary_files(config)
+
+
+def _own_temporary_files(config: pytest.Config) -> None:
+    """Have every process of the run keep its temporary files in a folder that goes with it: one that is killed cannot
+    remove its own. Ray's sockets lie there, whose paths have to be short."""
+    tempfile.gettempdir()  # pytest keeps its own folders, which outlive it, where they were
+    folder = tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True)
+    os.environ["TMPDIR"] = folder.name
+    config.add_cleanup(folder.cleanup)
+
+
+class Deadline:
+    """Ends the run after DEADLINE_S, with the tests that are under way: pytest-timeout sees only those in a test."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._running: dict[str, None] = {}
+        self._timer = threading.Timer(DEADLINE_S, self._end)
+        self._timer.daemon = True
+
+    def pytest_sessionstart(self) -> None:
+        """Begin to count."""
+        self._timer.start()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note that a test, of this process or of a worker, began."""
+        self._running[nodeid] = None
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Note that it ended."""
+        self._running.pop(nodeid, None)
+
+    def pytest_sessionfinish(self) -> None:
+        """Stop counting."""
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        begun = "".join(f"\n  {nodeid}" for nodeid in self._running)
+        reporter.write_line(f"\nnot ended within {DEADLINE_S // 60} minutes; these tests had begun:{begun}")
+        os._exit(1)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the nightly tests out unless -m says otherwise; pytest counts them as deselected."""
+    """Put the longest files first, and leave the nightly tests out unless -m says otherwise: they are deselected."""
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+    for item in items:
+        if "peer_python" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(MAKING_S))
     if config.getoption("-m"):
         return
     nightly = [item for item in items if item.get_closest_marker("nightly")]
     if nightly:
         config.hook.pytest_deselected(items=nightly)
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of every later look for what could be freed."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header() -> str:
@@ -53,6 +143,15 @@ def peer_python() -> Callable[[str], Path]:
     pip's last words, and fails it when CI=true, so that CI never leaves it out in silence.
     """
     return _peer_python
+
+
+@pytest.fixture
+def one_cluster() -> Iterator[None]:
+    """Wait until no other test has a Ray cluster: Ray gives a node 30 s to start, too few for two at once."""
+    PEERS.mkdir(parents=True, exist_ok=True)
+    with (PEERS / "cluster.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -79,9 +178,17 @@ def formats_worker(peer_python: Callable[[str], Path], repository: Path) -> Call
     return run
 
 
+def _pip(python: Path) -> list[str]:
+    """Return the words that call our own pip on another environment, which then needs none."""
+    return [sys.executable, "-m", "pip", "--python", str(python)]
+
+
 def _install(name: str, python: Path, words: list[str]) -> None:
     made = subprocess.run(
-        [str(python), "-m", "pip", "install", "--quiet", *words], capture_output=True, text=True, check=False
+        [*_pip(python), "install", "--quiet", "--no-compile", *words],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         reason = f"environment {name!r} could not be made: {made.stderr.strip()[-400:]}"
@@ -92,19 +199,24 @@ def _peer_python(name: str) -> Path:
     wanted = tomllib.loads((ROOT / "tests/peers/environments.toml").read_text())[name]
     requirements = [str(item) for item in wanted["requirements"]]
     alone = [str(item) for item in wanted.get("without_dependencies", [])]
+    removed = [str(item) for item in wanted.get("remove", [])]
     beside = [sysconfig.get_path("purelib")] if wanted.get("beside", False) else []
-    key = hashlib.sha256("\n".join([sys.version, *requirements, *alone, *beside]).encode()).hexdigest()[:12]
+    key = hashlib.sha256(
+        "\n".join([sys.version, *requirements, *alone, *beside, *removed]).encode()
+    ).hexdigest()[:12]
     home = PEERS / f"{name}-{key}"
     python = home / "bin" / "python"
     PEERS.mkdir(parents=True, exist_ok=True)
     with (PEERS / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / ".ready").exists():
-            venv.EnvBuilder(with_pip=True, clear=True).create(home)
+            venv.EnvBuilder(clear=True).create(home)
             for folder in home.glob("lib/python*/site-packages"):
                 (folder / "beside.pth").write_text("".join(f"{place}\n" for place in beside))
             for words in (requirements, ["--no-deps", *alone] if alone else []):
                 if words:
                     _install(name, python, words)
+            if removed:
+                subprocess.run([*_pip(python), "uninstall", "--quiet", "--yes", *removed], check=True)
             (home / ".ready").touch()
     return python

@@ -44,7 +44,19 @@ def new_directory(output: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o755)
+        _open_files(temporary)
         temporary.replace(output)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _open_files(directory: Path) -> None:
+    """Let every file be read by whoever could read one made by plain means: safetensors closes its own to others."""
+    plain = directory / ".plain"
+    plain.touch()
+    mode = plain.stat().st_mode
+    plain.unlink()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            path.chmod(path.stat().st_mode | mode)

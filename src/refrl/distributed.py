@@ -37,6 +37,8 @@ class World:
 
     rank: int = 0
     size: int = 1
+    group: dist.ProcessGroup | None = None
+    """The processes; None: all that were started."""
 
     def share(self, num_rows: int) -> slice:
         """Return this rank's rows: contiguous, in the order of the ranks, as equal in number as can be."""
@@ -47,13 +49,13 @@ class World:
         if self.size == 1:
             return list(items)
         shares: list[list[ItemT]] = [[] for _ in range(self.size)]
-        dist.all_gather_object(shares, list(items))
+        dist.all_gather_object(shares, list(items), group=self.group)
         return [item for share in shares for item in share]
 
     def sum_rows(self, values: Tensor) -> Tensor:
         """Sum a tensor over ranks, in place; each rank has filled its own rows and left 0 elsewhere."""
         if self.size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.group)
         return values
 
     def sum_gradients(self, weights: Sequence[Tensor]) -> None:

@@ -44,6 +44,7 @@ def test_the_class_holds(repository: Path, tmp_path: Path, name: str, num_checks
     assert f"Pass: {num_checks} checks: {num_checks} Pass" in ran.stdout
 
 
+@pytest.mark.nightly
 def test_micro_batches_do_not_change_the_trajectory_and_another_loss_does(
     repository: Path, tmp_path: Path
 ) -> None:

@@ -14,7 +14,10 @@ pytestmark = pytest.mark.e2e
     "overrides",
     [
         ("policy.generation.top_p=0.5",),
-        ("policy.tokenizer.chat_template=byte", "policy.max_total_sequence_length=96"),
+        pytest.param(
+            ("policy.tokenizer.chat_template=byte", "policy.max_total_sequence_length=96"),
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["filtered", "chat"],
 )

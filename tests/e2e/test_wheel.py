@@ -102,6 +102,7 @@ def test_level_0_passes(run: Run) -> None:
     assert "Pass" in ran.stdout
 
 
+@pytest.mark.nightly
 def test_relations_of_the_reference_run(run: Run) -> None:
     """One law on one seed; the whole battery is tested elsewhere."""
     ran = run(
@@ -111,6 +112,7 @@ def test_relations_of_the_reference_run(run: Run) -> None:
     assert "Pass" in ran.stdout
 
 
+@pytest.mark.nightly
 def test_a_recipe_trains_by_its_name(run: Run) -> None:
     """From a model that the package makes."""
     made = run("-m", "refrl", "make-model", "--output", "model")

@@ -58,9 +58,10 @@ def trained(run: Run, name: str, *words: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_the_loss_trains(run: Run) -> None:
-    """By its name, under its own options; one that it does not have is refused with the nearest."""
-    ran = trained(run, "a", "loss_fn.kind=weighted_reinforce", "loss_fn.options.positive_weight=0.5")
+def test_the_loss_and_the_task_train(run: Run) -> None:
+    """By their names, under their own options, on what the task names to judge with; one of another name is refused."""
+    own = ("data.task=subtract", "data.task_args={limit: 30}", "data.verifier=null")
+    ran = trained(run, "a", "loss_fn.kind=weighted_reinforce", "loss_fn.options.positive_weight=0.5", *own)
     assert ran.returncode == 0, ran.stderr
     checked = run("seatrial", "check", "a", 'min(data["train/grad_norm"]) > 0')
     assert checked.returncode == 0, checked.stdout
@@ -72,10 +73,8 @@ def test_the_loss_trains(run: Run) -> None:
     assert "did you mean 'weighted_reinforce'?" in misnamed.stderr
 
 
-def test_the_task_and_the_verifier_train(run: Run) -> None:
-    """The task names the verifier; an answer that it cannot judge is counted and named."""
-    ran = trained(run, "d", "data.task=subtract", "data.task_args={limit: 30}", "data.verifier=null")
-    assert ran.returncode == 0, ran.stderr
+def test_the_verifier_trains(run: Run) -> None:
+    """An answer that it cannot judge is counted and named."""
     ran = trained(run, "e", "data.verifier=near_number")
     assert ran.returncode == 0, ran.stderr
     assert (

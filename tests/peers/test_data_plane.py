@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,12 @@ STORES = {"ray": "RayDataPlane", "transfer_queue": "TransferQueueDataPlane"}
 CASES = ["ray", pytest.param("transfer_queue", marks=pytest.mark.nightly)]
 """A law that breaks TransferQueue needs a cluster of its own, which takes minutes on a busy machine."""
 ADAPTERS = "seatrial.targets.reference.data_plane_ray"
-pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.usefixtures("one_cluster"),
+    pytest.mark.peer,
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+]
 
 
 @pytest.fixture
@@ -57,20 +62,85 @@ def test_the_whole_battery_holds(
 
 
 @pytest.mark.parametrize("implementation", CASES)
-def test_the_filter_flow_runs_with_a_producer_actor(
+def test_the_flow_holds_with_actors_that_die(
     peer_python: Callable[[str], Path], repository: Path, environment: dict[str, str], implementation: str
 ) -> None:
-    """Each sentence of it is a test of data_plane_flow.py."""
+    """In one cluster: the sentences of the filter flow, a few random schedules, whole runs of GRPO."""
+    files = ("data_plane_flow.py", "data_plane_schedules.py", "data_plane_runs.py")
+    run_tests(peer_python("data_plane"), repository, {**environment, "IMPLEMENTATION": implementation}, files)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("implementation", STORES)
+def test_the_ledger_closes_on_two_hundred_schedules(
+    peer_python: Callable[[str], Path], repository: Path, environment: dict[str, str], implementation: str
+) -> None:
+    """And both loops run over the store."""
+    more = {"NUM_SCHEDULES": "200", "NUM_KILLS": "10", "EVERY_LOOP": "1"}
+    given = {**environment, "IMPLEMENTATION": implementation, **more}
+    files = ("data_plane_schedules.py", "data_plane_flow.py", "data_plane_runs.py")
+    run_tests(peer_python("data_plane"), repository, given, files)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("implementation", "part"),
+    [
+        ("ray", "refrl-data-plane"),
+        ("ray", "refrl-data-plane-blocks"),
+        ("transfer_queue", "refrl-data-plane"),
+        ("transfer_queue", "TransferQueue"),
+    ],
+)
+def test_a_run_whose_store_is_killed_ends_within_ten_seconds_and_names_it(
+    peer_python: Callable[[str], Path],
+    environment: dict[str, str],
+    tmp_path: Path,
+    implementation: str,
+    part: str,
+) -> None:
+    """As its command, with engines in processes of their own and a cluster of its own: from the kill to the exit."""
+    python, model, logs = str(peer_python("data_plane")), str(tmp_path / "model"), str(tmp_path / "logs")
+    making = [python, "-m", "refrl", "make-model", "--output", model]
+    subprocess.run(making, check=True, env=environment, capture_output=True)
+    disturb = (
+        python,
+        "-m",
+        "seatrial",
+        "chaos",
+        "--kill",
+        part,
+        "--at-step",
+        "3",
+        "--log",
+        logs,
+        "--within",
+        "10",
+    )
+    run = (
+        *(python, "-m", "refrl", "grpo", "--config", "grpo-async", f"policy.model_name={model}"),
+        *(f"logger.log_dir={logs}", f"checkpointing.checkpoint_dir={tmp_path / 'checkpoints'}"),
+        *(f"data_plane.implementation={implementation}", "grpo.max_num_steps=400"),
+    )
+    ran = subprocess.run(
+        [*disturb, "--", *run], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "it ended in words" in ran.stdout
+
+
+def run_tests(python: Path, repository: Path, environment: dict[str, str], files: Sequence[str]) -> None:
+    """Run files of tests in the other environment: none fails, none is left out but for a reason of its own."""
     ran = subprocess.run(
         [
-            *(str(peer_python("data_plane")), "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("-c", os.devnull, "--rootdir", str(repository), "tests/peers/data_plane_flow.py"),
+            *(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("-c", os.devnull, "--rootdir", str(repository), *(f"tests/peers/{file}" for file in files)),
         ],
         cwd=repository,
         capture_output=True,
         text=True,
         check=False,
-        env={**environment, "IMPLEMENTATION": implementation},
+        env=environment,
     )
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-3000:]
-    assert "16 passed" in ran.stdout

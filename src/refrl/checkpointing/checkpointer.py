@@ -27,6 +27,7 @@ from refrl.checkpointing.writer import BackgroundWriter
 from refrl.config import CheckpointingConfig, ConfigError
 from refrl.directories import naming, new_directory
 from refrl.distributed import World
+from refrl.policy.tensors import whole
 from refrl.streams import global_streams, restore_global_streams
 from refrl.tasks import Example
 
@@ -103,13 +104,18 @@ class Checkpointer:
     def save(self, step: int, metric: float | None, *, finished: bool = False) -> None:
         """Write the checkpoint after a step; in the background, every rank goes on as soon as the state is copied.
 
+        The first rank gathers what is spread over ranks, and writes all of it.
+
         Raises:
             OSError: this one or the one before it cannot be written.
         """
         streams = self._world.gather([global_streams()])
+        state, policy_facts = self._policy.state_tensors(), dict(self._policy.state_facts())
         if self._world.rank:
+            for tensor in state.values():
+                whole(tensor)
             return
-        tensors = self._writer.stage(self._policy.state_tensors())
+        tensors = self._writer.stage(state)
         info = TrainingInfo(
             step=step,
             finished=finished,
@@ -118,7 +124,7 @@ class Checkpointer:
             seed=self._facts.seed,
             data=self._facts.data,
             world_size=self._world.size,
-            policy=dict(self._policy.state_facts()),
+            policy=policy_facts,
             parts={name: dict(part.state_dict()) for name, part in self._parts.items()},
             streams=streams,
             config=dict(self._facts.config),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from refrl.checkpointing.layout import remove_checkpoint, whole_checkpoints
 from refrl.config import CheckpointingConfig, ConfigError
+from refrl.distributed import World
 from refrl.policy.base import Policy
 
 
@@ -34,9 +35,10 @@ def final_directory(config: CheckpointingConfig) -> Path | None:
     return final
 
 
-def export_final(policy: Policy, final: Path | None) -> None:
-    """Export the policy as a Hugging Face directory, whole or not at all."""
-    if final is not None:
-        if final.exists():
-            remove_checkpoint(final)
-        policy.save(final)
+def export_final(policy: Policy, final: Path | None, world: World) -> None:
+    """Export the policy as a Hugging Face directory, whole or not at all; every rank calls it, the first one writes."""
+    if final is None:
+        return
+    if not world.rank and final.exists():
+        remove_checkpoint(final)
+    policy.save(final)

@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from refrl.policy.tensors import whole
+
 
 class BackgroundWriter:
     """Runs one task at a time, in order; with `background` off, at once."""
@@ -19,14 +21,15 @@ class BackgroundWriter:
         self._staged: dict[str, Tensor] = {}
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return copies on the CPU, valid until the next call; memory is taken once."""
+        """Return copies on the CPU, valid until the next call; memory is taken once. What is spread is gathered."""
         self.wait()
         with torch.no_grad():
             for name, tensor in tensors.items():
+                gathered = whole(tensor.detach())
                 if name in self._staged:
-                    self._staged[name].copy_(tensor)
+                    self._staged[name].copy_(gathered)
                 else:
-                    self._staged[name] = tensor.detach().to("cpu", copy=True).contiguous()
+                    self._staged[name] = gathered.to("cpu", copy=True).contiguous()
         return self._staged
 
     def start(self, task: Callable[[], None]) -> None:

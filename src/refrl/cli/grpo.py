@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 
 from refrl.cli.arguments import add_config_arguments, launch_processes, read_config
 from refrl.config import GRPORunConfig
@@ -18,6 +19,11 @@ def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments, GRPORunConfig)
     if config is None or launch_processes(arguments, config.cluster.num_processes):
         return
+    gc.disable()  # nothing of the thousands of modules could be freed
+    from refrl.runtime.ray_cluster import ray_cluster
     from refrl.training.grpo import run_grpo
 
-    run_grpo(config)
+    gc.enable()
+
+    with ray_cluster(config):
+        run_grpo(config)

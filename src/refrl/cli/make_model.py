@@ -9,7 +9,7 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare where the model goes and its shape; what is left out is the default of `TinyModelSpec`."""
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty directory")
-    parser.add_argument("--family", choices=["qwen3", "llama"], default=argparse.SUPPRESS)
+    parser.add_argument("--family", choices=["qwen3", "qwen3_moe", "llama"], default=argparse.SUPPRESS)
     for name, text in {
         "hidden-size": "width of the model",
         "num-layers": "transformer layers",
@@ -17,6 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "num-kv-heads": "key and value heads",
         "head-dim": "width of a head, at least 32",
         "intermediate-size": "width of the feed-forward layers",
+        "num-experts": "experts of a layer of qwen3_moe",
+        "experts-per-token": "of them, how many a token goes through",
         "max-positions": "longest sequence",
         "seed": "of the random weights",
     }.items():

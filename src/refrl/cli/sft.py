@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 
 from refrl.cli.arguments import add_config_arguments, launch_processes, read_config
 from refrl.config import SFTRunConfig
@@ -18,6 +19,9 @@ def run(arguments: argparse.Namespace) -> None:
     config = read_config(arguments, SFTRunConfig)
     if config is None or launch_processes(arguments, config.cluster.num_processes):
         return
+    gc.disable()  # nothing of the thousands of modules could be freed
     from refrl.training.sft import run_sft
+
+    gc.enable()
 
     run_sft(config)

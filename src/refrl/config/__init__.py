@@ -5,10 +5,13 @@ an error that names the nearest known one. Options that exclude one another are 
 """
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
+from refrl.config.asynchronous import AsyncGRPOConfig
 from refrl.config.checkpointing import CheckpointingConfig
 from refrl.config.data import DataConfig
 from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.dtensor import DTensorConfig
 from refrl.config.loading import ConfigError, load_config, validate_config
+from refrl.config.megatron import MegatronConfig
 from refrl.config.policy import (
     BatchTokensConfig,
     ColocatedConfig,
@@ -21,22 +24,23 @@ from refrl.config.policy import (
     TokenizerConfig,
 )
 from refrl.config.run import (
-    ClusterConfig,
     GRPOConfig,
     GRPORunConfig,
-    LoggerConfig,
     RewardShapingConfig,
     SFTConfig,
     SFTRunConfig,
 )
+from refrl.config.surroundings import ClusterConfig, LoggerConfig
 
 __all__ = [
     "AdvantageConfig",
+    "AsyncGRPOConfig",
     "BatchTokensConfig",
     "CheckpointingConfig",
     "ClusterConfig",
     "ColocatedConfig",
     "ConfigError",
+    "DTensorConfig",
     "DataConfig",
     "DataPlaneConfig",
     "DeltaCompressionConfig",
@@ -46,6 +50,7 @@ __all__ = [
     "LoggerConfig",
     "LoraConfig",
     "LossConfig",
+    "MegatronConfig",
     "OptimizerConfig",
     "PolicyConfig",
     "RewardShapingConfig",

@@ -55,6 +55,11 @@ class CheckpointingConfig(Section):
         return self
 
     @property
+    def saves(self) -> bool:
+        """Whether the run may save a checkpoint."""
+        return self.enabled and (self.save_period > 0 or self.checkpoint_must_save_by is not None)
+
+    @property
     def seconds_until_save(self) -> float | None:
         """`checkpoint_must_save_by` in seconds; None where there is none."""
         if self.checkpoint_must_save_by is None:

@@ -16,18 +16,23 @@ class DataPlaneConfig(Section):
     """`local` serves one process; the others serve all processes of a Ray cluster."""
     lease_s: float = Field(default=600.0, gt=0)
     """Seconds after which claimed samples are given back, unless the claim says otherwise."""
-    timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds after which a store that does not answer is reported (not for `local`)."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Seconds after which a store that does not answer is reported, or one that is being restored is given up (not for
+    `local`): the longest that the rows of a step may take to be put or read."""
     name: str = "refrl-data-plane"
     """Of the store among the cluster's actors: participants of one store give the same (not for `local`)."""
     journal: str | None = None
     """File by which a control that died is restored (`ray` and `transfer_queue`); None: its death ends the store."""
 
     @model_validator(mode="after")
-    def _journal_is_read(self) -> Self:
-        if self.journal is not None and self.implementation == "local":
-            raise ValueError(
-                "data_plane.journal restores the state of other processes, and data_plane.implementation=local ends "
-                "with this one: leave journal out, or use ray"
-            )
+    def _options_have_effect(self) -> Self:
+        for name in ("timeout_s", "name", "journal"):
+            if (
+                self.implementation == "local"
+                and getattr(self, name) != type(self).model_fields[name].default
+            ):
+                raise ValueError(
+                    f"data_plane.{name} is about a store in processes of its own, and data_plane.implementation=local "
+                    f"has none: leave {name} out, or use ray"
+                )
         return self

@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from refrl.config.base import Section
+from refrl.config.dtensor import DTensorConfig
+from refrl.config.megatron import MegatronConfig
 
 
 class OptimizerConfig(Section):
@@ -57,15 +59,29 @@ class DeltaCompressionConfig(Section):
     """Most bytes of changes that the generator puts in their places at a time."""
 
 
+class VllmConfig(Section):
+    """The vLLM engine (NeMo RL's `vllm_cfg`)."""
+
+    python: str | None = None
+    """Interpreter of an environment that has vLLM, for `placement=process`; None takes the one that trains."""
+    enforce_eager: bool = True
+    """Compile nothing: the first batch of a run is not late."""
+    gpu_memory_utilization: float = Field(default=0.3, gt=0, le=1)
+    """Share of a GPU's memory that vLLM may take."""
+
+
 class GenerationConfig(Section):
     """Sampling."""
 
-    backend: Literal["torch"] = "torch"
-    """The generation engine."""
+    backend: Literal["torch", "vllm", "megatron"] = "torch"
+    """The generation engine; `vllm` and `megatron` (Megatron-core's model) have weights of their own, and need
+    `colocated.enabled=false`."""
+    vllm_cfg: VllmConfig = VllmConfig()
     colocated: ColocatedConfig = ColocatedConfig()
-    placement: Literal["inline", "process"] = "inline"
-    """Where the engine runs: within the training process, or in a process of its own (not with
-    `colocated.enabled`), which weights reach in messages and which is held against the policy after every sync."""
+    placement: Literal["inline", "process", "ray"] = "inline"
+    """Where the engine runs: within the training process, in a process of its own on this host, or in an actor of a
+    Ray cluster, on whichever node has the fewest of them. Weights reach the latter two in messages and are held against
+    the policy's after every sync (not with `colocated.enabled`)."""
     weight_bucket_size_bytes: int = Field(default=64 * 2**20, gt=0)
     """Most bytes of a message of weights, without delta compression."""
     timeout_seconds: float = Field(default=600.0, gt=0)
@@ -85,8 +101,10 @@ class GenerationConfig(Section):
 
     @model_validator(mode="after")
     def _shared_weights_do_not_travel(self) -> GenerationConfig:
-        travels = {"placement=process": self.placement == "process"} | {
-            "delta_compression.enabled=true": self.delta_compression.enabled
+        travels = {
+            f"placement={self.placement}": self.placement != "inline",
+            "delta_compression.enabled=true": self.delta_compression.enabled,
+            f"backend={self.backend}": self.backend != "torch",
         }
         for option in (name for name, is_set in travels.items() if is_set and self.colocated.enabled):
             raise ValueError(
@@ -187,9 +205,42 @@ class PolicyConfig(Section):
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """The gradient of an update is scaled down to this norm; None leaves it."""
     lora_cfg: LoraConfig = LoraConfig()
+    dtensor_cfg: DTensorConfig = DTensorConfig()
+    megatron_cfg: MegatronConfig = MegatronConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     generation: GenerationConfig = GenerationConfig()
+
+    @property
+    def backend(self) -> str:
+        """What serves the policy: `hf`, the model's own code on each process, where no other is enabled."""
+        if self.megatron_cfg.enabled:
+            return "megatron"
+        return "dtensor" if self.dtensor_cfg.enabled else "hf"
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Processes that train on the same rows."""
+        chosen = self.megatron_cfg if self.megatron_cfg.enabled else self.dtensor_cfg
+        return chosen.model_parallel_size
+
+    @model_validator(mode="after")
+    def _backend_serves_it(self) -> PolicyConfig:
+        if self.dtensor_cfg.enabled and self.megatron_cfg.enabled:
+            raise ValueError(
+                "policy.dtensor_cfg.enabled and policy.megatron_cfg.enabled exclude one another: one backend serves "
+                "the policy; switch one off"
+            )
+        if self.backend != "hf":
+            refused = {
+                "lora_cfg.enabled": self.lora_cfg.enabled,
+                "logprob_chunk_size": self.logprob_chunk_size is not None,
+            }
+            for option in (name for name, is_set in refused.items() if is_set):
+                raise ValueError(
+                    f"policy.{option} is not built for policy.{self.backend}_cfg.enabled=true: leave one of them out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _batch_forms_go_together(self) -> PolicyConfig:

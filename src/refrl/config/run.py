@@ -1,16 +1,19 @@
-"""The loops and their surroundings, and the two whole configurations."""
+"""The loops, and the two whole configurations."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
+from refrl.config.asynchronous import AsyncGRPOConfig
 from refrl.config.base import Section
 from refrl.config.checkpointing import CheckpointingConfig
 from refrl.config.data import DataConfig
+from refrl.config.data_plane import DataPlaneConfig
 from refrl.config.policy import PolicyConfig
+from refrl.config.surroundings import ClusterConfig, LoggerConfig
 
 
 class RewardShapingConfig(Section):
@@ -36,36 +39,6 @@ class RewardShapingConfig(Section):
             raise ValueError(
                 "grpo.reward_shaping has no effect without grpo.reward_shaping.enabled=true: set it, or leave the "
                 "section out"
-            )
-        return self
-
-
-class AsyncGRPOConfig(Section):
-    """Rollouts that are sampled while the policy is trained; needs `policy.generation.colocated.enabled=false`."""
-
-    enabled: bool = False
-    """Sample beside the training, with weights that may be older than the trainer's."""
-    max_trajectory_age_steps: int = Field(default=1, gt=0)
-    """Training steps that may lie between the weights that began a completion and those that train on it."""
-    in_flight_weight_updates: bool = False
-    """New weights do not wait for completions that are being sampled: these go on with the new weights (which read
-    what was sampled so far again), and their rows say which token is of which version."""
-    num_replicas: int = Field(default=1, gt=0)
-    """Generation engines that share the rows; `policy.generation.placement=process` runs each in its own process."""
-    stall_timeout_seconds: float = Field(default=1800.0, gt=0)
-    """A step that waits so long for rollouts, while none arrives, ends the run."""
-
-    @model_validator(mode="after")
-    def _options_have_effect(self) -> AsyncGRPOConfig:
-        changed = [
-            name
-            for name, field in type(self).model_fields.items()
-            if name != "enabled" and getattr(self, name) != field.default
-        ]
-        if changed and not self.enabled:
-            raise ValueError(
-                f"grpo.async_grpo.{changed[0]} has no effect without grpo.async_grpo.enabled=true: set it, or leave "
-                f"{changed[0]} out"
             )
         return self
 
@@ -109,6 +82,11 @@ class GRPOConfig(Section):
 
     @model_validator(mode="after")
     def _filters_have_effect(self) -> GRPOConfig:
+        if self.async_grpo.drop_zero_variance and (self.use_dynamic_sampling or self.zero_variance_filter):
+            other = "use_dynamic_sampling" if self.use_dynamic_sampling else "zero_variance_filter"
+            raise ValueError(
+                f"grpo.async_grpo.drop_zero_variance and grpo.{other} are about the same groups: leave one of them out"
+            )
         if self.use_dynamic_sampling and self.zero_variance_filter:
             raise ValueError(
                 "grpo.zero_variance_filter has no effect with grpo.use_dynamic_sampling, which trains on no such "
@@ -153,34 +131,6 @@ class SFTConfig(Section):
         return self
 
 
-class LoggerConfig(Section):
-    """Where metrics go."""
-
-    log_dir: str
-    """Folder of everything that the run logs; made new."""
-    tensorboard_enabled: bool = True
-    """Write the scalars to `<log_dir>/tensorboard`."""
-    log_train_data: bool = True
-    """Write the rows of each step to `train_data_step<N>.jsonl`, and those of a validation to
-    `validation_data_step<N>.jsonl`."""
-
-
-MAX_THREADS = 1024
-"""Torch starts as many threads as it is told, and ends with a segmentation fault where the system has no more."""
-
-
-class ClusterConfig(Section):
-    """What the run computes on."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes CUDA where there is one."""
-    num_threads: int | None = Field(default=None, gt=0, le=MAX_THREADS)
-    """Threads of a CPU operation, at most 1024; None leaves torch's own choice."""
-    num_processes: int = Field(default=1, gt=0)
-    """Processes that each sample, reward, score and train their share of the rows. More than one are started by
-    refrl itself, or by `torchrun --nproc-per-node`, which must start as many."""
-
-
 class _RunConfig(Section):
     """What every loop reads besides its own section."""
 
@@ -193,10 +143,16 @@ class _RunConfig(Section):
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
         rows, processes = self.policy.train_global_batch_size, self.cluster.num_processes
-        if rows % processes:
+        sharing = self.policy.model_parallel_size
+        if processes % sharing:
             raise ValueError(
-                f"policy.train_global_batch_size={rows} is no multiple of cluster.num_processes={processes}: every "
-                "process trains as many rows"
+                f"cluster.num_processes={processes} is no multiple of the {sharing} processes that "
+                f"policy.{self.policy.backend}_cfg gives the same rows: raise it to {sharing}"
+            )
+        if rows % (processes // sharing):
+            raise ValueError(
+                f"policy.train_global_batch_size={rows} is no multiple of cluster.num_processes={processes}"
+                f"{f' by {sharing}' if sharing > 1 else ''}: every process trains as many rows"
             )
         if self.data.system_prompt is not None and self.policy.tokenizer.chat_template is None:
             raise ValueError(
@@ -211,6 +167,7 @@ class GRPORunConfig(_RunConfig):
 
     grpo: GRPOConfig
     loss_fn: LossConfig = Field(default_factory=LossConfig)
+    data_plane: DataPlaneConfig = DataPlaneConfig()
 
     @model_validator(mode="after")
     def _batch_sizes_divide(self) -> GRPORunConfig:
@@ -244,10 +201,11 @@ class GRPORunConfig(_RunConfig):
     def _async_has_generators_of_its_own(self) -> GRPORunConfig:
         if not self.grpo.async_grpo.enabled:
             return self
-        if self.checkpointing.save_period or self.checkpointing.checkpoint_must_save_by is not None:
+        if self.checkpointing.saves and self.grpo.async_grpo.in_flight_weight_updates:
             raise ValueError(
-                "checkpointing.save_period and checkpoint_must_save_by do not go with grpo.async_grpo.enabled: "
-                "rollouts that wait for their step would be lost; leave one of them out"
+                "checkpointing.save_period and checkpoint_must_save_by do not go with "
+                "grpo.async_grpo.in_flight_weight_updates: there is no moment at which nothing is being sampled; leave "
+                "one of them out"
             )
         if self.policy.generation.colocated.enabled:
             raise ValueError(
@@ -258,6 +216,30 @@ class GRPORunConfig(_RunConfig):
             raise ValueError(
                 f"grpo.async_grpo.enabled and cluster.num_processes={self.cluster.num_processes}: asynchronous "
                 "rollouts feed one training process; set it to 1 and raise grpo.async_grpo.num_replicas"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _data_plane_serves_the_processes(self) -> GRPORunConfig:
+        if self.data_plane.implementation != "local" and self.cluster.num_processes > 1:
+            raise ValueError(
+                f"data_plane.implementation={self.data_plane.implementation} serves one training process, and "
+                f"cluster.num_processes={self.cluster.num_processes} are several, which each sample and put the same "
+                "rows: leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ray_has_something_to_do(self) -> GRPORunConfig:
+        placement, num_processes = self.policy.generation.placement, self.cluster.num_processes
+        if placement == "ray" and num_processes > 1:
+            raise ValueError(
+                f"policy.generation.placement=ray and cluster.num_processes={num_processes}: one training process "
+                "feeds the actors of a Ray cluster; set it to 1, or take placement=process"
+            )
+        if self.cluster.ray_address and placement != "ray" and self.data_plane.implementation == "local":
+            raise ValueError(
+                "cluster.ray_address has no effect: set policy.generation.placement=ray, or leave it out"
             )
         return self
 

@@ -13,8 +13,14 @@ from refrl.data_plane.errors import (
     UnknownSampleError,
     UnknownTaskError,
 )
-from refrl.data_plane.factory import build_data_plane_client
-from refrl.data_plane.filters import BaseRolloutFilter, LengthFilter, StalenessFilter, ZeroVarianceFilter
+from refrl.data_plane.factory import build_data_plane_client, data_plane_processes, opened_data_plane
+from refrl.data_plane.filters import (
+    BaseRolloutFilter,
+    LengthFilter,
+    StalenessFilter,
+    WholeGroups,
+    ZeroVarianceFilter,
+)
 from refrl.data_plane.flow import Consumed, ConsumePlan, RankBatch, consume
 from refrl.data_plane.metadata import KVBatchMeta
 from refrl.data_plane.records import PartitionStatus
@@ -38,10 +44,13 @@ __all__ = [
     "UnknownPartitionError",
     "UnknownSampleError",
     "UnknownTaskError",
+    "WholeGroups",
     "ZeroVarianceFilter",
     "build_data_plane_client",
     "consume",
+    "data_plane_processes",
     "kv_first_write",
+    "opened_data_plane",
     "read_columns",
     "shard_meta_for_dp",
     "write_columns",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +13,7 @@ from refrl.data_plane.base import DataPlaneClient
 from refrl.data_plane.columns import Columns, Value, pad
 from refrl.data_plane.metadata import KVBatchMeta
 
+Layout = Literal["padded", "jagged"]
 LENGTHS = "input_lengths"
 """Field and tag: tokens of prompt and completion together."""
 PAD_TO = "global_forward_pad_seqlen"
@@ -89,14 +90,16 @@ def read_columns(
     meta: KVBatchMeta,
     fields: Sequence[str],
     *,
+    layout: Layout = "padded",
     pad_values: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """Return fields of a meta's samples as rectangles `[B, S, ...]`, right-padded; objects as an array.
+    """Return fields of a meta's samples; objects as an array.
 
     Args:
         client: where from.
         meta: rows, in order; `extra_info` may name the width.
         fields: which.
+        layout: `padded` gives rectangles `[B, S, ...]`, right-padded; `jagged` leaves each row its own length.
         pad_values: what fills each field; 0 otherwise.
 
     Raises:
@@ -105,6 +108,8 @@ def read_columns(
     """
     width, fill = meta.extra_info.get(PAD_TO), dict(pad_values or {})
     read = client.get_samples(meta.sample_ids, meta.partition_id, fields)
+    if layout == "jagged":
+        return read
     return {
         name: pad(value, fill.get(name, 0), width if name in JAGGED_FIELDS else None)
         for name, value in read.items()

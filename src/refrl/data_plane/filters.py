@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from refrl.algorithms.schedule import Schedule
 from refrl.data_plane.metadata import KVBatchMeta
 
 
@@ -60,7 +61,9 @@ class StalenessFilter(BaseRolloutFilter):
             raise ValueError(
                 f"max_staleness={max_staleness}: at least 0, which keeps the current version alone"
             )
-        self.max_staleness = max_staleness
+        self._schedule = Schedule(
+            accumulation_steps=1, sync_every=1, reference_sync_every=None, max_staleness=max_staleness
+        )
 
     def keeps(self, meta: KVBatchMeta, **state: Any) -> Sequence[bool]:
         """See the class; `current_weight_version` must be given.
@@ -84,7 +87,7 @@ class StalenessFilter(BaseRolloutFilter):
             raise ValueError(
                 f"samples {ahead[:5]} are of versions after the current one, {current}: did a counter start again?"
             )
-        return [current - version <= self.max_staleness for version in versions]
+        return [self._schedule.is_fresh(version, current) for version in versions]
 
 
 class ZeroVarianceFilter(BaseRolloutFilter):
@@ -110,6 +113,25 @@ class ZeroVarianceFilter(BaseRolloutFilter):
         for group, reward in zip(groups, rewards, strict=True):
             members[group].add(reward)
         return [len(members[group]) > 1 for group in groups]
+
+
+class WholeGroups(BaseRolloutFilter):
+    """Drops a group with all its samples where another filter drops any of them (tag `group_id`)."""
+
+    def __init__(self, of_samples: BaseRolloutFilter) -> None:
+        """Take the judgements, and the name, of a filter of single samples."""
+        self._of_samples, self.name = of_samples, of_samples.name
+
+    def keeps(self, meta: KVBatchMeta, **state: Any) -> Sequence[bool]:
+        """See the class.
+
+        Raises:
+            ValueError, KeyError, TypeError: as the other filter; a sample has no tag `group_id`.
+        """
+        kept = self._of_samples.keeps(meta, **state)
+        of_sample = tag_values(meta, "group_id")
+        dropped = {group for group, is_kept in zip(of_sample, kept, strict=True) if not is_kept}
+        return [group not in dropped for group in of_sample]
 
 
 class LengthFilter(BaseRolloutFilter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,10 @@ class Journal:
         return number
 
 
-def restored(path: Path) -> ControlState:
+def restored(path: Path, clock: Callable[[], float] = time.monotonic) -> ControlState:
     """Return the state that a journal tells, which goes on writing to it; leases begin again."""
     journal = Journal(path)
-    state = ControlState()
+    state = ControlState(clock)
     journal.play(state)
     state.log = journal.log
     return state

@@ -7,6 +7,7 @@ started again: its death loses the bytes, and every claim, read, put and clear s
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -29,10 +30,10 @@ from refrl.data_plane.store import BlockGoneError, new_blocks
 NAMESPACE = "refrl"
 LOOK_AGAIN_S = 0.01
 """Between two looks for samples, and for an actor that is being started again."""
-START_S = 120.0
+START_S = 300.0
 """An actor is a process that imports torch: on a busy machine that takes its time."""
-_STARTED: list[Any] = []
-"""Handles of actors that this process started: Ray ends an actor with the last handle of its starter."""
+_STARTED: dict[str, Any] = {}
+"""Handles of actors that this process started, by name: Ray ends an actor with the last handle of its starter."""
 _DEAD = (ray.exceptions.RayActorError, ray.exceptions.ActorUnavailableError)
 _LOST = (
     ray.exceptions.ObjectLostError,
@@ -52,6 +53,10 @@ class Control:
         """Call a method of the state."""
         return getattr(self._state, operation)(*words, **options)
 
+    def pid(self) -> int:
+        """Return this process."""
+        return os.getpid()
+
 
 class Blocks:
     """The actor that has the bytes.
@@ -66,6 +71,10 @@ class Blocks:
 
     def ping(self) -> None:
         """Answer."""
+
+    def pid(self) -> int:
+        """Return this process."""
+        return os.getpid()
 
     def keep(self, names: Sequence[str], *wires: tuple[Any, ...]) -> None:
         """Hold columns until they are dropped."""
@@ -132,7 +141,8 @@ class Caller:
                 raise error.cause from None
             except ray.exceptions.GetTimeoutError as error:
                 raise StoreUnavailableError(
-                    f"actor {self.name!r} did not answer {method} within {self.seconds:g} s"
+                    f"actor {self.name!r} did not answer {method} within {self.seconds:g} s; where it is only busy, "
+                    "raise data_plane.timeout_s"
                 ) from error
             except ray.exceptions.ObjectStoreFullError as error:
                 raise StoreUnavailableError(
@@ -228,6 +238,23 @@ def ray_client(config: DataPlaneConfig, *, bootstrap: bool) -> StoreClient:
     return StoreClient(RayControl(control), RayStore(blocks), lease_s=config.lease_s)
 
 
+def end_store(config: DataPlaneConfig) -> None:
+    """End the actors of a store that this process began; those of a client that joined it stay."""
+    for name in (config.name, f"{config.name}-blocks"):
+        actor = _STARTED.pop(name, None)
+        if actor is not None:
+            ray.kill(actor)
+
+
+def processes(config: DataPlaneConfig) -> dict[str, int]:
+    """Return the processes of a store, by what messages call them."""
+    return {
+        name: ray.get(actor.pid.remote(), timeout=config.timeout_s)
+        for name, actor in _STARTED.items()
+        if name in (config.name, f"{config.name}-blocks")
+    }
+
+
 def start_actor(what: type, name: str, config: DataPlaneConfig, *words: Any, restarts: bool) -> None:
     """Start an actor that ends with this driver, and wait until it is there.
 
@@ -246,7 +273,7 @@ def start_actor(what: type, name: str, config: DataPlaneConfig, *words: Any, res
         ray.get(actor.__ray_ready__.remote(), timeout=START_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
         raise StoreUnavailableError(f"actor {name!r} did not start: {_first_line(error)}") from error
-    _STARTED.append(actor)
+    _STARTED[name] = actor
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,12 +10,16 @@ Ray cluster; stores of several names share it.
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
 import ray
+import ray.exceptions
 import torch
 import transfer_queue
 from omegaconf import OmegaConf
@@ -26,16 +30,31 @@ from refrl.config.data_plane import DataPlaneConfig
 from refrl.data_plane.client import StoreClient
 from refrl.data_plane.columns import Column
 from refrl.data_plane.errors import StoreUnavailableError
-from refrl.data_plane.ray import START_S, Caller, Control, RayControl, start_actor
+from refrl.data_plane.ray import START_S, Caller, Control, RayControl, end_store, processes, start_actor
 from refrl.data_plane.records import NewBlock
 from refrl.data_plane.store import BlockGoneError, new_blocks
 
 CONTROLLER = "TransferQueueController"
 """The name that TransferQueue gives its actor."""
+STORAGE_UNIT = "TransferQueueStorageUnit"
+"""What the name begins with that it gives the actor that has the bytes."""
+LOOK_S = 0.5
+"""Between two looks, by a call that waits for its answer, whether TransferQueue's actors live."""
+END_S = 2.0
+"""For an actor to say that it lives before it is ended."""
 FIELD = "bytes"
 PROBE = "probe"
 HEADER_BYTES = 8
 T = TypeVar("T")
+
+
+def _as_they_are(*words: Any, **options: Any) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+# TransferQueue sets torch's number of threads in each call, for the whole process, and afterwards to what it was when
+# TransferQueue was imported: what is sampled or trained meanwhile, and from then on, is rounded otherwise.
+transfer_queue.client.limit_pytorch_auto_parallel_threads = _as_they_are
 
 
 class TransferQueueStore:
@@ -49,6 +68,7 @@ class TransferQueueStore:
         """
         self._partition = partition
         self._seconds = seconds
+        self._actors = actors()
         self._put(PROBE, torch.zeros(1, dtype=torch.uint8))
 
     def check(self) -> None:
@@ -71,21 +91,21 @@ class TransferQueueStore:
         """See `ColumnStore`. A storage unit that is dead would be told of and forgotten: it is asked first."""
         if names:
             self.check()
-            known = within(self._seconds, lambda: transfer_queue.kv_list(self._partition))
+            known = self._within(lambda: transfer_queue.kv_list(self._partition))
             there = [name for name in names if name in known.get(self._partition, {})]
             if there:
-                within(self._seconds, lambda: transfer_queue.kv_clear(there, self._partition))
+                self._within(lambda: transfer_queue.kv_clear(there, self._partition))
 
     def _put(self, name: str, values: Tensor) -> None:
         row = TensorDict({FIELD: values.unsqueeze(0)}, batch_size=[1])
-        within(self._seconds, lambda: transfer_queue.kv_batch_put([name], self._partition, row))
+        self._within(lambda: transfer_queue.kv_batch_put([name], self._partition, row))
 
     def _get(self, name: str) -> Tensor:
         def get() -> Any:
             return transfer_queue.kv_batch_get([name], self._partition, [FIELD])
 
         try:
-            found = within(self._seconds, get)
+            found = self._within(get)
         except ValueError as error:
             raise BlockGoneError(f"block {name} is not in TransferQueue: {error}") from error
         values = found.get(FIELD, None)
@@ -94,12 +114,51 @@ class TransferQueueStore:
         row: Tensor = values[0]
         return row
 
+    def _within(self, call: Callable[[], T]) -> T:
+        return within(self._seconds, call, self._actors)
 
-def within(seconds: float, call: Callable[[], T]) -> T:
+
+def end_transfer_queue(config: DataPlaneConfig) -> None:
+    """End a store that this process began, and the cluster's TransferQueue with it."""
+    end_store(config)
+    for actor in actors().values():
+        try:
+            ray.get(actor.__ray_ready__.remote(), timeout=END_S)
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
+            ray.kill(actor)  # its end would be waited for
+    # Not in a thread that may be left behind: what that asks of Ray when the run's cluster has ended begins another.
+    transfer_queue.close()
+
+
+def transfer_queue_processes(config: DataPlaneConfig) -> dict[str, int]:
+    """Return the processes of a store: its control's, and that of TransferQueue's storage unit."""
+    found = processes(config)
+    for name, actor in actors().items():
+        if name != CONTROLLER:
+            asked = actor.__ray_call__.remote(lambda unit: os.getpid())
+            found["TransferQueue"] = ray.get(asked, timeout=config.timeout_s)
+    return found
+
+
+def actors() -> dict[str, Any]:
+    """Return the living actors of the cluster's TransferQueue by name: its controller, and its storage unit."""
+    return {
+        named["name"]: ray.get_actor(named["name"], namespace=named["namespace"])
+        for named in ray.util.list_named_actors(all_namespaces=True)
+        if named["name"].startswith((CONTROLLER, STORAGE_UNIT))
+    }
+
+
+def within(seconds: float, call: Callable[[], T], needed: Mapping[str, Any]) -> T:
     """Return what a call to TransferQueue returns, in time.
 
+    Args:
+        seconds: for which it is waited for.
+        call: what is called.
+        needed: actors by name; the death of one ends the wait. TransferQueue itself would wait for ten minutes.
+
     Raises:
-        StoreUnavailableError: it did not end, or reports a failure of its own.
+        StoreUnavailableError: it did not end, reports a failure of its own, or an actor that it needs is dead.
         ValueError: as the call.
     """
     answer: list[T] = []
@@ -114,16 +173,37 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     # A call that hangs cannot be ended: its thread is left behind, and ends with the process.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(seconds)
+    end = time.monotonic() + seconds
+    thread.join(min(seconds, LOOK_S))
+    while thread.is_alive() and (left := end - time.monotonic()) > 0:
+        check_alive(needed)
+        thread.join(min(left, LOOK_S))
     if answer:
         return answer[0]
     if not failure:
         raise StoreUnavailableError(
-            f"TransferQueue did not answer within {seconds:g} s: is its storage unit alive?"
+            f"TransferQueue did not answer within {seconds:g} s: is its storage unit alive? Where it is only busy, "
+            "raise data_plane.timeout_s"
         )
     if isinstance(failure[0], ValueError):
         raise failure[0]
     raise StoreUnavailableError(f"TransferQueue failed: {failure[0]}") from failure[0]
+
+
+def check_alive(needed: Mapping[str, Any]) -> None:
+    """Ask actors whether they live; one that is busy need not answer.
+
+    Raises:
+        StoreUnavailableError: one is dead.
+    """
+    asked = {name: actor.__ray_ready__.remote() for name, actor in needed.items()}
+    for name, answer in asked.items():
+        try:
+            ray.get(answer, timeout=LOOK_S / len(asked))
+        except ray.exceptions.ActorDiedError as error:
+            raise StoreUnavailableError(f"TransferQueue failed: its actor {name!r} is dead") from error
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+            continue  # whether it lives is not known yet
 
 
 def to_bytes(column: Column) -> Tensor:
@@ -158,12 +238,12 @@ def transfer_queue_client(config: DataPlaneConfig, *, bootstrap: bool) -> StoreC
         words = {
             "backend": {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}}
         }
-        within(START_S, lambda: transfer_queue.init(OmegaConf.create(words)))
+        within(START_S, lambda: transfer_queue.init(OmegaConf.create(words)), {})
         start_actor(Control, config.name, config, config.journal, restarts=config.journal is not None)
     else:
         # TransferQueue's init would begin a system of its defaults where there is none to join.
         Caller(CONTROLLER, config.timeout_s, restarts=False, namespace="transfer_queue")
-        within(START_S, transfer_queue.init)
+        within(START_S, transfer_queue.init, {})
     control = Caller(config.name, config.timeout_s, restarts=config.journal is not None)
     store = TransferQueueStore(f"refrl-{config.name}", config.timeout_s)
     return StoreClient(RayControl(control), store, lease_s=config.lease_s)

@@ -110,6 +110,11 @@ class Sampler(Protocol):
 class Generator(Sampler, WeightReceiver, Protocol):
     """A generation engine. It takes weights by name, whole (`refrl.weight_sync.base.WeightTarget`) or in parts."""
 
+    @property
+    def engine(self) -> str:
+        """The library that samples, and its version, read where it runs: `torch 2.13.0`."""
+        ...
+
     def abort(self) -> None:
         """Give up, after its next token, what another thread lets it generate, until `resume`."""
         ...

@@ -5,12 +5,12 @@ Shapes: P distinct prompts, B rows, R rows that still run, T new tokens, V vocab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from refrl.generation.base import SamplingParams
+from refrl.generation.base import FinishReason, SamplingParams
 from refrl.generation.decoder import Decoder, pad_prompts
 from refrl.generation.kept import KeptRecorder
 from refrl.generation.sampling import draw
@@ -118,6 +118,13 @@ def decode(
             break
     running.harvest(range(len(running.rows)), token + 1, sampled)
     return _complete(sampled, recorder)
+
+
+def finish_reason(ids: Sequence[int], params: SamplingParams, stop_ids: Collection[int]) -> FinishReason:
+    """Return why a row ended after these ids."""
+    if ids[-1] in stop_ids:
+        return "stop"
+    return "length" if len(ids) == params.max_new_tokens else "abort"
 
 
 def compacting_order(num_rows: int, ended: Sequence[int]) -> list[int]:

@@ -163,15 +163,15 @@ class GenerationPool(Generic[RequestT, ReplyT]):
             await self._open.wait()
             pauses = self._num_pauses
             replica, slot = await self._acquire_slot()
-            try:
-                if not self._open.is_set():
-                    continue  # stopped while this one waited for a slot
-                reply = await self._ask(replica, request)
-            except ReplicaLostError as error:
-                self.quarantine(replica, str(error))
-                continue
-            finally:
+            if not self._open.is_set():
                 self._router.release_slot(replica, slot)
+                continue  # stopped while this one waited for a slot
+            asked = asyncio.ensure_future(self._ask(replica, slot, request))
+            try:
+                # A request that nobody waits for any more keeps its slot until the engine is done with it.
+                reply = await asyncio.shield(asked)
+            except ReplicaLostError:
+                continue
             if reply.finish_reason != ABORTED:
                 return reply
             if self._carry_on is not None:
@@ -211,12 +211,16 @@ class GenerationPool(Generic[RequestT, ReplyT]):
         except GenerationError as error:
             raise GenerationError(f"{error}: {'; '.join(self.losses.values())}") from None
 
-    async def _ask(self, replica: int, request: RequestT) -> ReplyT:
+    async def _ask(self, replica: int, slot: int, request: RequestT) -> ReplyT:
         self._num_in_flight += 1
         self._idle.clear()
         try:
             return await self._replicas[replica](request)
+        except ReplicaLostError as error:
+            self.quarantine(replica, str(error))  # before its slot is given back
+            raise
         finally:
+            self._router.release_slot(replica, slot)
             self._num_in_flight -= 1
             if self._num_in_flight == 0:
                 self._idle.set()

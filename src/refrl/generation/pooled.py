@@ -83,17 +83,23 @@ class PooledSampler:
             capacity=1,
             carry_on=carry_on if continues else None,
         )
+        self._asking_lock = threading.Lock()
         self._asked: set[Future[GenerationReply]] = set()
+        self._is_closed = False
         self._thread.start()
 
     def close(self) -> None:
-        """End the replicas and the router; requests that still run end with an error."""
-        for future in list(self._asked):
+        """End the replicas and the router; requests that still run, and later ones, end with an error."""
+        with self._asking_lock:  # what is asked after this would wait for a loop that has ended
+            self._is_closed = True
+            asked = list(self._asked)
+        for future in asked:
             future.cancel()
         self._abort()
         for replica in self._replicas:
             replica.engine.close()
         self._workers.shutdown(wait=True, cancel_futures=True)
+        self._wait(_end_other_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -109,19 +115,24 @@ class PooledSampler:
         """Sample one completion per prompt (see `refrl.generation.base.Sampler`).
 
         Raises:
-            GenerationError: every replica is lost.
+            GenerationError: every replica is lost, or the sampler is closed.
         """
         requests = self._requests(prompts, params, generator.initial_seed())
-        futures = [
-            asyncio.run_coroutine_threadsafe(self._pool.generate(request), self._loop) for request in requests
-        ]
-        self._asked.update(futures)
+        with self._asking_lock:
+            if self._is_closed:
+                raise GenerationError("the sampler is closed")
+            futures = [
+                asyncio.run_coroutine_threadsafe(self._pool.generate(request), self._loop)
+                for request in requests
+            ]
+            self._asked.update(futures)
         try:
             return [completion for future in futures for completion in future.result().completions]
         finally:
             for future in futures:
                 future.cancel()
-            self._asked.difference_update(futures)
+            with self._asking_lock:
+                self._asked.difference_update(futures)
 
     def update_weights(self) -> None:
         """Let every replica take the policy's weights while nothing runs; one that is lost meanwhile is quarantined.
@@ -138,12 +149,19 @@ class PooledSampler:
             self._loop.call_soon_threadsafe(self._pool.resume)
 
     async def _sync(self) -> None:
-        for number, replica in enumerate(self._replicas):
-            if number not in self._pool.losses:
-                try:
-                    replica.sync()
-                except ReplicaLostError as error:
-                    self._pool.quarantine(number, str(error))
+        syncs = {
+            number: self._loop.run_in_executor(self._workers, replica.sync)
+            for number, replica in enumerate(self._replicas)
+            if number not in self._pool.losses
+        }
+        # All of them end before anything samples again, whatever one of them raises.
+        for number, error in zip(
+            syncs, await asyncio.gather(*syncs.values(), return_exceptions=True), strict=True
+        ):
+            if isinstance(error, ReplicaLostError):
+                self._pool.quarantine(number, str(error))
+            elif error is not None:
+                raise error
         if len(self._pool.losses) == len(self._replicas):
             raise GenerationError(
                 f"all {len(self._replicas)} generation replicas are lost: {'; '.join(self._pool.losses.values())}"
@@ -180,3 +198,11 @@ class PooledSampler:
 
     def _wait(self, awaited: Coroutine[Any, Any, AnswerT]) -> AnswerT:
         return asyncio.run_coroutine_threadsafe(awaited, self._loop).result()
+
+
+async def _end_other_tasks() -> None:
+    """Cancel what still runs on this loop, and wait until it has ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

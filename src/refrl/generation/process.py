@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+import refrl
 from refrl.config import ConfigError, PolicyConfig
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.messages import Message, named_dtype, pack_parts, receive, send
@@ -41,29 +44,122 @@ class GeneratorLostError(OSError):
     """The generator's process ended, or did not answer in time."""
 
 
-class ProcessGenerator:
-    """A `refrl.generation.base.Generator` whose engine runs in another process on this host."""
+class Link(Protocol):
+    """The way to a process that has an engine (`refrl.runtime.generator_process` answers there)."""
 
-    def __init__(self, config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> None:
+    pid: int
+    """The process; only on its own host is it this number's."""
+    is_local: bool
+    """Whether it runs on this host."""
+    timeout_seconds: float
+    """How long an answer may take."""
+
+    def ask(self, message: Message) -> Message:
+        """Return the answer to a message.
+
+        Raises:
+            GeneratorLostError: there will be none; the process is ended.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Have the engine give up what it generates."""
+        ...
+
+    def resume(self) -> None:
+        """Have it generate to the end again."""
+        ...
+
+    def close(self) -> None:
+        """End the process."""
+        ...
+
+
+class SocketLink:
+    """A `Link` to a process that this one starts: messages go through a pair of sockets, aborts are signals."""
+
+    is_local = True
+
+    def __init__(self, python: str | None = None) -> None:
+        """Start the process: `COMMAND`, or this very refrl with the interpreter and packages of another environment.
+
+        Raises:
+            ConfigError: there is no such interpreter.
+        """
+        command, environment = COMMAND, dict(os.environ)
+        if python is not None:
+            command = (python, "-m", "refrl.runtime.generator_process")
+            source = str(Path(refrl.__file__).parents[1])
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH")]))
+        own, other = socket.socketpair()
+        with other:
+            try:
+                self._process = subprocess.Popen(
+                    [*command, str(other.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(other.fileno(),),
+                    env=environment,
+                )
+            except OSError as error:
+                own.close()
+                raise ConfigError(f"the interpreter {command[0]} cannot be started: {error}") from error
+        self._connection = own
+        self._closing = weakref.finalize(self, _end, self._process, own)
+        self.pid = self._process.pid
+        self.timeout_seconds = START_SECONDS
+
+    def ask(self, message: Message) -> Message:
+        """Send a message and wait for the answer (see `Link.ask`)."""
+        try:
+            self._connection.settimeout(self.timeout_seconds)
+            send(self._connection, message)
+            return receive(self._connection)
+        except (OSError, EOFError) as error:
+            late = isinstance(error, TimeoutError)
+            self.close()
+            how = "did not answer in time and was ended" if late else _how_it_ended(self._process)
+            raise GeneratorLostError(
+                f"the generator's process {self.pid} {how}, asked to {message.kind}"
+            ) from error
+
+    def abort(self) -> None:
+        """Have the process give up what it generates after the next token, until `resume`."""
+        self._process.send_signal(ABORT)
+
+    def resume(self) -> None:
+        """Have it generate to the end again."""
+        self._process.send_signal(RESUME)
+
+    def close(self) -> None:
+        """End the process."""
+        self._closing()
+
+
+class ProcessGenerator:
+    """A `refrl.generation.base.Generator` whose engine runs in another process."""
+
+    def __init__(
+        self,
+        config: PolicyConfig,
+        *,
+        pad_token_id: int,
+        device: torch.device,
+        connect: Callable[[], Link] = SocketLink,
+    ) -> None:
         """Start the process and wait until it has loaded the model.
 
         Args:
             config: names the model and the engine.
             pad_token_id: as the engine's.
             device: where the engine computes.
+            connect: starts the process.
 
         Raises:
             ConfigError: it cannot load the model.
             GeneratorLostError: it ended, or takes longer than `START_SECONDS`.
         """
-        own, other = socket.socketpair()
-        with other:
-            self._process = subprocess.Popen(
-                [*COMMAND, str(other.fileno())], stdin=subprocess.DEVNULL, pass_fds=(other.fileno(),)
-            )
-        own.settimeout(max(START_SECONDS, config.generation.timeout_seconds))
-        self._connection = own
-        self._closing = weakref.finalize(self, _end, self._process, own)
+        self.link = connect()
+        self.link.timeout_seconds = max(START_SECONDS, config.generation.timeout_seconds)
         opened = self._ask(
             Message(
                 "open",
@@ -71,10 +167,12 @@ class ProcessGenerator:
                     "policy": config.model_dump(mode="json"),
                     "pad_token_id": pad_token_id,
                     "device": str(device),
+                    "num_threads": torch.get_num_threads(),
                 },
             )
         )
-        own.settimeout(config.generation.timeout_seconds)
+        self.link.timeout_seconds = config.generation.timeout_seconds
+        self.engine: str = opened.fields["engine"]
         self._stop_ids = frozenset(opened.fields["stop_ids"])
         self._specs = {
             name: TensorSpec(tuple(shape), named_dtype(dtype))
@@ -83,9 +181,9 @@ class ProcessGenerator:
         self.weight_version = 0
 
     @property
-    def pid(self) -> int:
-        """The process."""
-        return self._process.pid
+    def pid(self) -> int | None:
+        """The process; None where it runs on another host."""
+        return self.link.pid if self.link.is_local else None
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
@@ -110,11 +208,11 @@ class ProcessGenerator:
 
     def abort(self) -> None:
         """Have the process give up what it generates after the next token, until `resume`."""
-        self._process.send_signal(ABORT)
+        self.link.abort()
 
     def resume(self) -> None:
         """Have it generate to the end again."""
-        self._process.send_signal(RESUME)
+        self.link.resume()
 
     def stop_ids(self) -> frozenset[int]:
         """Return the end-of-sequence ids of its model."""
@@ -161,7 +259,7 @@ class ProcessGenerator:
 
     def close(self) -> None:
         """End the process."""
-        self._closing()
+        self.link.close()
 
     def _ask(self, message: Message) -> Message:
         """Return the answer to a message.
@@ -170,24 +268,17 @@ class ProcessGenerator:
             GeneratorLostError: there will be none; the process is ended.
             Exception: one of `ERRORS`, as the process raised it.
         """
-        try:
-            send(self._connection, message)
-            answer = receive(self._connection)
-        except (OSError, EOFError) as error:
-            late = isinstance(error, TimeoutError)
-            self.close()
-            how = "did not answer in time and was ended" if late else _how_it_ended(self._process)
-            raise GeneratorLostError(
-                f"the generator's process {self.pid} {how}, asked to {message.kind}"
-            ) from error
+        answer = self.link.ask(message)
         if answer.kind == "error":
             raise ERRORS[answer.fields["error"]](answer.fields["message"])
         return answer
 
 
 def _tuples(value: Any) -> Any:
-    """Return JSON lists, and those within them, as tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    """Return JSON lists, and those within them, as tuples; a list holds either lists or none."""
+    if not isinstance(value, list):
+        return value
+    return tuple(map(_tuples, value)) if value and isinstance(value[0], list) else tuple(value)
 
 
 def _end(process: subprocess.Popen[bytes], connection: socket.socket) -> None:

@@ -23,7 +23,7 @@ def row_uniforms(num_rows: int, num_tokens: int, generator: torch.Generator) -> 
     Returns:
         uniforms_BT in [0, 1), float64, on the CPU.
     """
-    seeds = _row_seeds(num_rows, generator)
+    seeds = row_seeds(num_rows, generator)
     uniforms_BT = torch.empty(num_rows, num_tokens, dtype=torch.float64)
     stream = torch.Generator()
     for row_T, seed in zip(uniforms_BT, seeds, strict=True):
@@ -33,10 +33,11 @@ def row_uniforms(num_rows: int, num_tokens: int, generator: torch.Generator) -> 
 
 def skip_rows(num_rows: int, generator: torch.Generator) -> None:
     """Leave the streams of so many rows to another process: the next row drawn is the one after them."""
-    _row_seeds(num_rows, generator)
+    row_seeds(num_rows, generator)
 
 
-def _row_seeds(num_rows: int, generator: torch.Generator) -> list[int]:
+def row_seeds(num_rows: int, generator: torch.Generator) -> list[int]:
+    """Draw the seed of each row's stream."""
     return torch.randint(2**63 - 1, (num_rows,), generator=generator, device=generator.device).tolist()
 
 

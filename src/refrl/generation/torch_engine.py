@@ -11,14 +11,15 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from refrl.config import ConfigError
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.cached_decoder import CachedDecoder
 from refrl.generation.decoder import Decoder
 from refrl.generation.decoding import decode
 from refrl.generation.lean_decoder import LeanDecoder
 from refrl.generation.lean_support import supports_lean
+from refrl.generation.prompts import check_prompts
 from refrl.generation.sampling import row_uniforms
+from refrl.models.loading import end_ids
 from refrl.weight_sync.base import Part, Receipt, TensorSpec
 from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.tensors import copy_tensors, share_tensors
@@ -49,6 +50,11 @@ class TorchGenerator:
         self._lean = lean
         self._receiver = Receiver(self.named_weights, load_batch_bytes=load_batch_bytes)
         self._aborting = threading.Event()
+
+    @property
+    def engine(self) -> str:
+        """The library that samples, and its version."""
+        return f"torch {torch.__version__}"
 
     @property
     def weight_version(self) -> int:
@@ -106,7 +112,12 @@ class TorchGenerator:
         rows = [tuple(prompt) for prompt in prompts]
         if not rows:
             return []
-        self._check_prompts(rows, params.max_new_tokens)
+        check_prompts(
+            rows,
+            vocab_size=self._embedding().num_embeddings,
+            limit=getattr(self._model.config, "max_position_embeddings", None),
+            max_new_tokens=params.max_new_tokens,
+        )
         stop_ids = frozenset(params.stop_token_ids) if params.stop_token_ids is not None else self.stop_ids()
         num_tokens = params.max_new_tokens
         uniforms_BT = row_uniforms(len(rows), num_tokens, generator)
@@ -150,35 +161,12 @@ class TorchGenerator:
 
     def stop_ids(self) -> frozenset[int]:
         """Return every end-of-sequence id of the model, of its configuration and of its generation configuration."""
-        found: set[int] = set()
-        for config in (self._model.config, getattr(self._model, "generation_config", None)):
-            ids = getattr(config, "eos_token_id", None)
-            if ids is not None:
-                found.update(ids if isinstance(ids, list | tuple) else (ids,))
-        return frozenset(found)
+        return end_ids(self._model)
 
     def _embedding(self) -> nn.Embedding:
         embedding = self._model.get_input_embeddings()
         assert isinstance(embedding, nn.Embedding)
         return embedding
-
-    def _check_prompts(self, rows: Sequence[tuple[int, ...]], max_new_tokens: int) -> None:
-        vocab_size = self._embedding().num_embeddings
-        limit = getattr(self._model.config, "max_position_embeddings", None)
-        for number, row in enumerate(rows):
-            if not row:
-                raise ValueError(f"prompt {number} is empty: a completion needs at least one token to follow")
-            unknown = next((token for token in row if not 0 <= token < vocab_size), None)
-            if unknown is not None:
-                raise ValueError(
-                    f"prompt {number} holds id {unknown}, outside the vocabulary of {vocab_size}"
-                )
-            if limit is not None and len(row) + max_new_tokens > limit:
-                raise ConfigError(
-                    f"prompt {number} has {len(row)} tokens; with policy.generation.max_new_tokens="
-                    f"{max_new_tokens} it exceeds the model's {limit} positions: shorten the prompt or lower "
-                    "max_new_tokens"
-                )
 
 
 @contextlib.contextmanager

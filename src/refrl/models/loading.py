@@ -152,3 +152,13 @@ def _silence_progress_bars() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+
+
+def end_ids(model: PreTrainedModel) -> frozenset[int]:
+    """Return every end-of-sequence id of a model, of its configuration and of its generation configuration."""
+    found: set[int] = set()
+    for config in (model.config, getattr(model, "generation_config", None)):
+        ids = getattr(config, "eos_token_id", None)
+        if ids is not None:
+            found.update(ids if isinstance(ids, list | tuple) else (ids,))
+    return frozenset(found)

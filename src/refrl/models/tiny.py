@@ -28,8 +28,12 @@ from refrl.models.byte_tokenizer import (
     tokenizer_config,
 )
 
-Family = Literal["qwen3", "llama"]
-ARCHITECTURES: dict[Family, str] = {"qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
+Family = Literal["qwen3", "qwen3_moe", "llama"]
+ARCHITECTURES: dict[Family, str] = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "llama": "LlamaForCausalLM",
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class TinyModelSpec:
     """Shape of a model that is made here."""
 
     family: Family = "qwen3"
-    """`qwen3` normalises queries and keys per head; `llama` does not."""
+    """`qwen3` normalises queries and keys per head, `llama` does not; `qwen3_moe` has experts in every layer."""
     hidden_size: int = 64
     num_layers: int = 2
     num_heads: int = 4
@@ -46,6 +50,9 @@ class TinyModelSpec:
     """At least 32: vLLM's CPU attention takes no less."""
     intermediate_size: int | None = None
     """Width of the feed-forward layer; None takes three times the hidden size."""
+    num_experts: int = 12
+    """Of each layer of `qwen3_moe`; more than ten, so that names in another order show."""
+    experts_per_token: int = 3
     max_positions: int = 512
     tie_word_embeddings: bool = False
     initializer_range: float = 0.02
@@ -63,6 +70,10 @@ class TinyModelSpec:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if self.head_dim < 32 or self.head_dim % 2:
             raise ConfigError(f"head_dim={self.head_dim} must be even and at least 32 (vLLM's CPU attention)")
+        if not 1 <= self.experts_per_token <= self.num_experts:
+            raise ConfigError(
+                f"experts_per_token={self.experts_per_token} must be 1 to num_experts={self.num_experts}"
+            )
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
         if self.seed < 0:
@@ -72,6 +83,11 @@ class TinyModelSpec:
     def feed_forward_size(self) -> int:
         """Width of the feed-forward layer."""
         return self.intermediate_size or 3 * self.hidden_size
+
+    @property
+    def expert_size(self) -> int:
+        """Width of an expert: all that a token goes through are about as wide as a feed-forward layer."""
+        return max(1, self.feed_forward_size // self.experts_per_token)
 
 
 def make_model(spec: TinyModelSpec, output: Path) -> None:
@@ -111,7 +127,17 @@ def model_config(spec: TinyModelSpec) -> dict[str, Any]:
         "max_position_embeddings": spec.max_positions,
         "initializer_range": spec.initializer_range,
         "tie_word_embeddings": spec.tie_word_embeddings,
+        **(_expert_config(spec) if spec.family == "qwen3_moe" else {}),
         **_token_ids(),
+    }
+
+
+def _expert_config(spec: TinyModelSpec) -> dict[str, Any]:
+    return {
+        "num_experts": spec.num_experts,
+        "num_experts_per_tok": spec.experts_per_token,
+        "moe_intermediate_size": spec.expert_size,
+        "norm_topk_prob": True,
     }
 
 
@@ -136,16 +162,26 @@ def _shapes(spec: TinyModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{layer}.self_attn.k_proj.weight", (spec.num_kv_heads * H, D)
         yield f"{layer}.self_attn.v_proj.weight", (spec.num_kv_heads * H, D)
         yield f"{layer}.self_attn.o_proj.weight", (D, spec.num_heads * H)
-        if spec.family == "qwen3":
+        if spec.family != "llama":
             yield f"{layer}.self_attn.q_norm.weight", (H,)
             yield f"{layer}.self_attn.k_norm.weight", (H,)
         yield f"{layer}.post_attention_layernorm.weight", (D,)
-        yield f"{layer}.mlp.gate_proj.weight", (spec.feed_forward_size, D)
-        yield f"{layer}.mlp.up_proj.weight", (spec.feed_forward_size, D)
-        yield f"{layer}.mlp.down_proj.weight", (D, spec.feed_forward_size)
+        yield from _feed_forward(spec, f"{layer}.mlp")
     yield "model.norm.weight", (D,)
     if not spec.tie_word_embeddings:
         yield "lm_head.weight", (VOCAB_SIZE, D)
+
+
+def _feed_forward(spec: TinyModelSpec, place: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names and shapes of a feed-forward layer, or of a router and its experts."""
+    parts, width = [place], spec.feed_forward_size
+    if spec.family == "qwen3_moe":
+        yield f"{place}.gate.weight", (spec.num_experts, spec.hidden_size)
+        parts, width = [f"{place}.experts.{number}" for number in range(spec.num_experts)], spec.expert_size
+    for part in parts:
+        yield f"{part}.gate_proj.weight", (width, spec.hidden_size)
+        yield f"{part}.up_proj.weight", (width, spec.hidden_size)
+        yield f"{part}.down_proj.weight", (spec.hidden_size, width)
 
 
 def _token_ids() -> dict[str, int]:

@@ -1,4 +1,9 @@
-"""What every policy offers to the loops."""
+"""What every policy offers to the loops, whichever backend serves it.
+
+Where several processes run, each has a policy and calls it in the same order: whatever returns whole tensors of
+weights that are spread over processes gathers them (`named_weights`, `trained_weights`, `named_gradients`,
+`state_tensors`, `save`), and scoring and training exchange what the backend needs.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,20 @@ from refrl.algorithms.batching import Batch
 
 Forward = Callable[[PreTrainedModel, Batch], tuple[Tensor, Tensor]]
 """(model, micro-batch on its device) -> (logprobs_BT, entropy_BT), 0 where the mask is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """What serves a policy, read from the objects that run and not from the configuration."""
+
+    name: str
+    """`hf`, `dtensor` or `megatron`."""
+    model: str
+    """Class of the module that is called, with its package."""
+    mesh: Mapping[str, int]
+    """Processes along each dimension of the live process groups; `data` share the rows of a batch."""
+    weights: Mapping[str, int]
+    """How many of the trained tensors are held in which form: `Tensor`, `DTensor[Shard(dim=0)]`."""
 
 
 class LossFunction(Protocol):
@@ -54,6 +73,16 @@ class Policy(Protocol):
     """A causal language model under training. It may hold a share of a batch's rows, or of the model."""
 
     @property
+    def backend(self) -> Backend:
+        """What serves it."""
+        ...
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether `named_weights` yields the tensors that are trained, and not whole copies of them."""
+        ...
+
+    @property
     def version(self) -> int:
         """Optimizer steps that the weights have seen."""
         ...
@@ -74,18 +103,23 @@ class Policy(Protocol):
         ...
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter and buffer, live, under its Hugging Face name."""
+        """Yield every parameter and buffer, whole and under its Hugging Face name; live where `shares_weights` says so.
+
+        Every process takes all of them.
+        """
         ...
 
     def trained_weights(self) -> Mapping[str, Tensor]:
-        """Return every weight that training changes, live: those of the model, or its adapters."""
+        """Return every weight that training changes, as `named_weights` does: those of the model, or its adapters."""
         ...
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a run needs to go on, live: weights, float32 copies, moments.
+        """Return every tensor that a run needs to go on: weights, float32 copies, moments.
 
-        What is written into them is what training goes on with. A tensor that is spread over ranks is a DTensor. What
-        training does not change, and `policy.model_name` gives again, may be left out.
+        They are named alike on every backend (`model.<Hugging Face name>`, `optimizer.<Hugging Face name>.exp_avg`) and
+        have the shape of the whole weight; one that is spread over ranks is a DTensor. What is written into them before
+        `load_state_facts` is called is what training goes on with. What training does not change, and
+        `policy.model_name` gives again, may be left out.
         """
         ...
 
@@ -125,12 +159,13 @@ class Policy(Protocol):
         Args:
             batch: all rows of the step.
             loss: divides by the counts of the whole batch.
-            micro_batches: rows of each forward and backward pass; None takes the configuration's.
+            micro_batches: rows of each forward and backward pass, of those that this process has; None takes the
+                configuration's.
         """
         ...
 
     def named_gradients(self) -> dict[str, Tensor]:
-        """Return a copy of the gradient of each trainable weight as it stands; zero where there is none."""
+        """Return a whole copy of the gradient of each trainable weight as it stands; zero where there is none."""
         ...
 
     def step(self) -> tuple[float, float]:
@@ -150,5 +185,5 @@ class Policy(Protocol):
         ...
 
     def save(self, directory: Path) -> None:
-        """Export the model and its tokenizer as a Hugging Face directory."""
+        """Export the model and its tokenizer as a Hugging Face directory; the first process writes it."""
         ...

@@ -7,7 +7,6 @@ it would differ, and the ratio would not be 1 on the first update.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,13 @@ from refrl.config import ConfigError
 from refrl.distributed import ALONE, World
 from refrl.models.loading import save_directory
 from refrl.policy.adapter_files import save_merged
-from refrl.policy.base import LossFunction, Update
-from refrl.policy.cuts import row_numbers, split_updates
+from refrl.policy.base import Backend, LossFunction, Update
+from refrl.policy.cuts import row_numbers
 from refrl.policy.lora import Adapters
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Scoring
-from refrl.policy.tensors import copied, digest, named_weights
-
-Parts = list[dict[str, Tensor | float]]
-"""Metrics of each micro-batch."""
+from refrl.policy.tensors import class_name, digest, forms, named_weights
+from refrl.policy.updates import Accumulated, Parts, take_updates
 
 
 class HFPolicy:
@@ -69,6 +66,19 @@ class HFPolicy:
         self._world = world
         self._adapters = adapters
         self._frozen: str | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """What serves it: the model's own code, a whole copy on each process."""
+        weights = self._optimizer.weights
+        return Backend(
+            name="hf", model=class_name(self.model), mesh={"data": self._world.size}, weights=forms(weights)
+        )
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether `named_weights` yields the tensors that are trained: yes."""
+        return True
 
     @property
     def version(self) -> int:
@@ -152,7 +162,7 @@ class HFPolicy:
         self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
     ) -> dict[str, float]:
         """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
-        return merge_metrics(self._accumulate(batch, loss, micro_batches, scores=False))
+        return merge_metrics(self.accumulate(batch, loss, micro_batches).parts)
 
     def named_gradients(self) -> dict[str, Tensor]:
         """Return a copy of the raw gradient of each trainable weight; zero where there is none."""
@@ -177,76 +187,28 @@ class HFPolicy:
     def train(
         self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
     ) -> dict[str, float]:
-        """Take one optimizer step per global batch of rows, in their order.
-
-        A step whose rows are all masked is left out. Stops at the first gradient norm that is not finite; that step
-        changes no weight. A batch of one optimizer step that was not scored before (`old_logprobs_BT` is None) gets the
-        values of the pass it is trained by: the weights are those that sampled it.
-
-        Returns:
-            The loss's metrics merged over micro-batches, ranks and steps; `grad_norm` (before clipping) and `lr`,
-            their means over the steps.
-
-        Raises:
-            ValueError: no row has a token to train on.
-            refrl.distributed.DivergenceError: the ranks' weights are no longer the same.
-        """
-        parts: Parts = []
-        norms: list[float] = []
-        rates: list[float] = []
-        for first_row, update in split_updates(batch, self._global_batch_size):
-            if not update.num_valid_tokens:
-                continue
-            scores = update is batch and batch.old_logprobs_BT is None
-            cut: list[list[int]] | None = None if watch is None else []
-            parts += self._accumulate(update, loss, None, scores=scores, cut_rows=cut)
-            gradients = {} if watch is None else self.named_gradients()
-            norm, rate = self.step()
-            norms.append(norm)
-            rates.append(rate)
-            if watch is not None:
-                watch(
-                    Update(
-                        first_row=first_row,
-                        num_rows=update.num_rows,
-                        gradients=gradients,
-                        grad_norm=norm,
-                        learning_rate=rate,
-                        micro_batches=[[first_row + row for row in rows] for rows in cut or ()],
-                        weights=copied({**dict(self.named_weights()), **self.trained_weights()}),
-                    )
-                )
-            if not math.isfinite(norm):
-                break
-        if not norms:
-            raise ValueError("every row of the batch is masked: there is nothing to train on")
-        return {
-            **merge_metrics(parts, num_updates=len(norms)),
-            "grad_norm": sum(norms) / len(norms),
-            "lr": sum(rates) / len(rates),
-        }
+        """Take one optimizer step per global batch of rows (see `refrl.policy.updates.take_updates`)."""
+        return take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
 
     def save(self, directory: Path) -> None:
         """Export weights, configuration and tokenizer; adapters merged, and in `adapter/` in PEFT's format."""
+        if self._world.rank:
+            return
         if self._adapters is None:
             save_directory(self.model, self._tokenizer, directory)
         else:
             save_merged(self._adapters, self._tokenizer, directory)
 
-    def _accumulate(
+    def accumulate(
         self,
         batch: Batch,
         loss: LossFunction,
-        micro_batches: Sequence[Sequence[int]] | None,
+        micro_batches: Sequence[Sequence[int]] | None = None,
         *,
-        scores: bool,
-        cut_rows: list[list[int]] | None = None,
-    ) -> Parts:
-        """Add up the gradients of one optimizer step over its micro-batches and ranks; return the metrics of all.
-
-        With `scores`, the batch gets the log-probabilities of this pass as its `old_logprobs_BT`. `cut_rows`, where
-        given, gets the rows of each micro-batch of all ranks: one exchange more, for who watches the run.
-        """
+        scores: bool = False,
+        wants_rows: bool = False,
+    ) -> Accumulated:
+        """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
         update = batch.to(self.model.device)
         parts: Parts = []
         scored_BT = torch.zeros_like(update.mask_BT) if scores else None
@@ -256,9 +218,8 @@ class HFPolicy:
             if micro_batches is None
             else [(list(rows), own.rows(rows)) for rows in micro_batches]
         )
-        if cut_rows is not None:
-            own_rows = list(range(update.num_rows))[self._world.share(update.num_rows)]
-            cut_rows += self._world.gather(row_numbers(cut, own_rows))
+        own_rows = list(range(update.num_rows))[self._world.share(update.num_rows)]
+        rows_of_all = self._world.gather(row_numbers(cut, own_rows)) if wants_rows else []
         for rows, micro in cut:
             logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
             if scored_BT is not None:
@@ -279,9 +240,10 @@ class HFPolicy:
         if scored_BT is not None:
             batch.old_logprobs_BT = self._world.sum_rows(scored_BT).to(batch.mask_BT.device)
         if self._world.size == 1:
-            return parts
+            return Accumulated(parts, rows_of_all)
         self._world.sum_gradients(self._optimizer.weights)
-        return self._world.gather([{name: float(value) for name, value in part.items()} for part in parts])
+        plain: Parts = [{name: float(value) for name, value in part.items()} for part in parts]
+        return Accumulated(self._world.gather(plain), rows_of_all)
 
     @torch.no_grad()
     def _score(self, model: PreTrainedModel, batch: Batch) -> Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from refrl.config import OptimizerConfig, PolicyConfig, SchedulerConfig
 
@@ -24,6 +26,10 @@ def learning_rate_factor(update: int, config: SchedulerConfig, num_updates: int)
     progress = min(1.0, (update - config.warmup_steps) / max(1, num_updates - config.warmup_steps))
     falling = 1 - progress if config.name == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return config.min_lr_ratio + (1 - config.min_lr_ratio) * falling
+
+
+Clip = Callable[[Sequence[Tensor], float], Tensor | float]
+"""(weights with gradients, largest norm) -> norm before; the gradients are scaled down to the largest norm."""
 
 
 class MasterWeights:
@@ -78,15 +84,26 @@ class MasterWeights:
 class ClippedAdamW:
     """AdamW with a schedule; a gradient norm that is not finite is reported and changes nothing."""
 
-    def __init__(self, model: nn.Module, config: PolicyConfig, num_updates: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        config: PolicyConfig,
+        num_updates: int,
+        clip: Clip = nn.utils.clip_grad_norm_,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> None:
         """Optimize the trainable weights of a model.
 
         Args:
-            model: its weights are updated in place; cast it to `config.precision` after this.
+            model: its weights are updated in place; cast it to `precision` after this.
             config: precision, optimizer, schedule and clipping.
             num_updates: length of the schedule.
+            clip: by the norm over all weights, those included that other processes hold.
+            precision: that the weights will have; None is the configuration's.
         """
-        self._master = MasterWeights(model, getattr(torch, config.precision))
+        self._clip = clip
+        self._master = MasterWeights(model, precision or getattr(torch, config.precision))
         self._config = config
         self._num_updates = num_updates
         self.num_updates_done = 0
@@ -111,7 +128,7 @@ class ClippedAdamW:
         factor = learning_rate_factor(self.num_updates_done, self._config.scheduler, self._num_updates)
         learning_rate = self._config.optimizer.lr * factor
         limit = self._config.max_grad_norm
-        norm = float(nn.utils.clip_grad_norm_(self._master.weights, math.inf if limit is None else limit))
+        norm = float(self._clip(self._master.weights, math.inf if limit is None else limit))
         if math.isfinite(norm):
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -144,11 +161,38 @@ class ClippedAdamW:
         return state
 
 
+def clip_spread_gradients(weights: Sequence[Tensor], limit: float) -> Tensor:
+    """Scale the gradients down so that their norm is at most the limit; return the norm before.
+
+    It is the norm of the whole gradient, whichever parts of it this process has. Weights on different meshes are
+    normed apart, for no operation takes both.
+    """
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    norms = [nn.utils.get_total_norm(group) for group in _by_mesh(gradients)]
+    plain = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    total = plain[0] if len(plain) == 1 else torch.linalg.vector_norm(torch.stack(plain))
+    for group in _by_mesh([weight for weight in weights if weight.grad is not None]):
+        nn.utils.clip_grads_with_norm_(group, limit, total)
+    return total
+
+
+def _by_mesh(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return the tensors of each mesh that some are spread over; those that are whole are together."""
+    groups: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.device_mesh if isinstance(tensor, DTensor) else None, []).append(tensor)
+    return list(groups.values())
+
+
 def _make_adamw(weights: Sequence[Tensor], config: OptimizerConfig) -> torch.optim.AdamW:
     """Decay matrices only: norms and biases keep their size."""
     groups = [
-        {"params": [weight for weight in weights if weight.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [weight for weight in weights if weight.ndim < 2], "weight_decay": 0.0},
+        group
+        for same in _by_mesh(weights)
+        for group in (
+            {"params": [weight for weight in same if weight.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [weight for weight in same if weight.ndim < 2], "weight_decay": 0.0},
+        )
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],

@@ -68,23 +68,37 @@ def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: floa
         ConfigError: the model cannot be scored in that form; the message names the option.
     """
     packed, chunk = config.sequence_packing.enabled, config.logprob_chunk_size
-    plain: Forward = partial(_padded, temperature=temperature)
+    plain = padded_forward(temperature)
     forward: Forward = partial(_packed, temperature=temperature) if packed else plain
     if chunk is not None:
         _check_head(model)
         states = _packed_states if packed else _padded_states
         forward = partial(_chunked, temperature=temperature, states=states, chunk=chunk)
     if packed:
-        _check_attention(config, model)
+        check_window("policy.sequence_packing.enabled", config, model)
     if forward is not plain:
         _probe(config, model, forward, plain)
-    form = config.sequence_packing if packed else config.dynamic_batching
+    return assemble_scoring(config, model, forward)
+
+
+def assemble_scoring(config: PolicyConfig, model: PreTrainedModel, forward: Forward) -> Scoring:
+    """Return scoring by this forward, with the cuts and the activation checkpointing that the configuration asks for.
+
+    Raises:
+        ConfigError: the architecture has no layers whose activations can be checkpointed.
+    """
+    train_cut, logprob_cut = make_cuts(config)
     return Scoring(
         forward=forward,
         train_forward=_train_forward(config, model, forward),
-        train_cut=_make_cut(config, config.train_micro_batch_size, form.train_mb_tokens),
-        logprob_cut=_make_cut(config, config.logprob_batch_size, form.logprob_mb_tokens),
+        train_cut=train_cut,
+        logprob_cut=logprob_cut,
     )
+
+
+def padded_forward(temperature: float) -> Forward:
+    """Return the forward of padded rows through the model's own code, by which every other one is judged."""
+    return partial(_padded, temperature=temperature)
 
 
 def _train_forward(config: PolicyConfig, model: PreTrainedModel, forward: Forward) -> Forward:
@@ -93,6 +107,15 @@ def _train_forward(config: PolicyConfig, model: PreTrainedModel, forward: Forwar
     from refrl.policy.activations import checkpointed_forward
 
     return checkpointed_forward(forward, model)
+
+
+def make_cuts(config: PolicyConfig) -> tuple[Cut, Cut]:
+    """Return how a batch is cut for training, and for scoring alone."""
+    form = config.sequence_packing if config.sequence_packing.enabled else config.dynamic_batching
+    return (
+        _make_cut(config, config.train_micro_batch_size, form.train_mb_tokens),
+        _make_cut(config, config.logprob_batch_size, form.logprob_mb_tokens),
+    )
 
 
 def _make_cut(config: PolicyConfig, num_rows: int, num_tokens: int | None) -> Cut:
@@ -217,8 +240,8 @@ def _check_head(model: PreTrainedModel) -> None:
     )
 
 
-def _check_attention(config: PolicyConfig, model: PreTrainedModel) -> None:
-    """Refuse sliding windows that a row may outgrow: the mask of a pack would replace them.
+def check_window(option: str, config: PolicyConfig, model: PreTrainedModel) -> None:
+    """Refuse sliding windows that a row may outgrow: the mask that the option needs would replace them.
 
     Raises:
         ConfigError: names the window.
@@ -226,9 +249,9 @@ def _check_attention(config: PolicyConfig, model: PreTrainedModel) -> None:
     window = getattr(model.config.get_text_config(), "sliding_window", None)
     if window is not None and config.max_total_sequence_length > window:
         raise ConfigError(
-            f"policy.sequence_packing.enabled: the model attends over a sliding window of {window} tokens, which the "
-            f"mask of a pack does not keep; lower policy.max_total_sequence_length={config.max_total_sequence_length} "
-            "to it, or use policy.dynamic_batching"
+            f"{option}: the model attends over a sliding window of {window} tokens, which the mask that it needs does "
+            f"not keep; lower policy.max_total_sequence_length={config.max_total_sequence_length} to it, or leave the "
+            "option out (policy.dynamic_batching saves padding too)"
         )
 
 
@@ -239,18 +262,7 @@ def _probe(config: PolicyConfig, model: PreTrainedModel, forward: Forward, plain
     Raises:
         ConfigError: they disagree, or the model does not take the form at all.
     """
-    vocabulary = model.config.get_text_config().vocab_size
-    samples = [
-        TrainSample(
-            prompt_ids=tuple((7 * row + 3 * place + 1) % vocabulary for place in range(prompt_length)),
-            completion_ids=tuple((11 * row + 5 * place + 2) % vocabulary for place in range(length)),
-            sampling_logprobs=(0.0,) * length,
-            reward=0.0,
-            group_id=row,
-        )
-        for row, (prompt_length, length) in enumerate([(3, 2), (1, 5), (4, 1)])
-    ]
-    batch = make_batch(samples, pad_token_id=0).to(model.device)
+    batch = probe_batch(model).to(model.device)
     options = ["policy.sequence_packing.enabled"] * config.sequence_packing.enabled
     options += ["policy.logprob_chunk_size"] * (config.logprob_chunk_size is not None)
     name = " with ".join(options)
@@ -267,3 +279,19 @@ def _probe(config: PolicyConfig, model: PreTrainedModel, forward: Forward, plain
             f"{name}: log-probabilities of {type(model).__name__} differ by {difference:.3g} from its own forward, "
             f"more than {tolerance:g}: the architecture does not allow it; leave it out"
         )
+
+
+def probe_batch(model: PreTrainedModel) -> Batch:
+    """Return a few made rows of unequal length, on the CPU."""
+    vocabulary = model.config.get_text_config().vocab_size
+    samples = [
+        TrainSample(
+            prompt_ids=tuple((7 * row + 3 * place + 1) % vocabulary for place in range(prompt_length)),
+            completion_ids=tuple((11 * row + 5 * place + 2) % vocabulary for place in range(length)),
+            sampling_logprobs=(0.0,) * length,
+            reward=0.0,
+            group_id=row,
+        )
+        for row, (prompt_length, length) in enumerate([(3, 2), (1, 5), (4, 1)])
+    ]
+    return make_batch(samples, pad_token_id=0)

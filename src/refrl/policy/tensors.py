@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -15,9 +17,30 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return chain(model.named_parameters(), model.named_buffers())
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor, gathered where it is spread; every process that has a part of it takes part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies, where the tensors are."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def class_name(model: nn.Module) -> str:
+    """Return the class of a module with its package."""
+    return f"{type(model).__module__}.{type(model).__qualname__}"
+
+
+def forms(tensors: Iterable[Tensor]) -> dict[str, int]:
+    """Return how many tensors are held in which form: whole, or with these placements on a device mesh."""
+    return dict(Counter(_form(tensor) for tensor in tensors))
+
+
+def _form(tensor: Tensor) -> str:
+    if not isinstance(tensor, DTensor):
+        return "Tensor"
+    return f"DTensor[{', '.join(map(repr, tensor.placements))}]"
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

@@ -34,7 +34,8 @@ class Scores:
     """`verified` where penalties were added; None where they are `rewards`."""
 
     def rows(self, index: Sequence[int]) -> Scores:
-        """Return the chosen rows in the order of `index`; errors stay counted whole."""
+        """Return the chosen rows in the order of `index`, with the number of their own errors."""
+        failed = [self.failed[row] for row in index]
 
         def chosen(values: Sequence[float] | None) -> list[float] | None:
             return None if values is None else [values[row] for row in index]
@@ -44,7 +45,9 @@ class Scores:
             rewards=[self.rewards[row] for row in index],
             penalties=chosen(self.penalties),
             unshaped=chosen(self.unshaped),
-            failed=[self.failed[row] for row in index],
+            failed=failed,
+            num_errors=sum(failed),
+            first_error=self.first_error if any(failed) else None,
         )
 
 

@@ -8,61 +8,76 @@ version of every row depends on the configuration alone, and a run with the same
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from refrl.algorithms.schedule import Schedule
 from refrl.config import GRPOConfig
+from refrl.data_plane import PartitionFullError
 from refrl.errors import TrainingError
 from refrl.generation.pooled import PooledSampler
-from refrl.rollout.collect import Collected, Collector, Fate, GroupFate
-from refrl.rollout.replay import Group, ReplayBuffer, split_groups
-from refrl.rollout.sync import join_rollouts
+from refrl.rollout.collect import MAX_GENERATION_BATCHES, Collected, Collector, GroupFate, ResultT
+from refrl.rollout.progress import Origin, RolloutProgress
+from refrl.rollout.replay import Group, ReplayBuffer
+from refrl.rollout.sync import Rollouts, join_rollouts
 from refrl.timing import Timer
+
+LOOK_AGAIN_S = 0.05
+"""Between two looks for room in the store, and for what a step waits for."""
 
 
 class AsyncCollector:
-    """Collects rollouts beside the training; use it as a context manager."""
+    """A `refrl.rollout.collect.RolloutSource` that collects beside the training; use it as a context manager."""
 
     def __init__(
         self,
         collector: Collector,
         sampler: PooledSampler,
+        buffer: ReplayBuffer,
         schedule: Schedule,
         *,
         timer: Timer,
         version: Callable[[], int],
+        progress: RolloutProgress | None = None,
     ) -> None:
         """Put the parts together; nothing is sampled before the block is entered.
 
         Args:
             collector: collects one batch; it samples with `sampler`, and only here.
             sampler: has the weights that the policy has now.
+            buffer: through which groups reach the trainer; its filters say how old they may be.
             schedule: how old a group may be, and after which steps weights are synced.
             timer: of the trainer.
             version: returns the optimizer steps that the policy's weights have seen.
+            progress: where it goes on from, and what is to know after each step where it stands; None: nobody asks.
         """
         self._collector, self._sampler, self._schedule = collector, sampler, schedule
         self._timer, self._version = timer, version
         config: GRPOConfig = collector.config
         self._config = config
         self._num_prompts = config.num_prompts_per_step
-        # A batch that fills the gap of a dropped group may begin when the window is all but full.
-        self.buffer = ReplayBuffer(schedule, capacity=(schedule.max_staleness + 2) * self._num_prompts)
+        self.buffer = buffer
         self._changed = threading.Condition()
         self._trained_steps = self._synced_steps = 0
         self._step_of_version = {version(): 0}
-        self._num_batches = self._num_offered = self._num_dropped = 0
+        self._num_batches = self._num_dropped = 0
+        self._arrived = time.monotonic()
         self._is_collecting = self._is_closing = False
-        self._origins: dict[int, tuple[Collected, Mapping[str, float]]] = {}
-        """A batch and the seconds of its phases, by the number of its first group."""
+        self._origins: dict[int, Origin] = {}
+        """What came with a batch, by the number of its first group."""
         self._dropped: list[GroupFate] = []
         self._reported: set[str] = set()
         """Lost replicas that the console was told of."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="refrl-collector")
         self._producer: Future[None] | None = None
+        self._progress = progress
+        if progress is not None and progress.collector is not None:
+            self._restore(progress.collector)
 
     def __enter__(self) -> Self:
         """Begin to collect."""
@@ -83,42 +98,28 @@ class AsyncCollector:
         self._sampler.close()
         self._worker.shutdown(wait=True)
 
-    def collect(self, step: int) -> Collected:
-        """Return the rollouts of a step; wait for them where they are not there.
+    def consume(self, step: int, train: Callable[[Rollouts], ResultT]) -> tuple[Collected, ResultT]:
+        """Train on the rollouts of a step; wait for them where they are not there.
 
         Raises:
-            TrainingError: nothing arrived for `grpo.async_grpo.stall_timeout_seconds`.
-            Exception: whatever ended the collecting thread.
+            TrainingError: nothing arrived for `grpo.async_grpo.stall_timeout_seconds`, or the store is lost.
+            Exception: whatever ended the collecting thread, or `train` raises.
         """
-        with self._timer.time("exposed_generation"), self._changed:
-            groups = self._take(step)
-            num_left = len(self.buffer)
-            dropped, self._dropped = self._dropped, []
-            self._changed.notify_all()
-        self._report_losses(step)
-        origins = [self._origins.pop(group.number) for group in groups if group.number in self._origins]
-        ages = [step - 1 - group.weight_step for group in groups]
-        counts: dict[str, float] = {}
-        for origin, seconds in origins:
-            for phase, value in seconds.items():
-                self._timer.add(phase, value)
-            for name, value in origin.counts.items():
-                counts[name] = counts.get(name, 0.0) + value
-        counts |= {
-            "buffer_size": float(num_left),
-            "avg_trajectory_age": sum(ages) / len(ages),
-            "max_trajectory_age": float(max(ages)),
-            "num_stale_groups": float(len(dropped)),
-            "num_lost_replicas": float(len(self._sampler.losses)),
-        }
-        left_out = [origin.discarded for origin, _ in origins if origin.discarded is not None]
-        return Collected(
-            rollouts=join_rollouts([group.rollouts for group in groups]),
-            served=[example for origin, _ in origins for example in origin.served],
-            counts=counts,
-            discarded=join_rollouts(left_out) if left_out else None,
-            fates=[*dropped, *(self._fate(group, "trained", step) for group in groups)],
-        )
+        self._arrived = max(self._arrived, time.monotonic())
+        waiting = ExitStack()
+
+        def run(groups: list[Group], rollouts: Rollouts) -> tuple[Collected, ResultT]:
+            waiting.close()
+            return self._collected(step, groups, rollouts), train(rollouts)
+
+        with waiting:
+            waiting.enter_context(self._timer.time("exposed_generation"))
+            return self.buffer.consume(
+                run,
+                current_weight_version=self._version(),
+                on_wait=lambda: self._check_arrivals(step),
+                on_drop=lambda name, groups: self._drop(name, groups, step),
+            )
 
     def trained(self, step: int) -> None:
         """Bring the replicas' weights up to date where the schedule says so; call it after each step.
@@ -129,10 +130,12 @@ class AsyncCollector:
         """
         with self._changed:
             self._trained_steps = step
-        if step >= self._config.max_num_steps or not self._schedule.syncs_sampler(step):
-            return
         if not self._config.async_grpo.in_flight_weight_updates:
             self._wait_until_collected()
+        if self._progress is not None:
+            self._progress.note(self._state())
+        if step >= self._config.max_num_steps or not self._schedule.syncs_sampler(step):
+            return
         with self._changed:
             self._step_of_version[self._version()] = step
         with self._timer.time("prepare_for_generation/total"):
@@ -142,9 +145,34 @@ class AsyncCollector:
             self._changed.notify_all()
 
     def unused(self) -> list[GroupFate]:
-        """Return what the buffer still holds."""
-        with self._changed:
-            return [self._fate(group, "unused", self._trained_steps + 1) for group in self.buffer.remaining()]
+        """Empty the buffer, and return what it still held; call it after the block.
+
+        Raises:
+            TrainingError: a step took groups and did not end.
+        """
+        return [self._fate(group, "unused", self._trained_steps + 1) for group in self.buffer.close()]
+
+    def _state(self) -> dict[str, Any]:
+        """Return where it stands as plain values, while nothing is sampled."""
+        return {
+            "trained_steps": self._trained_steps,
+            "num_batches": self._num_batches,
+            "num_dropped": self._num_dropped,
+            "step_of_version": [list(pair) for pair in self._step_of_version.items()],
+            "origins": [[number, origin.state()] for number, origin in self._origins.items()],
+            "buffer": self.buffer.state(),
+        }
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where `_state` was taken; the sampler has the policy's weights of then."""
+        self._trained_steps = self._synced_steps = state["trained_steps"]
+        self._num_batches, self._num_dropped = state["num_batches"], state["num_dropped"]
+        self._step_of_version = {
+            **dict(state["step_of_version"]),
+            self._version(): self._trained_steps,
+        }
+        self._origins = {number: Origin.of(origin) for number, origin in state["origins"]}
+        self.buffer.restore(state["buffer"])
 
     def _produce(self) -> None:
         while self._admitted():
@@ -166,57 +194,70 @@ class AsyncCollector:
         return self._num_batches * self._num_prompts - self._num_dropped < last_step * self._num_prompts
 
     def _offer(self, collected: Collected) -> None:
-        """Give the trainer the groups of a batch."""
-        size = self._config.num_generations_per_prompt
+        """Give the trainer the groups of a batch, when there is room for them."""
+        self._origins[self.buffer.next_number] = Origin(
+            collected.served, collected.counts, collected.discarded, self._collector.timer.take()
+        )
+        while not self._is_closing:
+            try:
+                self.buffer.add(collected.rollouts)
+            except PartitionFullError:
+                time.sleep(LOOK_AGAIN_S)
+                continue
+            self._arrived = time.monotonic()
+            return
+
+    def _collected(self, step: int, groups: Sequence[Group], rollouts: Rollouts) -> Collected:
+        """Return what a step trains on, with what came with the batches that began in it."""
+        self._report_losses(step)
         with self._changed:
-            for place, rollouts in enumerate(split_groups(collected.rollouts, size)):
-                steps = [self._step_of_version[row.weight_version] for row in rollouts.completions]
-                group = Group(number=self._num_offered, weight_step=min(steps), rollouts=rollouts)
-                self._num_offered += 1
-                if place == 0:
-                    self._origins[group.number] = (collected, self._collector.timer.take())
-                self._add(group)
-            self._changed.notify_all()
+            dropped, self._dropped = self._dropped, []
+        last = max([group.number for group in groups] + [group.number for group in dropped])
+        origins = [self._origins.pop(first) for first in sorted(self._origins) if first <= last]
+        ages = [step - 1 - self._step_of_version[group.weight_version] for group in groups]
+        counts: dict[str, float] = {}
+        for origin in origins:
+            for phase, value in origin.seconds.items():
+                self._timer.add(phase, value)
+            for name, value in origin.counts.items():
+                counts[name] = counts.get(name, 0.0) + value
+        counts |= {
+            "buffer_size": float(len(self.buffer) - len(groups)),
+            "avg_trajectory_age": sum(ages) / len(ages),
+            "max_trajectory_age": float(max(ages)),
+            **{
+                f"num_{name.replace(' ', '_')}_groups": float(sum(group.fate == name for group in dropped))
+                for name in self.buffer.filter_names
+            },
+            "num_lost_replicas": float(len(self._sampler.losses)),
+        }
+        left_out = [origin.discarded for origin in origins if origin.discarded is not None]
+        return Collected(
+            rollouts=rollouts,
+            served=[example for origin in origins for example in origin.served],
+            counts=counts,
+            discarded=join_rollouts(left_out) if left_out else None,
+            fates=[*dropped, *(self._fate(group, "trained", step) for group in groups)],
+        )
 
-    def _add(self, group: Group) -> None:
-        """Add a group, when there is room for it.
-
-        Raises:
-            TrainingError: the number was there before: a group would be trained on twice.
-        """
-        while True:
-            added = self.buffer.add(group, trained_steps=self._trained_steps)
-            if added == "duplicate":
-                raise TrainingError(f"group {group.number} came twice into the replay buffer")
-            if added == "stale":
-                self._drop([group])
-            if added != "full" or self._is_closing:
-                return
-            self._changed.wait()
-
-    def _take(self, step: int) -> list[Group]:
-        """Return the groups of a step, when they are there."""
-        assert self._producer is not None
-        while True:
-            self._drop(self.buffer.evict(trained_steps=self._trained_steps))
-            groups = self.buffer.take(self._num_prompts, trained_steps=self._trained_steps)
-            if groups is not None:
-                return groups
-            self._check_producer(step)
-            num_offered = self._num_offered
-            if not self._changed.wait(self._config.async_grpo.stall_timeout_seconds):
-                raise TrainingError(
-                    f"step {step}: no rollouts arrived in {self._config.async_grpo.stall_timeout_seconds:g} s "
-                    f"({len(self.buffer)} of {self._num_prompts} groups are there, {num_offered} came so far): the "
-                    "generation replicas hang, or grpo.async_grpo.stall_timeout_seconds is too short for a batch"
-                )
+    def _check_arrivals(self, step: int) -> None:
+        """Raise what ended the collecting thread, or that nothing has come for too long."""
+        self._check_producer(step)
+        seconds = self._config.async_grpo.stall_timeout_seconds
+        if time.monotonic() - self._arrived > seconds:
+            raise TrainingError(
+                f"step {step}: no rollouts arrived in {seconds:g} s ({len(self.buffer)} of {self._num_prompts} groups "
+                f"are there, {self.buffer.next_number} came so far): the generation replicas hang, or "
+                "grpo.async_grpo.stall_timeout_seconds is too short for a batch"
+            )
 
     def _wait_until_collected(self) -> None:
         """Wait until every batch that the weights of now are to sample is there."""
+        self._arrived = max(self._arrived, time.monotonic())
         with self._changed:
             while self._is_collecting or self._has_room():
-                self._check_producer(self._trained_steps + 1)
-                self._changed.wait()
+                self._check_arrivals(self._trained_steps + 1)
+                self._changed.wait(LOOK_AGAIN_S)
 
     def _check_producer(self, step: int) -> None:
         """Raise what ended the collecting thread, if it ended."""
@@ -231,15 +272,28 @@ class AsyncCollector:
             print(f"step {step}  goes on without a replica: {losses[name]}", flush=True)
         self._reported |= losses.keys()
 
-    def _drop(self, groups: Sequence[Group]) -> None:
-        self._num_dropped += len(groups)
-        self._dropped += [self._fate(group, "stale", self._trained_steps + 1) for group in groups]
-        if groups:
-            self._changed.notify_all()
+    def _drop(self, name: str, groups: Sequence[Group], step: int) -> None:
+        """Let others take the place of groups that a filter dropped.
 
-    def _fate(self, group: Group, fate: Fate, step: int) -> GroupFate:
-        prompt_id = group.rollouts.examples[0].prompt_id
-        return GroupFate(group.number, prompt_id, fate, group.weight_step, step)
+        Raises:
+            TrainingError: so many were dropped that the filters may keep none at all.
+        """
+        with self._changed:
+            self._num_dropped += len(groups)
+            self._dropped += [self._fate(group, name, step) for group in groups]
+            self._changed.notify_all()
+            num = Counter(group.fate for group in self._dropped)
+        if num.total() > MAX_GENERATION_BATCHES * self._num_prompts:
+            counts = ", ".join(f"{name} {count}" for name, count in num.items())
+            raise TrainingError(
+                f"step {step}: its filters dropped {num.total()} groups and it has not {self._num_prompts} yet "
+                f"({counts}): raise grpo.async_grpo.drop_longer_than, or take prompts that are solved at times"
+            )
+
+    def _fate(self, group: Group, fate: str, step: int) -> GroupFate:
+        return GroupFate(
+            group.number, group.prompt_id, fate, self._step_of_version[group.weight_version], step
+        )
 
     def _notify(self, producer: Future[None]) -> None:
         with self._changed:

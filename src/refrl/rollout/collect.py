@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 from refrl.algorithms.filters import DynamicSampling
 from refrl.config import GRPOConfig
 from refrl.errors import TrainingError
 from refrl.generation.base import SamplingParams
 from refrl.rewards.verifiers import Verifier
+from refrl.rollout.replay import ReplayBuffer
 from refrl.rollout.sync import Rollouts, RolloutWorker, join_rollouts
 from refrl.streams import random_stream
 from refrl.tasks import Example, PromptSource
@@ -19,10 +20,7 @@ from refrl.timing import Timer
 
 MAX_GENERATION_BATCHES = 10
 """Where the configuration names no other bound; NeMo RL's."""
-
-
-Fate = Literal["trained", "stale", "unused"]
-"""`stale`: too old for the step that would have trained on it; `unused`: left when the run ended."""
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,8 @@ class GroupFate:
     number: int
     """See `refrl.rollout.replay.Group`."""
     prompt_id: int
-    fate: Fate
+    fate: str
+    """`trained`; `unused`: left at the end of the run; else what dropped it: `stale`, `too long`, `zero variance`."""
     weight_step: int
     step: int
     """Step that trained on it or dropped it; for `unused` the last one."""
@@ -50,7 +49,21 @@ class Collected:
     discarded: Rollouts | None = None
     """Rows that it sampled and left out."""
     fates: Sequence[GroupFate] = ()
-    """Asynchronous rollouts: the groups that the step trains on, and those that became too old for it."""
+    """Asynchronous rollouts: the groups that the step trains on, and those that its filters dropped."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return those of the rows that are trained on, and the verifier's errors in all that were judged."""
+        num_errors = sum(part.scores.num_errors for part in self._parts())
+        return {**self.rollouts.metrics(), "num_verifier_errors": float(num_errors)}
+
+    @property
+    def first_error(self) -> str | None:
+        """What the verifier could not judge first."""
+        errors = (part.scores.first_error for part in self._parts())
+        return next((error for error in errors if error is not None), None)
+
+    def _parts(self) -> list[Rollouts]:
+        return [self.rollouts] if self.discarded is None else [self.rollouts, self.discarded]
 
 
 @dataclass(frozen=True)
@@ -131,3 +144,51 @@ class Collector:
         with self.timer.time("reward_calculation"):
             rollouts = self.worker.reward(examples, completions, self.verifier)
             return rollouts.penalised(self.config.reward_shaping, self.sampling.max_new_tokens)
+
+
+class RolloutSource(Protocol):
+    """Where a step gets its rollouts: sampled for it, or beside the steps before."""
+
+    def consume(self, step: int, train: Callable[[Rollouts], ResultT]) -> tuple[Collected, ResultT]:
+        """Train once on the rollouts of a step, which nobody else gets; return them, and what `train` returned."""
+        ...
+
+    def trained(self, step: int) -> None:
+        """Hear that a step is taken and logged."""
+        ...
+
+
+class SyncCollector:
+    """A `RolloutSource` that samples a step's rollouts when it comes."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        buffer: ReplayBuffer,
+        *,
+        prepare: Callable[[], Mapping[str, float]],
+        version: Callable[[], int],
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            collector: collects one batch.
+            buffer: through which it reaches the trainer.
+            prepare: brings the generator's weights up to date, and returns what there is to log of it.
+            version: returns the optimizer steps that the policy's weights have seen.
+        """
+        self._collector, self._buffer = collector, buffer
+        self._prepare, self._version = prepare, version
+
+    def consume(self, step: int, train: Callable[[Rollouts], ResultT]) -> tuple[Collected, ResultT]:
+        """See `RolloutSource`."""
+        synced = self._prepare()
+        collected = self._collector.collect(step)
+        self._buffer.add(collected.rollouts)
+        rollouts, result = self._buffer.consume(
+            lambda groups, rows: (rows, train(rows)), current_weight_version=self._version()
+        )
+        return replace(collected, rollouts=rollouts, counts={**synced, **collected.counts}), result
+
+    def trained(self, step: int) -> None:
+        """See `RolloutSource`."""

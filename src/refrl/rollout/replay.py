@@ -1,227 +1,256 @@
-"""Groups of completions between those who sample them and those who train on them.
+"""Groups of completions between those who sample and the trainer: which step may train on which, over a data plane.
 
-Ages are counted in training steps: a group whose sampling began with the weights of step v is `step - 1 - v` old when
-step `step` trains on it. No group is trained on twice, none that is older than the window, and each that leaves the
-buffer says why.
+The rows lie in the store, under ids that name their group and place (`7_g0`), and nothing of them is kept here. A group
+is put once and whole, served in the order in which it came, and cleared when it was trained on or dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from refrl.algorithms.schedule import Schedule
-from refrl.generation.base import Completion
-from refrl.rewards import Scores
+from refrl.data_plane import (
+    BaseRolloutFilter,
+    ConsumePlan,
+    DataPlaneClient,
+    KVBatchMeta,
+    RankBatch,
+    StoreUnavailableError,
+    consume,
+    kv_first_write,
+    read_columns,
+)
+from refrl.errors import TrainingError
+from refrl.rollout.columns import FIELDS, TAGS, from_columns, to_columns, to_tags
+from refrl.rollout.plain import from_plain, to_plain
 from refrl.rollout.sync import Rollouts
-from refrl.tasks import Example
 
-Added = Literal["added", "full", "stale", "duplicate"]
-"""What became of a group that was to be added."""
+PARTITION, TASK = "rollouts", "train"
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The completions of one prompt."""
+    """The completions of one prompt, by their tags."""
 
     number: int
     """Place in the order of generation, from 0; no two groups of a run share one."""
-    weight_step: int
-    """Training steps that the weights had seen when the oldest of its rows began."""
-    rollouts: Rollouts
+    prompt_id: int
+    weight_version: int
+    """Optimizer steps that the weights had seen when the oldest of its rows began."""
 
 
 class ReplayBuffer:
-    """Holds groups in the order of their numbers. Not for several threads at once."""
+    """What a run's producer puts and its trainer takes; one thread each."""
 
-    def __init__(self, schedule: Schedule, *, capacity: int) -> None:
-        """Start empty.
+    def __init__(
+        self,
+        client: DataPlaneClient,
+        *,
+        groups_per_step: int,
+        group_size: int,
+        capacity: int,
+        filters: Sequence[BaseRolloutFilter] = (),
+        timeout_s: float = float("inf"),
+    ) -> None:
+        """Register the partition.
 
         Args:
-            schedule: says how old a group may be (inclusive).
-            capacity: most groups held.
-
-        Raises:
-            ValueError: no room for a group.
+            client: of the store.
+            groups_per_step: that a step trains on.
+            group_size: completions of a group.
+            capacity: most groups in the store, those of the running step included.
+            filters: what they drop is not trained on; others take its place.
+            timeout_s: how long `consume` waits for groups.
         """
-        if capacity < 1:
-            raise ValueError(f"a replay buffer of capacity={capacity} holds nothing: take at least 1")
-        self._schedule = schedule
+        self._client = client
+        self._group_size = group_size
         self._capacity = capacity
-        self._groups: dict[int, Group] = {}
-        self.watermark = 0
-        """Every group of a lower number was taken or evicted: what comes late with one is not trained on again."""
-        self._passed: set[int] = set()
-        """Numbers beyond the watermark that were taken or evicted before their turn."""
+        num_rows = groups_per_step * group_size
+        self._plan = ConsumePlan(
+            partition_id=PARTITION,
+            task_name=TASK,
+            fields=FIELDS,
+            batch_size=num_rows,
+            min_batch_size=num_rows,
+            min_kept=num_rows,
+            filters=filters,
+            layout="jagged",
+            timeout_s=timeout_s,
+        )
+        self.next_number = 0
+        self._there: set[int] = set()
+        """Groups that were put, and neither trained on nor dropped."""
+        client.register_partition(
+            PARTITION,
+            FIELDS,
+            capacity * group_size,
+            [TASK],
+            grpo_group_size=group_size,
+            required_tags=TAGS,
+        )
+
+    @property
+    def filter_names(self) -> list[str]:
+        """Reasons for which groups may be dropped."""
+        return [one.name for one in self._plan.filters]
 
     def __len__(self) -> int:
-        """Return the groups held."""
-        return len(self._groups)
+        """Return the groups that were put, and neither trained on nor dropped."""
+        return len(self._there)
 
-    def add(self, group: Group, *, trained_steps: int) -> Added:
-        """Keep a group for training; nothing changes unless the answer is `added`.
+    def add(self, rollouts: Rollouts) -> None:
+        """Put groups under the next numbers, all of them or none.
 
         Args:
-            group: complete, with rewards.
-            trained_steps: training steps done.
-
-        Returns:
-            `duplicate` where its number is held or was passed, `stale` where no step could train on it any more,
-            `full` where there is no room: try again after a step.
+            rollouts: whole groups, one after the other; a prompt that was drawn twice has two.
 
         Raises:
-            ValueError: it claims weights that the trainer does not have yet.
+            refrl.data_plane.PartitionFullError: there is no room; try again after a step.
+            ValueError: some rows are not such a group.
+            TrainingError: the store is lost.
         """
-        if group.number in self._groups or group.number in self._passed or group.number < self.watermark:
-            return "duplicate"
-        if not self._schedule.is_fresh(group.weight_step, trained_steps):
-            return "stale"
-        if len(self._groups) >= self._capacity:
-            return "full"
-        self._groups[group.number] = group
-        return "added"
+        num = len(rollouts.examples) // self._group_size
+        self._put(rollouts, range(self.next_number, self.next_number + num))
+        self.next_number += num
 
-    def evict(self, *, trained_steps: int) -> list[Group]:
-        """Remove and return the groups that are too old for the next step."""
-        stale = [
-            group
-            for group in self._groups.values()
-            if not self._schedule.is_fresh(group.weight_step, trained_steps)
-        ]
-        return self._remove(stale)
-
-    def take(self, num_groups: int, *, trained_steps: int) -> list[Group] | None:
-        """Remove and return the first fresh groups, in order; None, and nothing is removed, where there are too few.
+    def consume(
+        self,
+        train: Callable[[list[Group], Rollouts], ResultT],
+        *,
+        current_weight_version: int,
+        on_wait: Callable[[], None] = lambda: None,
+        on_drop: Callable[[str, list[Group]], None] = lambda name, groups: None,
+    ) -> ResultT:
+        """Train once on the first groups that the filters leave, and clear them; see `refrl.data_plane.consume`.
 
         Raises:
-            ValueError: a group is too old; `evict` first.
+            TrainingError: the store is lost.
         """
-        stale = [
-            group.number
-            for group in self._groups.values()
-            if not self._schedule.is_fresh(group.weight_step, trained_steps)
-        ]
-        if stale:
-            raise ValueError(
-                f"groups {stale} are too old after {trained_steps} steps: evict them before a step is taken"
+        results: list[ResultT] = []
+
+        def step(batches: Sequence[RankBatch]) -> None:
+            (batch,) = batches
+            results.append(train(self._groups(batch.meta), from_columns(batch.columns)))
+
+        def drop(name: str, meta: KVBatchMeta) -> None:
+            groups = self._groups(meta)
+            self._there.difference_update(group.number for group in groups)
+            on_drop(name, groups)
+
+        with self._lost():
+            consumed = consume(
+                self._client,
+                self._plan,
+                step,
+                current_weight_version=current_weight_version,
+                on_wait=on_wait,
+                on_drop=drop,
             )
-        if len(self._groups) < num_groups:
-            return None
-        return self._remove([self._groups[number] for number in sorted(self._groups)[:num_groups]])
+        self._there.difference_update(group.number for group in self._groups(consumed.trained))
+        return results[0]
 
-    def remaining(self) -> list[Group]:
-        """Return what it holds, in order."""
-        return [self._groups[number] for number in sorted(self._groups)]
+    def close(self) -> list[Group]:
+        """Forget everything, and return the groups that nobody took.
+
+        Raises:
+            TrainingError: a group was taken and never cleared, or the store is lost.
+        """
+        with self._lost():
+            size = self._capacity * self._group_size
+            left = self._client.claim_meta(PARTITION, TASK, FIELDS, size, blocking=False)
+            self._client.clear_samples(left.sample_ids, PARTITION)
+            taken = self._client.status(PARTITION).num_rows
+            self._client.clear_samples(None, PARTITION)
+        if taken:
+            raise TrainingError(
+                f"{taken} samples of the data plane were taken and never cleared: their step did not end"
+            )
+        self._there.clear()
+        return self._groups(left)
 
     def state(self) -> dict[str, Any]:
-        """Return everything as plain values, for a checkpoint."""
-        return {
-            "watermark": self.watermark,
-            "passed": sorted(self._passed),
-            "groups": [_plain(group) for group in self.remaining()],
-        }
-
-    def restore(self, state: Mapping[str, Any], *, trained_steps: int) -> list[Group]:
-        """Take the place of the buffer that gave the state; return the groups that are too old to be kept.
+        """Return everything as plain values, for a checkpoint; call it while nobody takes or puts.
 
         Raises:
-            ValueError: the state is not whole, or holds a group twice, one that was trained on, one of weights that
-                the trainer does not have, or more than there is room for.
+            TrainingError: the store is lost.
         """
-        missing = {"watermark", "passed", "groups"} - state.keys()
+        numbers = sorted(self._there)
+        groups = []
+        with self._lost():
+            for number in numbers:
+                meta = KVBatchMeta(partition_id=PARTITION, sample_ids=self._sample_ids([number]))
+                rows = from_columns(read_columns(self._client, meta, FIELDS, layout="jagged"))
+                groups.append({"number": number, **to_plain(rows)})
+        return {"next_number": self.next_number, "groups": groups}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take the place of the buffer that gave the state.
+
+        Raises:
+            ValueError: the state is not whole, or holds a group twice or one that was never put.
+            refrl.data_plane.PartitionFullError: it holds more than there is room for.
+        """
+        missing = {"next_number", "groups"} - state.keys()
         if missing:
             raise ValueError(f"the state of the replay buffer lacks {', '.join(sorted(missing))}")
-        groups = [_group(fields) for fields in state["groups"]]
-        numbers = [group.number for group in groups]
-        passed = [number for number in numbers if number < state["watermark"] or number in state["passed"]]
-        if passed or len(set(numbers)) < len(numbers):
+        numbers = [fields["number"] for fields in state["groups"]]
+        if len(set(numbers)) < len(numbers) or any(number >= state["next_number"] for number in numbers):
             raise ValueError(
-                f"the state of the replay buffer holds groups {numbers}, of which {passed} had left it: each must be "
-                "there once, and must not have been trained on"
+                f"the state of the replay buffer holds groups {numbers} of {state['next_number']}: each must be there "
+                "once, and have been put"
             )
-        fresh = [group for group in groups if self._schedule.is_fresh(group.weight_step, trained_steps)]
-        if len(fresh) > self._capacity:
-            raise ValueError(f"{len(fresh)} groups do not fit into a replay buffer of {self._capacity}")
-        self.watermark, self._passed = state["watermark"], set(state["passed"])
-        self._groups = {group.number: group for group in groups}
-        return self.evict(trained_steps=trained_steps)
+        groups = [from_plain(fields) for fields in state["groups"]]
+        for number, rollouts in zip(numbers, groups, strict=True):
+            self._put(rollouts, [number])
+        self.next_number = state["next_number"]
 
-    def _remove(self, groups: Sequence[Group]) -> list[Group]:
-        for group in groups:
-            del self._groups[group.number]
-            self._passed.add(group.number)
-        while self.watermark in self._passed:
-            self._passed.remove(self.watermark)
-            self.watermark += 1
-        return list(groups)
+    def _put(self, rollouts: Rollouts, numbers: Sequence[int]) -> None:
+        of_row = [number for number in numbers for _ in range(self._group_size)]
+        if len(of_row) != len(rollouts.examples):
+            raise ValueError(f"{len(rollouts.examples)} rows are no whole groups of {self._group_size}")
+        for place, number in enumerate(numbers):
+            rows = rollouts.examples[place * self._group_size : (place + 1) * self._group_size]
+            prompts = {example.prompt_id for example in rows}
+            if len(prompts) > 1:
+                raise ValueError(f"group {number} has completions of prompts {sorted(prompts)}")
+        # Before they can be taken.
+        self._there.update(numbers)
+        try:
+            with self._lost():
+                kv_first_write(
+                    to_columns(rollouts),
+                    self._sample_ids(numbers),
+                    self._client,
+                    PARTITION,
+                    tags=to_tags(rollouts, of_row),
+                )
+        except TrainingError:
+            raise
+        except BaseException:
+            self._there.difference_update(numbers)
+            raise
 
+    def _sample_ids(self, numbers: Sequence[int]) -> list[str]:
+        return [f"{number}_g{place}" for number in numbers for place in range(self._group_size)]
 
-def split_groups(rollouts: Rollouts, size: int) -> list[Rollouts]:
-    """Return the completions of each prompt by themselves, in order; each counts its own errors of the verifier.
+    def _groups(self, meta: KVBatchMeta) -> list[Group]:
+        """Return the groups of a meta's samples, in order."""
+        first = {tags["group_id"]: tags for tags in reversed(meta.tags or ())}
+        return [
+            Group(number=number, prompt_id=tags["prompt_id"], weight_version=tags["weight_version"])
+            for number, tags in reversed(first.items())
+        ]
 
-    Args:
-        rollouts: whole groups, one after the other; a prompt that was drawn twice has two.
-        size: completions of a group.
-
-    Raises:
-        ValueError: some rows are not such a group.
-    """
-    groups = [rollouts.rows(range(first, first + size)) for first in range(0, len(rollouts.examples), size)]
-    for number, group in enumerate(groups):
-        prompts = {example.prompt_id for example in group.examples}
-        if len(prompts) > 1:
-            raise ValueError(f"group {number} of a batch has completions of prompts {sorted(prompts)}")
-    return [_own_errors(group) for group in groups]
-
-
-def _own_errors(rollouts: Rollouts) -> Rollouts:
-    scores = rollouts.scores
-    num_errors = sum(scores.failed)
-    first_error = scores.first_error if num_errors else None
-    return replace(rollouts, scores=replace(scores, num_errors=num_errors, first_error=first_error))
-
-
-def _plain(group: Group) -> dict[str, Any]:
-    rollouts = group.rollouts
-    return {
-        "number": group.number,
-        "weight_step": group.weight_step,
-        "examples": [asdict(example) for example in rollouts.examples],
-        "completions": [asdict(completion) for completion in rollouts.completions],
-        "texts": list(rollouts.texts),
-        "scores": asdict(rollouts.scores),
-    }
-
-
-def _group(fields: Mapping[str, Any]) -> Group:
-    """Make a group of its plain form.
-
-    Raises:
-        ValueError: its columns have different lengths.
-    """
-    columns = ("examples", "completions", "texts")
-    lens = {name: len(fields[name]) for name in columns} | {"rewards": len(fields["scores"]["rewards"])}
-    if len(set(lens.values())) > 1:
-        raise ValueError(
-            f"group {fields['number']} of the replay buffer's state has columns of lengths {lens}"
-        )
-    return Group(
-        number=fields["number"],
-        weight_step=fields["weight_step"],
-        rollouts=Rollouts(
-            examples=[Example(**example) for example in fields["examples"]],
-            completions=[_completion(completion) for completion in fields["completions"]],
-            texts=list(fields["texts"]),
-            scores=Scores(**fields["scores"]),
-        ),
-    )
-
-
-def _completion(fields: Mapping[str, Any]) -> Completion:
-    """Make a completion of its plain form; lists, as JSON has them, become tuples."""
-    return Completion(**{name: _tuples(value) for name, value in fields.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        """Let the error of a store that is lost name the groups that are lost with it."""
+        try:
+            yield
+        except StoreUnavailableError as error:
+            groups = ", ".join(map(str, sorted(self._there.copy()))) or "none"
+            raise TrainingError(
+                f"the data plane is lost: {error}; groups that were put and not trained on: {groups}"
+            ) from error

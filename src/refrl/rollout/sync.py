@@ -92,7 +92,7 @@ class Rollouts:
         return replace(self, scores=penalise_length(self.scores, lens, config, max_new_tokens))
 
     def rows(self, index: Sequence[int]) -> Rollouts:
-        """Return the chosen rows in the order of `index`; errors of the verifier stay counted whole."""
+        """Return the chosen rows in the order of `index`."""
         return Rollouts(
             examples=[self.examples[row] for row in index],
             completions=[self.completions[row] for row in index],

@@ -5,11 +5,11 @@ It answers one message after another (`refrl.generation.messages`) until the con
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 
 import torch
 
@@ -17,7 +17,7 @@ from refrl.config import PolicyConfig
 from refrl.generation.base import Generator, SamplingParams
 from refrl.generation.messages import Message, dtype_name, receive, send, unpack_parts
 from refrl.generation.process import ABORT, ERRORS, RESUME
-from refrl.training.build import build_engine
+from refrl.training.build_generation import build_engine
 
 
 def main() -> None:
@@ -28,35 +28,59 @@ def main() -> None:
 
 def serve(connection: socket.socket) -> None:
     """Answer messages until the other side is gone."""
-    engine: Generator | None = None
+    server = GeneratorServer()
+    signal.signal(ABORT, lambda *_: server.abort())
+    signal.signal(RESUME, lambda *_: server.resume())
     while True:
         try:
             message = receive(connection)
         except (EOFError, OSError):
             return
-        try:
-            if engine is None:
-                engine, answer = _open(message)
-            else:
-                answer = _ANSWERS[message.kind](engine, message)
-        except tuple(ERRORS.values()) as error:
-            name = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
-            answer = Message("error", {"error": name, "message": str(error)})
+        answer = server.answer(message)
         try:
             send(connection, answer)
         except OSError:
             return
 
 
+class GeneratorServer:
+    """An engine, and what it answers to messages; the first one opens it. Also a Ray actor's class."""
+
+    def __init__(self) -> None:
+        """Wait to be opened."""
+        self._engine: Generator | None = None
+
+    def answer(self, message: Message) -> Message:
+        """Answer a message; what the engine raises of `refrl.generation.process.ERRORS` is an answer too."""
+        try:
+            if self._engine is None:
+                self._engine, opened = _open(message)
+                return opened
+            return _ANSWERS[message.kind](self._engine, message)
+        except tuple(ERRORS.values()) as error:
+            name = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
+            return Message("error", {"error": name, "message": str(error)})
+
+    def abort(self) -> None:
+        """Have the engine give up what it generates; from another thread, or a signal's handler."""
+        if self._engine is not None:
+            self._engine.abort()
+
+    def resume(self) -> None:
+        """Have it generate to the end again."""
+        if self._engine is not None:
+            self._engine.resume()
+
+
 def _open(message: Message) -> tuple[Generator, Message]:
+    torch.set_num_threads(message.fields["num_threads"])
     config = PolicyConfig.model_validate(message.fields["policy"])
     engine = build_engine(
         config, pad_token_id=message.fields["pad_token_id"], device=torch.device(message.fields["device"])
     )
-    signal.signal(ABORT, lambda *_: engine.abort())
-    signal.signal(RESUME, lambda *_: engine.resume())
     specs = {name: (list(spec.shape), dtype_name(spec.dtype)) for name, spec in engine.specs().items()}
-    return engine, Message("opened", {"stop_ids": sorted(engine.stop_ids()), "specs": specs})
+    opened = {"engine": engine.engine, "stop_ids": sorted(engine.stop_ids()), "specs": specs}
+    return engine, Message("opened", opened)
 
 
 def _generate(engine: Generator, message: Message) -> Message:
@@ -66,7 +90,8 @@ def _generate(engine: Generator, message: Message) -> Message:
     if params["stop_token_ids"] is not None:
         params["stop_token_ids"] = tuple(params["stop_token_ids"])
     completions = engine.generate(message.fields["prompts"], SamplingParams(**params), stream)
-    return Message("sampled", {"completions": [asdict(row) for row in completions]}, [stream.get_state()])
+    # Not `asdict`, which copies every tuple: their numbers are written out right away.
+    return Message("sampled", {"completions": [vars(row) for row in completions]}, [stream.get_state()])
 
 
 def _begin(engine: Generator, message: Message) -> Message:
@@ -107,3 +132,5 @@ _ANSWERS: Mapping[str, Callable[[Generator, Message], Message]] = {
 
 if __name__ == "__main__":
     main()
+    # Nothing is left to be written, and taking the modules apart takes seconds, for which the training waits.
+    os._exit(0)

@@ -1,58 +1,96 @@
-"""A GRPO session whose rollouts are sampled beside the training."""
+"""Where a GRPO session gets its rollouts: sampled for each step, or beside the training; through the data plane."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 from refrl.config import GRPORunConfig
+from refrl.data_plane import data_plane_processes, opened_data_plane
+from refrl.errors import TrainingError
 from refrl.generation.pooled import PooledSampler, Replica
 from refrl.rollout.asynchronous import AsyncCollector
-from refrl.rollout.collect import Collector
+from refrl.rollout.collect import Collector, SyncCollector
+from refrl.rollout.replay import ReplayBuffer
+from refrl.rollout.sync import RolloutWorker
 from refrl.timing import Timer
-from refrl.training.build_asynchronous import build_replicas, build_schedule
+from refrl.training.build_asynchronous import build_buffer, build_replicas, build_schedule
 from refrl.training.session import Session
 
 
 @contextmanager
 def collecting(session: Session, config: GRPORunConfig) -> Iterator[Session]:
-    """Yield the session with a collector, where rollouts are asynchronous; else as it is.
+    """Yield the session with what its steps get their rollouts from; at the end nothing is left in the data plane.
 
     Raises:
-        ConfigError: the model of a replica cannot be loaded.
+        ConfigError: the model of a replica cannot be loaded, or the data plane cannot be begun.
         refrl.generation.process.GeneratorLostError: the process of a replica ended while it started.
+        TrainingError: samples are left in it that no step accounts for.
     """
-    if not config.grpo.async_grpo.enabled:
-        yield session
-        return
+    with opened_data_plane(config.data_plane) as client:
+        buffer = build_buffer(config, client)
+        collect = _collecting_beside if config.grpo.async_grpo.enabled else _collecting_for_each_step
+        with collect(session, config, buffer) as collecting:
+            yield collecting
+
+
+@contextmanager
+def _collecting_for_each_step(
+    session: Session, config: GRPORunConfig, buffer: ReplayBuffer
+) -> Iterator[Session]:
+    log_parts(session, config, ())
+    source = SyncCollector(
+        build_collector(session, config, session.worker, session.timer),
+        buffer,
+        prepare=session.prepare_for_generation,
+        version=lambda: session.policy.version,
+    )
+    yield replace(session, collector=source)
+    left = buffer.close()
+    if left:
+        raise TrainingError(f"groups {[group.number for group in left]} were sampled and not trained on")
+
+
+@contextmanager
+def _collecting_beside(session: Session, config: GRPORunConfig, buffer: ReplayBuffer) -> Iterator[Session]:
     replicas = build_replicas(config, session.policy, session.tokenizer)
-    log_parts(session, replicas)
+    log_parts(session, config, replicas)
     sampler = PooledSampler(replicas, continues=config.grpo.async_grpo.in_flight_weight_updates)
     collector = AsyncCollector(
-        Collector(
-            prompts=session.prompts,
-            worker=replace(session.worker, generator=sampler),
-            verifier=session.verifier,
-            sampling=session.sampling,
-            timer=Timer(),
-            config=config.grpo,
-        ),
+        build_collector(session, config, replace(session.worker, generator=sampler), Timer()),
         sampler,
+        buffer,
         build_schedule(config.grpo),
         timer=session.timer,
         version=lambda: session.policy.version,
+        # A run that writes no checkpoint may go on from one.
+        progress=session.progress if config.checkpointing.saves or session.attempt.checkpoint else None,
     )
     with collector:
         yield replace(session, collector=collector)
-        left = [asdict(fate) for fate in collector.unused()]
+    left = [asdict(fate) for fate in collector.unused()]
     session.logger.log_rows(left, "unused_group_data", config.grpo.max_num_steps)
 
 
-def log_parts(session: Session, replicas: list[Replica]) -> None:
+def build_collector(
+    session: Session, config: GRPORunConfig, worker: RolloutWorker, timer: Timer
+) -> Collector:
+    """Return what collects a batch of rollouts with this worker."""
+    return Collector(
+        prompts=session.prompts,
+        worker=worker,
+        verifier=session.verifier,
+        sampling=session.sampling,
+        timer=timer,
+        config=config.grpo,
+    )
+
+
+def log_parts(session: Session, config: GRPORunConfig, replicas: Sequence[Replica]) -> None:
     """Write `parts.json`: the process of each part of the run, by name, for whoever wants to disturb one."""
-    parts = {"trainer": os.getpid()}
+    parts = {"trainer": os.getpid(), **data_plane_processes(config.data_plane)}
     for replica in replicas:
         pid = getattr(replica.engine, "pid", None)
         if pid is not None:

@@ -26,12 +26,11 @@ from refrl.config import (
 )
 from refrl.distributed import ALONE, World, local_device
 from refrl.generation.base import Generator, SamplingParams
-from refrl.generation.process import ProcessGenerator
-from refrl.generation.torch_engine import TorchGenerator
 from refrl.models.loading import check_model_directory, load_model
 from refrl.models.prompts import PromptEncoder
 from refrl.models.tokenization import load_tokenizer
 from refrl.policy.adapter_files import make_adapters
+from refrl.policy.backends import policy_maker
 from refrl.policy.base import LossFunction, Policy
 from refrl.policy.hf import HFPolicy
 from refrl.policy.optimizer import ClippedAdamW
@@ -39,10 +38,7 @@ from refrl.policy.scoring import make_scoring
 from refrl.rewards import make_verifier, make_weighted_verifier
 from refrl.rewards.verifiers import Verifier
 from refrl.tasks import Example, PromptSource, Splits, default_verifier, longest_prompts, make_splits
-from refrl.timing import Timer
 from refrl.training.prompt_ids import PromptIds
-from refrl.weight_sync.base import WeightSource, WeightSync
-from refrl.weight_sync.making import make_weight_sync
 
 Advantages = Callable[[Tensor, Tensor], Tensor]
 """(rewards_B, group_ids_B) -> advantages_B."""
@@ -140,8 +136,18 @@ def build_policy(
         temperature: of the distribution that rows are scored under; None is that of sampling.
 
     Raises:
-        ConfigError: the model cannot be loaded, scored, or checkpointed, as the configuration asks.
+        ConfigError: the model cannot be loaded, scored, checkpointed or spread, as the configuration asks.
     """
+    if config.backend != "hf":
+        return policy_maker(config.backend)(
+            config,
+            tokenizer,
+            device=device,
+            num_updates=num_updates,
+            with_reference=with_reference,
+            world=world,
+            temperature=temperature or config.generation.temperature,
+        )
     model = load_model(Path(config.model_name)).eval()
     model.to(device=device)
     adapters = make_adapters(model, config.lora_cfg)
@@ -160,55 +166,6 @@ def build_policy(
         world=world,
         adapters=adapters,
     )
-
-
-def build_generator(
-    config: PolicyConfig, tokenizer: PreTrainedTokenizerBase, *, device: torch.device
-) -> Generator:
-    """Return the generation engine with the weights of the model's directory; a weight sync brings it up to date.
-
-    Raises:
-        ConfigError: the model cannot be loaded.
-        refrl.generation.process.GeneratorLostError: the process that it is to run in ended.
-    """
-    place = ProcessGenerator if config.generation.placement == "process" else build_engine
-    return place(config, pad_token_id=tokenizer.pad_token_id, device=device)
-
-
-def build_engine(config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> Generator:
-    """Return the generation engine in this process.
-
-    Raises:
-        ConfigError: the model cannot be loaded.
-    """
-    model = load_model(Path(config.model_name)).eval().requires_grad_(False)
-    model.to(device=device, dtype=getattr(torch, config.precision))
-    return GENERATORS[config.generation.backend](
-        model,
-        pad_token_id,
-        load_batch_bytes=config.generation.delta_compression.delta_load_batch_size_bytes,
-    )
-
-
-GENERATORS = {"torch": TorchGenerator}
-"""Generation engines by the name that `policy.generation.backend` takes."""
-
-
-def build_weight_sync(
-    config: GenerationConfig, policy: WeightSource, generator: Generator, timer: Timer | None = None
-) -> WeightSync:
-    """Return what keeps the generator's weights those of the policy, and bring them there once.
-
-    Args:
-        config: whether they share one storage, where the generator runs, and what travels.
-        policy: has the weights.
-        generator: takes them.
-        timer: gets the seconds of each phase of a transfer.
-
-    Raises:
-        refrl.weight_sync.base.WeightSyncError: the weights did not arrive whole.
-    """
-    return make_weight_sync(config, policy, generator, timer or Timer())
 
 
 def build_sampling(config: GenerationConfig, generator: Generator, encoder: PromptEncoder) -> SamplingParams:

@@ -1,14 +1,23 @@
-"""From configuration to the parts that only asynchronous rollouts have, as `refrl.training.build` for all others."""
+"""From configuration to the parts between sampling and training, as `refrl.training.build` for all others."""
 
 from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
 from refrl.algorithms.schedule import Schedule, make_schedule
-from refrl.config import GRPOConfig, GRPORunConfig
+from refrl.config import AsyncGRPOConfig, GRPOConfig, GRPORunConfig
+from refrl.data_plane import (
+    BaseRolloutFilter,
+    DataPlaneClient,
+    LengthFilter,
+    StalenessFilter,
+    WholeGroups,
+    ZeroVarianceFilter,
+)
 from refrl.generation.pooled import Replica
 from refrl.policy.base import Policy
-from refrl.training.build import build_generator, build_weight_sync
+from refrl.rollout.replay import ReplayBuffer
+from refrl.training.build_generation import build_generator, build_weight_sync
 
 
 def build_replicas(
@@ -36,3 +45,40 @@ def build_schedule(config: GRPOConfig) -> Schedule:
         prompts_per_forward_backward=config.num_prompts_per_step,
         max_staleness=config.async_grpo.max_trajectory_age_steps,
     )
+
+
+def build_buffer(config: GRPORunConfig, client: DataPlaneClient) -> ReplayBuffer:
+    """Return what rollouts go through on their way to the trainer.
+
+    A step that samples its own rollouts takes what it put. Asynchronous ones wait for the next batches, and groups that
+    are too old make room for others: one batch more than the window holds.
+    """
+    grpo = config.grpo
+    if not grpo.async_grpo.enabled:
+        return ReplayBuffer(
+            client,
+            groups_per_step=grpo.num_prompts_per_step,
+            group_size=grpo.num_generations_per_prompt,
+            capacity=grpo.num_prompts_per_step,
+            timeout_s=0.0,
+        )
+    num_rows = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    updates_per_step = num_rows // config.policy.train_global_batch_size
+    max_age = build_schedule(grpo).max_staleness
+    return ReplayBuffer(
+        client,
+        groups_per_step=grpo.num_prompts_per_step,
+        group_size=grpo.num_generations_per_prompt,
+        capacity=(max_age + 2) * grpo.num_prompts_per_step,
+        filters=[StalenessFilter(max_age * updates_per_step), *build_filters(grpo.async_grpo)],
+    )
+
+
+def build_filters(config: AsyncGRPOConfig) -> list[BaseRolloutFilter]:
+    """Return what drops groups beside their age; all look at the verifier's reward, and at lengths."""
+    filters: list[BaseRolloutFilter] = []
+    if config.drop_longer_than is not None:
+        filters.append(WholeGroups(LengthFilter(config.drop_longer_than)))
+    if config.drop_zero_variance:
+        filters.append(ZeroVarianceFilter())
+    return filters

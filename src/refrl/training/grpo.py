@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,11 +15,10 @@ from refrl.algorithms.kl import penalise_rewards
 from refrl.config import GRPOConfig, GRPORunConfig
 from refrl.errors import TrainingError
 from refrl.policy.base import Update
-from refrl.rollout.collect import Collector
 from refrl.rollout.sync import Rollouts
 from refrl.training.asynchronous import collecting
 from refrl.training.build import build_advantages, build_batch, build_loss
-from refrl.training.observer import Observer, TrainedStep
+from refrl.training.observer import Observer, TrainedStep, shown
 from refrl.training.session import Session, open_session
 from refrl.training.step_metrics import check_update
 from refrl.training.step_records import Filtered, log_step
@@ -57,36 +58,14 @@ def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
 
 
 def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
-    """Sample, reward, score, update, log."""
-    time = session.timer.time
-    with time("total_step_time"):
-        if session.collector is None:
-            synced = session.prepare_for_generation()
-            collected = build_collector(session, config.grpo).collect(step)
-        else:
-            synced, collected = {}, session.collector.collect(step)
-        rollouts = collected.rollouts
-        with time("logprob_inference_prep"):
-            batch = build_batch(
-                rollouts.samples(), config.policy, pad_token_id=session.tokenizer.pad_token_id
-            )
-        with time("policy_and_reference_logprobs"):
-            if not config.loss_fn.force_on_policy_ratio:
-                batch.old_logprobs_BT = session.policy.logprobs(batch)
-            batch.ref_logprobs_BT = session.policy.reference_logprobs(batch)
-        with time("advantage_calculation"):
-            batch.advantages_B = rollout_advantages(batch, config)
-            filtered = mask_filtered(batch, rollouts, config.grpo, step)
-            batch = filtered.batch
-        updates: list[Update] = []
-        with time("policy_training"):
-            trained = session.policy.train(
-                batch,
-                build_loss(config.loss_fn),
-                updates.append if session.observer.wants_gradients else None,
-            )
-    trained = {**trained, **synced, **collected.counts, **filtered.counts}
-    metrics = log_step(session, config, step, rollouts, filtered, trained)
+    """Get the step's rollouts through the data plane, score, update, log."""
+    source = session.collector
+    assert source is not None
+    with session.timer.time("total_step_time"):
+        collected, updated = source.consume(step, lambda rows: update_policy(session, config, step, rows))
+    rollouts, batch = collected.rollouts, updated.filtered.batch
+    trained = {**updated.metrics, **collected.counts, **updated.filtered.counts}
+    metrics = log_step(session, config, step, collected, updated.filtered, trained)
     if collected.fates:
         session.logger.log_rows(map(asdict, collected.fates), "group_data", step)
     check_update(trained, step, session.logger.directory)
@@ -99,24 +78,41 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
             discarded=collected.discarded,
             fates=collected.fates,
             batch=batch,
-            updates=updates,
+            updates=updated.updates,
             metrics=metrics,
         ),
     )
-    if session.collector is not None:
-        session.collector.trained(step)
+    source.trained(step)
 
 
-def build_collector(session: Session, config: GRPOConfig) -> Collector:
-    """Return what collects the rollouts of a step."""
-    return Collector(
-        prompts=session.prompts,
-        worker=session.worker,
-        verifier=session.verifier,
-        sampling=session.sampling,
-        timer=session.timer,
-        config=config,
-    )
+class Updated(NamedTuple):
+    """What a step did to the policy."""
+
+    filtered: Filtered
+    updates: list[Update]
+    metrics: Mapping[str, float]
+
+
+def update_policy(session: Session, config: GRPORunConfig, step: int, rollouts: Rollouts) -> Updated:
+    """Score rollouts, and train on them."""
+    time = session.timer.time
+    with time("logprob_inference_prep"):
+        batch = build_batch(rollouts.samples(), config.policy, pad_token_id=session.tokenizer.pad_token_id)
+    with time("policy_and_reference_logprobs"):
+        if not config.loss_fn.force_on_policy_ratio:
+            batch.old_logprobs_BT = session.policy.logprobs(batch)
+        batch.ref_logprobs_BT = session.policy.reference_logprobs(batch)
+    with time("advantage_calculation"):
+        batch.advantages_B = rollout_advantages(batch, config)
+        filtered = mask_filtered(batch, rollouts, config.grpo, step)
+    updates: list[Update] = []
+    with time("policy_training"):
+        metrics = session.policy.train(
+            filtered.batch,
+            shown(session, build_loss(config.loss_fn)),
+            updates.append if session.observer.wants_gradients else None,
+        )
+    return Updated(filtered, updates, metrics)
 
 
 def mask_filtered(batch: Batch, rollouts: Rollouts, config: GRPOConfig, step: int) -> Filtered:

@@ -53,8 +53,8 @@ class RunRecorder(Observer):
                 "step": step.step,
                 "version": session.policy.version,
                 "prompts_served": [example.prompt_id for example in step.served],
-                "rows": _rows(step.rollouts, step.batch),
-                "discarded_rows": _rows(step.discarded, None),
+                "rows": recorded_rows(step.rollouts, step.batch),
+                "discarded_rows": recorded_rows(step.discarded, None),
                 "groups": [
                     {
                         "number": group.number,
@@ -111,7 +111,7 @@ class RunRecorder(Observer):
         }
 
 
-def _rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[str, Any]]:
+def recorded_rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[str, Any]]:
     """Return rows of rollouts; with the batch, as they were trained on."""
     if rollouts is None:
         return []
@@ -142,6 +142,7 @@ def _rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[str, Any]
             "answer": example.answer,
             "weight_version": completion.weight_version,
             "version_segments": completion.version_segments,
+            "sampled": completion.mask or (),
         }
         for example, completion, text, reward, verified in columns
     ]

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from refrl.checkpointing.attempts import Attempt, begin_attempt
+from refrl.checkpointing.base import Stateful
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts, metric_tag
 from refrl.checkpointing.export import final_directory
 from refrl.config import GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
 from refrl.distributed import World, join
-from refrl.generation.base import SamplingParams
+from refrl.generation.base import Generator, SamplingParams
 from refrl.generation.sampling import check_stop_ids
 from refrl.logging import RunLogger
 from refrl.models.prompts import PromptEncoder
 from refrl.policy.base import Policy
 from refrl.rewards.code import sandbox_of
 from refrl.rewards.verifiers import Verifier
-from refrl.rollout.asynchronous import AsyncCollector
+from refrl.rollout.collect import RolloutSource
 from refrl.rollout.environments import make_environment
+from refrl.rollout.progress import RolloutProgress
 from refrl.rollout.shared import SharedGenerator
 from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import Example, PromptSource
 from refrl.timing import Timer
 from refrl.training import build
-from refrl.training.observer import Observer
+from refrl.training.build_generation import build_generator, build_weight_sync
+from refrl.training.observer import Observer, make_observer
 from refrl.weight_sync.base import WeightSync
 
 
@@ -37,6 +40,8 @@ class Session:
     """The parts of a run."""
 
     policy: Policy
+    generator: Generator
+    """Of this process; where rollouts are asynchronous the replicas sample in its place."""
     weight_sync: WeightSync
     worker: RolloutWorker
     tokenizer: PreTrainedTokenizerBase
@@ -50,15 +55,17 @@ class Session:
     logger: RunLogger
     timer: Timer
     final: Path | None
-    """Where the model is exported at the end; None where it is not, or another process does."""
+    """Where the model is exported at the end, by the first process; None where it is not."""
     attempt: Attempt
     checkpointer: Checkpointer
     checkpoint_metric: str | None
     """Tag of the metric that tells better checkpoints, as it is logged."""
     world: World
     observer: Observer
-    collector: AsyncCollector | None = None
-    """Collects rollouts beside the training; None where each step samples its own."""
+    progress: RolloutProgress | None = None
+    """Where asynchronous rollouts stand; None where there are none."""
+    collector: RolloutSource | None = None
+    """Where a GRPO step gets its rollouts; None in a loop that samples nothing."""
 
     def save(self, step: int, *, finished: bool) -> None:
         """Save a checkpoint after a step.
@@ -83,7 +90,9 @@ class Session:
         with self.timer.time("prepare_for_generation/total"):
             self.policy.free_gradients()
             with self.timer.time("prepare_for_generation/transfer_and_update_weights"):
-                return self.weight_sync.sync()
+                figures = self.weight_sync.sync()
+        self.observer.synced(self)
+        return figures
 
 
 @contextmanager
@@ -103,12 +112,13 @@ def open_session(
         loop: its section of the loop.
         num_updates: optimizer steps of the whole run.
         with_reference: keep a frozen copy of the model.
-        observer: sees the run; None: nobody does.
+        observer: sees the run, beside those that `logger.observers` names.
         temperature: of the distribution that rows are scored under; None is that of sampling.
 
     Raises:
         ConfigError: something that the configuration names is missing, too small, or cannot be written.
     """
+    watching = make_observer(config, observer)
     verifier = build.build_rewards(config.data)
     sandbox = sandbox_of(config.data.verifiers or [build.verifier_name(config.data)])
     environment = make_environment(config.data)
@@ -137,19 +147,25 @@ def open_session(
             examples=splits.train,
             config=config.model_dump(mode="json"),
         )
-        parts = {"prompts": prompts}
+        progress = build_progress(config, prompts)
+        parts: dict[str, Stateful] = {"prompts": prompts} if progress is None else {"rollouts": progress}
         checkpointer = Checkpointer(config.checkpointing, policy, parts, facts=facts, world=world)
         if attempt.checkpoint is not None:
             checkpointer.restore(attempt.checkpoint)
         prompt_ids = build.build_prompt_ids(encoder, policy, config.policy, [splits.train, validation])
-        generator = build.build_generator(config.policy, tokenizer, device=device)
+        generator = build_generator(config.policy, tokenizer, device=device)
         check_stop_ids(generation.stop_token_ids or (), policy.vocab_size)
         sampling = build.build_sampling(generation, generator, encoder)
         shared = generator if world.size == 1 else SharedGenerator(generator, world)
         timer = Timer()
         log = RunLogger(config.logger, writes=world.rank == 0, continues=attempt.continues_log)
         with closing(generator), log as logger, closing(checkpointer):
-            logger.log_run_info(config, loop.seed, str(device), sandbox, attempt=attempt.log_facts)
+            facts_of_run = {
+                **attempt.log_facts,
+                "policy": asdict(policy.backend),
+                "generator": generator.engine,
+            }
+            logger.log_run_info(config, loop.seed, str(device), sandbox, attempt=facts_of_run)
             if world.rank == 0:
                 for note in splits.notes:
                     print(f"data: {note}", flush=True)
@@ -157,7 +173,8 @@ def open_session(
                     print(f"code: programs run in the sandbox: {sandbox}", flush=True)
             session = Session(
                 policy=policy,
-                weight_sync=build.build_weight_sync(generation, policy, generator, timer),
+                generator=generator,
+                weight_sync=build_weight_sync(generation, policy, generator, timer),
                 worker=RolloutWorker(shared, tokenizer, prompt_ids, world, environment),
                 tokenizer=tokenizer,
                 encoder=encoder,
@@ -168,15 +185,23 @@ def open_session(
                 verifier=verifier,
                 logger=logger,
                 timer=timer,
-                final=final if world.rank == 0 else None,
+                final=final,
                 attempt=attempt,
                 checkpointer=checkpointer,
                 checkpoint_metric=metric_tag(config.checkpointing),
                 world=world,
-                observer=observer or Observer(),
+                observer=watching,
+                progress=progress,
             )
             if attempt.checkpoint is not None:
                 checkpointer.restore_streams(attempt.checkpoint)
             session.observer.started(session)
             yield session
             session.observer.ended(session)
+
+
+def build_progress(config: GRPORunConfig | SFTRunConfig, prompts: PromptSource) -> RolloutProgress | None:
+    """Return what a checkpoint keeps of asynchronous rollouts; None where a step samples its own, or nothing."""
+    if isinstance(config, GRPORunConfig) and config.grpo.async_grpo.enabled:
+        return RolloutProgress(prompts)
+    return None

@@ -13,7 +13,7 @@ from refrl.logging import console_line
 from refrl.policy.base import Update
 from refrl.tasks import Example
 from refrl.training.build import build_batch
-from refrl.training.observer import Observer, TunedStep
+from refrl.training.observer import Observer, TunedStep, shown
 from refrl.training.session import Session, open_session
 from refrl.training.step_metrics import check_update, performance_metrics
 from refrl.training.steps import Steps
@@ -68,7 +68,9 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
             batch = make_answer_batch(session, config, examples)
         with time("policy_training"):
             trained = session.policy.train(
-                batch, answer_loss, updates.append if session.observer.wants_gradients else None
+                batch,
+                shown(session, answer_loss),
+                updates.append if session.observer.wants_gradients else None,
             )
     seconds = session.timer.take()
     num_tokens = float(batch.attention_mask_BS.sum())
@@ -81,8 +83,8 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
     session.logger.log(seconds, step, "timing/train")
     rates = performance_metrics(seconds, num_samples=batch.num_rows, num_tokens=num_tokens, num_generated=0)
     session.logger.log(rates, step, "performance")
-    shown = {**metrics, "seconds": seconds["total_step_time"]}
-    print(console_line(step, config.sft.max_num_steps, shown, SHOWN), flush=True)
+    printed = {**metrics, "seconds": seconds["total_step_time"]}
+    print(console_line(step, config.sft.max_num_steps, printed, SHOWN), flush=True)
     check_update(trained, step, session.logger.directory)
     session.observer.tuned(session, TunedStep(step=step, batch=batch, updates=updates, metrics=metrics))
 

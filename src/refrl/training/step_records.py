@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from refrl.algorithms.batching import Batch
 from refrl.config import GRPORunConfig
 from refrl.logging import console_line
+from refrl.rollout.collect import Collected
 from refrl.rollout.sync import Rollouts
 from refrl.training.build import verifier_name
 from refrl.training.session import Session
@@ -44,15 +45,15 @@ def log_step(
     session: Session,
     config: GRPORunConfig,
     step: int,
-    rollouts: Rollouts,
+    collected: Collected,
     filtered: Filtered,
     trained: Mapping[str, float],
 ) -> dict[str, float]:
     """Write the step's scalars and rows, print its line, and return what is logged under `train/`."""
-    batch = filtered.batch
+    rollouts, batch = collected.rollouts, filtered.batch
     seconds = session.timer.take()
     judged, judging = verifier_metrics(session.verifier, session.world)
-    figures = rollouts.metrics()
+    figures = collected.metrics()
     metrics = {
         **trained,
         **figures,
@@ -70,8 +71,8 @@ def log_step(
     )
     session.logger.log(rates, step, "performance")
     session.logger.log_rows(train_rows(session, config, step, rollouts, filtered), "train_data", step)
-    if rollouts.scores.first_error:
-        print(f"step {step}  {rollouts.scores.num_errors} verifier errors: {rollouts.scores.first_error}")
+    if collected.first_error:
+        print(f"step {step}  {figures['num_verifier_errors']:.0f} verifier errors: {collected.first_error}")
     shown = {**metrics, "seconds": seconds["total_step_time"]}
     print(console_line(step, config.grpo.max_num_steps, shown, SHOWN), flush=True)
     return metrics

@@ -48,6 +48,9 @@ class Steps:
 
     def export(self) -> None:
         """Export the trained model, where the run is complete; what an earlier attempt exported stays as it is."""
-        final = self._session.final
-        if self._is_complete and final is not None and (self._has_trained or not final.exists()):
-            export_final(self._session.policy, final)
+        final, world = self._session.final, self._session.world
+        if final is None or not self._is_complete:
+            return
+        is_there = world.gather([final.exists()])[0]
+        if self._has_trained or not is_there:
+            export_final(self._session.policy, final, world)

@@ -18,8 +18,13 @@ class WeightSource(Protocol):
         """Optimizer steps that the weights have seen."""
         ...
 
+    @property
+    def shares_weights(self) -> bool:
+        """Whether `named_weights` yields the tensors that are trained, and not whole copies of them."""
+        ...
+
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter and buffer, live, under its Hugging Face name."""
+        """Yield every parameter and buffer, whole and under its Hugging Face name; every process takes all of them."""
         ...
 
 

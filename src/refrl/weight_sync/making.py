@@ -20,10 +20,12 @@ def make_weight_sync(
 ) -> WeightSync:
     """Return what keeps the target's weights those of the source, and bring them there once.
 
+    A colocated target shares the source's tensors; where these are spread over processes it gets a copy.
+
     Raises:
         refrl.weight_sync.base.WeightSyncError: the weights did not arrive whole.
     """
-    if config.colocated.enabled:
+    if config.colocated.enabled and source.shares_weights:
         return SharedWeights(source, target)
     if config.placement == "inline" and not config.delta_compression.enabled:
         return CopiedWeights(source, target)

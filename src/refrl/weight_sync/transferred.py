@@ -12,10 +12,9 @@ from torch import Tensor
 from refrl.config import DeltaCompressionConfig
 from refrl.timing import Timer
 from refrl.weight_sync.base import Part, TensorSpec, WeightReceiver, WeightSource
+from refrl.weight_sync.changes import Changes, changes
 from refrl.weight_sync.fingerprints import fingerprint
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By size of an element: the integers in which bits are compared."""
 _PHASES = "prepare_for_generation/weight_transfer"
 
 
@@ -104,9 +103,9 @@ class TransferredWeights:
                 yield Part(name, flat_N)
                 continue
             with self._phase("sparse_nonzero"):
-                indices_N = changed_places(flat_N, before.reshape(-1))
+                changed = changes(flat_N, before.reshape(-1))
             with self._phase("sparse_encode"):
-                part = _ENCODINGS[self._delta.transport](name, flat_N, indices_N)
+                part = _ENCODINGS[self._delta.transport](name, flat_N, changed)
             if part.values_N.numel():
                 yield part
 
@@ -147,11 +146,12 @@ def _cut(part: Part, count: int) -> tuple[Part, Part | None]:
     )
 
 
-def _sparse(name: str, flat_N: Tensor, indices_N: Tensor) -> Part:
+def _sparse(name: str, flat_N: Tensor, changed: Changes) -> Part:
     """Return the values at these places, or all values where that is less to send."""
+    indices_K = changed.places_K
     if flat_N.numel() <= torch.iinfo(torch.int32).max:
-        indices_N = indices_N.to(torch.int32)
-    part = Part(name, flat_N.index_select(0, indices_N), indices_N=indices_N)
+        indices_K = indices_K.to(torch.int32)
+    part = Part(name, changed.values_K, indices_N=indices_K)
     whole = Part(name, flat_N)
     return part if _num_bytes(part) < _num_bytes(whole) else whole
 
@@ -160,27 +160,6 @@ def _num_bytes(part: Part) -> int:
     """Return how much travels of a part, its places included."""
     indices = 0 if part.indices_N is None else part.indices_N.nbytes
     return part.values_N.nbytes + indices
-
-
-def changed_places(now_N: Tensor, before_N: Tensor) -> Tensor:
-    """Return the places at which two flat tensors of one type differ, ascending, int64.
-
-    Bits are compared: a NaN is equal to itself, minus zero is not equal to zero. Eight bytes at a time first, then the
-    elements of those that differ: few do.
-    """
-    per_word = 8 // now_N.element_size()
-    end = now_N.numel() - now_N.numel() % per_word
-    words_W = (now_N[:end].view(torch.int64) != before_N[:end].view(torch.int64)).nonzero()
-    places_N = (words_W * per_word + torch.arange(per_word, device=now_N.device)).reshape(-1)
-    rest_R = torch.arange(end, now_N.numel(), device=now_N.device)
-    places_N = torch.cat([places_N, rest_R])
-    differ_N = _bits(now_N.index_select(0, places_N)) != _bits(before_N.index_select(0, places_N))
-    return places_N[differ_N]
-
-
-def _bits(flat_N: Tensor) -> Tensor:
-    """Return the elements as integers."""
-    return flat_N.view(_BITS[flat_N.element_size()])
 
 
 def _fingerprints(weights: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]) -> dict[str, str]:

@@ -67,9 +67,9 @@ def answer_of(task: Task, search: Search, runs: Sequence[Run], conclusion: Concl
     history = search.history
     good = end_of(history, search.observations, 0)
     bad = end_of(history, search.observations, history.bad_position)
-    belief = search.belief()
+    belief = search.stated()
     named = conclusion not in (Conclusion.NO_CULPRIT, Conclusion.DRIFT, Conclusion.END_UNTESTABLE)
-    chosen = search.credible_set() if named else []
+    chosen = [(h, float(belief.suspects_H[h])) for h, _ in search.credible_set()] if named else []
     suspects = tuple(
         Suspicion(c.sha, c.subject, probability, len(c.parents) > 1)
         for c, probability in ((history.suspects[h], probability) for h, probability in chosen)
@@ -97,7 +97,7 @@ def _sentence(
     suspects: Sequence[Suspicion],
     told: dict[str, str],
 ) -> str:
-    belief = search.belief()
+    belief = search.stated()
     if conclusion is Conclusion.FOUND:
         if len(suspects) == 1:
             only = suspects[0]

@@ -75,7 +75,7 @@ def picture_lines(search: Search, runs: Sequence[Run], columns: int = WIDTH) -> 
     `b` blocked, `?` differing); and for values the mean of each column as bars. A bar is full where one commit is
     sure, or eight times likelier than all are on average.
     """
-    history, weights = search.history, search.belief().suspects_H
+    history, weights = search.history, search.stated().suspects_H
     margin = _MARGIN_OF_VALUES if any(run.value is not None for run in runs) else _MARGIN
     width = min(max(columns - margin, 10), history.num_suspects)
 

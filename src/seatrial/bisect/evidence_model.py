@@ -172,7 +172,7 @@ def _valued(history: History, observations: Sequence[Observation], settings: Set
     valued = [item for item in observations if item.value is not None]
     positions = np.array([item.position for item in valued], dtype=np.float64)
     values = np.array([item.value for item in valued], dtype=np.float64)
-    by_value = shift_likelihoods(history.affected_PH, positions, values, settings.metric_sd)
+    by_value = shift_likelihoods(history.affected_PH, positions, values, settings.metric)
     if len(valued) == len(observations) or lost_runs_say_nothing(history, observations):
         return by_value
     crashes = _counted(history, observations, settings)
@@ -186,6 +186,8 @@ def _valued(history: History, observations: Sequence[Observation], settings: Set
         log_drift=by_value.log_drift + float(log_without),
         drift_with_time=by_value.drift_with_time,
         log_H1=by_value.log_H1 + log_crashes,
+        log_stated_H1=by_value.stated().log_H1 + log_crashes,
+        log_expected_H1=by_value.expected().log_H1 + log_crashes,
         before_H1Q=_or_crash(before, by_value.before_H1Q),
         after_H1Q=_or_crash(after, by_value.after_H1Q),
         at={

@@ -19,7 +19,7 @@ from seatrial.bisect.junit import judge_junit
 from seatrial.bisect.outcomes import Judgement, RunOutcome
 from seatrial.checks import Check
 from seatrial.checks.judge import Questions, judge_logs
-from seatrial.errors import BlockedError
+from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import Outcome, combine
@@ -95,7 +95,11 @@ def _by_metric(evidence: Evidence, metric: Check) -> Judgement:
         log = _log_of(evidence)
     except BlockedError as error:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, str(error)))
-    [verdict] = judge_logs(evidence.logs, Questions(checks=[metric]))
+    return _value_of(evidence.logs, log, metric)
+
+
+def _value_of(logs: Path, log: RunLog, metric: Check) -> Judgement:
+    [verdict] = judge_logs(logs, Questions(checks=[metric]))
     if verdict.outcome is Outcome.BLOCKED:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, verdict.reason))
     # Skipped says that the bound, which is not ours to judge by, could not fail: the value stands.
@@ -111,6 +115,26 @@ def _by_metric(evidence: Evidence, metric: Check) -> Judgement:
         value=value,
         fingerprint=fingerprint_of(log, (value,)),
     )
+
+
+def earlier_values(logs: Sequence[Path], metric: Check) -> tuple[float, ...]:
+    """Return the metric of runs that were made before, one value a log.
+
+    Raises:
+        UsageError: fewer than two logs, one without a finite value, or values that show no noise.
+        BlockedError: a log cannot be read.
+    """
+    judged = [(path, _value_of(path, read_logs(path), metric)) for path in logs]
+    for path, judgement in judged:
+        if judgement.value is None:
+            raise UsageError(f"--baseline {path}: {judgement.reason}; leave it out, or give another log")
+    values = tuple(judgement.value for _, judgement in judged if judgement.value is not None)
+    if len(values) < _FEWEST_EARLIER or len(set(values)) == 1:
+        raise UsageError(
+            f"--baseline: the metric of {len(values)} logs has {len(set(values))} different values, "
+            "and shows no noise; give logs of repeated runs, or leave it out"
+        )
+    return values
 
 
 def _log_of(evidence: Evidence) -> RunLog:
@@ -156,7 +180,7 @@ _OF_THE_MACHINE = re.compile(
     r"tim(?:e|ing)|second|_sec|latency|throughput|per_s|tok/s|memory|mem_|gpu|cpu|flops|util|pid|port",
     re.IGNORECASE,
 )
-_FEWEST_VALUES = 8
+_FEWEST_VALUES, _FEWEST_EARLIER = 8, 2
 
 
 def fingerprint_of(log: RunLog, judged: Sequence[Any]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +28,22 @@ class Likelihoods:
     """The same for a run with it."""
     at: Mapping[int, FloatArray] = field(default_factory=dict)
     """Positions whose own runs say more of the next one (it may be broken): its outcomes there, [H+1, Q]."""
+    log_stated_H1: FloatArray | None = None
+    """The same as `log_H1` by the prior with which the answer's probability is stated; None where it is the same."""
+    log_expected_H1: FloatArray | None = None
+    """The same as `log_H1` by the prior with which the outcomes are predicted; None where it is the same."""
     log_drift: float = -math.inf
     """The same as `log_H1` for a drift: the results change little by little, with the commits or with time."""
     drift_with_time: float = 0.0
     """Probability that a drift is one with time, and not with the commits."""
+
+    def stated(self) -> Likelihoods:
+        """Return the likelihoods by the prior with which probabilities are stated."""
+        return self if self.log_stated_H1 is None else replace(self, log_H1=self.log_stated_H1)
+
+    def expected(self) -> Likelihoods:
+        """Return the likelihoods by the prior with which the next run is chosen."""
+        return self if self.log_expected_H1 is None else replace(self, log_H1=self.log_expected_H1)
 
 
 def posterior(likelihoods: Likelihoods, prior_H1: FloatArray) -> FloatArray:

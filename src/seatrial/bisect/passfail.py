@@ -28,6 +28,9 @@ _RATES = np.array(
 )
 _MASS = np.diff(np.concatenate([[0.0], (_RATES[1:] + _RATES[:-1]) / 2, [1.0]]))
 """Prior probability of each rate: its share of the line from 0 to 1."""
+_STATED_POWER = 4
+"""What is stated takes pairs of rates in proportion to this power of their difference. The search goes on until it is
+sure though small differences, which feign certainty most easily, are as likely as large ones."""
 BROKEN = 0.003
 """Probability b that a commit fails for a reason of its own, whatever the culprit is."""
 
@@ -37,6 +40,8 @@ class _Grid(NamedTuple):
     """Index into the rates of p."""
     after_K: IntArray
     log_weight_K: FloatArray
+    stated_K: FloatArray
+    """Weight by which probabilities are stated, over the weight by which it is searched."""
 
 
 class Counted(NamedTuple):
@@ -58,7 +63,7 @@ def pass_fail_likelihoods(affected_PH: BoolArray, counted: Counted, smallest_cha
     log_HK = (before_EH[grid.before_K] + after_EH[grid.after_K]).T + grid.log_weight_K
     top_H = log_HK.max(axis=1, keepdims=True)
     weight_HK = np.exp(log_HK - top_H)
-    total_H = weight_HK.sum(axis=1)
+    total_H, stated_H = weight_HK.sum(axis=1), weight_HK @ grid.stated_K
 
     log_E = log_ER.sum(axis=1) + np.log(_MASS)
     none_E = np.exp(log_E - log_E.max())
@@ -76,6 +81,7 @@ def pass_fail_likelihoods(affected_PH: BoolArray, counted: Counted, smallest_cha
     rates_E1 = _RATES[:, None]
     return Likelihoods(
         log_H1=np.append(top_H[:, 0] + np.log(total_H), log_none),
+        log_stated_H1=np.append(top_H[:, 0] + np.log(stated_H), log_none),
         before_H1Q=_outcomes(expected(rates_E1, grid.before_K)[:, 0]),
         after_H1Q=_outcomes(expected(rates_E1, grid.after_K)[:, 0]),
         at={int(counted.positions_R[row]): _outcomes(next_H1X[:, x]) for x, row in enumerate(only_failed)},
@@ -102,4 +108,6 @@ def _grid(smallest_change: float) -> _Grid:
     apart = _RATES[None, :] - _RATES[:, None] >= smallest_change - 1e-9
     weights = np.where(apart, np.outer(_MASS, _MASS), 0.0)
     before, after = np.nonzero(apart)
-    return _Grid(before, after, np.log(weights[apart] / weights.sum()))
+    weight_K = weights[apart] / weights.sum()
+    stated_K = (_RATES[after] - _RATES[before]) ** _STATED_POWER
+    return _Grid(before, after, np.log(weight_K), stated_K / (stated_K @ weight_K))

@@ -99,7 +99,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, style: str = "") -> str:
 
 def _posterior(search: Search, frame: _Frame) -> list[str]:
     """Return a bar for each suspect whose probability can be seen, and the hash of the likeliest."""
-    weights = search.belief().suspects_H
+    weights = search.stated().suspects_H
     top = max(float(weights.max()), min(1.0, 8 / len(weights)))
     if not search.observations:
         return [_text(4, _BARS_TOP + 4, "posterior"), _text(_LEFT, _BARS_BOTTOM, "nothing was judged")]

@@ -10,7 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from seatrial.bisect.evidence_model import Observation, Question, broken_positions, likelihoods_of
+from seatrial.bisect.evidence_model import (
+    Observation,
+    Question,
+    broken_positions,
+    likelihoods_of,
+)
 from seatrial.bisect.history import FloatArray, History, suspect_weights
 from seatrial.bisect.likelihood import Likelihoods, drift_probability, expected_information, posterior
 from seatrial.bisect.settings import Noise, Settings
@@ -128,13 +133,24 @@ class Search:
         """Return the current belief."""
         if self._belief is None:
             model = likelihoods_of(self.history, self.observations, self.question, self.settings)
-            weights = posterior(model.likelihoods, self._prior_H1)
-            drift = drift_probability(model.likelihoods, self._prior_H1, self.settings.prior_drift)
-            weights = weights * (1 - drift)
-            self._belief = Belief(
-                weights[:-1], float(weights[-1]), drift, model.likelihoods, model.exact, model.once_each
+            self._belief = self._believed(
+                model.likelihoods, model.exact, model.once_each, self.settings.prior_drift
             )
         return self._belief
+
+    def stated(self) -> Belief:
+        """Return what is stated of the answer.
+
+        `belief` decides how long to search, with a prior that is cautious; see `shift`.
+        """
+        belief = self.belief()
+        prior_drift = self.settings.stated_prior_drift
+        return self._believed(belief.likelihoods.stated(), belief.exact, belief.once_each, prior_drift)
+
+    def _believed(self, likelihoods: Likelihoods, exact: bool, once_each: bool, prior_drift: float) -> Belief:
+        drift = drift_probability(likelihoods, self._prior_H1, prior_drift)
+        weights = posterior(likelihoods, self._prior_H1) * (1 - drift)
+        return Belief(weights[:-1], float(weights[-1]), drift, likelihoods, exact, once_each)
 
     def classes(self) -> list[tuple[float, tuple[int, ...]]]:
         """Return groups of suspects that no possible probe tells apart, likeliest first, with their probability."""
@@ -237,7 +253,10 @@ class Search:
 
         Runs under way are taken as sure to tell the two sides of theirs apart, so that parallel probes spread.
         """
-        belief = self.belief()
+        held = self.belief()
+        belief = self._believed(
+            held.likelihoods.expected(), held.exact, held.once_each, self.settings.stated_prior_drift
+        )
         weights = np.append(belief.suspects_H, belief.no_culprit)
         information = np.zeros(self.history.num_suspects + 1)
         for cell in self._cells(pending):

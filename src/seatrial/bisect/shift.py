@@ -1,10 +1,14 @@
 """Runs that leave a number: a normal metric whose mean shifts at the culprit.
 
 Before the culprit a run's metric is N(mu, sd), after it N(mu + d sd, sd). Nothing is known of mu (flat, integrated
-in closed form); sd has the prior 1/sd and the shift d, in units of sd, a prior on both signs around 2.5 (a shift
-below one sd needs another metric, not more runs; one above five sd is as good as five). Both are summed over a
+in closed form); sd has the prior 1/sd and the shift d, in units of sd, a prior on both signs. Both are summed over a
 grid of K pairs, which keeps the tails as heavy as few repeats demand. With z = 1 after the culprit and n runs,
 `log L = -(n-1) log sd - (SST - 2 d sd Szy + d^2 sd^2 Szz) / (2 sd^2)`; SST does not depend on the hypothesis.
+
+There are two priors of the shift, and hence two likelihoods. The search goes on until the *cautious* one is sure:
+shifts around 2.4 sd, where a few runs feign certainty most easily. What is then stated takes larger shifts for
+possible too: of a shift of 5 sd the cautious prior doubts more than the results leave open. The next run is chosen by
+the prior that is stated as well: it says which result to expect.
 
 A drift is the same with a z that rises from 0 to 1: with the commits (many small changes), or with the time of the
 run (the machine changes, so that both ends do).
@@ -12,34 +16,39 @@ run (the machine changes, so that both ends do).
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from seatrial.bisect.history import BoolArray, FloatArray
+from seatrial.bisect.history import BoolArray, FloatArray, IntArray
 from seatrial.bisect.likelihood import Likelihoods
+from seatrial.bisect.settings import MetricPrior, Worse
 
-_SHIFT_CENTRE, _SHIFT_SPREAD, _NUM_SHIFTS = 2.4, 0.2, 8
-_NUM_SDS = 16
+_SHIFTS = np.geomspace(1.2, 8.0, 18)
+_CAUTIOUS, _STATED = (2.4, 0.2), (3.2, 0.4)
+"""Centre of each prior of the shift, in sd, and its spread as a natural logarithm."""
+_CAUTIOUS_SD_KNOWN = (2.0, 0.2)
+"""The same where the standard deviation is given: then the runs do not hold the search back while they teach it."""
+_NUM_SDS, _NUM_SDS_BEFORE = 16, 40
+"""Points of the grid of sd: finer where earlier runs have narrowed it down."""
 _NUM_BINS = 16
 _DRIFT_SCALE = 1.5
 """A drift that matters changes more, from first to last, than the least shift of one commit."""
 
 
 class _Sides(NamedTuple):
-    """Sums over the runs under each hypothesis; `rest` is the value's mean over all runs."""
+    """Sums over the runs under each class of hypotheses that the runs so far do not tell apart, [C]."""
 
-    num_before_H: FloatArray
-    num_after_H: FloatArray
-    cross_H: FloatArray
+    num_before_C: FloatArray
+    num_after_C: FloatArray
+    cross_C: FloatArray
     """Szy: sum of the values after the culprit, each less the mean."""
-    spread_H: FloatArray
+    spread_C: FloatArray
     """Szz: n_before n_after / n."""
 
 
 def shift_likelihoods(
-    affected_PH: BoolArray, positions: FloatArray, values: FloatArray, known_sd: float | None = None
+    affected_PH: BoolArray, positions: FloatArray, values: FloatArray, known: MetricPrior | None = None
 ) -> Likelihoods:
     """Return the likelihoods of the metric's values; outcomes of a run are bins of its value.
 
@@ -47,37 +56,43 @@ def shift_likelihoods(
         affected_PH: who is affected.
         positions: where each run was, as integers, [N].
         values: the finite value that each run left, [N].
-        known_sd: standard deviation of repeated runs, when earlier repeats have shown it.
+        known: what is known of the metric before.
     """
+    known = known or MetricPrior()
     num_hypotheses = affected_PH.shape[1]
-    if len(values) < 2 or (float(np.ptp(values)) == 0.0 and known_sd is None):
+    if len(values) < 2 or (float(np.ptp(values)) == 0.0 and known.sd is None and not known.healthy):
         flat = np.full((num_hypotheses + 1, 1), 1.0)
         return Likelihoods(log_H1=np.zeros(num_hypotheses + 1), before_H1Q=flat, after_H1Q=flat)
     num = len(values)
     mean, total = float(values.mean()), float(((values - values.mean()) ** 2).sum())
-    overall = max(np.sqrt(total / (num - 1)), known_sd or 0.0)
-    after_NH = affected_PH[positions.astype(np.int64)].astype(np.float64)
-    num_after = after_NH.sum(axis=0)
+    free_before, total_before = _spread_before(known)
+    sd_before = known.sd or np.sqrt(total_before / max(free_before, 1))
+    overall = max(np.sqrt(total / (num - 1)), sd_before)
+    after_NC, class_H = _distinct(affected_PH[positions.astype(np.int64)])
+    num_after = after_NC.sum(axis=0)
     sides = _Sides(
-        num - num_after, num_after, (values - mean) @ after_NH, num_after * (num - num_after) / num
+        num - num_after, num_after, (values - mean) @ after_NC, num_after * (num - num_after) / num
     )
 
-    sds = overall * np.geomspace(0.06, 2.0, _NUM_SDS) if known_sd is None else np.array([known_sd])
-    log_sds = -(num - 1) * np.log(sds / overall) - total / (2 * sds**2)
-    shifts, log_shifts = _shifts()
-    sd_K, shift_K = (grid.ravel() for grid in np.meshgrid(sds, shifts, indexing="ij"))
-    log_K = (log_sds[:, None] + log_shifts[None, :]).ravel()
+    sds = np.array([known.sd]) if known.sd else overall * _relative_sds(free_before)
+    log_sds = -(num - 1 + free_before) * np.log(sds / overall) - (total + total_before) / (2 * sds**2)
+    sizes = _sizes(known.worse)
+    sd_K, shift_K = (grid.ravel() for grid in np.meshgrid(sds, sizes, indexing="ij"))
+    cautious = _CAUTIOUS_SD_KNOWN if known.sd else _CAUTIOUS
+    cautious_K, stated_K = (np.tile(_log_weights(sizes, *prior), len(sds)) for prior in (cautious, _STATED))
+    log_K = np.repeat(log_sds, len(sizes)) + cautious_K
 
     def log_likelihoods(cross: FloatArray, spread: FloatArray, scale: float = 1.0) -> FloatArray:
-        """Return the log likelihood of each hypothesis and pair of the grid, [H, K]."""
+        """Return the log likelihood of each class of hypotheses (or drift) and pair of the grid, [C, K]."""
         size_K = scale * shift_K
         features = np.stack([cross, spread], axis=1)
         return np.asarray(features @ np.stack([size_K / sd_K, -0.5 * size_K**2]) + log_K)
 
-    log_HK = log_likelihoods(sides.cross_H, sides.spread_H)
-    top_H = log_HK.max(axis=1, keepdims=True)
-    weight_HK = np.exp(log_HK - top_H)
-    total_H = weight_HK.sum(axis=1)
+    log_CK = log_likelihoods(sides.cross_C, sides.spread_C)
+    top_C = log_CK.max(axis=1)
+    weight_CK = np.exp(log_CK - top_C[:, None])
+    stated_CK = weight_CK * np.exp(stated_K - cautious_K)
+    total_C, total_stated_C = weight_CK.sum(axis=1), stated_CK.sum(axis=1)
     none_K = np.exp(log_sds - log_sds.max())
     log_none = float(log_sds.max() + np.log(none_K.sum()))
 
@@ -87,16 +102,27 @@ def shift_likelihoods(
     log_D = np.logaddexp.reduce(log_DK, axis=1)
     log_drift = float(np.logaddexp.reduce(log_D) - np.log(len(log_D)))
 
-    sd_H1 = np.append(weight_HK @ sd_K / total_H, none_K @ sds / none_K.sum())
-    step_H = weight_HK @ (sd_K * shift_K) / total_H
-    before, after = _predicted(values, mean, overall, sides, step_H, sd_H1)
+    bins = np.linspace(values.min() - 1.5 * overall, values.max() + 1.5 * overall, _NUM_BINS)
+    before_CQ, after_CQ = _predicted(bins, mean, sides, stated_CK / total_stated_C[:, None], sd_K, shift_K)
+    variance = float(none_K @ sds**2 / none_K.sum()) * (1 + 1 / num)
+    none_1Q = _binned(bins, np.array([mean]), np.array([variance]))
+    log_stated_H1 = np.append((top_C + np.log(total_stated_C))[class_H], log_none)
     return Likelihoods(
-        log_H1=np.append(top_H[:, 0] + np.log(total_H), log_none),
-        before_H1Q=before,
-        after_H1Q=after,
+        log_H1=np.append((top_C + np.log(total_C))[class_H], log_none),
+        log_stated_H1=log_stated_H1,
+        log_expected_H1=log_stated_H1,
+        before_H1Q=np.concatenate([before_CQ[class_H], none_1Q]),
+        after_H1Q=np.concatenate([after_CQ[class_H], none_1Q]),
         log_drift=log_drift,
         drift_with_time=float(np.exp(log_D[1] - np.logaddexp.reduce(log_D))),
     )
+
+
+def _distinct(after_NH: BoolArray) -> tuple[FloatArray, IntArray]:
+    """Return the distinct columns, [N, C], and which of them each hypothesis has: equal ones have equal likelihoods."""
+    packed = np.packbits(after_NH, axis=0)
+    _, first, class_H = np.unique(packed, axis=1, return_index=True, return_inverse=True)
+    return after_NH[:, first].astype(np.float64), class_H.ravel()
 
 
 def _ramps(affected_PH: BoolArray, positions: FloatArray) -> FloatArray:
@@ -108,30 +134,52 @@ def _ramps(affected_PH: BoolArray, positions: FloatArray) -> FloatArray:
 
 
 def _predicted(
-    values: FloatArray, mean: float, overall: float, sides: _Sides, step_H: FloatArray, sd_H1: FloatArray
+    bins_Q: FloatArray,
+    mean: float,
+    sides: _Sides,
+    weight_CK: FloatArray,
+    sd_K: FloatArray,
+    shift_K: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the binned predictive distributions of the next value before and after the culprit."""
-    num = len(values)
-    bins = np.linspace(values.min() - 1.5 * overall, values.max() + 1.5 * overall, _NUM_BINS)
-    mean_before = np.append(mean - step_H * sides.num_after_H / num, mean)
-    mean_after = np.append(mean + step_H * sides.num_before_H / num, mean)
-    known_before = np.maximum(np.append(sides.num_before_H, num), 1)
-    known_after = np.maximum(np.append(sides.num_after_H, num), 1)
+    """Return the binned predictive distributions of the next value before and after the culprit.
+
+    Mean and variance are those of the mixture over the grid: what is not known of sd and shift widens them.
+    """
+    num = float(sides.num_before_C[0] + sides.num_after_C[0])
+    step_C, square_C = weight_CK @ (sd_K * shift_K), weight_CK @ (sd_K * shift_K) ** 2
+    noise_C, spread_C = (weight_CK @ sd_K**2) * (1 + 1 / num), np.maximum(square_C - step_C**2, 0.0)
+    before_C, after_C = sides.num_before_C / num, sides.num_after_C / num
     return (
-        _binned(bins, mean_before, sd_H1 * np.sqrt(1 + 1 / known_before)),
-        _binned(bins, mean_after, sd_H1 * np.sqrt(1 + 1 / known_after)),
+        _binned(bins_Q, mean - step_C * after_C, noise_C + spread_C * after_C**2),
+        _binned(bins_Q, mean + step_C * before_C, noise_C + spread_C * before_C**2),
     )
 
 
-def _binned(bins_Q: FloatArray, mean_H: FloatArray, sd_H: FloatArray) -> FloatArray:
-    density = np.exp(-0.5 * ((bins_Q - mean_H[:, None]) / sd_H[:, None]) ** 2) + 1e-12
+def _binned(bins_Q: FloatArray, mean_C: FloatArray, variance_C: FloatArray) -> FloatArray:
+    density = np.exp(-0.5 * (bins_Q - mean_C[:, None]) ** 2 / variance_C[:, None]) + 1e-12
     return np.asarray(density / density.sum(axis=1, keepdims=True), dtype=np.float64)
 
 
-@lru_cache(maxsize=1)
-def _shifts() -> tuple[FloatArray, FloatArray]:
-    """Return the grid of shifts in units of sd, both signs, and their log prior weights."""
-    quantiles = np.linspace(-1.8, 1.8, _NUM_SHIFTS)
-    sizes, weights = _SHIFT_CENTRE * np.exp(_SHIFT_SPREAD * quantiles), np.exp(-0.5 * quantiles**2)
-    both = np.concatenate([weights, weights])
-    return np.concatenate([sizes, -sizes]), np.log(both / both.sum())
+def _spread_before(known: MetricPrior) -> tuple[int, float]:
+    """Return the degrees of freedom of the earlier runs, and the sum of their squared distances from their mean."""
+    if known.sd or not known.healthy:
+        return 0, 0.0
+    healthy = np.array(known.healthy, dtype=np.float64)
+    return len(healthy) - 1, float(((healthy - healthy.mean()) ** 2).sum())
+
+
+def _relative_sds(free_before: int) -> FloatArray:
+    return np.asarray(np.geomspace(0.06, 2.0, _NUM_SDS_BEFORE if free_before else _NUM_SDS))
+
+
+def _sizes(worse: Worse | None) -> FloatArray:
+    """Return the shifts that are possible, in sd."""
+    if worse is None:
+        return np.append(_SHIFTS, -_SHIFTS)
+    return _SHIFTS if worse is Worse.HIGHER else np.asarray(-_SHIFTS)
+
+
+def _log_weights(sizes_K: FloatArray, centre: float, spread: float) -> FloatArray:
+    """Return the log prior weights of shifts."""
+    log_weights = -0.5 * (np.log(np.abs(sizes_K) / centre) / spread) ** 2
+    return np.asarray(log_weights - np.logaddexp.reduce(log_weights), dtype=np.float64)

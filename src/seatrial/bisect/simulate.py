@@ -125,10 +125,10 @@ def with_settings(settings: Settings) -> Strategy:
         while isinstance(decision := search.decide(), Probe):
             search.record(run(decision.position))
         assert isinstance(decision, Stop)
-        belief, runs = search.belief(), len(search.observations)
+        belief, runs = search.stated(), len(search.observations)
         if decision.conclusion is Conclusion.FOUND:
-            probability, named = search.classes()[0]
-            return Trial(runs, named, stated=probability)
+            _, named = search.classes()[0]
+            return Trial(runs, named, stated=float(belief.suspects_H[list(named)].sum()))
         stated = {Conclusion.NO_CULPRIT: belief.no_culprit, Conclusion.DRIFT: belief.drift}
         return Trial(runs, (), decision.conclusion, stated.get(decision.conclusion))
 

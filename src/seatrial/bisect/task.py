@@ -10,7 +10,7 @@ from typing import Any
 
 from seatrial.bisect.evidence_model import Question
 from seatrial.bisect.judge import Criteria
-from seatrial.bisect.settings import Noise, Settings
+from seatrial.bisect.settings import MetricPrior, Noise, Settings, Worse
 from seatrial.checks import Check, parse_check
 from seatrial.errors import UsageError
 
@@ -52,6 +52,10 @@ class Task:
     noise: str = Noise.AUTO.value
     credibility: float = 0.95
     metric_sd: float | None = None
+    healthy_values: tuple[float, ...] = ()
+    """The metric of earlier healthy runs, as their logs had it when the bisect began."""
+    worse: str | None = None
+    """`higher` or `lower`."""
     smallest_rate_change: float = 0.35
     max_runs: int = 400
     budget_minutes: float | None = None
@@ -72,7 +76,11 @@ class Task:
         return Settings(
             noise=Noise(self.noise),
             credibility=self.credibility,
-            metric_sd=self.metric_sd,
+            metric=MetricPrior(
+                sd=self.metric_sd,
+                healthy=self.healthy_values,
+                worse=Worse(self.worse) if self.worse else None,
+            ),
             smallest_rate_change=self.smallest_rate_change,
             max_runs=self.max_runs,
         )
@@ -129,6 +137,10 @@ class Task:
             raise UsageError(f"--credibility {self.credibility} must lie between 0.5 and 1")
         if self.metric_sd is not None and (self.metric_sd <= 0 or not self.metric):
             raise UsageError(f"--metric-sd {self.metric_sd} must be above 0 and goes with --metric")
+        if self.worse and not self.metric:
+            raise UsageError(f"--worse {self.worse} goes with --metric")
+        if self.healthy_values and (self.metric_sd is not None or not self.metric):
+            raise UsageError("--baseline goes with --metric, and not with --metric-sd, which says the same")
         if self.sed_clauses and not self.script:
             raise UsageError(
                 "SED_CLAUSES is set and the command names no script of the tree: say which with --script PATH"

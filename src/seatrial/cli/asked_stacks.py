@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +81,29 @@ def asked_stacks(stack: str | None, target: str | None, names: Sequence[str]) ->
         unavailable={name: one for name, one in wanted.items() if isinstance(one, Unavailable)},
         seeds=getattr(chosen, "relation_seeds", ()),
     )
+
+
+def expect_more(adapters: Mapping[str, Any], file: Path) -> None:
+    """Add what a file says of the installed release to the failures that adapters expect; see `--expect`.
+
+    Raises:
+        UsageError: the file cannot be read, is of another form, or names an adapter that is not asked about.
+    """
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--expect {file} cannot be read: {error}") from error
+    by_adapter: Mapping[str, Any] = {"": document} if list(adapters) == [""] else document
+    for name, declared in by_adapter.items():
+        if name not in adapters:
+            raise UsageError(f"--expect {file}: {name!r} is not asked about; {hint(name, sorted(adapters))}")
+        if not isinstance(declared, dict) or not all(isinstance(reason, str) for reason in declared.values()):
+            raise UsageError(
+                f'--expect {file}: write a line `"RELATION/law" = "reason"` for each law, under [ADAPTER] where '
+                "a target has several"
+            )
+        known = getattr(adapters[name], "expected_failures", {})
+        adapters[name].expected_failures = {**known, **declared}
 
 
 def _imported(stack: str) -> Any:

@@ -18,10 +18,11 @@ from seatrial.bisect.drive import Progress
 from seatrial.bisect.gitlog import GitLog, read_git_log
 from seatrial.bisect.html import page
 from seatrial.bisect.journal import NAME
+from seatrial.bisect.judge import earlier_values
 from seatrial.bisect.private_repo import UserRepository, deepened
 from seatrial.bisect.records import Run
 from seatrial.bisect.session import Session, change_task, new_state
-from seatrial.bisect.task import Task, state_base
+from seatrial.bisect.task import Task, metric_check, state_base
 from seatrial.cli.bisect_options import add_arguments
 from seatrial.cli.progress import StatusLine
 from seatrial.errors import BlockedError, UsageError
@@ -190,6 +191,8 @@ def task_of(
         poll_seconds=arguments.poll,
         noise=arguments.noise,
         metric_sd=arguments.metric_sd,
+        healthy_values=_healthy_values(arguments),
+        worse=arguments.worse,
         smallest_rate_change=arguments.smallest_change,
         on_signal=arguments.on_signal,
         on_timeout=arguments.on_timeout,
@@ -200,6 +203,15 @@ def task_of(
     )
     task.validate()
     return task
+
+
+def _healthy_values(arguments: argparse.Namespace) -> tuple[float, ...]:
+    """Read the metric out of the logs of earlier runs."""
+    if not arguments.baseline:
+        return ()
+    if not arguments.metric:
+        raise UsageError("--baseline goes with --metric: it says how much that varies")
+    return earlier_values(arguments.baseline, metric_check(arguments.metric))
 
 
 def _prior(text: str) -> tuple[str, float]:

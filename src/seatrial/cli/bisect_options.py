@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from seatrial.bisect.launchers import NAMES
-from seatrial.bisect.settings import Noise
+from seatrial.bisect.settings import Noise, Worse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +136,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="SD",
         help="standard deviation of the metric over repeated runs, when a baseline has shown it: saves runs",
+    )
+    search.add_argument(
+        "--baseline",
+        nargs="+",
+        action="extend",
+        type=Path,
+        default=[],
+        metavar="LOG",
+        help="logs of earlier healthy runs, from which the noise of the metric is learned: saves runs",
+    )
+    search.add_argument(
+        "--worse",
+        choices=[item.value for item in Worse],
+        help="which values of the metric are worse, so that a change for the better is no culprit: saves runs",
     )
     search.add_argument(
         "--smallest-change",

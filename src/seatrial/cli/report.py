@@ -1,4 +1,4 @@
-"""`seatrial report RUN_DIR`: draw the views of a run directory again, from its results.json alone."""
+"""`seatrial report RUN_DIR` draws the views of a run, `seatrial report A B` two runs under the rules."""
 
 from __future__ import annotations
 
@@ -6,23 +6,82 @@ import argparse
 import sys
 from pathlib import Path
 
+from seatrial.cli.healthy_runs import healthy_runs
+from seatrial.errors import UsageError
+from seatrial.files import write_text
+from seatrial.report.compared import outcome_of, page_of, sections_of
 from seatrial.report.console import make_console, print_conclusion, print_results
 from seatrial.report.files import write_views
+from seatrial.report.rows import WORDS, printable
 from seatrial.report.summary import summary_text
-from seatrial.trials.rundir import read_results
+from seatrial.rules.rule import Level
+from seatrial.trials.rundir import RESULTS, read_results
 from seatrial.verdict import exit_code
+
+PAGE = Path("comparison.html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run directory."""
-    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="such as runs/20260102T030405Z-reference")
+    """Declare the runs."""
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="a run directory, such as runs/20260102T030405Z-reference; or one or two logs of any stack",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help=f"of the page of logs, or of two runs (default: {PAGE})"
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="LOGS",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="logs of earlier healthy runs of the same configuration, as in `seatrial watch --baseline`",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write report.md, report.html and junit.xml anew and print; the exit code is that of the run's outcome."""
-    results = read_results(arguments.run)
+    """Draw the views of one run directory anew, or the page of logs or of two runs.
+
+    Returns:
+        The exit code of the run's outcome, or of what the rules say of every run on the page.
+
+    Raises:
+        UsageError: more than two runs, or runs that share no trial.
+        BlockedError: a log cannot be read.
+    """
+    paths: list[Path] = arguments.runs
+    if len(paths) > 2:
+        raise UsageError(f"{len(paths)} runs: name one or two; more are compared by `seatrial trend`")
+    is_directory = len(paths) == 1 and (paths[0].is_dir() and (paths[0] / RESULTS).exists())
+    if arguments.baseline and any((path / RESULTS).exists() for path in paths):
+        raise UsageError("--baseline goes with logs; of a run directory name the log of a trial")
+    if is_directory and arguments.output is None:
+        return _views(paths[0])
+    healthy = healthy_runs(arguments.baseline, paths[0]) if arguments.baseline else None
+    sections = sections_of(paths, healthy)
+    output = arguments.output or PAGE
+    write_text(output, page_of(sections))
+    for section in sections:
+        for watched in section.runs:
+            for item in watched.at(Level.ALARM):
+                print(
+                    printable(
+                        f"{watched.name}: {item.rule.id} from step {item.finding.step}: {item.finding.reason}"
+                    )
+                )
+    outcome = outcome_of(sections)
+    print(f"{WORDS[outcome]}: {output}")
+    return exit_code(outcome)
+
+
+def _views(directory: Path) -> int:
+    results = read_results(directory)
     console = make_console(sys.stdout)
-    report = write_views(arguments.run, results)
+    report = write_views(directory, results)
     print_results(console, results)
     console.print(summary_text(results), soft_wrap=True)
     print_conclusion(console, results, report)

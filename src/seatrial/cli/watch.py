@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from seatrial.cli.healthy_runs import healthy_runs
+from seatrial.cli.job_stop import StoppableJob
 from seatrial.cli.process_stop import Stoppable
 from seatrial.cli.watch_view import LiveView, report_lines
 from seatrial.cli.webhook import check_address, tell
@@ -15,6 +17,7 @@ from seatrial.errors import BlockedError, UsageError
 from seatrial.files import write_text
 from seatrial.report.rows import printable
 from seatrial.rules.engine import missing_metrics
+from seatrial.rules.measured import false_alarms
 from seatrial.rules.monitor import Look, Monitor
 from seatrial.rules.registry import all_rules, select
 from seatrial.rules.rule import Level
@@ -29,6 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "logs", metavar="LOGS", nargs="?", type=Path, help="folder or file that the run logs to"
     )
+    parser.add_argument(
+        "--baseline",
+        metavar="LOGS",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="logs of earlier healthy runs of the same configuration (four or more), or a file that "
+        "`seatrial baseline record` wrote: arms the rules that compare with them",
+    )
     parser.add_argument("--follow", action="store_true", help="look again and again while the log grows")
     parser.add_argument("--stack", metavar="NAME", help="stack that writes the log (default: recognised)")
     parser.add_argument(
@@ -42,13 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rules", action="store_true", help="list the rules with their figures and end")
     parser.add_argument(
-        "--stop-on", choices=["Fail"], metavar="Fail", help="with --follow: end --pid at the first alarm"
+        "--stop-on",
+        choices=["Fail"],
+        metavar="Fail",
+        help="with --follow: end --pid or --job at the first alarm",
     )
     parser.add_argument(
         "--pid",
         metavar="N",
         type=int,
         help="process of the run: following ends with it, and --stop-on may end it",
+    )
+    parser.add_argument(
+        "--job", metavar="N", help="the same of a Slurm job: scancel ends it, squeue says whether it runs"
     )
     parser.add_argument("--webhook", metavar="URL", help="post each alarm there, as JSON with a text")
     parser.add_argument(
@@ -84,7 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     rules = select(arguments.rule, arguments.without)
     stack = stack_named(arguments.stack) if arguments.stack else None
-    monitor = Monitor(path=arguments.logs, rules=rules, stack=stack)
+    healthy = healthy_runs(arguments.baseline, arguments.logs) if arguments.baseline else None
+    monitor = Monitor(path=arguments.logs, rules=rules, stack=stack, healthy=healthy)
     look = _follow(monitor, arguments) if arguments.follow else monitor.look()
     if look.streams is None:
         raise BlockedError(look.waiting)
@@ -103,10 +122,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go together."""
     if arguments.logs is None:
-        raise UsageError("name the folder or file that the run logs to, or list the rules with --rules")
-    if arguments.stop_on and (arguments.pid is None or not arguments.follow):
-        raise UsageError("--stop-on Fail goes with --follow and --pid N, the process that it may end")
-    for option in ("pid", "idle", "interval"):
+        raise UsageError(
+            "name the folder or file that the run logs to, before --baseline; or list the rules with --rules"
+        )
+    if arguments.pid is not None and arguments.job is not None:
+        raise UsageError("--pid and --job: name one, the process or the job of the run")
+    named = arguments.pid is not None or arguments.job is not None
+    if arguments.stop_on and not (named and arguments.follow):
+        raise UsageError("--stop-on Fail goes with --follow and --pid N or --job N, what it may end")
+    for option in ("pid", "job", "idle", "interval"):
         if getattr(arguments, option) is not None and not arguments.follow:
             raise UsageError(f"--{option} goes with --follow")
     if arguments.interval is not None and not arguments.interval > 0:
@@ -117,13 +141,13 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _follow(monitor: Monitor, arguments: argparse.Namespace) -> Look:
     """Look until the run ends, the log rests too long, or an alarm ends the run; Ctrl-C ends the watching alone."""
-    process = Stoppable(arguments.pid) if arguments.pid is not None else None
+    run = _run_of(arguments)
     grown = time.monotonic()
     num_points = -1
     with LiveView(arguments.logs, arguments.steps) as view:
         while True:
             # Asked before the look, so that what the run wrote last is seen.
-            ended = process is not None and not process.is_alive()
+            ended = run is not None and not run.is_alive()
             look = monitor.look()
             view.show(look)
             if arguments.webhook:
@@ -131,12 +155,19 @@ def _follow(monitor: Monitor, arguments: argparse.Namespace) -> Look:
             if look.num_points != num_points:
                 num_points, grown = look.num_points, time.monotonic()
             if arguments.stop_on and any(item.finding.level is Level.ALARM for item in look.judged):
-                assert process is not None
-                view.say(process.stop())
+                assert run is not None
+                view.say(run.stop())
                 return look
             if ended or (arguments.idle is not None and time.monotonic() - grown >= arguments.idle):
                 return look
             time.sleep(arguments.interval or look.rest)
+
+
+def _run_of(arguments: argparse.Namespace) -> Stoppable | StoppableJob | None:
+    """Return what --stop-on may end; None where nothing is named."""
+    if arguments.job is not None:
+        return StoppableJob(arguments.job)
+    return Stoppable(arguments.pid) if arguments.pid is not None else None
 
 
 def _post(address: str, logs: Path, look: Look) -> None:
@@ -159,7 +190,7 @@ def _print_missing(look: Look) -> None:
     """Print what would arm rules, those metrics first that do it alone."""
     missing = missing_metrics(look.judged)
     print(
-        f"{len(missing)} metrics would arm {len({rule for item in missing for rule in item.rules})} more rules:"
+        f"{len(missing)} inputs would arm {len({rule for item in missing for rule in item.rules})} more rules:"
     )
     for item in missing:
         print(printable(f"  {item.metric:32}{', '.join(item.rules)}"))
@@ -170,6 +201,7 @@ def _list_rules() -> int:
     for rule in all_rules():
         print(printable(f"{rule.id} ({rule.family}): {rule.statement}"))
         print(printable(f"    needs {', '.join(rule.needs) or 'any series'}"))
+        print(printable(f"    false alarms: {false_alarms(rule.id)}"))
         for name, parameter in rule.parameters.items():
             print(printable(f"    {name} = {parameter.value:g} ({parameter.source})"))
     return EXIT_PASS

@@ -12,6 +12,7 @@ import numpy as np
 
 from seatrial.cli.verdict_table import plain_lines
 from seatrial.evidence.runlog import Series
+from seatrial.report.metrics_shown import SHOWN
 from seatrial.report.rows import printable
 from seatrial.rules.engine import Judged
 from seatrial.rules.monitor import Look
@@ -22,21 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
-SHOWN = (
-    "reward/mean",
-    "validation/score",
-    "loss",
-    "grad_norm",
-    "entropy",
-    "kl/reference",
-    "mismatch/mult_prob_error",
-    "mismatch/kl",
-    "length/completion_mean",
-    "truncation_fraction",
-    "preference/margin",
-    "learning_rate",
-)
-"""Metrics that have a line in the live view, where they are logged."""
 WIDTH = 32
 _BARS = "▁▂▃▄▅▆▇█"
 _STYLE = {Level.ALARM: "bold red", Level.NOTICE: "yellow", Level.QUIET: "green", Level.NOT_TRIGGERED: "dim"}

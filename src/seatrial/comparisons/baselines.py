@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from seatrial.comparisons.comparable import nonfinite
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.runlog import RunLog, Series
-from seatrial.vocabulary import canonical, recognise
+from seatrial.vocabulary import MACHINE_UNITS, canonical, recognise
 
 DEFAULT_WINDOW = 10
 """Points at the end of a series that the final-window mean is taken over."""
@@ -26,8 +26,6 @@ MIN_SHARE_OF_STEPS = 0.8
 """A repeat with fewer of the longest one's steps stopped early: it is no repeat."""
 _MAX_MAGNITUDE = 1e150
 """Squares of larger values overflow."""
-_MACHINE_UNITS = {"seconds", "tokens per second", "GiB"}
-"""Units of what the machine does, not the training: left out unless asked for by name."""
 
 
 class _Record(BaseModel):
@@ -151,7 +149,7 @@ def choose_tags(logs: Sequence[RunLog], patterns: Sequence[str]) -> list[str]:
         return [tag for tag in tags if any(fnmatch.fnmatchcase(tag, pattern) for pattern in patterns)]
     stack = recognise(logs[0].tags())
     known = {tag: canonical(tag, stack) for tag in tags}
-    chosen = [tag for tag, metric in known.items() if metric and metric.unit not in _MACHINE_UNITS]
+    chosen = [tag for tag, metric in known.items() if metric and metric.unit not in MACHINE_UNITS]
     if not chosen:
         raise UsageError(
             "the stack that wrote these logs is not recognised; name what to record: --metric TAG ..."

@@ -55,6 +55,8 @@ class TensorChange:
     name: str
     max_abs_change: float
     """Largest absolute difference; NaN when either side has a value that is not finite."""
+    relative_change: float
+    """Norm of the difference, relative to that of the first folder's tensor."""
     num_changed: int
     """Elements that differ."""
     num_elements: int
@@ -156,6 +158,7 @@ def _change(name: str, old: StoredTensor, new: StoredTensor) -> TensorChange:
     return TensorChange(
         name=name,
         max_abs_change=float(np.max(np.abs(after - before), initial=0.0)),
+        relative_change=float(np.linalg.norm(after - before) / max(float(np.linalg.norm(before)), 1e-30)),
         num_changed=int(changed.sum()),
         num_elements=before.size,
         num_nonfinite=int((~np.isfinite(after)).sum()),

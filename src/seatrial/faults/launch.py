@@ -16,7 +16,7 @@ from seatrial.errors import UsageError
 from seatrial.faults.catalogue import get_fault
 from seatrial.faults.mutate import all_mutants
 from seatrial.faults.plant import all_plants
-from seatrial.faults.planting import Change, plant
+from seatrial.faults.planting import Change, plant, plant_engines
 from seatrial.verdict import EXIT_USAGE
 
 
@@ -50,6 +50,7 @@ def _run_with_edit(edit: Change, words: list[str]) -> int:
     from refrl.runtime import launcher
 
     launcher.COMMAND = (sys.executable, *entry(edit.id))
+    plant_engines(edit)
     sys.argv = ["refrl", *words]
     runpy.run_module("refrl", run_name="__main__")
     return 0

@@ -109,7 +109,7 @@ def _sound_seeds(relation: str, options: Mapping[str, Any], seeds: Sequence[int]
 
 def sound_seeds(options: Mapping[str, Any], relation: str, seeds: Sequence[int]) -> dict[int, bool]:
     """Tell for each seed whether a relation can be asked and does not fail; called in a process of its own."""
-    stack, (chosen,) = _stack(options), select([relation])
+    stack, chosen = _stack(options), _of_id(relation)
     outcomes = {seed: run_relation(chosen, stack, seeds=[seed]) for seed in seeds}
     return {
         seed: verdict.outcome in (Outcome.PASS, Outcome.SKIPPED) and verdict.num_samples > 0
@@ -121,7 +121,7 @@ def broken_seeds(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]])
     """Return for each relation the seeds that break it alone, with what it says; called where the fault is."""
     found: dict[str, dict[int, str]] = {}
     for relation, seeds in asked.items():
-        (chosen,) = select([relation])
+        chosen = _of_id(relation)
         violations = {seed: first_violation(chosen, _stack(options), seeds=[seed]) for seed in seeds}
         found[relation] = {
             seed: violation.sentence() for seed, violation in violations.items() if violation is not None
@@ -132,7 +132,7 @@ def broken_seeds(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]])
 def broken_tidy(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]]) -> dict[str, bool]:
     """Tell for each relation whether tidy inputs of the seeds break it; called where the fault is."""
     return {
-        relation: first_violation(select([relation])[0], _stack(options), seeds=seeds, tidy=True) is not None
+        relation: first_violation(_of_id(relation), _stack(options), seeds=seeds, tidy=True) is not None
         for relation, seeds in asked.items()
     }
 
@@ -150,7 +150,7 @@ def first_broken(options: Mapping[str, Any], relations: Sequence[str]) -> tuple[
         return None
     with sharing_runs():
         for relation in relations:
-            violation = first_violation(select([relation])[0], stack, seeds=DEFAULT_SEEDS[:1])
+            violation = first_violation(_of_id(relation), stack, seeds=DEFAULT_SEEDS[:1])
             if violation is not None:
                 return relation, violation.sentence()
     return None
@@ -161,3 +161,8 @@ def _stack(options: Mapping[str, Any]) -> Any:
     from seatrial.targets.reference.components import ReferenceComponents
 
     return ReferenceComponents(options)
+
+
+def _of_id(relation: str) -> Relation:
+    """Return the relation of an id, which may be the number of others too (R2, R2.ranks)."""
+    return next(one for one in select([relation]) if one.id == relation)

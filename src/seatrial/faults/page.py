@@ -35,11 +35,44 @@ seed and on tidy inputs, and `python -m seatrial.faults.sweep` measures what is 
 the order of their cost, and what none sees is put to a level-0 trial."""
 
 
+BLIND = """
+## How many are seen by laws that did not know them
+
+Plants are measured in parts; what a part misses shows which laws are missing, and laws are then written for the class
+and not for the plant. A rate that laws written afterwards have a share in is not blind any more. So, in order:
+
+| measured | plants | seen then |
+|---|---|---|
+| first, in small parts, with laws added between | 111 | 96.4% |
+| then, at once and blind, of those left | 184 | 75.0% |
+| blind, in what spreads a policy over processes and in its checkpoints | 25 | 68.0% |
+| blind, in vLLM as the engine, in what brings weights to engines, and in checkpoints | 19 | 21.1% |
+
+Of the 46 that the second measurement missed, three were misses of a switch: a new section of the configuration made the
+adapter skip all laws of fine-tuning, which nothing said. Most others were of classes without a law: what a run leaves
+on disk, options of own parts and exact names, made tasks and their splits, failures of verifiers and ranks, small
+budgets of tokens, several updates a step, streams by their purpose, models of another kind, completions in parts and
+turns. With laws for these, 179 of the 184 are seen; the table above counts each as it is seen now.
+
+Of the 8 that the third missed, five are in Megatron-core's layouts of several processes, which R2 did not train in. The
+others needed filtered rows in a layout, experts whose weights are not scaled, and a law of R13 that held at a constant
+learning rate alone. Before it, no fault reached the processes that R2 starts, so that the six of `dtensor` over several
+processes could not be seen: that was mended in the tool first, and they count as seen. Of these 25 the relations about
+each were asked, and not all.
+
+Of the 15 that the fourth missed, six are in vLLM, which no relation reached: the conformance model's heads are too
+narrow for it, and it lives in an environment of its own. Five are in weight syncs: R7 copied weights whatever was
+configured, of a model whose head is its own. R7.trained, R6.engine, R26.rows, R8.sync and R19.sync train, sync and
+sample as configured, and see these eleven (those of vLLM where vLLM is installed). Four are in checkpoints and are
+missed still."""
+
+
 def page() -> str:
     """Return the page."""
     parts = [
         INTRODUCTION,
         *_figures(),
+        BLIND,
         *_misses(),
         *_modules(),
         *_broken_line(),

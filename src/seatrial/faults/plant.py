@@ -35,7 +35,8 @@ class Plant:
     catalogue: tuple[str, ...]
     """Known bugs that this is like (SBnnn)."""
     differs: tuple[str, ...] = ()
-    """Where a run with the fault was seen to differ from one without it (`seatrial.faults.verify`)."""
+    """Where a run with the fault was seen to differ from one without it (`seatrial.faults.verify`), or, where no run on
+    one CPU comes to it, what was called with and without it and answered otherwise (`outside a run: ...`)."""
     loop: Literal["grpo", "sft"] = "grpo"
     options: Mapping[str, Any] = field(default_factory=dict)
     """Configuration keys, beside those of the smoke recipe, under which it matters."""

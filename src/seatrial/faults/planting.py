@@ -6,6 +6,7 @@ the fault in it: registries, caches, names imported elsewhere. Nothing on disk i
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import multiprocessing
@@ -120,6 +121,12 @@ def plant(change: Change) -> None:
     sys.meta_path.insert(0, _Finder(change))
 
 
+def plant_engines(change: Change) -> None:
+    """Let the processes that this one starts for generation engines have a planted fault too."""
+    process = importlib.import_module("refrl.generation.process")
+    process.__dict__["COMMAND"] = (sys.executable, "-m", "seatrial.faults.engine", change.id)
+
+
 def ask(question: Callable[..., Any], change: Change | None, *arguments: Any) -> Any:
     """Return what a function says in a process of its own, with a fault planted there, or with none.
 
@@ -172,6 +179,7 @@ def _answer(
             plant(change)
             os.environ["SEATRIAL_RANK_COMMAND"] = f"seatrial.faults.ranks {change.id}"
             os.environ["SEATRIAL_COMMAND"] = f"seatrial.faults.launch {change.id} --"
+            plant_engines(change)
         sending.send(("answer", question(*arguments)))
     except Exception:  # noqa: BLE001  handed over whole to the process that asked, which raises it
         sending.send(("error", traceback.format_exc(limit=-4)))

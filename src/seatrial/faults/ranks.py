@@ -1,4 +1,5 @@
-"""`python -m seatrial.faults.ranks FAULT CONFIG OUTPUT`: one rank of a recorded run, with a planted fault."""
+"""`python -m seatrial.faults.ranks FAULT [CONFIG OUTPUT | FOLDER]`: one rank with a planted fault, of a recorded run,
+of a layout (`seatrial.targets.reference.layouts`), or of an adapter (see `seatrial.targets.common.ranks`)."""
 
 from __future__ import annotations
 
@@ -12,9 +13,18 @@ from seatrial.faults.planting import plant
 def main(words: Sequence[str]) -> None:
     """Plant before refrl is imported, and run."""
     plant(edits()[words[0]])
-    from seatrial.targets.reference import ranks
+    if len(words) == 2:
+        from seatrial.targets.reference import layouts
 
-    ranks.main(words[1:])
+        layouts.main(words[1:])
+    elif words[1:]:
+        from seatrial.targets.reference import ranks
+
+        ranks.main(words[1:])
+    else:
+        from seatrial.targets.common import rank_worker
+
+        rank_worker.main()
 
 
 if __name__ == "__main__":

@@ -41,19 +41,72 @@ LONG = ("R18.command", "R18.run", "R1.run", "R11.run", "R13.run")
 """Relations that start commands, make a run for every option, runs of two processes, and many runs."""
 RUNS = ("run", "fine_tuning")
 """Components that are asked first: a plant in the wiring changes what a run does."""
+DATA_PLANE = (
+    *("DP1.writes", "DP2.claims", "DP3.reads", "DP4.lifecycle"),
+    *("R14.data_plane", "R19.data_plane", "R27.data_plane"),
+    *("DP5.partitions", "DP6.restart", "DP7.metas", "DP8.columns", "DP9.filters"),
+    *("DP10.steps", "DP11.buffer", "DP12.clients"),
+)
+"""The battery of the data plane, and the laws of the flow through it."""
+BESIDE = ("R14.async", "R19.async")
+UPDATES = ("R9.run", "R10.run", "R12.run", "R10.update", "R24.run")
+"""What a run trains on and what its updates do, in the cell of the plant's options."""
+LAYOUTS = ("R2", "R25")
+"""Processes that share training: these do not depend on the cell."""
+STATE = ("R13.run", "R21.export", "R13.trainer")
+ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
 NEAREST = {
     "refrl.__main__": ("R18.command",),
     "refrl.cli": ("R18.command",),
-    "refrl.config": ("R18.defaults", "R18.command"),
-    "refrl.tasks": ("R14.files",),
+    "refrl.config": ("R18.defaults", "R18.own", "R18.names", "R18.command"),
+    "refrl.data_plane": DATA_PLANE,
+    "refrl.directories": ("R21.left",),
+    "refrl.generation.pool": ("R19.pool",),
+    "refrl.generation.ray_link": ("R19.engine",),
+    "refrl.generation.vllm": ENGINES,
+    "refrl.generation.megatron": ENGINES,
+    "refrl.generation.staged": ENGINES,
+    "refrl.generation": ("R6.run", "R26.sampler", "R19.parts", "R14.async"),
+    "refrl.runtime.generator_process": ("R26.engine", "R19.engine"),
+    "refrl.logging": ("R22.left", "R21.left"),
+    "refrl.rewards.scoring": ("R22.left",),
+    "refrl.streams": ("R26.streams",),
+    "refrl.tasks.files": ("R14.files",),
+    "refrl.tasks": ("R14.tasks", "R17.tasks", "R14.files"),
+    "refrl.timing": ("R22.left",),
     "refrl.runtime": ("R1.run",),
     "refrl.distributed": ("R1.run",),
     "refrl.rollout.shared": ("R1.run",),
-    "refrl.checkpointing": ("R13.run", "R21.export"),
+    "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *BESIDE),
+    "refrl.training.asynchronous": BESIDE,
+    "refrl.training.build_asynchronous": BESIDE,
+    "refrl.training.validation": ("R23.schedule", "R23.run", "R22.run"),
+    "refrl.training.step_metrics": ("R22.run",),
+    "refrl.training.step_records": ("R22.left", "R22.run"),
+    "refrl.checkpointing": ("R13.run", "R21.export", "R21.left"),
+    "refrl.weight_sync": (
+        "R7.sync",
+        "R8.sync",
+        "R19.sync",
+        "R7.trained",
+        "R6.engine",
+        "R6.run",
+        "R7.adapters",
+    ),
     "refrl.policy.lora": ("R10.adapters", "R7.adapters"),
     "refrl.policy.adapter_files": ("R10.adapters",),
+    "refrl.policy.dtensor": (*LAYOUTS, *UPDATES, *STATE),
+    "refrl.policy.megatron": (*UPDATES, *LAYOUTS, *STATE),
+    "refrl.policy": (*UPDATES, "R22.run"),
 }
 """Relations that are asked before all others of a plant in a module, or in one below it: they are about it."""
+NOT_BY_DEFAULT = (
+    "refrl.generation.vllm",
+    "refrl.generation.megatron",
+    "refrl.policy.dtensor",
+    "refrl.policy.megatron",
+)
+"""What only a run imports that names it: in the default cell, none but the nearest relations come to a plant there."""
 
 
 def relations_for(plant: Plant) -> list[str]:
@@ -65,16 +118,29 @@ def relations_for(plant: Plant) -> list[str]:
     def place(relation: Relation) -> int:
         return first.index(relation.component) if relation.component in first else len(first)
 
-    nearest = [
+    nearest = _nearest(plant)
+    rest = [relation.id for relation in sorted(asked, key=place) if relation.id not in LONG]
+    return [*nearest, *(relation for relation in rest if relation not in nearest)]
+
+
+def _nearest(plant: Plant) -> list[str]:
+    """Return the relations that are about a plant's module, or about what it names beside the module."""
+    found = [
         relation
         for name, relations in NEAREST.items()
-        if plant.module == name or plant.module.startswith(f"{name}.")
+        if _is_in(plant.module, name)
         for relation in relations
     ]
-    rest = [relation.id for relation in sorted(asked, key=place) if relation.id not in LONG]
     if plant.starts > 1:
-        nearest.insert(0, "R13.run")
-    return [*nearest, *(relation for relation in rest if relation not in nearest)]
+        found.insert(0, "R13.run")
+    if plant.options.get("cluster.num_processes", 1) > 1 and _is_in(plant.module, "refrl.policy"):
+        found.insert(0, "R2")
+    return list(dict.fromkeys(found))
+
+
+def _is_in(module: str, name: str) -> bool:
+    """Tell whether a module is another one, or below it."""
+    return module == name or module.startswith(f"{name}.")
 
 
 def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
@@ -91,6 +157,8 @@ def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
         return seen
     left = [relation for relation in LONG if relation not in relations_for(fault)]
     level = _level_0_sees(fault, places) if fault.loop == "grpo" else None
+    if _needs_its_cell(fault):
+        return level or Seen(by=None, said="")
     return level or _seen(first_seen(fault, {}, left)) or Seen(by=None, said="")
 
 
@@ -98,10 +166,16 @@ def look_with(plant: Plant, relations: Sequence[str]) -> Seen | None:
     """Return which of some relations sees a plant, in the cell of its options or in the default one; None: none."""
     served = _served(plant.options)
     for cell in [served] * bool(served) + [{}]:
-        seen = _seen(first_seen(plant, cell, relations))
+        asked = [one for one in relations if cell or not _needs_its_cell(plant) or one in _nearest(plant)]
+        seen = _seen(first_seen(plant, cell, asked))
         if seen is not None:
             return seen
     return None
+
+
+def _needs_its_cell(plant: Plant) -> bool:
+    """Tell whether the default cell does not import the plant's module."""
+    return any(_is_in(plant.module, name) for name in NOT_BY_DEFAULT)
 
 
 def _seen(found: tuple[str, str] | None) -> Seen | None:

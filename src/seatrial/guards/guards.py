@@ -1,4 +1,4 @@
-"""The seven guards.
+"""The guards.
 
 Source: the monitors that the catalogue of silent failures asks for (docs/findings.md). Tensors carry their shape in
 their name (docs/architecture.md); masks are 1 where a token trains.
@@ -6,12 +6,14 @@ their name (docs/architecture.md); masks are 1 where a token trains.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from seatrial.guards.ledger import SampleLedger
-from seatrial.guards.weights import Sampled, sample_of
+from seatrial.guards.weights import WeightSample, sample_weights
 from seatrial.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -35,13 +37,24 @@ class Guards:
         self._raises = raises
         self.verdicts: list[Verdict] = []
         """What was found, in order; passes only up to `KEPT`."""
-        self.num_asked = 0
+        self.asked: Counter[str] = Counter()
+        """How often each guard was asked, by the name of its verdicts."""
         self.ledger = SampleLedger()
 
     @property
     def failures(self) -> list[Verdict]:
         """Every failure."""
         return [verdict for verdict in self.verdicts if verdict.outcome is Outcome.FAIL]
+
+    def summary(self) -> dict[str, Any]:
+        """Return how often each guard was asked, and its first failure, as JSON values."""
+        first: dict[str, Verdict] = {}
+        for verdict in self.failures:
+            first.setdefault(verdict.name, verdict)
+        return {
+            name: {"asked": number, "failed": first[name].to_json() if name in first else None}
+            for name, number in self.asked.items()
+        }
 
     def first_ratio(
         self,
@@ -51,44 +64,53 @@ class Guards:
         tolerance: float = RATIO_TOLERANCE,
     ) -> None:
         """The ratio is 1 in the first mini-batch of an on-policy step: both are scored by the same weights."""
-        keep = mask_BT.bool()
-        gaps = (logprobs_BT.detach() - old_logprobs_BT.detach()).float()[keep].abs()
-        number = int(gaps.numel())
-        worst = float(gaps.max()) if number else 0.0
+        import torch
+
+        looked_at = [0.0, 0.0]
+        if mask_BT.numel():
+            gaps_BT = (logprobs_BT.detach() - old_logprobs_BT.detach()).float()
+            worst = torch.where(mask_BT.bool(), gaps_BT, 0.0).abs().max()
+            # One transfer for both: on a GPU each waits for the queue.
+            looked_at = torch.stack([worst, mask_BT.sum().float()]).tolist()
         self._ask(
             "first mini-batch ratio",
-            worst <= tolerance,
+            looked_at[0] <= tolerance,
             "|log ratio| in the first mini-batch: temperature, mask, precision, dropout, or other rows",
-            value=worst,
+            value=looked_at[0],
             bound=f"<= {tolerance:g}",
-            number=number,
+            number=int(looked_at[1]),
         )
 
     def same_ids(self, sampled: Sequence[Sequence[int]], ids_BS: Tensor, mask_BS: Tensor) -> None:
         """The ids that train are those that were sampled, row by row: nothing decoded or cut them."""
-        rows = ids_BS.tolist()
-        masks = mask_BS.bool().tolist()
-        wrong = None if len(sampled) == len(rows) else f"{len(sampled)} rows sampled, {len(rows)} trained"
-        for place, (given, row, mask) in enumerate(zip(sampled, rows, masks, strict=False)):
-            trained = [token for token, trains in zip(row, mask, strict=True) if trains]
-            if trained != list(given):
-                first = next(
-                    (at for at, (a, b) in enumerate(zip(given, trained, strict=False)) if a != b),
-                    min(len(given), len(trained)),
-                )
-                wrong = f"row {place}: {len(given)} ids sampled, {len(trained)} trained, differing at {first}"
-                break
+        import torch
+
+        trained_BS = mask_BS.bool()
+        lens = trained_BS.sum(1).tolist()
+        wrong = None if len(sampled) == len(lens) else f"{len(sampled)} rows sampled, {len(lens)} trained"
+        given = torch.tensor(list(chain.from_iterable(sampled)), dtype=ids_BS.dtype)
+        same = [len(row) for row in sampled] == lens and torch.equal(ids_BS[trained_BS].cpu(), given)
+        if not same:
+            wrong = wrong or _first_difference(sampled, ids_BS.tolist(), trained_BS.tolist())
         self._ask("ids trained = ids sampled", wrong is None, wrong or "", number=sum(map(len, sampled)))
+
+    def same_prompts(self, encoded: Sequence[Sequence[int]], given: Sequence[Sequence[int]]) -> None:
+        """The sampler was given the prompts as the tokenizer encodes them, prompt by prompt."""
+        wrong = None if len(encoded) == len(given) else f"{len(encoded)} prompts, {len(given)} given"
+        for place, (right, ids) in enumerate(zip(encoded, given, strict=False)):
+            if tuple(right) != tuple(ids):
+                wrong = wrong or f"prompt {place} has {len(right)} ids, and the sampler got {len(ids)} others"
+        self._ask("prompts as encoded", wrong is None, wrong or "", number=len(encoded))
 
     def group_identity(
         self, prompts: Sequence[Any], groups: Sequence[Any], group_size: int | None = None
     ) -> None:
-        """Rows of a group have one prompt, rows of a prompt one group, and groups their size."""
+        """Rows of a group have one prompt, and groups their size, or a multiple where a prompt was drawn again."""
         by_group: dict[Any, list[Any]] = {}
         for prompt, group in zip(prompts, groups, strict=True):
             by_group.setdefault(group, []).append(prompt)
         mixed = [group for group, rows in by_group.items() if any(row != rows[0] for row in rows)]
-        sizes = {group: len(rows) for group, rows in by_group.items() if group_size not in (None, len(rows))}
+        sizes = {group: len(rows) for group, rows in by_group.items() if len(rows) % (group_size or 1)}
         wrong = f"group {mixed[0]} holds several prompts" if mixed else ""
         if not wrong and sizes:
             group, size = next(iter(sizes.items()))
@@ -102,33 +124,43 @@ class Guards:
         Of each tensor some elements are looked at, spread over it. Tensors named in `may_rest` may stay: an expert that
         no token was sent to, or any where the gradient is zero.
         """
-        before = {
-            name: (sample_of(weight), weight.requires_grad) for name, weight in model.named_parameters()
-        }
+        before = sample_weights(dict(model.named_parameters()))
         yield
-        resting = set(may_rest)
-        still, moved = [], []
-        for name, weight in model.named_parameters():
-            sample, trains = before[name]
-            changed = not sample.equals(sample_of(weight))
-            if trains and not changed and name not in resting:
-                still.append(name)
-            if changed and not trains:
-                moved.append(name)
-        wrong = f"frozen and moved: {moved[0]} ({len(moved)} in all)" if moved else ""
-        if still:
-            wrong = f"trainable and at rest: {still[0]} ({len(still)} of {len(before)})" + (
-                "; " + wrong if wrong else ""
-            )
-        self._ask("moved and frozen", not wrong, wrong, number=len(before))
+        weights = dict(model.named_parameters())
+        trains = [name for name, weight in weights.items() if weight.requires_grad]
+        self.moved(before, sample_weights(weights), trains, may_rest=may_rest)
+
+    def moved(
+        self,
+        before: WeightSample,
+        after: WeightSample,
+        trainable: Collection[str],
+        *,
+        may_rest: Iterable[str] = (),
+    ) -> None:
+        """Between two looks at the same weights every trainable tensor moved and no frozen one did."""
+        moved, resting = set(before.differing(after)), set(may_rest)
+        still = [name for name in trainable if name not in moved and name not in resting]
+        trains = set(trainable)
+        frozen = [name for name in after.sizes if name in moved and name not in trains]
+        wrong = [f"trainable and at rest: {still[0]} ({len(still)} of {len(after.sizes)})"] if still else []
+        wrong += [f"frozen and moved: {frozen[0]} ({len(frozen)} in all)"] if frozen else []
+        self._ask("moved and frozen", not wrong, "; ".join(wrong), number=len(after.sizes))
 
     def same_weights(self, trained: Mapping[str, Tensor], served: Mapping[str, Tensor]) -> None:
         """After a weight sync: the sampler has every tensor of the trainer, by name, with the same values."""
         missing = sorted(trained.keys() ^ served.keys())
         wrong = f"{missing[0]} is on one side alone ({len(missing)} such)" if missing else ""
-        for name in sorted(trained.keys() & served.keys()):
-            if not _same(sample_of(trained[name]), sample_of(served[name])):
-                wrong = wrong or f"{name} differs between trainer and sampler"
+        # What shares its storage is the same without a look.
+        apart = [
+            name for name in trained if name in served and trained[name].data_ptr() != served[name].data_ptr()
+        ]
+        reshaped = [name for name in apart if trained[name].shape != served[name].shape]
+        fit = [name for name in apart if name not in reshaped]
+        here, there = (sample_weights({name: side[name] for name in fit}) for side in (trained, served))
+        differing = [*reshaped, *here.differing(there)]
+        if differing:
+            wrong = wrong or f"{differing[0]} differs between trainer and sampler ({len(differing)} such)"
         self._ask("names and checksums after sync", not wrong, wrong, number=len(trained))
 
     def settled(self, *, in_flight: int = 0) -> None:
@@ -147,6 +179,10 @@ class Guards:
             "lag window", not wrong, wrong, value=float(worst), bound=f"0 to {window}", number=len(lags)
         )
 
+    def hold(self, name: str, is_good: bool, wrong: str, *, number: int) -> None:
+        """Ask something of one's own: `wrong` is what is said where it is not good, `number` what it rests on."""
+        self._ask(name, is_good, wrong, number=number)
+
     def _ask(
         self,
         name: str,
@@ -158,7 +194,7 @@ class Guards:
         number: int,
     ) -> None:
         """Record the verdict; no samples are no Pass."""
-        self.num_asked += 1
+        self.asked[f"guard {name}"] += 1
         outcome = Outcome.FAIL if not is_good else Outcome.PASS if number else Outcome.SKIPPED
         reason = wrong if not is_good else "in order" if number else "not triggered: nothing to look at"
         verdict = Verdict(
@@ -176,5 +212,16 @@ class Guards:
             raise GuardError(f"{verdict.name}: {verdict.reason}{measured}")
 
 
-def _same(one: Sampled, other: Sampled) -> bool:
-    return one.shape == other.shape and one.equals(other)
+def _first_difference(
+    sampled: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], masks: Sequence[Sequence[bool]]
+) -> str | None:
+    """Return where rows that are trained are not those that were sampled, in words."""
+    for place, (given, row, mask) in enumerate(zip(sampled, rows, masks, strict=False)):
+        trained = [token for token, trains in zip(row, mask, strict=True) if trains]
+        if trained != list(given):
+            first = next(
+                (at for at, (a, b) in enumerate(zip(given, trained, strict=False)) if a != b),
+                min(len(given), len(trained)),
+            )
+            return f"row {place}: {len(given)} ids sampled, {len(trained)} trained, differing at {first}"
+    return None

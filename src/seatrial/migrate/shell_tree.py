@@ -13,18 +13,26 @@ from seatrial.migrate.shell_words import NAME, Part, ShellError, Unknown, Variab
 
 Node = tree_sitter.Node
 
-_SPLIT_WORD = re.compile(r"[^\s\\]\\\n#|\\[ \t](?=\s|$)|(?:^|[\s'\"])\\[ \t]")
-"""Words of which the parser loses an end: they go on with # on the next line, or begin or end with an escaped blank."""
+_SPLIT_WORD = re.compile(r"[^\s\\]\\\n#|\\\t|\\ (?=\s|$)|(?:^|[\s'\"])\\ ")
+"""Words of which the parser loses an end: they go on with # on the next line, hold an escaped tab, or begin or end with
+an escaped blank."""
 _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
 _SUBSTITUTIONS = frozenset({"command_substitution", "arithmetic_expansion", "process_substitution"})
 _WORDS = frozenset(
     {"word", "number", "string", "raw_string", "ansi_c_string", "translated_string", "concatenation"}
     | {"$", "simple_expansion", "expansion", "brace_expression", "extglob_pattern", "regex", "test_operator"}
+    | {"==", "=~"}  # As it reads them in a command's words: there they are text.
     | _SUBSTITUTIONS
 )
 
 _CLOSING = frozenset({"fi", "done", "esac", "}"})
 """What may be missing at the end of a script: nothing of what it says is lost."""
+
+_SIGNS = "¡¢£¤¥¦§¨©«¬®¯°±´"
+"""Sixteen signs below U+0100 without a meaning to a shell; two of them stand for a byte. Source: project convention."""
+_BLANKS = " \t\n\r\v\f"
+"""What parts words: a blank outside of ASCII is a character of a word."""
+_OUTSIDE_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 @cache
@@ -44,21 +52,48 @@ def parse_script(text: str) -> Node:
         raise ShellError(f"line {line}: the parser loses the end of a word here; write it in quotes")
     # One parser a script: the scanner of tree-sitter-bash keeps here-documents that a broken script left open, reads
     # the next script with them, and can crash on it.
-    root = tree_sitter.Parser(_language()).parse(text.encode("utf-8", errors="replace")).root_node
+    root = tree_sitter.Parser(_language()).parse(_in_signs(text).encode()).root_node
     fault = _first_fault(root) if root.has_error else None
     if fault is not None:
         raise ShellError(f"line {line_of(fault)}: {_what_is_wrong(fault)}")
     return root
 
 
+def _in_signs(text: str) -> str:
+    """Return a script with each byte of its characters outside of ASCII as two signs.
+
+    The scanner of tree-sitter-bash 0.25.1 asks the C library's table of 256 characters for the kind of any character:
+    beyond U+00FF it reads other memory, and `{` before U+7234B ends the process.
+    """
+    return _OUTSIDE_ASCII.sub(
+        lambda found: "".join(
+            _SIGNS[byte >> 4] + _SIGNS[byte & 15] for byte in found[0].encode("utf-8", errors="replace")
+        ),
+        text,
+    )
+
+
+def _from_signs(raw: bytes) -> str:
+    """Return what `_in_signs` was given, for a part of what it returned."""
+
+    def read(found: re.Match[str]) -> str:
+        values = [_SIGNS.find(sign) for sign in found[0]]
+        whole = bytes(16 * high + low for high, low in zip(values[::2], values[1::2], strict=False))
+        return whole.decode("utf-8", errors="replace")
+
+    return _OUTSIDE_ASCII.sub(read, raw.decode("utf-8", errors="replace"))
+
+
 def line_of(node: Node) -> int:
     """Return the line of a script that a node begins in, from 1; the white space before it is not its own."""
-    return node.start_point[0] + 1 + (text_of(node)[: -len(text_of(node).lstrip()) or None].count("\n"))
+    return (
+        node.start_point[0] + 1 + (text_of(node)[: -len(text_of(node).lstrip(_BLANKS)) or None].count("\n"))
+    )
 
 
 def text_of(node: Node) -> str:
     """Return a node as it is written."""
-    return (node.text or b"").decode("utf-8", errors="replace")
+    return _from_signs(node.text or b"")
 
 
 def is_word(node: Node) -> bool:
@@ -92,15 +127,15 @@ def _joined(command: Node, nodes: list[Node]) -> list[Word]:
     end = -1
     for place, node in enumerate(nodes):
         following = nodes[place + 1] if place + 1 < len(nodes) else None
-        begin = node.start_byte + len(text_of(node)) - len(text_of(node).lstrip())
+        begin = node.start_byte + len(text_of(node)) - len(text_of(node).lstrip(_BLANKS))
         # A translated string, $"...": without a catalogue it is the string.
         is_sign = text_of(node).strip() == "$" and following is not None and following.type == "string"
         is_sign = is_sign and following is not None and following.start_byte == node.end_byte
         word = Word(line=line_of(node), parts=[""]) if is_sign else word_of(node)
         source, offset = command.text or b"", command.start_byte
-        if words and (begin == end or source[end - offset : begin - offset] == b"\\\n"):
+        if words and not source[end - offset : begin - offset].replace(b"\\\n", b""):
             # A dollar sign that the tree parts from the name behind it: only a shell knows.
-            is_parted = text_of(nodes[place - 1]).endswith("$") and not is_sign and node.type == "word"
+            is_parted = text_of(nodes[place - 1]).endswith("$") and not is_sign and node.type != "string"
             words[-1].parts += [Unknown("$"), *word.parts] if is_parted else word.parts
         else:
             words.append(word)
@@ -123,7 +158,7 @@ def word_of(node: Node) -> Word:
 
 
 def _parts(node: Node) -> Iterator[Part]:
-    text = text_of(node).lstrip() if node.type != "string_content" else text_of(node)
+    text = text_of(node).lstrip(_BLANKS) if node.type != "string_content" else text_of(node)
     match node.type:
         case "raw_string":
             yield text[1:-1]
@@ -144,7 +179,7 @@ def _parts(node: Node) -> Iterator[Part]:
             yield Variable(name) if NAME.fullmatch(name) else Unknown(text)
         case "expansion":
             yield braced(text)
-        case "word" | "number" | "test_operator" | "$":
+        case "word" | "number" | "test_operator" | "$" | "==" | "=~":
             yield _ESCAPED.sub(lambda found: "" if found[1] == "\n" else found[1], text)
         case "extglob_pattern" | "regex":
             yield text
@@ -172,7 +207,7 @@ def _double_quoted(node: Node) -> Iterator[Part]:
 
 
 def _unescaped(raw: bytes) -> str:
-    text = raw.decode("utf-8", errors="replace")
+    text = _from_signs(raw)
     return _ESCAPED.sub(
         lambda found: {"\n": ""}.get(found[1], found[1] if found[1] in '"\\$`' else found[0]), text
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from seatrial.relations.conclusion import LawResult, conclude
@@ -44,7 +45,7 @@ __all__ = [
 DEFAULT_SEEDS = (0, 1, 2)
 MAX_SHRINK_CALLS = 200
 SHRINK_SECONDS = 20.0
-"""After which shrinking ends with the smallest case so far; one call that is under way is waited for."""
+"""After which shrinking of a violation ends with the smallest case so far; one call that is under way is waited for."""
 
 _Found = Measure | Violation | NotExercised | MissingDependency
 
@@ -55,6 +56,7 @@ def run_relation(
     *,
     seeds: Sequence[int] = DEFAULT_SEEDS,
     tidy: bool = False,
+    shrink_seconds: float = SHRINK_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Verdict:
     """Exercise every law of a relation with every seed and conclude.
@@ -71,7 +73,10 @@ def run_relation(
         )
     expected = expected_of(relation, stack)
     with sharing_runs():
-        results = [_run_law(law, stack, seeds, tidy, clock, expected) for law in relation.laws]
+        results = [
+            _run_law(law, stack, seeds, tidy, _Shrinker(shrink_seconds, clock), expected)
+            for law in relation.laws
+        ]
     return conclude(relation, results, expected, describe_facts(stack))
 
 
@@ -104,7 +109,7 @@ def _run_law(
     stack: Any,
     seeds: Sequence[int],
     tidy: bool,
-    clock: Callable[[], float],
+    shrinker: _Shrinker,
     expected: Expected,
 ) -> LawResult:
     """Return what a law says of a stack; the first violation ends it."""
@@ -122,7 +127,7 @@ def _run_law(
         elif isinstance(found, MissingDependency):
             return LawResult(law=law, measures=tuple(measures), missing=found)
         else:
-            smallest = found if expected.reason(law.name) else _shrink(found, stack, clock)
+            smallest = found if expected.reason(law.name) else shrinker.shrink(found, stack)
             return LawResult(law=law, measures=tuple(measures), violation=smallest)
     return LawResult(law=law, measures=tuple(measures), idle=None if measures else idle)
 
@@ -164,17 +169,24 @@ def _missing_package(error: ImportError, stack: Any) -> str | None:
     return package if package and package not in (own, "seatrial") else None
 
 
-def _shrink(violation: Violation, stack: Any, clock: Callable[[], float]) -> Violation:
-    """Return the violation on the simplest case met that still breaks the same law in the same way."""
-    calls, smallest, progress, end = 0, violation, True, clock() + SHRINK_SECONDS
-    while progress:
-        progress = False
-        for case in smallest.case.smaller():
-            if calls >= MAX_SHRINK_CALLS or clock() >= end:
-                return smallest
-            calls += 1
-            found = _measure(violation.law, stack, violation.seed, case)
-            if isinstance(found, Violation) and (found.raised is None) == (violation.raised is None):
-                smallest, progress = found, True
-                break
-    return smallest
+@dataclass(frozen=True)
+class _Shrinker:
+    """Looks for simpler cases as long as it may."""
+
+    seconds: float
+    clock: Callable[[], float]
+
+    def shrink(self, violation: Violation, stack: Any) -> Violation:
+        """Return the violation on the simplest case met that still breaks the same law in the same way."""
+        calls, smallest, progress, end = 0, violation, True, self.clock() + self.seconds
+        while progress:
+            progress = False
+            for case in smallest.case.smaller():
+                if calls >= MAX_SHRINK_CALLS or self.clock() >= end:
+                    return smallest
+                calls += 1
+                found = _measure(violation.law, stack, violation.seed, case)
+                if isinstance(found, Violation) and (found.raised is None) == (violation.raised is None):
+                    smallest, progress = found, True
+                    break
+        return smallest

@@ -18,6 +18,8 @@ class Example:
     """The answer, or the one of a pair that was chosen."""
     rejected_ids: tuple[int, ...] | None = None
     """The other one of a pair; None where the objective is not of pairs."""
+    desirable: bool | None = None
+    """Whether the completion is a good one; None where the objective is not of labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +28,27 @@ class ObjectiveSpec:
 
     `sft` is the mean over the trained tokens of the optimizer batch; the others are means over its pairs of a
     sequence's summed log-probability: `dpo` (Rafailov et al. 2023, equation 7), `cpo` (Xu et al. 2024) and, with
-    log-probabilities averaged over a completion, `orpo` (Hong, Lee and Thorne 2024).
+    log-probabilities averaged over a completion, `orpo` (Hong, Lee and Thorne 2024). `reward` is the mean over pairs of
+    -log sigmoid of the difference of two scores (Bradley and Terry 1952), without a policy.
+
+    `kto` is the mean over labelled completions of weight * (1 - sigmoid(beta * (r - z))), for an undesirable one
+    (z - r), with r the log-ratio of its sum to the reference's (Ethayarajh et al. 2024, equations 7 and 8). `gkd` is
+    the mean over completion tokens of the divergence beta * KL(T || M) + (1 - beta) * KL(S || M) of teacher (the
+    reference) and student, M = beta * T + (1 - beta) * S; at 0 it is KL(T || S) and at 1 KL(S || T) (Agarwal et al.
+    2023, section 3).
     """
 
-    kind: Literal["sft", "dpo", "cpo", "orpo"]
+    kind: Literal["sft", "dpo", "cpo", "orpo", "reward", "kto", "gkd"]
     beta: float = 0.1
     form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
     """Of `dpo` and `cpo`: hinge as in SLiC (Zhao et al. 2023), ipo as in Azar et al. 2023, on sums."""
+    reference_point: Literal["batch", "zero"] = "batch"
+    """Of `kto`, what z is: the mean log-ratio of each prompt's micro-batch with the completion of the example before it
+    (the last one's before the first), no less than 0 and without a gradient; or 0 (APO-zero, D'Oosterlinck 2024)."""
+    desirable_weight: float = 1.0
+    undesirable_weight: float = 1.0
+    temperature: float = 1.0
+    """Of `gkd`: by which the logits of both models are divided."""
     nll_weight: float = 0.0
     """Of the chosen completions' negative log-likelihood, a mean over tokens, that is added."""
     nll_over: Literal["completion", "all"] = "completion"
@@ -47,7 +63,17 @@ class ObjectiveSpec:
     @property
     def of_pairs(self) -> bool:
         """Whether an example has a rejected completion."""
-        return self.kind != "sft"
+        return self.kind in ("dpo", "cpo", "orpo", "reward")
+
+    @property
+    def of_labels(self) -> bool:
+        """Whether an example says if its completion is desirable."""
+        return self.kind == "kto"
+
+    @property
+    def of_mates(self) -> bool:
+        """Whether an example's loss depends on the others of its micro-batch, by definition."""
+        return self.kind == "kto" and self.reference_point == "batch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +102,7 @@ class ExampleCase:
                     "prompt_ids": list(example.prompt_ids),
                     "completion_ids": list(example.completion_ids),
                     **({"rejected_ids": list(example.rejected_ids)} if example.rejected_ids else {}),
+                    **({} if example.desirable is None else {"desirable": example.desirable}),
                 }
                 for example in self.examples
             ],
@@ -97,6 +124,7 @@ def make_examples(
     ordinary_ids: Sequence[int],
     eos_id: int,
     pairs: bool,
+    labels: bool = False,
     lengths: Literal["equal", "unequal"] = "unequal",
     num_examples: int = 4,
     longest_prompt: int = 9,
@@ -109,6 +137,7 @@ def make_examples(
         ordinary_ids: ids that stand in texts.
         eos_id: ends every completion.
         pairs: whether each has a rejected completion.
+        labels: whether each is desirable or not: all but every third are.
         lengths: of prompts and of completions; unequal ones hold one completion of a single token besides its end.
         num_examples: of the optimizer batch.
         longest_prompt: in tokens; all have it where lengths are equal.
@@ -130,8 +159,9 @@ def make_examples(
             prompt_ids=text(longest_prompt),
             completion_ids=completion(),
             rejected_ids=completion() if pairs else None,
+            desirable=number % 3 != 1 if labels else None,
         )
-        for _ in range(num_examples)
+        for number in range(num_examples)
     ]
     if lengths == "unequal":
         # A mean over the micro-batch is then far from one over the batch, and one row is the longest of all.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,6 +41,11 @@ class Measure:
     bound: float
     what: str
     """What was compared, and where the largest difference stands."""
+
+    @classmethod
+    def of_errors(cls, errors: Sequence[str], what: str) -> Measure:
+        """Return one that holds where there are none; it tells the first of them."""
+        return cls(error=float(len(errors)), bound=0, what=f"{what} ({errors[0] if errors else 'none'})")
 
     @property
     def holds(self) -> bool:

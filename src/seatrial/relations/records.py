@@ -109,7 +109,10 @@ class Sampled:
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     """Natural logarithm of the probability that each id was sampled with."""
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "abort"]
+    """`abort`: the engine was told to give it up."""
+    kept_ids: tuple[tuple[int, ...], ...] | None = None
+    """Ids that top-p and top-k kept at each token; None: no filter, or the stack does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,13 @@ class RunRow:
     """Where weights changed while it was sampled: (first token, weights) of each segment, the first one included; empty
     where all tokens are of `weight_version`."""
 
+    sampled: tuple[int, ...] = ()
+    """1 on ids that the model sampled, 0 on an environment's words between its turns; empty where all were sampled."""
+
+    def sampled_between(self, first: int, end: int) -> list[int]:
+        """Return the places from `first` to before `end` of ids that the model sampled."""
+        return [place for place in range(first, end) if not self.sampled or self.sampled[place]]
+
     @property
     def segments(self) -> tuple[tuple[int, int, int], ...]:
         """(first token, token after the last, weights) of each stretch of tokens."""

@@ -5,11 +5,13 @@ A run is made once for its options and seed as long as a `RunCache` is in use; t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from seatrial.relations.contracts.left import LeftRun
 from seatrial.relations.run_records import RunRecord
 from seatrial.relations.tuning_records import TuningRecord
 
@@ -61,8 +63,15 @@ class RunCache:
     """Runs by stack, options and seed."""
 
     records: dict[tuple[str, int, str, int], Any] = field(default_factory=dict)
+    steps: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    """Steps of trainers, see `steps.py`: the last few."""
     stacks: list[Any] = field(default_factory=list)
     """Kept alive, so that no other one gets the identity of one."""
+
+    def keep(self, stack: Any) -> None:
+        """Keep a stack alive as long as the cache."""
+        if not any(stack is known for known in self.stacks):
+            self.stacks.append(stack)
 
 
 _in_use: list[RunCache] = []
@@ -130,11 +139,17 @@ def tuning(stack: Any, options: Mapping[str, Any], seed: int) -> TuningRecord:
         return record
 
 
+def left(stack: Any, options: Mapping[str, Any], seed: int) -> LeftRun:
+    """Return what a run with these options over the standing ones wrote, shared as runs are."""
+    with sharing_runs() as cache:
+        record: LeftRun = _made(stack, {**_standing(stack), **options}, seed, cache, "left_run")
+        return record
+
+
 def _made(
     stack: Any, options: Mapping[str, Any], seed: int, cache: RunCache, method: str = "short_run"
 ) -> Any:
-    if not any(stack is known for known in cache.stacks):
-        cache.stacks.append(stack)
+    cache.keep(stack)
     key = (method, id(stack), repr(sorted(options.items())), seed)
     if key not in cache.records:
         import torch

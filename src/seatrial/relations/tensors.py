@@ -8,8 +8,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from seatrial.relations import oracles
 from seatrial.relations.cases import Rollout
-from seatrial.relations.records import LossInputs, Row
+from seatrial.relations.records import LossInputs, LossSpec, Row
 from seatrial.relations.worst import is_worse
 
 FIELDS = ("old_logprobs", "ref_logprobs", "sampling_logprobs")
@@ -85,6 +86,22 @@ def counts_of(rows: Sequence[Row]) -> tuple[float, float]:
     """Return the number of training tokens and of rows that have one."""
     lengths = [sum(row.completion_mask) for row in rows]
     return float(sum(lengths)), float(sum(length > 0 for length in lengths))
+
+
+def loss_oracle(inputs: LossInputs, spec: LossSpec) -> oracles.LossOracle:
+    """Return the float64 oracle of the policy loss of these inputs, by the definition of what is claimed."""
+    return oracles.policy_loss(
+        inputs.logprobs_BT.detach().tolist(),
+        inputs.old_logprobs_BT.tolist(),
+        inputs.ref_logprobs_BT.tolist(),
+        inputs.sampling_logprobs_BT.tolist(),
+        inputs.entropy_BT.tolist(),
+        inputs.advantages_B.tolist(),
+        inputs.mask_BT.tolist(),
+        spec,
+        inputs.global_valid_tokens,
+        inputs.global_valid_seqs,
+    )
 
 
 def gradient_of(loss: Tensor, inputs: LossInputs) -> Tensor:

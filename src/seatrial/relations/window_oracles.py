@@ -26,9 +26,13 @@ def window(stack: Any, case: WindowCase) -> StepOracle:
         ids_S = torch.tensor([*row.prompt_ids, *row.completion_ids])
         logprobs = token_logprobs(stack.objective_logits(model, ids_S), ids_S, case.temperature)
         own_T = logprobs[len(row.prompt_ids) - 1 :]
-        weight = 1 / tokens if spec.reduction == "token" else 1 / (len(own_T) * len(case.rows))
+        divisors = {
+            "token": tokens,
+            "sequence": len(own_T) * len(case.rows),
+            "sequence-sum": len(case.rows),
+        }
         ratio_T = (own_T - own_T.detach()).exp()
-        total = total - advantage * weight * ratio_T.sum()
+        total = total - advantage * ratio_T.sum() / divisors[spec.reduction]
     return differentiate(model, total)
 
 

@@ -16,8 +16,9 @@ class WindowSpec:
     """What the stack says that it computes of a window; the policy is on-policy, so that every ratio is 1."""
 
     advantage: AdvantageSpec = field(default_factory=AdvantageSpec)
-    reduction: Literal["token", "sequence"] = "token"
-    """Mean over the trained tokens of the window, or over its rows of the mean over a row's trained tokens."""
+    reduction: Literal["token", "sequence", "sequence-sum"] = "token"
+    """Mean over the trained tokens of the window, or over its rows of the mean, or the sum, over a row's trained
+    tokens: the sum is the gradient of a whole sequence's log-probability, as in RLOO (Ahmadian et al. 2024)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ Deliverables, Evidence, Limitations, Follow-ups. Every known deliverable has a l
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from seatrial.report.rows import WORDS, format_value
@@ -98,10 +99,22 @@ def _limitations(results: Results) -> list[str]:
     for trial in results.requested_trials():
         lines.append(f"{trial.name} does not prove: {trial.does_not_prove}")
         lines += [f"{trial.name}: {words}" for words in trial.limitations]
-        skipped = [verdict.name for verdict in trial.verdicts if verdict.outcome is Outcome.SKIPPED]
-        if skipped:
-            lines.append(f"{trial.name}: skipped, no evidence either way: {'; '.join(skipped)}")
+        skipped = [verdict for verdict in trial.verdicts if verdict.outcome is Outcome.SKIPPED]
+        known = [verdict for verdict in skipped if "expected_failure" in verdict.details]
+        lines += [f"{trial.name}: {verdict.name}: {verdict.reason}" for verdict in known]
+        silent = [verdict.name for verdict in skipped if verdict not in known]
+        if silent:
+            lines.append(f"{trial.name}: skipped, no evidence either way: {'; '.join(_grouped(silent))}")
     return lines
+
+
+def _grouped(names: list[str]) -> list[str]:
+    """Return each name once; one of several seeds with their numbers behind it."""
+    seeds: dict[str, list[str]] = {}
+    for name in names:
+        of_seed = re.fullmatch(r"seed (\d+): (.*)", name, re.DOTALL)
+        seeds.setdefault(of_seed[2] if of_seed else name, []).extend([of_seed[1]] if of_seed else [])
+    return [f"{name} (seeds {', '.join(of)})" if of else name for name, of in seeds.items()]
 
 
 def _follow_ups(results: Results) -> list[str]:

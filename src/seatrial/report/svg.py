@@ -11,6 +11,8 @@ WIDTH, HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 40, 48
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Told apart by colour-blind readers (Okabe and Ito)."""
+MAX_DOTS = 120
+"""Points of a longer line have no dots."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,17 @@ class Line:
     """Places along the line to mark with a ring: change points."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A place on the x axis with a word: where a rule fired."""
+
+    x: float
+    text: str
+    line: int
+    """Number of the line that it belongs to: it has its colour."""
+    dashed: bool = False
+
+
 def line_chart(
     lines: Sequence[Line],
     *,
@@ -33,6 +46,7 @@ def line_chart(
     y_label: str = "",
     y_range: tuple[float, float] | None = None,
     x_names: Sequence[str] = (),
+    marks: Sequence[Mark] = (),
 ) -> str:
     """Return a chart as an SVG document.
 
@@ -43,6 +57,7 @@ def line_chart(
         y_label: beside the axis.
         y_range: lowest and highest value shown; that of the data unless given.
         x_names: names of the places 0, 1, ... on the x axis instead of numbers.
+        marks: upright lines with a word each.
     """
     xs = [x for line in lines for x in line.xs]
     ys = [y for line in lines for y in line.ys if math.isfinite(y)]
@@ -68,19 +83,53 @@ def line_chart(
         left, down = place(x_low, value)
         parts.append(f'<path d="M{left} {down}H{WIDTH - _RIGHT}" stroke="#ddd"/>')
         parts.append(_text(left - 6, down + 4, name, "end"))
-    for value, name in _x_ticks(x_low, x_high, x_names):
+    for value, name in _x_ticks(xs, x_names):
         across, _ = place(value, y_low)
         parts.append(_text(across, HEIGHT - _BOTTOM + 18, name, "middle"))
+    drawn = [
+        [place(x, y) if math.isfinite(y) else None for x, y in zip(line.xs, line.ys, strict=True)]
+        for line in lines
+    ]
+    for number, (line, points) in enumerate(zip(lines, drawn, strict=True)):
+        parts += _drawn(line, points, COLOURS[number % len(COLOURS)])
+    legend = _legend(lines, [point for points in drawn for point in points if point])
+    for number, mark in enumerate(marks):
+        across, _ = place(mark.x, y_low)
+        parts += _marked(mark, across, HEIGHT - _BOTTOM - 8 - 14 * (number % 14))
+    return "\n".join([*parts, *legend, "</svg>"]) + "\n"
+
+
+def _legend(lines: Sequence[Line], points: Sequence[tuple[float, float]]) -> list[str]:
+    """Return the names of the lines in the upper corner that hides fewer points, the left one of equals."""
+    width, bottom = 36 + 7 * max((len(line.name) for line in lines), default=0), _TOP + 4 + 16 * len(lines)
+    corners = (_LEFT + 4, WIDTH - _RIGHT - width)
+    left = min(
+        corners,
+        key=lambda start: sum(
+            start - 8 <= across <= start + width and down <= bottom for across, down in points
+        ),
+    )
+    parts = []
     for number, line in enumerate(lines):
-        colour = COLOURS[number % len(COLOURS)]
-        points = [place(x, y) if math.isfinite(y) else None for x, y in zip(line.xs, line.ys, strict=True)]
-        parts += _drawn(line, points, colour)
-        down = _TOP + 14 + 16 * number
+        colour, down = COLOURS[number % len(COLOURS)], _TOP + 14 + 16 * number
+        own = 36 + 7 * len(line.name)
         parts.append(
-            f'<path d="M{_LEFT + 8} {down - 4}h18" stroke="{colour}" stroke-width="2"{_dash(line)}/>'
+            f'<rect x="{left}" y="{down - 13}" width="{own}" height="17" fill="white" fill-opacity="0.75"/>'
         )
-        parts.append(_text(_LEFT + 32, down, line.name, "start"))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        parts.append(f'<path d="M{left + 4} {down - 4}h18" stroke="{colour}" stroke-width="2"{_dash(line)}/>')
+        parts.append(_text(left + 28, down, line.name, "start"))
+    return parts
+
+
+def _marked(mark: Mark, across: float, down: float) -> list[str]:
+    """Return an upright line with its word, which stands where there is room for it."""
+    colour = COLOURS[mark.line % len(COLOURS)]
+    dash = ' stroke-dasharray="3 3"' if mark.dashed else ""
+    anchor, beside = ("start", across + 4) if across < WIDTH / 2 else ("end", across - 4)
+    return [
+        f'<path d="M{across} {_TOP}V{HEIGHT - _BOTTOM}" stroke="{colour}" stroke-width="1.5"{dash}/>',
+        _text(beside, down, mark.text, anchor, size=11),
+    ]
 
 
 def _drawn(line: Line, points: Sequence[tuple[float, float] | None], colour: str) -> list[str]:
@@ -92,7 +141,8 @@ def _drawn(line: Line, points: Sequence[tuple[float, float] | None], colour: str
     parts = (
         [f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{_dash(line)}/>'] if path else []
     )
-    parts += [f'<circle cx="{p[0]}" cy="{p[1]}" r="2.5" fill="{colour}"/>' for p in points if p]
+    if len(points) <= MAX_DOTS:
+        parts += [f'<circle cx="{p[0]}" cy="{p[1]}" r="2.5" fill="{colour}"/>' for p in points if p]
     marked = [points[place] for place in line.marks]
     parts += [f'<circle cx="{p[0]}" cy="{p[1]}" r="7" fill="none" stroke="black"/>' for p in marked if p]
     return parts
@@ -128,8 +178,11 @@ def _ticks(low: float, high: float) -> list[tuple[float, str]]:
     return [(value, f"{round(value, decimals):.10g}") for value in values]
 
 
-def _x_ticks(low: float, high: float, names: Sequence[str]) -> list[tuple[float, str]]:
+def _x_ticks(xs: Sequence[float], names: Sequence[str]) -> list[tuple[float, str]]:
+    """Return named places, or round values: whole ones alone where all are whole, as steps are."""
     if not names:
-        return _ticks(low, high)
+        ticks = _ticks(*_span(xs))
+        whole = all(float(x).is_integer() for x in xs)
+        return [(value, name) for value, name in ticks if not whole or math.isclose(value, round(value))]
     every = max(1, math.ceil(len(names) / 8))
     return [(float(place), name) for place, name in enumerate(names) if place % every == 0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from seatrial.evidence.runlog import RunLog
+from seatrial.rules.healthy import BASELINE, BASELINE_MEANING, Beside
 from seatrial.rules.rule import Finding, Level, Rule, verdict_of
 from seatrial.rules.streams import Streams, streams_of
 from seatrial.verdict import Verdict
@@ -36,9 +37,11 @@ class Missing(NamedTuple):
     """For how many of them it is the only thing that lacks."""
 
 
-def judge_log(log: RunLog, rules: Sequence[Rule], stack: Stack | None = None) -> list[Judged]:
-    """Put rules to a log."""
-    return judge_streams(streams_of(log, stack), rules)
+def judge_log(
+    log: RunLog, rules: Sequence[Rule], stack: Stack | None = None, beside: Beside | None = None
+) -> list[Judged]:
+    """Put rules to a log, beside healthy runs where they are given."""
+    return judge_streams(streams_of(log, stack, beside), rules)
 
 
 def judge_streams(streams: Streams, rules: Sequence[Rule]) -> list[Judged]:
@@ -55,10 +58,8 @@ def missing_metrics(judged: Sequence[Judged]) -> list[Missing]:
         for name in names:
             found.setdefault(name, []).append(rule_id)
     order = sorted(found, key=lambda name: (-alone[name], -len(found[name]), name))
-    return [
-        Missing(name, metrics()[name].meaning if name in metrics() else "", tuple(found[name]), alone[name])
-        for name in order
-    ]
+    meanings = {BASELINE: BASELINE_MEANING, **{name: metric.meaning for name, metric in metrics().items()}}
+    return [Missing(name, meanings.get(name, ""), tuple(found[name]), alone[name]) for name in order]
 
 
 def loudest(judged: Sequence[Judged]) -> Level:

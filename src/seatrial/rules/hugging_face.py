@@ -13,6 +13,7 @@ import numpy as np
 
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.engine import Judged, judge_log
+from seatrial.rules.healthy import Beside, HealthyRuns
 from seatrial.rules.registry import select
 from seatrial.rules.rule import Level
 
@@ -35,13 +36,20 @@ def log_of_history(history: Sequence[Mapping[str, Any]]) -> RunLog:
     return RunLog(sources=["log_history"], series=series)
 
 
-def watch_callback(*, stop: bool = True, rules: Sequence[str] = (), without: Sequence[str] = ()) -> Any:
+def watch_callback(
+    *,
+    stop: bool = True,
+    rules: Sequence[str] = (),
+    without: Sequence[str] = (),
+    healthy: HealthyRuns | None = None,
+) -> Any:
     """Return the callback; its `judged` holds what every rule says, as of the last row.
 
     Args:
         stop: end the training at the first alarm; without it alarms are logged as warnings alone.
         rules: ids or families of rules; none means all.
         without: ids or families to leave out.
+        healthy: earlier healthy runs of the same configuration.
 
     Raises:
         ImportError: transformers is not installed.
@@ -58,7 +66,8 @@ def watch_callback(*, stop: bool = True, rules: Sequence[str] = (), without: Seq
             self._told: set[str] = set()
 
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.judged = judge_log(log_of_history(state.log_history), self._rules)
+            log = log_of_history(state.log_history)
+            self.judged = judge_log(log, self._rules, beside=Beside(runs=healthy) if healthy else None)
             for item in self.judged:
                 if item.finding.level is Level.ALARM and item.rule.id not in self._told:
                     self._told.add(item.rule.id)

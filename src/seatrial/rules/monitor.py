@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.errors import BlockedError
+from seatrial.evidence.configuration import configuration_beside
 from seatrial.evidence.read import read_logs
 from seatrial.rules.engine import Judged, judge_streams
+from seatrial.rules.healthy import Beside, HealthyRuns
 from seatrial.rules.rule import Level, Rule
 from seatrial.rules.streams import Streams, streams_of
 from seatrial.vocabulary import Stack
@@ -61,6 +63,8 @@ class Monitor:
     path: Path
     rules: Sequence[Rule]
     stack: Stack | None = None
+    healthy: HealthyRuns | None = None
+    """Earlier runs of the same configuration, beside which the log is judged."""
     _kept: dict[str, Judged] = field(default_factory=dict, init=False)
     _num_points: int = field(default=0, init=False)
 
@@ -68,7 +72,7 @@ class Monitor:
         """Read all that is there, and judge it."""
         began = time.process_time()
         try:
-            streams = streams_of(read_logs(self.path), self.stack)
+            streams = streams_of(read_logs(self.path), self.stack, self._beside())
         except BlockedError as error:
             spent = time.process_time() - began
             return Look(
@@ -89,6 +93,11 @@ class Monitor:
             num_points=num_points,
             shrunk=shrunk,
         )
+
+    def _beside(self) -> Beside | None:
+        if self.healthy is None:
+            return None
+        return Beside(runs=self.healthy, configuration=configuration_beside(self.path))
 
     def _is_louder(self, item: Judged) -> bool:
         before = self._kept.get(item.rule.id)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seatrial.evidence.runlog import RunLog, Series
+from seatrial.rules.healthy import Beside
 from seatrial.vocabulary import Stack, canonical, plain_names, recognise, tag_of
 
 
@@ -21,6 +22,8 @@ class Streams:
     """The stack that wrote the log; None where nobody knows it, and its plain names are taken at their word."""
     by_name: Mapping[str, Sequence[Series]]
     """Every series by canonical name; the main one of several tags is the first."""
+    beside: Beside | None = None
+    """Earlier healthy runs of the same configuration, where they are given."""
 
     def one(self, name: str) -> Series | None:
         """Return the series of a canonical metric, or None."""
@@ -28,7 +31,7 @@ class Streams:
         return found[0] if found else None
 
 
-def streams_of(log: RunLog, stack: Stack | None = None) -> Streams:
+def streams_of(log: RunLog, stack: Stack | None = None, beside: Beside | None = None) -> Streams:
     """Name the series of a log; the stack is recognised where none is given."""
     tags = log.tags()
     stack = stack or recognise(tags)
@@ -41,7 +44,7 @@ def streams_of(log: RunLog, stack: Stack | None = None) -> Streams:
     for name, several in by_name.items():
         first = tag_of(name, stack, [one.tag for one in several])
         several.sort(key=lambda one: (one.tag != first, one.tag))
-    return Streams(log=log, stack=stack, by_name=by_name)
+    return Streams(log=log, stack=stack, by_name=by_name, beside=beside)
 
 
 @dataclass(frozen=True, kw_only=True)

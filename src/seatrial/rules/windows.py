@@ -62,6 +62,14 @@ def trailing_mean(values: Floats, number: int) -> Floats:
     return mean
 
 
+def trailing_median(values: Floats, number: int) -> Floats:
+    """Return the median of the last `number` points, which passes a spike over; NaN in a window makes it NaN."""
+    median = np.full(len(values), np.nan)
+    if len(values) >= number:
+        median[number - 1 :] = np.median(np.lib.stride_tricks.sliding_window_view(values, number), axis=1)
+    return median
+
+
 def best_so_far(values: Floats) -> Floats:
     """Return the largest value up to each point; NaN at the beginning is passed over."""
     return np.fmax.accumulate(values)

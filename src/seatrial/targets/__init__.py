@@ -21,6 +21,7 @@ REFERENCE = EntryPoint("reference", "seatrial.targets.reference.target:Reference
 PEERS = tuple(
     EntryPoint(name, f"seatrial.targets.{name.replace('-', '_')}.target:{target}", GROUP)
     for name, target in (
+        ("nemo-rl", "NemoRLTarget"),
         ("openrlhf", "OpenRLHFTarget"),
         ("transfer-queue", "TransferQueueTarget"),
         ("transformers", "TransformersTarget"),

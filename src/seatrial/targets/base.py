@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ class TrainingJob(Job):
     """Optimizer steps the configuration asks for; the last logged step."""
     num_rows_per_step: int
     num_generations_per_prompt: int = 1
+    num_updates_per_step: int = 1
     precision: str
     ratio_clip: tuple[float, float] = (0.0, math.inf)
     """The interval that the clamped probability ratio is held to."""
@@ -66,6 +67,14 @@ class TrainingJob(Job):
     """Steps that a row's weights may lie behind the trainer's; None where the target does not say."""
     verifier: str | None = None
     """Name of the reward rule; None where there is no single one by name."""
+    unlogged: Mapping[str, str] = field(default_factory=dict)
+    """Series that the stack never writes, by our name, each with the reason: what needs one ends NotRequested."""
+    own_checks: Mapping[str, str] = field(default_factory=dict)
+    """Checks of the stack's own series that a smoke asks beside its own, each with what it means that it holds."""
+    expected_failures: Mapping[str, str] = field(default_factory=dict)
+    """Verdicts, by name, that the stack is known to fail, each with the reason: Skipped, and Fail if they hold."""
+    guards_file: Path | None = None
+    """Where the run writes what its guards saw (`seatrial.guards.Guards.summary`); None where it has none."""
     vocabulary_size: int | None
     """Ids are below it; None when the model's configuration does not say."""
     byte_level: bool
@@ -89,12 +98,23 @@ class JobRequest:
     """Which of several runs of a trial; sets the loop's seed apart."""
     overrides: Sequence[str] = ()
     """`a.b=value` words of whoever asked for the trial."""
+    words: Sequence[str] = ()
+    """`a.b=value` words of the trial itself: what it is about, such as the backend of the policy."""
     ends_early: bool = False
     """Save after the first step, and end well; the same request without it goes on from there."""
 
     def ending_early(self) -> JobRequest:
         """Return the request for a run that ends after its first step."""
         return replace(self, ends_early=True)
+
+
+@runtime_checkable
+class MakesArchitectures(Protocol):
+    """A target that can make tiny models of several architectures."""
+
+    def make_architecture(self, name: str, output: Path, seed: int) -> Job:
+        """Return the command that makes a tiny model: `dense`, `tied` (embeddings), `moe` (more than ten experts)."""
+        ...
 
 
 class Target(Protocol):

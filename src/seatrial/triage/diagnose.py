@@ -10,7 +10,7 @@ from pathlib import Path
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers.opening import read_text
 from seatrial.triage.console_lines import Line, console_lines
-from seatrial.triage.first_error import FirstError, first_error
+from seatrial.triage.first_error import FirstError, first_error, last_of_chain
 from seatrial.triage.patterns import Pattern, patterns
 from seatrial.verdict import Outcome, Verdict
 
@@ -75,13 +75,15 @@ def diagnose(text: str) -> Diagnosis:
     """Find the first error of the first process that died, and the row that it fits.
 
     A row that is a cause in any case (a killed process, a time limit) is looked for in all lines first, then rows of
-    two texts that stand apart; then the first error with the lines that lead to it; and where nothing looks like an
-    error, a metric that failed.
+    two texts that stand apart; then the first error with the lines that lead to it, and the frames of its traceback
+    for rows that say who called; and where nothing looks like an error, a metric that failed.
     """
     lines = list(console_lines(text))
     error = first_error(lines)
     rows = [row for row in patterns() if not row.beside]
-    if found := _first(_without_consequences(lines), [row for row in rows if row.root]):
+    raised = error is not None and error.raised
+    roots = [row for row in rows if row.root and not (row.yields and raised)]
+    if found := _first(_without_consequences(lines), roots):
         return Diagnosis(error=error, pattern=found[0], shown_by=found[1])
     for row in patterns():
         if row.beside and row.expression.search(text) and re.search(row.beside, text, re.IGNORECASE):
@@ -93,12 +95,36 @@ def diagnose(text: str) -> Diagnosis:
             error=None, pattern=found[0] if found else None, shown_by=found[1] if found else None
         )
     said = lines[error.line - 1 : error.line + 12]
-    for group in (said[:1], [line for line in said if line.who == error.who], _context(lines, error)):
-        for row in rows:
-            shown = next((line for line in group if row.expression.search(line.text)), None)
-            if shown is not None:
-                return Diagnosis(error=error, pattern=row, shown_by=shown)
-    return Diagnosis(error=error, pattern=None)
+    # Who could not connect, or whose neighbour died, says afterwards what it was about.
+    last = None if error.raised else last_of_chain(lines, error)
+    own = [line for line in said if line.who == error.who]
+    groups = ([last] if last else [], _said_at_once(said), own, _context(lines, error))
+    strong = [row for row in rows if not row.weak]
+    found = _first_of_groups(groups, strong) or _in_frames(error, rows) or _first_of_groups(groups, rows)
+    return Diagnosis(error=error, pattern=found[0] if found else None, shown_by=found[1] if found else None)
+
+
+def _first_of_groups(
+    groups: Sequence[Sequence[Line]], rows: Sequence[Pattern]
+) -> tuple[Pattern, Line] | None:
+    """Return the first row that fits a line of the first group in which one does."""
+    return next((found for group in groups if (found := _first(group, rows))), None)
+
+
+def _in_frames(error: FirstError, rows: Sequence[Pattern]) -> tuple[Pattern, Line] | None:
+    """Return the first row that says who was called, by a frame of the traceback."""
+    frames = [Line(error.line, error.who, text) for text in error.frames]
+    return _first(frames, [row for row in rows if row.in_frames])
+
+
+def _said_at_once(said: Sequence[Line]) -> list[Line]:
+    """Return the error's line with the indented lines that go on with it: pydantic gives its reasons there."""
+    message = [said[0]]
+    for line in said[1:]:
+        if line.who != said[0].who or not line.text.startswith(" "):
+            break
+        message.append(line)
+    return message
 
 
 def _without_consequences(lines: Sequence[Line]) -> list[Line]:

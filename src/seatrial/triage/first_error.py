@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from seatrial.triage.console_lines import Line
 
 _ERROR = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|NotFound|Exit)(?:\(\w+\))?(?::\s.*|:?)$"
+    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Timeout|NotFound|Exit)|Exception)"
+    r"(?:\(\w+\))?(?::\s.*|:?)$"
 )
 _FATAL = re.compile(
     r"^(?:Segmentation fault|Killed|Bus error|Aborted|Fatal Python error|terminate called|FATAL|fatal:|F\d{4} |"
@@ -28,6 +29,13 @@ _NOISE = re.compile(
     r"atexit|Sending process \d+ closing signal|SIGTERM handler|warnings\.warn|FutureWarning|DeprecationWarning|"
     r"failed \(exitcode: -?\d+\) local_rank|error_file|To enable traceback)"
 )
+_NOTICED = re.compile(
+    r"Connection (?:reset|closed) by (?:remote )?peer|Connection refused|Broken pipe|Socket closed|"
+    r"remote worker crashing",
+    re.IGNORECASE,
+)
+"""What a process says whose neighbour died: torchrun may see it fail first."""
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _SHOWN_LINES = 6
 
@@ -44,6 +52,10 @@ class FirstError:
     """The error's own line."""
     context: Sequence[str]
     """The lines of the same process that lead to it, at most six: the last frames of its traceback."""
+    frames: Sequence[str] = ()
+    """The code of every frame of its traceback."""
+    raised: bool = False
+    """Whether it is an exception of the program itself, and not one that notices another process's end."""
 
 
 def first_error(lines: Sequence[Line]) -> FirstError | None:
@@ -54,13 +66,43 @@ def first_error(lines: Sequence[Line]) -> FirstError | None:
     of_rank = [line for line in own if rank is not None and line.who.split()[-1:] == [rank]]
     if not candidates:
         return None
-    chosen = (of_rank or own or candidates)[0]
+    causes = [line for line in of_rank if not _NOTICED.search(line.text)]
+    causes = causes or [line for line in own if not _NOTICED.search(line.text)]
+    chosen = (causes or of_rank or own or candidates)[0]
     before = [
         line.text for line in lines[: chosen.number - 1] if line.who == chosen.who and line.text.strip()
     ]
     return FirstError(
-        line=chosen.number, who=chosen.who, text=chosen.text.strip(), context=before[-_SHOWN_LINES:]
+        line=chosen.number,
+        who=chosen.who,
+        text=chosen.text.strip(),
+        context=before[-_SHOWN_LINES:],
+        frames=_frames(before),
+        raised=bool(_ERROR.match(chosen.text)) and chosen in causes,
     )
+
+
+def last_of_chain(lines: Sequence[Line], error: FirstError) -> Line | None:
+    """Return the exception that the program ended with, where it was raised from the first error; else None."""
+    last, goes_on = None, False
+    for line in lines[error.line :]:
+        if line.who != error.who:
+            continue
+        if line.text.startswith(_CHAINED):
+            goes_on = True
+        elif goes_on and _ERROR.match(line.text):
+            last, goes_on = line, False
+    return last
+
+
+def _frames(before: Sequence[str]) -> list[str]:
+    """Return the indented lines of the traceback that ends there."""
+    frames: list[str] = []
+    for text in reversed(before):
+        if not text.startswith(" "):
+            break
+        frames.append(text)
+    return frames[::-1]
 
 
 def _candidates(lines: Sequence[Line]) -> Iterator[Line]:

@@ -45,6 +45,13 @@ class Pattern:
     """Another expression that must stand somewhere in the log."""
     root: bool = False
     """Whether it is the cause even where another error stands before it."""
+    yields: bool = False
+    """Of a root: whether an exception that a program raised is the cause before it (a process that ends in an exception
+    may be aborted while it is torn down)."""
+    in_frames: bool = False
+    """Whether a frame anywhere in the traceback shows it: who was called, whatever failed below."""
+    weak: bool = False
+    """Whether it says what failed and not where: who was called says more."""
     in_trials: bool = False
     """Whether a trial whose command ends with it is Blocked."""
 

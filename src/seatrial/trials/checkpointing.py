@@ -9,6 +9,7 @@ from seatrial.trials.grpo_smoke import (
     LEDGER_SENSORS,
     RATIO_CHECKS,
     train_and_judge,
+    within_reach,
 )
 from seatrial.trials.sensors.checkpoints import (
     ADAPTERS_TRAINED,
@@ -64,10 +65,9 @@ class _OneRun:
 
     def claims(self, job: TrainingJob) -> list[Claim]:
         """Return what the run proves."""
-        return [
-            *self.own_claims,
-            Claim(text="sampler and trainer agree", verdicts=(AGREEMENT_CHECKS[job.precision].name,)),
-        ]
+        agreement = AGREEMENT_CHECKS[job.precision].name
+        agree = Claim(text="sampler and trainer agree", verdicts=(agreement,))
+        return within_reach([*self.own_claims, agree], job)
 
 
 class GrpoLora(_OneRun):

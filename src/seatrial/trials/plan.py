@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
+from seatrial.trials.architectures import architecture_trials
 from seatrial.trials.async_filter_flow import AsyncFilterFlow
 from seatrial.trials.base import Trial
 from seatrial.trials.checkpointing import CheckpointSave, GrpoLora
+from seatrial.trials.generation import GenerationMegatron, GenerationVllm
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.learning_signal import LearningSignal
+from seatrial.trials.parallel import layout_trials
 from seatrial.trials.refit import RefitDelta, RefitNoncolocated
-from seatrial.trials.resume_diamond import SftResumeDiamond
+from seatrial.trials.resume_diamond import SftResumeDiamond, backend_diamonds
 
 MAX_LEVEL = 6
 
@@ -27,6 +30,11 @@ def all_trials() -> list[Trial]:
         RefitNoncolocated(),
         RefitDelta(),
         AsyncFilterFlow(),
+        GenerationVllm(),
+        GenerationMegatron(),
+        *layout_trials(),
+        *backend_diamonds(),
+        *architecture_trials(),
         LearningSignal(),
     ]
 
@@ -53,19 +61,13 @@ def select_trials(levels: Sequence[int] | None, names: Sequence[str]) -> list[Tr
     """Return the trials of these levels, or these trials by name; of both, those that both name.
 
     Raises:
-        UsageError: a level has no trial, a name is unknown (the nearest is named), or nothing is left.
+        UsageError: a name is unknown (the nearest is named), or nothing is left.
     """
     known = all_trials()
     for name in names:
         if name not in {trial.name for trial in known}:
             names = [trial.name for trial in known]
             raise UsageError(f"--trial {name!r} is unknown; {hint(name, names)}")
-    with_trials = sorted({trial.level for trial in known})
-    for level in levels or ():
-        if level not in with_trials:
-            raise UsageError(
-                f"--level {level} has no trial yet; levels with trials: {', '.join(map(str, with_trials))}"
-            )
     chosen = [
         trial
         for trial in known

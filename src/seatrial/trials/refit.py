@@ -90,7 +90,7 @@ TRANSFER_TIMED = check_sensor(
 
 
 class Form(NamedTuple):
-    """What sets the two trials apart."""
+    """What sets the trials of a refit apart."""
 
     recipe: str
     sensors: tuple[Sensor, ...]

@@ -15,6 +15,7 @@ from seatrial.evidence.runlog import RunLog, Series
 from seatrial.evidence.weights import WeightComparison, compare_weights
 from seatrial.launch import Launched
 from seatrial.targets.base import TrainingJob
+from seatrial.vocabulary import tags_read_as
 
 
 class RunEvidence:
@@ -47,8 +48,9 @@ class RunEvidence:
         return compare_weights(self.job.initial_model, self.job.final_model)
 
     def series(self, tag: str) -> Series | None:
-        """Return one logged series, or None when the run did not log it."""
-        return self.log.series.get(tag)
+        """Return one logged series, also one that the stack calls otherwise; None when the run did not log it."""
+        held = tags_read_as({tag}, self.log.tags()).get(tag, tag)
+        return self.log.series.get(tag, self.log.series.get(held))
 
     @cached_property
     def steps_without_signal(self) -> list[int]:

@@ -19,6 +19,9 @@ import yaml
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
 
+MACHINE_UNITS = frozenset({"seconds", "tokens per second", "GiB"})
+"""Units of what the machine does, not the training."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-SLURM = ("--launcher", "slurm", "--poll", "0.05", "--noise", "none")
+SLURM = ("--launcher", "slurm", "--poll", "0.3", "--noise", "none")
 SITE = {"ACCOUNT": "a", "PARTITION": "p"}
 
 

@@ -50,6 +50,22 @@ def test_nested_submodules_follow_each_commit(nested: Any, bisect: Callable[...,
     assert user.state() == before
 
 
+def test_submodules_are_fetched_once_and_not_for_every_probe(
+    nested: Any, bisect: Callable[..., Any], tmp_path: Path
+) -> None:
+    """git's own trace: each submodule (one nests in the other) is cloned once, and has all that later probes need."""
+    user, _, _, hashes = nested
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    called = bisect(user, "--good", hashes[0], "--bad", hashes[8], *WORDS, GIT_TRACE2_EVENT=str(traces))
+    assert called.returncode == 0, called.out + called.err
+    events = [json.loads(line) for path in traces.iterdir() for line in path.read_text().splitlines()]
+    started = [event["argv"] for event in events if event["event"] == "start"]
+    assert len(called.runs()) > 4
+    assert sum("clone" in words and "submodule--helper" in words for words in started) == 2
+    assert not [words for words in started if words[1:2] == ["fetch"]]
+
+
 def test_untracked_work_in_a_submodule_is_kept(nested: Any, bisect: Callable[..., Any]) -> None:
     """The public driver cleans all submodules of the checkout it stands in."""
     user, _, _, hashes = nested

@@ -5,6 +5,8 @@ Slurm, Docker and Ray are stand-ins (stand_ins.py) that speak the real commands'
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +55,27 @@ def test_a_silent_fault_is_found_by_reward_under_noise(
     assert page.count('class="run"') == answer["num_runs"]
 
 
+def test_logs_of_earlier_runs_and_the_worse_direction_are_taken_from_the_command_line(
+    stack: Callable[..., Any], bisect: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The nightlies of GOOD are there already; the reward falls, which is no rise."""
+    repository, hashes = stack(COMMITS, CULPRIT, noisy=True)
+    logs = [str(tmp_path / f"nightly{number}") for number in range(6)]
+    repository.git("checkout", "--quiet", hashes[0])
+    for number, folder in enumerate(logs):
+        words = [sys.executable, "-S", "train.py", folder]
+        seeded = {**os.environ, "SEATRIAL_RUN_NUMBER": str(1000 + number)}
+        subprocess.run(words, cwd=repository.path, env=seeded, check=True)
+    repository.git("checkout", "--quiet", "-")
+    known = ("--baseline", *logs)
+    called = bisect(repository, *_words(hashes, *known, "--worse", "lower"))
+    assert called.returncode == 0, called.out + called.err
+    assert called.suspects() == [hashes[CULPRIT]]
+    assert len(called.result()["task"]["healthy_values"]) == len(logs)
+    other = bisect(repository, *_words(hashes, *known, "--worse", "higher"))
+    assert other.returncode == 1 and "no culprit" in other.out.lower(), other.out + other.err
+
+
 def test_the_same_fault_is_found_by_a_check(stack: Callable[..., Any], bisect: Callable[..., Any]) -> None:
     repository, hashes = stack(COMMITS, CULPRIT)
     command = (sys.executable, "-S", "train.py", "{logs}")
@@ -64,8 +87,8 @@ def test_the_same_fault_is_found_by_a_check(stack: Callable[..., Any], bisect: C
 
 LAUNCHERS = {
     "container": ({"CONTAINER": "stack:latest"}, ()),
-    "slurm": ({"ACCOUNT": "a", "PARTITION": "p"}, ("--poll", "0.1", "--launch-option=--nodes=1")),
-    "ray": ({"RAY_ADDRESS": "http://127.0.0.1:8265"}, ("--poll", "0.1")),
+    "slurm": ({"ACCOUNT": "a", "PARTITION": "p"}, ("--poll", "0.3", "--launch-option=--nodes=1")),
+    "ray": ({"RAY_ADDRESS": "http://127.0.0.1:8265"}, ("--poll", "0.3")),
 }
 
 

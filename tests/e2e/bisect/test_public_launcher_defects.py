@@ -22,7 +22,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-SLURM = ("--launcher", "slurm", "--poll", "0.05")
+SLURM = ("--launcher", "slurm", "--poll", "0.3")
 SITE = {"ACCOUNT": "a", "PARTITION": "p"}
 
 

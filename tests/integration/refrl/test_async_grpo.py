@@ -123,6 +123,66 @@ def test_in_flight_updates_say_which_token_is_of_which_weights(
             assert versions[-1] <= step - 1
 
 
+@pytest.fixture
+def _coarse_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right or wrong by the parity of a byte, so that many groups of four are all right or all wrong."""
+    monkeypatch.setitem(
+        VERIFIERS, "coarse", lambda completion, answer: float(sum(completion.encode()[:1]) % 4 == 0)
+    )
+
+
+SHAPED = (
+    "data.verifier=coarse",
+    "grpo.reward_shaping.enabled=true",
+    "grpo.reward_shaping.overlong_buffer_length=8",
+    f"policy.generation.stop_token_ids={list(range(0, 256, 5))}",
+)
+"""Penalties by length make rewards differ in groups of which all were wrong."""
+
+
+@pytest.mark.usefixtures("_coarse_verifier")
+def test_groups_without_spread_of_the_verifier_s_reward_are_dropped_and_replaced(
+    overrides: Overrides,
+) -> None:
+    """Shaping changes nothing of it; every group is counted once, and steps stay full."""
+    config = run(overrides("a"), *SHAPED, "grpo.async_grpo.drop_zero_variance=true", "grpo.max_num_steps=3")
+    found = [fate for step in (1, 2, 3) for fate in fates(config, "group_data", step)]
+    found += fates(config, "unused_group_data", 3)
+    assert sorted(fate["number"] for fate in found) == list(range(len(found)))
+    dropped = [fate for fate in found if fate["fate"] == "zero variance"]
+    assert dropped
+    logged = series(config)["train/num_zero_variance_groups"]
+    for step in (1, 2, 3):
+        verified: dict[int, set[float]] = {}
+        for row in rows(config, step):
+            verified.setdefault(row["prompt_id"], set()).add(round(row["reward"] - row["length_penalty"]))
+        assert [len(rewards) for rewards in verified.values()] == [2] * 4
+        assert logged[step] == sum(fate["step"] == step for fate in dropped)
+
+
+@pytest.mark.usefixtures("_coarse_verifier")
+def test_groups_with_a_row_that_is_too_long_are_dropped_whole(overrides: Overrides) -> None:
+    """And nothing that is longer is trained on."""
+    config = run(overrides("a"), *SHAPED, "grpo.async_grpo.drop_longer_than=18", "grpo.max_num_steps=3")
+    found = [fate for step in (1, 2, 3) for fate in fates(config, "group_data", step)]
+    assert {fate["fate"] for fate in found} == {"trained", "too long"}
+    assert sum(series(config)["train/num_too_long_groups"].values()) > 0
+    for step in (1, 2, 3):
+        assert len(rows(config, step)) == 16
+        assert all(len(row["token_ids"]) <= 18 for row in rows(config, step))
+
+
+def test_a_filter_that_keeps_nothing_ends_the_run(
+    overrides: Overrides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what was dropped for which reason."""
+    monkeypatch.setitem(VERIFIERS, "always", lambda completion, answer: 1.0)
+    with pytest.raises(
+        TrainingError, match=r"step 1: its filters dropped 4\d groups .*\(zero variance 4\d\)"
+    ):
+        run(overrides("a"), "data.verifier=always", "grpo.async_grpo.drop_zero_variance=true")
+
+
 @pytest.mark.usefixtures("_verifier_that_fails")
 def test_an_error_of_the_collecting_thread_ends_the_run_in_its_own_words(overrides: Overrides) -> None:
     """The trainer does not wait for rollouts that will never come."""
@@ -161,6 +221,23 @@ def test_a_step_does_not_wait_for_ever(overrides: Overrides, stuck: threading.Ev
         run(overrides("a"), "data.verifier=waits", "grpo.async_grpo.stall_timeout_seconds=0.5")
 
 
+def test_a_sync_does_not_wait_for_ever(
+    overrides: Overrides, monkeypatch: pytest.MonkeyPatch, stuck: threading.Event
+) -> None:
+    """Weights change when every admitted batch is there: one that never comes ends the run as well."""
+    first_batch = iter(range(16))
+
+    def waits_after_it(completion: str, answer: str) -> float:
+        return 0.5 if next(first_batch, None) is not None or stuck.wait() else 0.0
+
+    monkeypatch.setitem(VERIFIERS, "waits", waits_after_it)
+    threading.Timer(4.0, stuck.set).start()
+    with pytest.raises(
+        TrainingError, match=r"step 2: no rollouts arrived in 0.5 s \(0 of 4 groups are there"
+    ):
+        run(overrides("a"), "data.verifier=waits", "grpo.async_grpo.stall_timeout_seconds=0.5")
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -168,6 +245,7 @@ def test_a_step_does_not_wait_for_ever(overrides: Overrides, stuck: threading.Ev
         ("cluster.num_processes=2", "set it to 1 and raise grpo.async_grpo.num_replicas"),
         ("grpo.async_grpo.max_trajectory_age_steps=0", "max_trajectory_age_steps"),
         ("grpo.async_grpo.num_replicas=0", "num_replicas"),
+        ("grpo.async_grpo.drop_longer_than=0", "drop_longer_than"),
     ],
 )
 def test_what_does_not_go_together_is_refused(overrides: Overrides, option: str, message: str) -> None:
@@ -260,7 +338,11 @@ def test_a_run_goes_on_without_a_replica_that_was_killed(overrides: Overrides, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "how"), [(signal.SIGKILL, "signal 9"), (signal.SIGSTOP, "did not answer in time")]
+    ("number", "how"),
+    [
+        (signal.SIGKILL, "signal 9"),
+        pytest.param(signal.SIGSTOP, "did not answer in time", marks=pytest.mark.nightly),
+    ],
 )
 def test_the_loss_of_the_only_replica_ends_the_run_and_is_named(
     overrides: Overrides, tmp_path: Path, number: signal.Signals, how: str

@@ -102,16 +102,16 @@ def half_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def first_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 trains its share of the rows, and the gradients of rank 1 never arrive."""
-    right = hf.HFPolicy._accumulate
+    right = hf.HFPolicy.accumulate
 
     def lonely(
-        self: hf.HFPolicy, update: Batch, loss: LossFunction, micro_batches: object, **options: bool
+        self: hf.HFPolicy, update: Batch, loss: LossFunction, micro_batches: object = None, **options: bool
     ) -> object:
         with monkeypatch.context() as patch:
             patch.setattr(hf.HFPolicy, "_own", lambda self, batch: batch.rows(slice(0, 8)))
             return right(self, update, loss, None, **options)
 
-    monkeypatch.setattr(hf.HFPolicy, "_accumulate", lonely)
+    monkeypatch.setattr(hf.HFPolicy, "accumulate", lonely)
 
 
 PLANTS: list[tuple[str, str, Plant]] = [

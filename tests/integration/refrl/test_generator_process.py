@@ -17,7 +17,7 @@ from refrl.generation.process import GeneratorLostError, ProcessGenerator
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.timing import Timer
-from refrl.training.build import build_generator
+from refrl.training.build_generation import build_generator
 from refrl.weight_sync.base import WeightSyncError
 from refrl.weight_sync.fingerprints import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights
@@ -156,7 +156,7 @@ def test_a_process_that_hangs_is_ended(model: Path) -> None:
     """After the time that the configuration gives it."""
     with closing(start(model)) as generator:
         os.kill(generator.pid, signal.SIGSTOP)
-        generator._connection.settimeout(0.2)
+        generator.link.timeout_seconds = 0.2
         with pytest.raises(GeneratorLostError, match="not answer in time and was ended, asked to weights"):
             list(generator.named_weights())
 

@@ -54,6 +54,7 @@ def test_accuracy_rises_by_more_than_chance(learn: Callable[..., tuple[float, fl
     assert after - before > RISE
 
 
+@pytest.mark.nightly
 def test_without_a_learning_rate_nothing_changes(learn: Callable[..., tuple[float, float]]) -> None:
     """The same random numbers through the same weights give the same answers."""
     before, after = learn("policy.optimizer.lr=0")

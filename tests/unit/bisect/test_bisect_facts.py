@@ -113,7 +113,10 @@ def test_both_ends_that_rise_with_time_are_a_drift_with_time() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rates", [(0.0, 0.5), (0.05, 0.6), (0.5, 1.0)])
+@pytest.mark.parametrize(
+    "rates",
+    [(0.05, 0.6), *(pytest.param(rates, marks=pytest.mark.nightly) for rates in ((0.0, 0.5), (0.5, 1.0)))],
+)
 def test_asymmetric_rates_are_stated_as_they_are_right(rates: tuple[float, float]) -> None:
     """Three standard errors of 120 trials, and the two points that are allowed."""
     figures = measure(
@@ -122,3 +125,17 @@ def test_asymmetric_rates_are_stated_as_they_are_right(rates: tuple[float, float
     assert figures.stated is not None and figures.right_of_answers is not None
     error = (figures.stated * (1 - figures.stated) / 120) ** 0.5
     assert figures.right_of_answers >= figures.stated - 0.02 - 3 * error
+
+
+def test_a_plain_drift_is_stated_as_surer_than_the_cautious_search_is_of_it() -> None:
+    """The search ends when a cautious prior is sure: what it then names a drift is one more often than that says."""
+    search = Search(History.linear(16), Question.METRIC)
+    generator = np.random.default_rng(2)
+    for number in range(9):
+        value = float(0.5 * number + 0.3 * generator.normal())
+        search.record(Observation(position=16 * (number % 2), failed=False, value=value))
+    cautious, stated = search.belief(), search.stated()
+    odds = Settings().stated_prior_drift / Settings().prior_drift
+    assert 0.3 < cautious.drift < stated.drift < 1
+    assert odds > 1
+    assert stated.suspects_H.sum() + stated.no_culprit + stated.drift == pytest.approx(1.0)

@@ -11,10 +11,11 @@ import pytest
 
 from seatrial.bisect.causes import Cause, obstacle_of
 from seatrial.bisect.fresh import Beginning
-from seatrial.bisect.judge import Criteria, Evidence, fingerprint_of, judge
+from seatrial.bisect.judge import Criteria, Evidence, earlier_values, fingerprint_of, judge
 from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.task import metric_check
 from seatrial.checks import parse_check
+from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog, Series
 
 
@@ -111,6 +112,22 @@ def test_a_metric_is_the_value_of_its_expression(tmp_path: Path) -> None:
     _log(tmp_path, [1.0, 2.0, 6.0])
     judgement = judge(_evidence(tmp_path, 0), Criteria(metric=metric_check('mean(data["train/reward"])')))
     assert (judgement.outcome, judgement.value) == (RunOutcome.PASS, 3.0)
+
+
+def test_the_values_of_earlier_runs_are_those_of_their_logs(tmp_path: Path) -> None:
+    metric, logs = metric_check('max(data["train/reward"])'), []
+    for number, values in enumerate([[0.1, 0.3], [0.2, 0.25], [0.5]]):
+        logs.append(tmp_path / str(number))
+        logs[-1].mkdir()
+        _log(logs[-1], values)
+    assert earlier_values(logs, metric) == (0.3, 0.25, 0.5)
+    with pytest.raises(UsageError, match="1 logs has 1 different"):
+        earlier_values(logs[:1], metric)
+    with pytest.raises(UsageError, match="2 logs has 1 different"):
+        earlier_values(logs[:1] * 2, metric)
+    _log(logs[1], [math.nan])
+    with pytest.raises(UsageError, match=f"--baseline {logs[1]}: no value"):
+        earlier_values(logs, metric)
 
 
 @pytest.mark.parametrize("values", [[1.0, math.nan], [math.inf]])

@@ -93,6 +93,10 @@ PIECES = st.lists(
             "\t",
             "$",
             "é",
+            "→",
+            "\u3000",
+            "\U0007234b",
+            "¡",
             "=",
             "'$N'",
             '"$N"',
@@ -142,6 +146,8 @@ HOSTILE = st.lists(st.sampled_from(SIGNS + WORDS) | st.text(max_size=3), max_siz
 
 
 @given(text=HOSTILE)
+@example(text="{\U0007234b")  # Ended the process in the scanner of tree-sitter-bash 0.25.1.
+@example(text="$((\U00107744")
 def test_any_text_is_read_or_refused(text: str) -> None:
     seen: list[Word] = []
     walk = ScriptWalk(lambda walk, command: seen.extend(command))

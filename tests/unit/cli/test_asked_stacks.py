@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from seatrial.cli import asked_stacks as module
-from seatrial.cli.asked_stacks import asked_stacks
+from seatrial.cli.asked_stacks import asked_stacks, expect_more
 from seatrial.errors import BlockedError, UsageError
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.registry import select
@@ -96,3 +97,44 @@ def test_a_stack_that_is_not_installed_is_blocked() -> None:
     )
     assert ran.returncode == 3
     assert "run this command in the environment that has openrlhf" in ran.stdout + ran.stderr
+
+
+KNOWN = 'R18.facts/masked rows are refused" = "version 1.0 does not refuse them, 1.1 does"\n'
+
+
+def test_a_file_adds_to_what_an_adapter_expects(tmp_path: Path) -> None:
+    """What the adapter declares itself stays; the others of the target are as they were."""
+    asked = asked_stacks(None, "stack", [])
+    asked.adapters["one"].expected_failures = {"R18.facts/other": "by design"}
+    file = tmp_path / "known.toml"
+    file.write_text(f'[one]\n"{KNOWN}')
+    expect_more(asked.adapters, file)
+    assert asked.adapters["one"].expected_failures == {
+        "R18.facts/other": "by design",
+        "R18.facts/masked rows are refused": "version 1.0 does not refuse them, 1.1 does",
+    }
+    assert not hasattr(asked.adapters["other"], "expected_failures")
+
+
+def test_a_file_for_one_adapter_of_ones_own_names_none(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(f'"{KNOWN}')
+    adapter = Facts()
+    expect_more({"": adapter}, file)
+    assert list(adapter.expected_failures) == ["R18.facts/masked rows are refused"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f'[othr]\n"{KNOWN}', "'othr' is not asked about.*other"),
+        (f'"{KNOWN}', "is not asked about"),
+        ('[one]\n"R18.facts" = 3\n', "RELATION/law"),
+        ("[one\n", "cannot be read"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        expect_more(asked_stacks(None, "stack", []).adapters, file)

@@ -74,6 +74,8 @@ def test_a_sound_run_passes_and_says_what_more_could_be_seen(
         (["{log}", "--rule", "kl-drif"], 2, "did you mean 'kl-drift'"),
         (["{log}", "--stop-on", "Fail"], 2, "--pid N"),
         (["{log}", "--interval", "1"], 2, "goes with --follow"),
+        (["{log}", "--follow", "--job", "5", "--pid", "5"], 2, "name one"),
+        (["{log}", "--follow", "--job", "train"], 2, "number of a Slurm job"),
         (["{log}", "--webhook", "ftp://x/y"], 2, "http://"),
         (["{log}", "--follow", "--stop-on", "Fail", "--pid", str(os.getpid())], 2, "that is this command"),
         (["{log}", "--rule", "staleness"], 5, ""),
@@ -117,6 +119,36 @@ def test_following_ends_the_run_at_its_first_alarm(
     said = capsys.readouterr().out
     assert f"ended process {writer.pid}" in said
     assert "learning-rate-huge from step 61" in said
+
+
+SQUEUE = r"""#!/bin/sh
+case "$*" in *--jobs=4711\ *) ;; *) echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1;; esac
+[ -e "$(dirname "$0")/job" ] && echo RUNNING
+exit 0
+"""
+SCANCEL = """#!/bin/sh
+[ "$1" = 4711 ] && rm "$(dirname "$0")/job"
+"""
+
+
+@pytest.mark.timeout(120)
+def test_following_ends_a_slurm_job(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand-ins for squeue and scancel: the job is cancelled by its number; an unknown one is Blocked."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for name, text in (("squeue", SQUEUE), ("scancel", SCANCEL), ("job", "")):
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    words = ["watch", str(broken), "--follow", "--stop-on", "Fail", "--interval", "0.1", "--job"]
+    assert main([*words, "4712"]) == 3
+    assert "knows no such job" in capsys.readouterr().err
+    assert (commands / "job").exists()
+    assert main([*words, "4711"]) == 1
+    assert "ended job 4711" in capsys.readouterr().out
+    assert not (commands / "job").exists()
 
 
 @pytest.mark.timeout(120)
@@ -177,3 +209,82 @@ def test_an_address_is_told_of_each_alarm_once(
         "rule learning-rate-jumps",
     ]
     assert main([*words, "--webhook", "http://127.0.0.1:9/none"]) == 1
+
+
+def write_runs(folder: Path, number: int) -> list[str]:
+    """Write logs of healthy runs, and return where they lie."""
+    paths = []
+    for seed in range(number):
+        path = folder / f"healthy-{seed}" / "metrics.jsonl"
+        path.parent.mkdir()
+        path.write_text(rows(healthy(seed), 0, 60))
+        (path.parent / "config.yaml").write_text(f"lr: 1.0e-5\nseed: {seed}\n")
+        paths.append(str(path))
+    return paths
+
+
+def test_a_run_is_held_to_earlier_healthy_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Quiet beside them; an entropy that lies a little lower alarms; another configuration arms nothing, says which."""
+    paths = write_runs(tmp_path, 6)
+    assert main(["watch", paths[5], "--baseline", *paths[:5]]) == 0
+    assert "baseline-level" in capsys.readouterr().out
+    columns = healthy(9)
+    columns["train/entropy"] -= 0.1
+    log = tmp_path / "new" / "metrics.jsonl"
+    log.parent.mkdir()
+    log.write_text(rows(columns, 0, 60))
+    assert main(["watch", str(log)]) == 0
+    assert main(["watch", str(log), "--baseline", *paths]) == 1
+    said = capsys.readouterr().out
+    assert "Fail    rule baseline-level" in said
+    assert "train/entropy up to step" in said
+    page = tmp_path / "page.html"
+    assert main(["report", str(log), "--baseline", *paths, "--output", str(page)]) == 1
+    assert "train/entropy" in page.read_text() and "baseline-level" in page.read_text()
+    (log.parent / "config.yaml").write_text("lr: 2.0e-5\nseed: 9\n")
+    assert main(["watch", str(log), "--baseline", *paths, "--json", str(tmp_path / "out.json")]) == 0
+    verdicts = json.loads((tmp_path / "out.json").read_text())["verdicts"]
+    assert [one["reason"] for one in verdicts if one["name"] == "rule baseline-level"] == [
+        "not triggered: the healthy runs have another configuration: lr differs"
+    ]
+
+
+def test_healthy_runs_are_followed_against_and_may_be_a_recorded_baseline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--follow` alarms as the look afterwards does; the file of `seatrial baseline record` holds several runs."""
+    paths = write_runs(tmp_path, 5)
+    recorded = tmp_path / "baseline.json"
+    metrics = ["--metric", "train/entropy", "--metric", "train/kl"]
+    assert main(["baseline", "record", "--output", str(recorded), "--allow-dirty", *metrics, *paths]) == 0
+    columns = healthy(9)
+    columns["train/entropy"] -= 0.1
+    log = tmp_path / "new.jsonl"
+    log.write_text(rows(columns, 0, 60))
+    for baseline in (paths, [str(recorded)]):
+        follow = ["--follow", "--idle", "0.01", "--interval", "0.01"]
+        assert main(["watch", str(log), *follow, "--baseline", *baseline]) == 1
+    assert "baseline-level from step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "\x00\x01", '{"step": 1}\n'])
+def test_healthy_runs_that_cannot_be_read_block(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    """Not there, empty, cut, of no known form, without a series; the message names the option."""
+    paths = write_runs(tmp_path, 5)
+    bad = tmp_path / "bad.jsonl"
+    if text is not None:
+        bad.write_text(text)
+    assert main(["watch", paths[0], "--baseline", *paths[1:], str(bad)]) == 3
+    assert "--baseline" in capsys.readouterr().err
+
+
+def test_a_run_is_no_evidence_for_its_own_health(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor does a healthy run count twice; and what is missing names the option."""
+    paths = write_runs(tmp_path, 5)
+    assert main(["watch", paths[0], "--baseline", *paths]) == 2
+    assert main(["watch", paths[0], "--baseline", *paths[1:], paths[1]]) == 2
+    assert "names a log twice" in capsys.readouterr().err
+    assert main(["watch", paths[0], "--missing"]) == 0
+    assert "--baseline LOG" in capsys.readouterr().out

@@ -1,5 +1,7 @@
 """Answers and rewards worked out again from the prompt, against Python's own arithmetic and cases by hand."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,10 @@ def test_another_form_has_no_answer(prompt: str) -> None:
         ("byte_closeness", "b", "a", 254 / 255),
         ("byte_closeness", "ab", "a", 0.5),
         ("byte_closeness", "", "a", 0.0),
+        ("program_form", "\n print(3+4) ", "", 1.0),
+        ("program_form", "pr)", "", 3 / 7),
+        ("program_form", ")", "", 1 / 7),
+        ("program_form", "", "", 0.0),
     ],
 )
 def test_rewards(rule: str, completion: str, answer: str, reward: float) -> None:
@@ -61,5 +67,9 @@ def test_rewards(rule: str, completion: str, answer: str, reward: float) -> None
 
 @given(st.sampled_from(sorted(REWARDS)), st.text(max_size=10), st.sampled_from(["cba", "19", "0", "x y"]))
 def test_rewards_lie_between_zero_and_one(rule: str, completion: str, answer: str) -> None:
-    """Whatever is said."""
-    assert 0.0 <= REWARDS[rule](completion, answer) <= 1.0
+    """Whatever is said; an answer that is no integer cannot be judged as one."""
+    reward = REWARDS[rule](completion, answer)
+    if rule == "integer_match" and answer in ("cba", "x y"):
+        assert math.isnan(reward)
+    else:
+        assert 0.0 <= reward <= 1.0

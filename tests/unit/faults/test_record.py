@@ -51,7 +51,9 @@ def test_at_least_sixty_known_bugs_are_planted() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_the_record_is_what_is_measured(name: str) -> None:
-    """Measured again."""
+    """Measured again; those of vLLM where vLLM is installed."""
+    if FAULTS[name].options.get("policy.generation.backend") == "vllm":
+        pytest.importorskip("vllm")
     assert look(FAULTS[name], {}).by == recorded()[name].by
 
 

@@ -31,6 +31,9 @@ def test_a_fault_in_the_wiring_is_seen(plant: str, relation: str) -> None:
         ("top-p-by-default", "R18.defaults"),
         ("blank-line-ends-the-file", "R14.files"),
         ("ranks-share-their-streams", "R1.run"),
+        ("spread-gradients-averaged", "R2"),
+        ("megatron-scales-the-loss-itself", "R9.run"),
+        ("steps-of-the-moments-start-anew", "R13.run"),
     ],
 )
 def test_relations_about_a_module_are_asked_first(plant: str, first: str) -> None:

@@ -248,6 +248,53 @@ def test_words_of_a_tool_are_left_out_of_the_loss() -> None:
     assert judge(MASK, tool(right_ledger())).outcome is Outcome.PASS
 
 
+def test_a_completion_of_several_turns_ends_a_turn_where_the_environment_answers() -> None:
+    """An end token before the environment's words ends its turn; the reward is that of the last turn."""
+
+    def of_two_turns(row: object) -> dict[str, object]:
+        said, heard = row.sampled_ids, b"12;"  # type: ignore[attr-defined]
+        zeros, end = (0.0,) * len(heard), (*said[:2], EOS)
+        columns = {
+            name: (*getattr(row, name)[:3], *zeros, *getattr(row, name))
+            for name in ("generation_logprobs", "prev_logprobs", "reference_logprobs")
+        }
+        given = row.token_ids[: row.prompt_length]  # type: ignore[attr-defined]
+        return {
+            **columns,
+            "token_ids": (*given, *end, *heard, *said),
+            "loss_mask": (*(0.0,) * len(given), 1.0, 1.0, 1.0, *zeros, *(1.0,) * len(said)),
+            "kept_support_sizes": (2, 2, 2, *(0 for _ in heard), *row.kept_support_sizes),  # type: ignore[attr-defined]
+        }
+
+    rows = [replace(row, **of_two_turns(row)) for row in right_ledger()]
+    unfiltered = [replace(row, kept_support_sizes=None) for row in rows]
+    for law in (TOKENS, MASK, ENDS, POSSIBLE):
+        assert judge(law, rows).outcome is Outcome.PASS, judge(law, rows).reason
+        assert judge(law, unfiltered).outcome is Outcome.PASS, judge(law, unfiltered).reason
+    went_on = [replace(row, loss_mask=None, kept_support_sizes=None) for row in rows]
+    declared = replace(FACTS, end_ids=frozenset({EOS}))
+    assert "went on after the end token 258" in judge(ENDS, went_on, declared).reason
+    heard_too = change(2, 5, completion=lambda row: f"12;{row.completion}")(rows)
+    assert "step 2 row 5: the rewarded text" in judge(TOKENS, heard_too).reason
+
+
+def test_tokens_without_a_choice_are_certain() -> None:
+    """Where filters left one token, its log-probability is 0; where several were left, 0 everywhere is none."""
+
+    def certain(size: int) -> Rows:
+        zeros = every(
+            **dict.fromkeys(
+                ("generation_logprobs", "prev_logprobs", "reference_logprobs"),
+                lambda row: (0.0,) * len(row.sampled_ids),
+            ),
+            kept_support_sizes=lambda row: (size,) * len(row.sampled_ids),
+        )
+        return zeros(right_ledger())
+
+    assert judge(POSSIBLE, certain(1)).outcome is Outcome.PASS
+    assert "is 0 for all" in judge(POSSIBLE, certain(2)).reason
+
+
 def test_likely_completions_may_repeat() -> None:
     """Of short answers that a model is sure of, equal ones are no fault, and no evidence either."""
     sure = every(

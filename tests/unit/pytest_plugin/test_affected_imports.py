@@ -11,7 +11,8 @@ import pytest
 from seatrial.pytest_plugin.affected.compilers import compiles_bytecode, may_be_compiled
 from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
 from seatrial.pytest_plugin.affected.packages import ABSENT, Packages, distributions_by_module, version
-from seatrial.pytest_plugin.affected.sources import FIXTURES, REST, Part, Source, read_source
+from seatrial.pytest_plugin.affected.parts import REST, Part
+from seatrial.pytest_plugin.affected.sources import Source, read_source
 from seatrial.pytest_plugin.affected.watch import FILE, PY
 from seatrial.pytest_plugin.affected.windows import Use
 
@@ -114,7 +115,7 @@ class TestGroup:
 
 def _parts(content: bytes) -> dict[str, Part]:
     parts = read_source(content, split=True).parts
-    return {name: part for name, part in parts.items() if name != FIXTURES}
+    return {name: part for name, part in parts.items() if not name.startswith("#")}
 
 
 def test_tests_and_fixtures_are_parts_of_their_own() -> None:
@@ -145,6 +146,91 @@ def test_tests_and_fixtures_are_parts_of_their_own() -> None:
 def test_an_edit_changes_the_parts_it_touches(old: bytes, new: bytes, changed: set[str]) -> None:
     before, after = _parts(MODULE), _parts(MODULE.replace(old, new))
     assert {name for name in before if before[name].fingerprint != after[name].fingerprint} == changed
+
+
+WITH_HELPERS = b"""
+import os
+import shutil
+
+import pytest
+
+TABLE = [1]
+
+def outer(n=1):
+    return inner(n)
+
+def inner(n):
+    return os.fspath(n)
+
+def for_rest():
+    return 1
+
+class Shared:
+    value = for_rest()
+
+def test_outer():
+    assert outer()
+
+@pytest.mark.parametrize("run", [inner])
+def test_inner(run):
+    pass
+
+def test_text(monkeypatch):
+    monkeypatch.setattr("test_it.shutil.which", None)
+
+def test_plain():
+    assert TABLE
+"""
+INNER, TEXT = {"test_outer", "test_inner", "outer", "inner"}, {"test_text"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        (b"return os.fspath(n)", b"return os.fspath(n + 1)", INNER),
+        (b"return inner(n)", b"return 2", {"outer", "test_outer"}),
+        (b"import os\n", b"import os.path\n", INNER),
+        (b"import shutil\n", b"from os import path as shutil\n", TEXT),
+        (b"def for_rest():\n    return 1", b"def for_rest():\n    return 2", {REST, "for_rest"}),
+        # New ones, which an old test does not name.
+        (b"import shutil\n", b"import shutil\nimport io\n\ndef more():\n    io.open('f')\n", {REST}),
+        (b"import shutil\n", b"import shutil, io\n", TEXT | {REST}),
+        (
+            b"def test_plain",
+            b"def more():\n    pass\n\ndef test_more():\n    more()\n\ndef test_plain",
+            set(),
+        ),
+        (b"def test_plain", b"import io\ndef test_more():\n    io\n\ndef test_plain", set()),
+        (b"def test_plain", b"import tempfile as which\ndef test_more(): which\ndef test_plain", TEXT),
+        (b"def test_plain", b"import tempfile as setattr\ndef test_more(): setattr\ndef test_plain", set()),
+        # What may do more than give a name.
+        (b"def test_plain", b"import numpy\ndef test_more():\n    numpy\n\ndef test_plain", {REST}),
+        (b"def test_plain", b"@TABLE\ndef more(): pass\ndef test_more(): more\ndef test_plain", {REST}),
+        (b"def test_plain", b"def more(n=print()): pass\ndef test_more(): more\ndef test_plain", {REST}),
+        (b"def test_plain", b"def pytest_x(): pass\ndef test_more(): pytest_x\ndef test_plain", {REST}),
+        (b"def test_plain", b"def setup(): pass\ndef test_more(): setup\ndef test_plain", {REST}),
+        (b"def test_plain", b"def TABLE(): pass\ndef test_plain", {REST}),
+        (b"def test_plain", b"import io; print()\ndef test_more(): io\ndef test_plain", {REST}),
+    ],
+)
+def test_a_helper_belongs_to_what_names_it(old: bytes, new: bytes, changed: set[str]) -> None:
+    before, after = _parts(WITH_HELPERS), _parts(WITH_HELPERS.replace(old, new))
+    assert {name for name in before if before[name] != after.get(name)} == changed
+
+
+@pytest.mark.parametrize(
+    "look", [b"globals()['in' + 'ner']", b"vars(sys.modules[__name__])", b"eval('in' 'ner')"]
+)
+def test_helpers_of_a_module_that_looks_at_itself_are_shared(look: bytes) -> None:
+    content = WITH_HELPERS + b"\ndef test_look():\n    " + look
+    before, after = _parts(content), _parts(content.replace(b"os.fspath(n)", b"2"))
+    assert before[REST] != after[REST]
+
+
+def test_who_imports_a_test_module_depends_on_its_helpers() -> None:
+    first = read_source(WITH_HELPERS, split=True)
+    second = read_source(WITH_HELPERS.replace(b"return os.fspath(n)", b"return 2"), split=True)
+    assert first.whole.fingerprint != second.whole.fingerprint
 
 
 def test_a_file_that_does_not_parse_counts_by_its_bytes() -> None:

@@ -28,12 +28,16 @@ def after(write: Write, run_pytest: Run) -> Callable[..., set[str]]:
     """Seed a project, edit it, and return the tests that are chosen."""
 
     def choose(
-        files: dict[str, str], edit: dict[str, str], arguments: tuple[tuple[str, ...], ...] = ((), ())
+        files: dict[str, str],
+        edit: dict[str, str],
+        arguments: tuple[tuple[str, ...], ...] = ((), ()),
+        *,
+        always: frozenset[str] = frozenset(),
     ) -> set[str]:
         write({**SETTINGS, **files})
         seeded = run_pytest("--affected", *arguments[0])
         assert seeded.ret == 0, seeded.stdout.str()
-        assert _chosen(run_pytest("--affected-explain", "--collect-only", *arguments[0])) == set()
+        assert _chosen(run_pytest("--affected-explain", "--collect-only", *arguments[0])) == always
         write(edit)
         return _chosen(run_pytest("--affected-explain", "--collect-only", *arguments[1]))
 
@@ -156,18 +160,30 @@ def test_a_module_that_comes_to_stand_before_an_installed_one(after: Callable[..
     assert after(files, {"src/colorsys.py": ""}) == {"test_a"}
 
 
-def test_a_child_whose_path_was_replaced_is_not_taken_for_watched(after: Callable[..., set[str]]) -> None:
-    body = """
+@pytest.mark.parametrize(
+    ("flags", "edit"),
+    [
+        ("'-c'", "src/hidden.py"),
+        ("'-c'", "data.bin"),
+        ("'-I', '-c'", "data.bin"),
+        ("'-I', '-c'", "nothing.txt"),
+    ],
+)
+def test_what_starts_a_process_that_cannot_be_watched_always_runs(
+    after: Callable[..., set[str]], flags: str, edit: str
+) -> None:
+    body = f"""
 import os, subprocess, sys
 
 def test_child():
-    environment = {**os.environ, "PYTHONPATH": "src"}
-    subprocess.run([sys.executable, "-c", "import hid" + "den"], env=environment, check=True)
+    environment = {{**os.environ, "PYTHONPATH": "src"}}
+    program = "open('da' + 'ta.bin').read(); import sys; sys.path.append('src'); __import__('hid' + 'den')"
+    subprocess.run([sys.executable, {flags}, program], env=environment, check=True)
 
 def test_plain(): pass
 """
-    files = {"src/hidden.py": "X = 1\n", "test_a.py": body}
-    assert after(files, {"src/hidden.py": "X = 2\n"}) == {"test_child"}
+    files = {"src/hidden.py": "X = 1\n", "data.bin": "1", "test_a.py": body}
+    assert after(files, {edit: "2"}, always=frozenset(["test_child"])) == {"test_child"}
 
 
 def test_a_killed_session_leaves_nothing_in_the_temporary_folder_for_long(

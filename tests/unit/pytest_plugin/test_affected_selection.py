@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,7 +276,8 @@ IMPORTS = {
     "test_imports.py::TestGroup::test_in_class[2]",
     "test_imports.py::test_async",
 }
-BLIND = {"test_children.py::test_isolated"}
+ALWAYS = {"test_children.py::test_isolated"}
+"""Starts a process that cannot be watched."""
 CHILD = {"test_children.py::test_child"}
 EDITS: list[tuple[str, Callable[[Path], None], object]] = [
     ("nothing", lambda project: None, set()),
@@ -283,27 +285,28 @@ EDITS: list[tuple[str, Callable[[Path], None], object]] = [
     ("layout", _replace("src/pkg/middle.py", "return bottom() + 1", "return (bottom()\n    + 1)"), set()),
     ("modification times", lambda p: [os.utime(f, (0, 0)) for f in p.rglob("*.py")] and None, set()),
     ("a text nobody reads", _add("README.md", "new"), set()),
-    ("a linter\'s options", _replace("pyproject.toml", "100", "120"), BLIND),
-    ("a module for types only", _replace("src/pkg/only_types.py", "...", "x = 1"), BLIND),
+    ("a linter\'s options", _replace("pyproject.toml", "100", "120"), set()),
+    ("a module for types only", _replace("src/pkg/only_types.py", "...", "x = 1"), set()),
     ("two levels down", _replace("src/pkg/_deep/bottom.py", "return 1", "return 2"),
-        {"test_imports.py::test_two_levels"} | BLIND),
+        {"test_imports.py::test_two_levels"}),
     ("what two levels down runs at import", _replace("src/pkg/_deep/bottom.py", "def bottom", "X = 1\ndef bottom"),
-        IMPORTS | BLIND),
-    ("a package on the way", _add("src/pkg/_deep/__init__.py", "Y = 1\n"), IMPORTS | BLIND),
+        IMPORTS),
+    ("a package on the way", _add("src/pkg/_deep/__init__.py", "Y = 1\n"), IMPORTS),
     ("an import inside a function", _add("src/pkg/later.py", "VALUE = 8\n"),
-        {"test_lazy.py::test_lazy", "test_data.py::test_declared"} | BLIND),
+        {"test_lazy.py::test_lazy", "test_data.py::test_declared"}),
     ("one of several by name", _replace("src/pkg/commands/second.py", "2", "3"),
-        {"test_dispatch.py::test_second"} | BLIND),
+        {"test_dispatch.py::test_second"}),
     ("loaded by name once for all", _add("src/pkg/plugin.py", "VALUE = 6\n"),
-        {"test_registry.py::test_loads", "test_registry.py::test_finds_it_loaded"} | BLIND),
+        {"test_registry.py::test_loads", "test_registry.py::test_finds_it_loaded"}),
     ("one test's body", _replace("tests/test_imports.py", "assert n", "assert n > 0"),
-        {"test_imports.py::TestGroup::test_in_class[1]", "test_imports.py::TestGroup::test_in_class[2]"} | BLIND),
-    ("a helper in a test module", _replace("tests/test_imports.py", "    return 2", "    return 3"), IMPORTS | BLIND),
+        {"test_imports.py::TestGroup::test_in_class[1]", "test_imports.py::TestGroup::test_in_class[2]"}),
+    ("a helper in a test module", _replace("tests/test_imports.py", "    return 2", "    return 3"),
+     {"test_imports.py::test_two_levels"}),
     ("a fixture", _replace("tests/conftest.py", 'open("recipes/one.yaml").read()', 'str(1)'),
-        {"test_data.py::test_recipe", "test_data.py::test_recipe_again"} | BLIND),
+        {"test_data.py::test_recipe", "test_data.py::test_recipe_again"}),
     ("a fixture asked for by name", _replace("tests/conftest.py", "return 3", "return 4"),
-        {"test_data.py::test_doubled"} | BLIND),
-    ("a fixture that nobody uses", _replace("tests/conftest.py", "return 1", "return 9"), BLIND),
+        {"test_data.py::test_doubled"}),
+    ("a fixture that nobody uses", _replace("tests/conftest.py", "return 1", "return 9"), set()),
     ("the rest of a conftest", _replace("tests/conftest.py", "import pytest\n", "import pytest\nX = 1\n"), EVERYTHING),
     ("a new conftest above", _add("conftest.py", "X = 1\n"), EVERYTHING),
     ("pytest's settings", _replace("pyproject.toml", "slow: takes long", "slow: takes very long"), EVERYTHING),
@@ -314,30 +317,28 @@ EDITS: list[tuple[str, Callable[[Path], None], object]] = [
             "absent", "environment", "declared", "doubled")}),
     ("a file read at import", _add("data/at_import.txt", "j"), {"test_at_import.py::test_at_import"}),
     ("a recipe of a session fixture", _add("recipes/one.yaml", "a: 9\n"),
-        {"test_data.py::test_recipe", "test_data.py::test_recipe_again"} | BLIND),
-    ("a new file in a listed folder", _add("recipes/three.yaml"), {"test_data.py::test_listing"} | BLIND),
+        {"test_data.py::test_recipe", "test_data.py::test_recipe_again"}),
+    ("a new file in a listed folder", _add("recipes/three.yaml"), {"test_data.py::test_listing"}),
     ("a file looked for in vain", _add("data/nothing", "now"), {"test_data.py::test_absent"}),
     ("a declared file", _add("data/more.bin", "1"), {"test_data.py::test_declared"}),
     ("a module that only a child imports", _replace("src/pkg/worker_only.py", "3", "4"),
-        CHILD | BLIND | {"test_children.py::test_forked"}),
+        CHILD | {"test_children.py::test_forked"}),
     ("a file that only a child reads", _add("data/child.txt", "C"), CHILD),
-    ("a shell script", _add("scripts/run.sh", "exit 0\n"), {"test_children.py::test_shell"} | BLIND),
-    ("a script of os.system", _add("scripts/other.sh", "exit 0\n"), {"test_children.py::test_system"} | BLIND),
-    ("a script that a script reads", _add("scripts/common.sh", "set -u\n"), {"test_children.py::test_shell"} | BLIND),
+    ("a shell script", _add("scripts/run.sh", "exit 0\n"), {"test_children.py::test_shell"}),
+    ("a script of os.system", _add("scripts/other.sh", "exit 0\n"), {"test_children.py::test_system"}),
+    ("a script that a script reads", _add("scripts/common.sh", "set -u\n"), {"test_children.py::test_shell"}),
     ("a file that a script names", _add("data/for_shell.txt", "S"), {"test_children.py::test_shell"}),
-    ("a new test", _add("tests/test_new.py", "def test_new(): pass\n"), {"test_new.py::test_new"} | BLIND),
+    ("a new test", _add("tests/test_new.py", "def test_new(): pass\n"), {"test_new.py::test_new"}),
     ("a new parameter", _replace("tests/test_imports.py", "[1, 2]", "[1, 2, 3]"),
-        {f"test_imports.py::TestGroup::test_in_class[{n}]" for n in (1, 2, 3)} | BLIND),
+        {f"test_imports.py::TestGroup::test_in_class[{n}]" for n in (1, 2, 3)}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("edit", "affected"), [pytest.param(e, a, id=name) for name, e, a in EDITS])
-def test_an_edit_chooses_what_it_affects(
-    project: Path, edit: Callable[[Path], None], affected: object
-) -> None:
+def test_an_edit_chooses_what_it_affects(project: Path, edit: Callable[[Path], None], affected: Any) -> None:
     edit(project)
     outcome, output, _ = _run(project, "--collect-only", "-q")
-    expected = set(outcome) if affected is EVERYTHING else affected
+    expected = set(outcome) if affected is EVERYTHING else affected | ALWAYS
     assert outcome, output
     assert _chosen(outcome) == expected, output
 
@@ -353,4 +354,4 @@ def test_an_edit_chooses_what_it_affects(
 )
 def test_a_variable_chooses_its_readers(project: Path, name: str, affected: set[str]) -> None:
     outcome, output, _ = _run(project, "--collect-only", "-q", environment={name: "changed"})
-    assert _chosen(outcome) == affected, output
+    assert _chosen(outcome) == affected | ALWAYS, output

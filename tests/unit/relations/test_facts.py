@@ -79,6 +79,25 @@ def judged(name: str, stack: Any, **facts: Any) -> Verdict:
     return run_relation(relation, stack)
 
 
+def test_a_declared_epsilon_covers_parts_that_cancel() -> None:
+    """Each micro-batch is divided by its own count plus epsilon; the whole loss may be small beside its parts."""
+
+    class Shares(Losses):
+        def policy_loss(self, inputs: LossInputs) -> torch.Tensor:
+            """Return the mean over a micro-batch, weighted by its part of the batch's tokens."""
+            mask = inputs.mask_BT
+            ratio = (inputs.logprobs_BT - inputs.old_logprobs_BT).masked_fill(mask == 0, 0.0).exp()
+            total = -(ratio * inputs.advantages_B.unsqueeze(1) * mask).sum()
+            return total / (mask.sum() + 1e-4) * float(mask.sum()) / inputs.global_valid_tokens
+
+    (relation,) = select(["R1.loss"])
+    stack: Any = Shares()
+    stack.facts = StackFacts(epsilon=1e-4)
+    assert run_relation(relation, stack, seeds=range(12)).outcome is Outcome.PASS
+    stack.facts = StackFacts(epsilon=1e-6)
+    assert run_relation(relation, stack, seeds=range(12)).outcome is Outcome.FAIL
+
+
 def test_only_the_law_of_the_masked_row_breaks_on_a_stack_that_has_none() -> None:
     """0 / 0 in a row without tokens says nothing about the rest of the formula."""
     broken = judged("R12.loss", Losses()).details["laws_broken"]

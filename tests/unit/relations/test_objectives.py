@@ -1,7 +1,7 @@
 """The laws of objectives pass a plain trainer, and see each fault that is planted in it."""
 
 import pytest
-from tests.unit.relations.plain_objectives import EOS_ID, PlainTrainer
+from tests.unit.relations.plain_objectives import EOS_ID, PlainTrainer, TinyModel
 
 from seatrial.relations.engine import run_relation
 from seatrial.relations.examples import Example, ObjectiveSpec, make_examples
@@ -15,12 +15,27 @@ SPECS = {
     "sft-all": ObjectiveSpec(kind="sft", trains="all"),
     "dpo": ObjectiveSpec(kind="dpo", max_length=8, keep="end"),
     "cpo": ObjectiveSpec(kind="cpo"),
+    "kto": ObjectiveSpec(kind="kto", desirable_weight=1.3, undesirable_weight=0.7),
+    "kto-zero": ObjectiveSpec(kind="kto", reference_point="zero", max_length=8),
+    "gkd": ObjectiveSpec(kind="gkd", beta=0.3, temperature=0.7),
+    "gkd-forward": ObjectiveSpec(kind="gkd", beta=0.0, max_length=8, keep="end"),
+    "reward": ObjectiveSpec(kind="reward"),
 }
+
+
+def trainer_of(name: str, fault: str | None = None) -> PlainTrainer:
+    """Return a plain trainer; models that are far from one another where a reference point is to differ from 0."""
+    trainer = PlainTrainer(SPECS[name], frozenset() if fault is None else frozenset({fault}))
+    if name.startswith("kto"):
+        trainer.model, trainer.reference = TinyModel(0, 4.0), TinyModel(1, 4.0)
+    return trainer
 
 
 def broken_laws(trainer: PlainTrainer, tidy: bool = False) -> list[str]:
     """Return the laws that a trainer breaks."""
     verdicts = [run_relation(relation, trainer, seeds=[0], tidy=tidy) for relation in select(RELATIONS)]
+    if trainer.objective_spec.of_mates:
+        verdicts = verdicts[1:]  # no law of micro-batches applies
     assert all(verdict.outcome in (Outcome.PASS, Outcome.FAIL) for verdict in verdicts), verdicts
     return [law for verdict in verdicts for law in verdict.details.get("laws_broken", [])]
 
@@ -28,7 +43,7 @@ def broken_laws(trainer: PlainTrainer, tidy: bool = False) -> list[str]:
 @pytest.mark.parametrize("name", SPECS)
 def test_a_plain_trainer_obeys(name: str) -> None:
     """Whole, in parts, and truncated."""
-    assert broken_laws(PlainTrainer(SPECS[name])) == []
+    assert broken_laws(trainer_of(name)) == []
 
 
 @pytest.mark.parametrize(
@@ -42,11 +57,26 @@ def test_a_plain_trainer_obeys(name: str) -> None:
         ("other side cut", "dpo", "gradient, beyond the maximum length"),
         ("undivided log", "cpo", "logged losses add up, lengths unequal, in micro-batches of one example"),
         ("frozen head", "cpo", "no dead tensor"),
+        ("own completions", "kto", "gradient, reference point above 0"),
+        ("point with gradient", "kto", "gradient, reference point above 0"),
+        ("point not held", "kto", "gradient, reference point held to 0"),
+        ("weights exchanged", "kto", "gradient, all examples desirable"),
+        ("mean of the labels", "kto", "gradient, all examples undesirable"),
+        ("exchanged", "gkd", "gradient, lengths equal"),
+        ("no temperature", "gkd", "gradient, lengths equal"),
+        ("whole rows", "gkd", "gradient, lengths unequal"),
+        ("local counts", "gkd", "gradients add up, lengths unequal, in micro-batches of one example"),
+        ("score of padding", "reward", "gradient, lengths unequal"),
+        (
+            "summed micro-batches",
+            "reward",
+            "gradients add up, lengths equal, in micro-batches of one example",
+        ),
     ],
 )
 def test_a_planted_fault_is_seen(fault: str, name: str, law: str) -> None:
     """By the law that is about it."""
-    assert law in broken_laws(PlainTrainer(SPECS[name], frozenset({fault})))
+    assert law in broken_laws(trainer_of(name, fault))
 
 
 def test_tidy_examples_hide_local_counts() -> None:
@@ -54,6 +84,27 @@ def test_tidy_examples_hide_local_counts() -> None:
     trainer = PlainTrainer(SPECS["sft"], frozenset({"local counts"}))
     law = "gradients add up, lengths unequal, in micro-batches of one example"
     assert law in broken_laws(trainer) and law not in broken_laws(trainer, tidy=True)
+
+
+def test_a_loss_that_depends_on_its_micro_batch_is_not_held_to_any_split() -> None:
+    """The reference point of KTO is the micro-batch's own; that is declared, and printed."""
+    (relation,) = select(["R1.objective"])
+    verdict = run_relation(relation, PlainTrainer(SPECS["kto"]), seeds=[0])
+    assert verdict.outcome is Outcome.SKIPPED
+    assert "objective_spec.reference_point='batch'" in verdict.reason
+
+
+def test_the_oracles_of_equal_models_in_closed_form() -> None:
+    """No divergence from itself; with equal models KTO is half the weight of each label."""
+    trainer = PlainTrainer(SPECS["gkd"])
+    trainer.reference = trainer.model
+    good, bad = (
+        Example(prompt_ids=(3, 4), completion_ids=(token, EOS_ID), desirable=label)
+        for token, label in ((5, True), (6, False))
+    )
+    assert objective(trainer, [good]).loss == pytest.approx(0, abs=1e-12)
+    trainer.objective_spec = SPECS["kto"]
+    assert objective(trainer, [good, bad]).loss == pytest.approx((1.3 / 2 + 0.7 / 2) / 2)
 
 
 def test_the_oracle_of_a_uniform_model_is_the_logarithm_of_its_vocabulary() -> None:

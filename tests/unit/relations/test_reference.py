@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
+import torch
 
 from seatrial.relations import parametrize_with_relations
 from seatrial.relations.engine import run_relation
@@ -22,6 +23,12 @@ FORMULAS = (
 )  # fmt: skip
 PATHS = ("R1.step", "R3.step", "R5.policy", "R10.step", "R27.step")
 RUNS = ("R9.run", "R12.run")
+ASYNC_RUNS = ("R14.async", "R19.async")
+WHOLE_RUNS = (
+    "R6.run", "R9.run", "R10.run", "R11.run", "R12.run", "R14.run", "R15.run", "R17.run", "R17.run_filters", "R22.run",
+    "R23.run", "R24.run", "R26.run",
+)  # fmt: skip
+BESIDE = {"policy.generation.colocated.enabled": False, "grpo.async_grpo.enabled": True}
 
 
 @parametrize_with_relations(ReferenceComponents())
@@ -34,6 +41,60 @@ def test_the_default_cell_obeys(relation) -> None:
 def test_every_cell_obeys(disobeyed: Disobeyed, name: str, options: Mapping[str, Any]) -> None:
     """Formulas, rows to gradients, and gradients of a run against the oracle."""
     assert not disobeyed(options, [*FORMULAS, *PATHS, *RUNS], [0])
+
+
+@pytest.mark.parametrize("name", ["R9.run", "R10.run", "R17.run"])
+def test_laws_of_the_whole_run_hold_beside_the_training(disobeyed: Disobeyed, name: str) -> None:
+    """Gradients against the oracle, one run for one seed, every prompt once: with rollouts a step older."""
+    assert not disobeyed(BESIDE, [name], [0])
+
+
+def need(backend: str) -> None:
+    """Skip the test where Megatron-core is asked for and cannot serve a policy on the CPU."""
+    if backend == "megatron":
+        pytest.importorskip("megatron.core", reason="pip install 'seatrial[megatron]'")
+        if torch.cuda.is_available():
+            pytest.skip("Megatron-core takes the CUDA devices: tests/gpu/test_megatron_gpu.py")
+
+
+@pytest.mark.parametrize("backend", ["dtensor", "megatron"])
+def test_other_policy_backends_obey(disobeyed: Disobeyed, backend: str) -> None:
+    """Rows to gradients, updates against AdamW, precision; all laws of a run are for the night."""
+    need(backend)
+    on_it = {f"policy.{backend}_cfg.enabled": True}
+    assert not disobeyed(on_it, ["R1.step", "R3.step", "R5.policy", "R10.run", "R12.run", "R20.run"], [0])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("backend", ["dtensor", "megatron"])
+def test_every_law_of_the_whole_run_holds_on_other_policy_backends(
+    disobeyed: Disobeyed, backend: str
+) -> None:
+    """Resumes and exports too."""
+    need(backend)
+    assert not disobeyed(
+        {f"policy.{backend}_cfg.enabled": True}, [*WHOLE_RUNS, "R13.run", "R21.export", "R4.packing"], [0]
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [*ASYNC_RUNS, *WHOLE_RUNS])
+def test_every_law_of_the_whole_run_holds_beside_the_training(disobeyed: Disobeyed, name: str) -> None:
+    """Those of asynchronous runs under the cell's options too."""
+    assert not disobeyed(BESIDE, [name], [0])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, options) for name, options in CELLS if options.get("grpo.async_grpo.enabled")],
+    ids=[name for name, options in CELLS if options.get("grpo.async_grpo.enabled")],
+)
+def test_every_asynchronous_cell_loses_no_group_and_knows_its_weights(
+    disobeyed: Disobeyed, name: str, options: Mapping[str, Any]
+) -> None:
+    """Packed, dynamic, chunked, filtered, with weights that are copied or sent."""
+    assert not disobeyed(options, ASYNC_RUNS, [0])
 
 
 def test_every_two_values_meet_in_a_cell_or_exclude_one_another() -> None:

@@ -24,7 +24,8 @@ def test_a_sound_stack_obeys(relation) -> None:
     assert verdict.outcome in (Outcome.PASS, Outcome.SKIPPED), verdict.reason
     reasons = verdict.details["laws_not_exercised"].values()
     assert all(
-        reason.startswith(("the toy", "run_options has no", "validations_repeat")) for reason in reasons
+        reason.startswith(("the toy", "run_options has no", "validations_repeat", "other_models is empty"))
+        for reason in reasons
     ), verdict.reason
 
 
@@ -67,6 +68,55 @@ def test_a_planted_fault_breaks_its_law(fault: str, law: str) -> None:
     violation = first_violation(alone, ToyRun(fault))
     assert violation is not None
     assert violation.raised is None, violation.raised
+
+
+@pytest.mark.parametrize(("sampled", "is_broken"), [((1, 0), False), ((), True)])
+def test_an_environments_words_have_no_log_probability_of_the_sampler(
+    sampled: tuple[int, ...], is_broken: bool
+) -> None:
+    """A row that says which ids were sampled is held to those alone; one that does not, to all."""
+
+    class Answered(ToyRun):
+        def short_run(self, options, *, seed):
+            def second_is_heard(row):
+                heard = {"sampling_logprobs": (row.sampling_logprobs[0], 0.0, *row.sampling_logprobs[2:])}
+                rest = sampled and (1,) * (len(row.ids) - 2)
+                return replace(row, **heard, sampled=sampled + rest) if len(row.ids) > 1 else row
+
+            record = super().short_run(options, seed=seed)
+            steps = [replace(step, rows=tuple(map(second_is_heard, step.rows))) for step in record.steps]
+            return replace(record, steps=tuple(steps))
+
+    (relation,) = select(["R6.run"])
+    law = relation.laws[0]
+    assert law.name == "the sampler's log-probabilities"
+    violation = first_violation(replace(relation, laws=(law,)), Answered())
+    assert (violation is not None) is is_broken
+    assert violation is None or violation.raised is None
+
+
+@pytest.mark.parametrize(("sampled", "is_broken"), [((1, 0), False), ((), True)])
+def test_an_environments_words_have_no_support(sampled: tuple[int, ...], is_broken: bool) -> None:
+    """Nothing was kept where nothing was drawn; a row that does not say what was sampled is held to all."""
+
+    class Answered(ToyRun):
+        def short_run(self, options, *, seed):
+            def second_is_heard(row):
+                if row.kept_support is None or len(row.ids) < 2:
+                    return row
+                rest = sampled and (1,) * (len(row.ids) - 2)
+                kept = (row.kept_support[0], (), *row.kept_support[2:])
+                return replace(row, kept_support=kept, sampled=sampled + rest)
+
+            record = super().short_run(options, seed=seed)
+            steps = [replace(step, rows=tuple(map(second_is_heard, step.rows))) for step in record.steps]
+            return replace(record, steps=tuple(steps))
+
+    (relation,) = select(["R6.run"])
+    (law,) = [law for law in relation.laws if law.name == "a filter keeps its support"]
+    violation = first_violation(replace(relation, laws=(law,)), Answered())
+    assert (violation is not None) is is_broken
+    assert violation is None or violation.raised is None
 
 
 def test_an_option_that_nothing_reads_is_seen() -> None:

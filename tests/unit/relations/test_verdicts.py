@@ -138,6 +138,11 @@ def test_shrinking_ends_with_the_time() -> None:
     assert judged(BAD, clock=lambda: 0.0).details["smallest_case"]["size"] == 300
 
 
+def test_a_violation_is_reported_as_made_where_no_time_is_given() -> None:
+    """As for someone who only asks whether, of many releases."""
+    assert judged(BAD, shrink_seconds=0.0).details["smallest_case"]["size"] == 500
+
+
 def test_a_law_without_seeds_is_exercised_once() -> None:
     """Other seeds would make the same case."""
     assert judged(law("once", measured(0.0), seeded=False)).num_samples == 1

@@ -237,8 +237,8 @@ class _Loop:
             losses.append(loss)
         metrics = {
             "loss": losses[0],
-            "lr": updates[0].learning_rate,
-            "grad_norm": updates[0].grad_norm,
+            "lr": math.fsum(update.learning_rate for update in updates) / len(updates),
+            "grad_norm": math.fsum(update.grad_norm for update in updates) / len(updates),
             "reward": math.fsum(row.reward for row in rows) / len(rows),
             "mean_gen_tokens_per_sample": sum(len(row.ids) for row in rows) / len(rows),
             "mean_prompt_length": sum(len(row.prompt_ids) for row in rows) / len(rows),

@@ -76,6 +76,24 @@ def test_the_summary_says_what_is_not_proven_and_what_to_do() -> None:
     assert "refrl: commit abc, clean" in text
 
 
+def test_what_was_skipped_is_named_once_and_a_known_failure_is_evidence() -> None:
+    """Three seeds leave the same law unexercised; what fails as is known has been seen to fail."""
+    results = make_results()
+    results.trials[0].verdicts = [
+        *(
+            Verdict(name=name, outcome=Outcome.SKIPPED, reason="needs more")
+            for name in ("seed 0: law", "seed 12: law", "seed 0: other", "alone")
+        ),
+        Verdict(
+            name="counters", outcome=Outcome.SKIPPED, reason="fails as expected (begins again): 256",
+            details={"expected_failure": "begins again"},
+        ),
+    ]  # fmt: skip
+    lines = summary_text(results).splitlines()
+    assert "- grpo-smoke: skipped, no evidence either way: law (seeds 0, 12); other (seeds 0); alone" in lines
+    assert "- grpo-smoke: counters: fails as expected (begins again): 256" in lines
+
+
 def test_a_blocked_whole_is_no_evidence_against_the_stack() -> None:
     """The seed document asks for these words."""
     results = make_results()

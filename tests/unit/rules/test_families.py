@@ -58,7 +58,7 @@ FAULTS: dict[str, tuple[Fault, int]] = {
         together(put("train/entropy", 1e-3), put("train/reward", lambda tail: tail - tail + 0.3)),
         50,
     ),
-    "kl-drift": (put("train/kl", lambda tail: tail + 4), 12),
+    "kl-drift": (put("train/kl", lambda tail: tail + 6), 12),
     "kl-negative": (put("train/kl", lambda tail: tail - 0.5), 12),
     "clip-saturated": (put("train/clip_ratio/region_mean", 0.9), 12),
     "mismatch-logprobs": (put("train/sampling/sampling_logp_difference/mean", 0.8), 6),
@@ -98,7 +98,7 @@ FROM_THE_START: dict[str, tuple[Fault, int]] = {
             put("train/completions/clipped_ratio", 1.0, 0),
             put("train/reward", lambda tail: np.resize([0.1, 0.3], len(tail)), 0),
         ),
-        20,
+        40,
     ),
     "groups-never-differ": (put("train/reward_std", 0.0, 0), 10),
     "truncated-and-flat": (
@@ -118,6 +118,18 @@ FROM_THE_START: dict[str, tuple[Fault, int]] = {
         120,
     ),
 }
+
+
+@pytest.mark.parametrize("apart", [7, 13, 16])
+def test_a_reward_that_leaps_now_and_then_is_no_collapse(apart: int) -> None:
+    """As on TRL: a letter is drawn in one step of many and gives a hundred times the rest; its going is no loss."""
+    columns = healthy()
+    columns["train/reward"][:] = 0.25 + 0.02 * np.random.default_rng(apart).standard_normal(
+        len(columns["train/reward"])
+    )
+    columns["train/reward"][18::apart] = 21.5
+    judged = {item.rule.id: item.finding.level for item in judge_log(log_of(columns), select(["reward"]))}
+    assert judged["reward-collapse"] is Level.QUIET
 
 
 def test_learning_runs_are_quiet() -> None:

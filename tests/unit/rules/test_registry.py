@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from seatrial.errors import UsageError
+from seatrial.rules.healthy import BASELINE
 from seatrial.rules.registry import all_rules, rules_of_entry_points, select
 from seatrial.vocabulary import metrics
 
@@ -17,7 +18,7 @@ def test_every_rule_is_explained() -> None:
     for rule in all_rules():
         assert rule.statement and rule.meaning and rule.remedy
         assert all(parameter.source for parameter in rule.parameters.values())
-        assert set(rule.needs) | set(rule.uses) <= set(metrics())
+        assert set(rule.needs) | set(rule.uses) <= {*metrics(), BASELINE}
         assert all(re.fullmatch(r"SB\d{3}", known) for known in rule.catalogue)
 
 

@@ -159,3 +159,20 @@ def test_a_run_without_the_value_leaves_a_blank(tmp_path: Path) -> None:
 )
 def test_any_values_make_a_chart(values: list[float]) -> None:
     ET.fromstring(line_chart([Line(name="a & b", xs=range(len(values)), ys=values)], title="<t>"))
+
+
+@pytest.mark.parametrize(("xs", "marked"), [((1, 2, 3), {"1", "2", "3"}), ((1, 1.5), {"1", "1.2", "1.4"})])
+def test_whole_steps_are_marked_by_whole_numbers(xs: tuple[float, ...], marked: set[str]) -> None:
+    """There is no step one and a half."""
+    chart = ET.fromstring(line_chart([Line(name="a", xs=xs, ys=[7.0] * len(xs))], title="t"))
+    words = {item.text for item in chart.iter("{http://www.w3.org/2000/svg}text") if item.get("y") == "330"}
+    assert marked <= words
+    assert words <= {*marked, "1.1", "1.3", "1.5"}
+
+
+@pytest.mark.parametrize(("ys", "on_the_left"), [((0.0, 1.0, 2.0), True), ((2.0, 1.0, 0.0), False)])
+def test_the_names_of_lines_hide_no_point(ys: tuple[float, ...], on_the_left: bool) -> None:
+    """A falling line begins where they would be."""
+    chart = ET.fromstring(line_chart([Line(name="a run", xs=range(3), ys=ys)], title="t"))
+    (name,) = [item for item in chart.iter("{http://www.w3.org/2000/svg}text") if item.text == "a run"]
+    assert (float(name.get("x", "nan")) < 320) == on_the_left

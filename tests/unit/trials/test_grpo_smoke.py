@@ -3,11 +3,13 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.trials.toy_target import TOY, ToyTarget, run_toy
 
+from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.trials.results import TrialResult, TrialState
 from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome, Verdict
@@ -162,3 +164,54 @@ def test_metrics_of_the_run_are_kept_as_json(tmp_path: Path) -> None:
     metrics = json.loads((path / "trials" / "0-grpo-smoke" / "metrics.json").read_text())
     assert metrics["train/grad_norm"] == {"1": 0.5, "2": 0.5}
     assert str(metrics["train/loss"]["2"]).lower() == "nan"
+
+
+class _Quiet(ToyTarget):
+    """A toy that says which series it never writes, and has a check of its own."""
+
+    def __init__(self, mode: str, unlogged: dict[str, str], own_checks: dict[str, str]) -> None:
+        super().__init__(mode)
+        self.unlogged, self.own_checks = unlogged, own_checks
+
+    def job(self, request: JobRequest) -> TrainingJob:
+        """See `ToyTarget`."""
+        return replace(super().job(request), unlogged=self.unlogged, own_checks=self.own_checks)
+
+
+def quiet_smoke(
+    tmp_path: Path, mode: str, *tags: str, **own_checks: str
+) -> tuple[TrialResult, dict[str, Verdict]]:
+    """Run the trial on a toy that declares these series as never written."""
+    checks = dict.fromkeys(own_checks.values(), "the toy says so")
+    _, results = run_toy(tmp_path, _Quiet(mode, dict.fromkeys(tags, "it has no sampler"), checks))
+    (trial,) = results.requested_trials()
+    return trial, {verdict.name: verdict for verdict in trial.verdicts}
+
+
+def test_a_series_that_the_stack_never_writes_is_not_requested(tmp_path: Path) -> None:
+    """Without the declaration its absence is a failure; with it the verdict says why it is not asked."""
+    trial, verdicts = quiet_smoke(tmp_path, "no-ratio", "train/probs_ratio_min")
+    verdict = verdicts['min(data["train/probs_ratio_min"]) > 0.79']
+    assert verdict.outcome is Outcome.NOT_REQUESTED
+    assert "it has no sampler" in verdict.reason
+    assert trial.outcome is PASS
+
+
+def test_a_series_that_is_there_all_the_same_is_judged(tmp_path: Path) -> None:
+    """A declaration excuses an absence, and no value."""
+    _, verdicts = quiet_smoke(tmp_path, "right", "train/probs_ratio_min")
+    assert verdicts['min(data["train/probs_ratio_min"]) > 0.79'].outcome is PASS
+
+
+def test_what_is_not_logged_is_not_claimed(tmp_path: Path) -> None:
+    trial, _ = quiet_smoke(tmp_path, "right", "train/token_mult_prob_error")
+    assert trial.outcome is PASS
+    assert "sampler and trainer agree" not in trial.proves
+
+
+def test_a_targets_own_check_is_asked(tmp_path: Path) -> None:
+    text = 'max(data["train/loss"]) < -100'
+    trial, verdicts = quiet_smoke(tmp_path, "right", own=text)
+    assert verdicts[text].outcome is FAIL
+    assert verdicts[text].details["why"] == "the toy says so"
+    assert trial.outcome is FAIL

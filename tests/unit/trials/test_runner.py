@@ -60,12 +60,13 @@ def only_run(tmp_path: Path) -> Path:
 
 
 def processes_of(path: Path) -> list[int]:
-    """Return the processes that were started for a run."""
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if any(str(path) in word for word in process.info["cmdline"] or [])
-    ]
+    """Return the processes that were started for a run, whose command lines name its folder from where they run."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words, folder = process.info["cmdline"] or [], Path(process.info["cwd"] or "/")
+        if any((folder / word).is_relative_to(path) for word in words if path.name in word):
+            found.append(process.pid)
+    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -99,9 +100,9 @@ def test_a_killed_harness_leaves_valid_results(tmp_path: Path) -> None:
     assert results.outcome is Outcome.BLOCKED
     assert results.finished_at is None
     assert [trial.state for trial in results.requested_trials()] == [TrialState.RUNNING]
-    for pid in processes_of(path):
-        # Nobody was left to end the command: this test does.
-        os.kill(pid, signal.SIGKILL)
+    (orphan,) = processes_of(path)
+    # Nobody was left to end the command: this test does.
+    os.kill(orphan, signal.SIGKILL)
 
 
 def test_what_concluded_is_not_run_again(tmp_path: Path) -> None:

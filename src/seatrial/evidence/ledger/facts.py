@@ -47,6 +47,8 @@ class LedgerFacts:
     """Completions of a prompt; None: as most groups have."""
     steps_per_batch: int | None = 1
     """Optimizer steps that one batch of completions is trained at; None where that is not known."""
+    num_updates_per_step: int = 1
+    """Optimizer steps of a step: weight versions count them."""
     precision: str | None = None
     """Of the trainer; None is held to the widest bound."""
     temperature: float | None = None

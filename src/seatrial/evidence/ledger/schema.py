@@ -46,7 +46,7 @@ class LedgerRow:
     reference_logprobs: tuple[float, ...] | None = None
     """T log-probabilities by the frozen reference."""
     kept_support_sizes: tuple[int, ...] | None = None
-    """Tokens that top-k and top-p left to draw from, at each of the T places."""
+    """Tokens that top-k and top-p left to draw from, at each of the T places; 0 where an environment wrote."""
     reward: float | None = None
     """The reward that advantages are computed from, `length_penalty` included."""
     length_penalty: float | None = None
@@ -69,6 +69,24 @@ class LedgerRow:
     def sampled_ids(self) -> tuple[int, ...]:
         """The T tokens of the completion; empty where the tokens are not written."""
         return (self.token_ids or ())[self.prompt_length or 0 :]
+
+    @property
+    def turns(self) -> tuple[tuple[int, ...], ...]:
+        """What the model sampled between an environment's words; one turn of all tokens where there are none."""
+        turns: list[list[int]] = [[]]
+        for place, token in enumerate(self.sampled_ids):
+            if not self._is_an_environments(place):
+                turns[-1].append(token)
+            elif turns[-1]:
+                turns.append([])
+        return tuple(tuple(turn) for turn in turns if turn)
+
+    def _is_an_environments(self, place: int) -> bool:
+        """Return whether a token of the completion is masked and was not drawn: none was its log-probability."""
+        if self.kept_support_sizes is not None:
+            return self.kept_support_sizes[place : place + 1] == (0,)
+        masked = (self.loss_mask or ())[(self.prompt_length or 0) + place :][:1] == (0,)
+        return masked and (self.generation_logprobs or ())[place : place + 1] == (0,)
 
     @property
     def group_key(self) -> tuple[int, int]:

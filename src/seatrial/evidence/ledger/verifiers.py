@@ -5,6 +5,7 @@ Written apart from the stack's task and reward code on purpose: an error there m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from itertools import zip_longest
@@ -51,11 +52,15 @@ def _characters(completion: str, answer: str) -> float:
 
 
 def _integer(completion: str, answer: str) -> float:
+    try:
+        wanted = str(int(answer))
+    except ValueError:
+        return math.nan
     match = re.fullmatch(r"[+-]?0*(\d+)", completion.strip(), re.ASCII)
     if match is None:
         return 0.0
     negative = completion.strip().startswith("-") and match[1] != "0"
-    return 1.0 if ("-" if negative else "") + match[1] == answer else 0.0
+    return 1.0 if ("-" if negative else "") + match[1] == wanted else 0.0
 
 
 def _byte_nearness(completion: str, answer: str) -> float:
@@ -66,10 +71,21 @@ def _byte_nearness(completion: str, answer: str) -> float:
     return sum(near) / len(pairs) if pairs else 1.0
 
 
+def _program(completion: str, answer: str) -> float:
+    """Judge the bytes of `print(` at the beginning and of `)` at the end: seven places, each with its nearness."""
+    blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", completion, re.DOTALL)
+    text = str(blocks.pop() if blocks else completion).strip().encode()
+    nearness = [255 - abs(byte - right) for byte, right in zip(text[:-1], b"print(", strict=False)]
+    nearness += [255 - abs(text[-1] - ord(")"))] if text else []
+    return sum(nearness) / 255 / 7
+
+
 REWARDS: dict[str, Callable[[str, str], float]] = {
     "exact_match": _exact,
     "character_match": _characters,
     "byte_closeness": _byte_nearness,
     "integer_match": _integer,
+    "program_form": _program,
 }
-"""Reward rules by the name that the stack's configuration uses: (completion, answer) -> reward."""
+"""Reward rules by the name that the stack's configuration uses: (completion, answer) -> reward; NaN: the verifier
+cannot judge that, and has to say so."""

@@ -10,13 +10,15 @@ from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
 
 _OF_BYTECODE = rb"torch\.compile|torch_compile|torch import\b[^\n]*\bcompile|_dynamo|numba|njit"
 _BYTECODE_COMPILERS = re.compile(rb"\b(" + _OF_BYTECODE + rb")\b")
+_MARKS = (b"compile", b"_dynamo", b"numba", b"njit", b"torch.jit", b"triton", b"jax.jit", b"getsource")
+"""One of these is in all that both patterns find; looking for them first takes a tenth of the time."""
 _COMPILERS = re.compile(rb"\b(" + _OF_BYTECODE + rb"|torch\.jit|triton|jax\.jit|getsource|getsourcelines)\b")
 """What runs a function in another form than Python's, or reads its text: nobody sees it being called."""
 
 
 def may_be_compiled(content: bytes) -> bool:
     """Return whether a file names anything that runs functions in another form, or reads their text."""
-    return _COMPILERS.search(content) is not None
+    return _has_mark(content) and _COMPILERS.search(content) is not None
 
 
 def compiles_bytecode(content: bytes) -> bool:
@@ -25,7 +27,7 @@ def compiles_bytecode(content: bytes) -> bool:
     Those that read a function's text (`torch.jit`, `triton`) or run it (`jax.jit`) meet none. Comments and bare
     strings, such as docstrings, are no code.
     """
-    if _BYTECODE_COMPILERS.search(content) is None:
+    if not _has_mark(content) or _BYTECODE_COMPILERS.search(content) is None:
         return False
     try:
         tree = parse(content)
@@ -38,6 +40,10 @@ def compiles_bytecode(content: bytes) -> bool:
                 held[:] = [child for child in held if not _is_bare_string(child)] or [ast.Pass()]
     code = ast.unparse(ast.fix_missing_locations(tree))
     return _BYTECODE_COMPILERS.search(code.encode(errors="replace")) is not None
+
+
+def _has_mark(content: bytes) -> bool:
+    return any(mark in content for mark in _MARKS)
 
 
 def _is_bare_string(node: ast.AST) -> bool:

@@ -20,8 +20,7 @@ from seatrial.pytest_plugin.affected.options import OPTION
 from seatrial.pytest_plugin.affected.sources import DOCS
 from seatrial.pytest_plugin.affected.stats import STAT
 from seatrial.pytest_plugin.affected.store import Record, Version
-from seatrial.pytest_plugin.affected.watch import BLIND, DIR, ENV, FILE
-from seatrial.pytest_plugin.affected.windows import UNWATCHED
+from seatrial.pytest_plugin.affected.watch import DIR, ENV, FILE, UNWATCHED
 
 NEW = "it is new: there is no record of it"
 FAILED = "it failed last time"
@@ -111,7 +110,6 @@ def describe(kind: str, name: str) -> str:
         STAT: f"whether {name} is there",
         CONFIG: f"pytest's settings in {name}",
         MACHINE: "the machine, on which it was skipped,",
-        BLIND: f"something of the project, while it starts a process that cannot be watched ({name}),",
     }
     return texts.get(kind, name)
 

@@ -7,17 +7,17 @@ import os
 import platform
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final
 
 from seatrial.pytest_plugin.affected.options import OPTION
 from seatrial.pytest_plugin.affected.packages import ABSENT, version
-from seatrial.pytest_plugin.affected.sources import REST, Source, digest, read_source, splits
+from seatrial.pytest_plugin.affected.parts import REST, digest
+from seatrial.pytest_plugin.affected.sources import Source, read_source, splits
 from seatrial.pytest_plugin.affected.stats import STAT
-from seatrial.pytest_plugin.affected.watch import BLIND, DIR, ENV, FILE, PY, is_ignored
-from seatrial.pytest_plugin.affected.windows import UNWATCHED
+from seatrial.pytest_plugin.affected.watch import DIR, ENV, FILE, PY, UNWATCHED, is_ignored
 
 PART: Final = "part"
 """A part of a Python file: `path::qualified name`, or `path::` for its rest."""
@@ -35,7 +35,6 @@ MACHINE: Final = "machine"
 UNKNOWN: Final = "?"
 """Fingerprint of what changed while the tests ran: equal to nothing."""
 
-_WATCHED_SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".sh", ".cfg", ".ini", ".j2", ".jinja")
 Known = tuple[str, str, dict[str, str]]
 """Digest of a file's bytes, fingerprint of its code, fingerprints of its parts."""
 
@@ -63,6 +62,7 @@ class Fingerprints:
         self.known: dict[str, Known] = dict(known)
         self._sources: dict[str, Source | None] = {}
         self._contents: dict[str, bytes | None] = {}
+        self._looked_at: dict[str, Known | None] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._found: dict[tuple[str, str], str] = {}
 
@@ -91,7 +91,6 @@ class Fingerprints:
             DIST: version,
             GLOB: self._matches,
             CONFIG: self._settings,
-            BLIND: self._everything,
             OPTION: lambda option: self._options.get(option, ABSENT),
             SHADOW: self._holders,
             STAT: self._presence,
@@ -115,6 +114,11 @@ class Fingerprints:
 
     def _up_to_date(self, path: str) -> Known | None:
         """Return what is known of a Python file as it is now; None when it is not there."""
+        if path not in self._looked_at:
+            self._looked_at[path] = self._as_it_is(path)
+        return self._looked_at[path]
+
+    def _as_it_is(self, path: str) -> Known | None:
         content = self._content(path)
         if content is None:
             return None
@@ -205,20 +209,6 @@ class Fingerprints:
             if path.is_file() and not is_ignored(relative):
                 state.update(f"{relative}\0{self._bytes(relative)}\0".encode())
         return state.hexdigest()
-
-    def _everything(self, _: str) -> str:
-        state = hashlib.blake2b(digest_size=10)
-        for path in sorted(self._project_files()):
-            state.update(
-                f"{path}\0{self._code(path) if path.endswith('.py') else self._bytes(path)}\0".encode()
-            )
-        return state.hexdigest()
-
-    def _project_files(self) -> Iterator[str]:
-        for folder, folders, files in os.walk(self._root):
-            here = Path(folder).relative_to(self._root)
-            folders[:] = [name for name in folders if not name.startswith(".") and not is_ignored(name)]
-            yield from ((here / name).as_posix() for name in files if name.endswith(_WATCHED_SUFFIXES))
 
     def _settings(self, path: str) -> str:
         """Return pytest's settings alone: a linter's options in the same file change no test."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -25,6 +26,7 @@ _CONSTRUCTORS = frozenset(
 _UNREAD_FIELDS = frozenset(("ctx", "kind", "type_comment", "type_ignores"))
 """What says nothing beyond its place in the tree, or nothing to Python."""
 _FIELDS: dict[type, tuple[str, ...]] = {}
+_AST, _NAME = ast.AST, ast.Name
 
 
 def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
@@ -39,8 +41,9 @@ def walk(node: ast.AST) -> list[ast.AST]:
     """Return a node and all below it, in no order: twice as fast as `ast.walk`, and without contexts."""
     found = [node]
     for one in found:
-        for name in fields_of(one.__class__):
-            value = getattr(one, name, None)
+        held = one.__dict__
+        for name in _FIELDS.get(one.__class__) or fields_of(one.__class__):
+            value = held.get(name)
             if value.__class__ is list:
                 found += [child for child in value if isinstance(child, ast.AST)]
             elif isinstance(value, ast.AST):
@@ -51,26 +54,32 @@ def walk(node: ast.AST) -> list[ast.AST]:
 def dump(node: ast.AST) -> str:
     """Return the text of a syntax tree: without comments, layout and line numbers."""
     pieces: list[str] = []
-    _dump(node, pieces)
+    _dump(node, pieces.append)
     return " ".join(pieces)
 
 
-def _dump(node: ast.AST, pieces: list[str]) -> None:
-    pieces.append(node.__class__.__name__)
-    for name in fields_of(node.__class__):
-        value = getattr(node, name, None)
-        if value.__class__ is list:
-            pieces.append("[")
+def _dump(node: ast.AST, add: Callable[[str], None]) -> None:
+    kind = node.__class__
+    add(kind.__name__)
+    held = node.__dict__
+    for name in _FIELDS.get(kind) or fields_of(kind):
+        value: Any = held.get(name)
+        held_kind = value.__class__
+        if held_kind is list:
+            add("[")
             for child in value:
-                if isinstance(child, ast.AST):
-                    _dump(child, pieces)
+                if isinstance(child, _AST):
+                    _dump(child, add)
                 else:
-                    pieces.append(repr(child))
-            pieces.append("]")
-        elif isinstance(value, ast.AST):
-            _dump(value, pieces)
+                    add(repr(child))
+            add("]")
+        elif held_kind is _NAME:  # a third of all nodes
+            add("Name")
+            add(repr(value.id))
+        elif held_kind is not str and isinstance(value, _AST):
+            _dump(value, add)
         else:
-            pieces.append(repr(value))
+            add(repr(value))
 
 
 def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, FunctionNode]]:
@@ -82,6 +91,15 @@ def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str,
             yield from functions(node.body, f"{prefix}{node.name}.")
         else:
             yield from functions(_statements_in(node), prefix)
+
+
+def definitions_in(node: FunctionNode) -> list[FunctionNode]:
+    """Return a function, and the functions that are defined inside of it at any depth."""
+    found: list[ast.AST] = [node]
+    for one in found:
+        for field in STATEMENT_FIELDS:
+            found += getattr(one, field, ())
+    return [one for one in found if isinstance(one, FunctionNode)]
 
 
 def _statements_in(node: ast.AST) -> Iterator[ast.stmt]:
@@ -138,18 +156,24 @@ def keepers(tree: ast.Module) -> Keepers:
     """Find the functions that keep something."""
     shared = {name for node in tree.body for name in _assigned(node)}
     found = [
-        (name, is_suspended(node, nodes))
+        (name, _is_suspended(node, nodes))
         for name, node in functions(tree.body)
-        if _remembers(name, node, nodes := walk(node), shared)
+        if _remembers(name, node, nodes := _by_kind(node), shared)
     ]
     return Keepers(frozenset(name for name, waits in found if not waits), any(waits for _, waits in found))
 
 
-def is_suspended(node: FunctionNode, nodes: Iterable[ast.AST]) -> bool:
+def _by_kind(node: ast.AST) -> Mapping[type, list[Any]]:
+    """Return a node and all below it, by their classes."""
+    found: defaultdict[type, list[Any]] = defaultdict(list)
+    for one in walk(node):
+        found[one.__class__].append(one)
+    return found
+
+
+def _is_suspended(node: FunctionNode, nodes: Mapping[type, list[Any]]) -> bool:
     """Return whether a function stops and goes on later."""
-    return isinstance(node, ast.AsyncFunctionDef) or any(
-        isinstance(n, ast.Yield | ast.YieldFrom) for n in nodes
-    )
+    return isinstance(node, ast.AsyncFunctionDef) or ast.Yield in nodes or ast.YieldFrom in nodes
 
 
 def _assigned(node: ast.stmt) -> Iterator[str]:
@@ -161,21 +185,20 @@ def _assigned(node: ast.stmt) -> Iterator[str]:
             yield target.id
 
 
-def _remembers(name: str, node: FunctionNode, nodes: list[ast.AST], shared: set[str]) -> bool:
-    if any(_is_cache(decorator) for decorator in node.decorator_list):
+def _remembers(name: str, node: FunctionNode, nodes: Mapping[type, list[Any]], shared: set[str]) -> bool:
+    if ast.Global in nodes or any(_is_cache(decorator) for decorator in node.decorator_list):
         return True
     arguments = [*node.args.posonlyargs, *node.args.args]
     first = arguments[0].arg if "." in name and arguments else ""
     loader = first if node.name not in _CONSTRUCTORS and _is_alone(node) else ""
-    local = {n.id for n in nodes if type(n) is ast.Name and type(n.ctx) is ast.Store}
-    local |= {n.arg for n in nodes if type(n) is ast.arg}
+    local = {n.id for n in nodes.get(ast.Name, ()) if type(n.ctx) is ast.Store}
+    local |= {n.arg for n in nodes.get(ast.arg, ())}
     wide = (shared - local) | ({first} if first in ("cls", "mcs", "klass", "metacls") else set())
-    return any(
-        (kind is ast.Global)
-        or (kind in _FILLING and _fills(child, wide))
-        or (loader != "" and kind in (ast.If, ast.Try) and _loads_on_demand(child, loader))
-        for child in nodes
-        for kind in (type(child),)
+    return any(_fills(child, wide) for kind in _FILLING for child in nodes.get(kind, ())) or (
+        loader != ""
+        and any(
+            _loads_on_demand(child, loader) for kind in (ast.If, ast.Try) for child in nodes.get(kind, ())
+        )
     )
 
 

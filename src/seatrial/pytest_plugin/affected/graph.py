@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.pytest_plugin.affected.import_statements import Import
-from seatrial.pytest_plugin.affected.sources import REST, Source, splits
+from seatrial.pytest_plugin.affected.parts import REST
+from seatrial.pytest_plugin.affected.sources import Source, splits
 from seatrial.pytest_plugin.affected.watch import FILE, PY
 from seatrial.pytest_plugin.affected.windows import Use
 
@@ -82,6 +83,7 @@ class ImportGraph:
         self._source_of = source_of
         self._learned = learned
         self._direct: dict[tuple[str, bool], Reach] = {}
+        self._file_of: dict[str, str] = {}
         self._of_functions: dict[str, Reach] = {}
         self._unseen: dict[str, bool] = {}
         self._is_file: dict[str, bool] = {}
@@ -102,17 +104,18 @@ class ImportGraph:
         known = known or Reach()
         total = Reach(outside=set(start.outside), names=set(start.names), other=set(start.other))
         waiting = [*((file, False) for file in start.files), *((file, True) for file in start.whole)]
-        functions = list(start.functions)
+        functions = start.functions
         while waiting or functions:
             if functions:
-                name = functions.pop()
-                if name not in total.functions and name not in known.functions:
-                    total.functions.add(name)
-                    direct = self._of_function(name)
+                new = functions - total.functions - known.functions
+                total.functions |= new
+                waiting += [(file, False) for file in self._files_of(new) - total.files]
+                for direct in [self._of_functions[name] for name in new if name in self._of_functions]:
                     total.outside |= direct.outside
                     total.names |= direct.names
                     total.other |= direct.other
                     waiting += [(other, False) for other in direct.files]
+                functions = set()
                 continue
             file, is_whole = waiting.pop()
             is_whole = is_whole or self._runs_unseen(file)
@@ -125,24 +128,26 @@ class ImportGraph:
             total.outside |= direct.outside
             total.names |= direct.names
             total.other |= direct.other
-            functions += direct.functions - total.functions
+            functions = direct.functions
             waiting += [(other, is_whole) for other in direct.files]
             if file not in loaded_by:
                 waiting += [(other, is_whole) for other in self._learned.loads.get(file, _EMPTY)]
         total.files -= total.whole
-        total.functions = {one for one in total.functions if one.partition("::")[0] not in total.whole}
+        if total.whole:
+            total.functions = {one for one in total.functions if one.partition("::")[0] not in total.whole}
         return total
 
-    def _of_function(self, name: str) -> Reach:
-        """Return the file of a function that ran, and what it imports itself."""
-        found = self._of_functions.get(name)
-        if found is None:
+    def _files_of(self, functions: set[str]) -> set[str]:
+        """Return the files of functions that ran, and keep what those import themselves; most import nothing."""
+        files = self._file_of
+        for name in functions.difference(files):
             path, _, part = name.partition("::")
+            files[name] = path
             source = self._source_of(path)
             known = source.part(part) if source is not None else None
-            found = self._of_functions[name] = self.direct(() if known is None else known.imports, path)
-            found.files.add(path)
-        return found
+            if known is not None and known.imports:
+                self._of_functions[name] = self.direct(known.imports, path)
+        return {files[name] for name in functions}
 
     def _runs_unseen(self, file: str) -> bool:
         found = self._unseen.get(file)

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 from seatrial.pytest_plugin.affected.fingerprints import DIST, GLOB
-from seatrial.pytest_plugin.affected.sources import FIXTURES, REST
+from seatrial.pytest_plugin.affected.modules_of_tests import FIXTURES
+from seatrial.pytest_plugin.affected.parts import REST
 from seatrial.pytest_plugin.affected.watch import ENV, FILE
 from seatrial.pytest_plugin.affected.windows import Use
 
@@ -90,12 +92,22 @@ def made_of(item: pytest.Item, relative: Relative) -> frozenset[str]:
 
 def _add_function(function: Any, facts: TestFacts, relative: Relative) -> None:
     """Add a test's or fixture's function, and the rest of its file."""
+    function = getattr(function, "__func__", function)
+    # What else can be called need not be hashable.
+    parts_of = _parts_of_function if isinstance(function, FunctionType) else _parts_of
+    facts.parts |= parts_of(function, relative)
+
+
+def _parts_of(function: Any, relative: Relative) -> frozenset[str]:
     function = inspect.unwrap(function) if callable(function) else None
     code = getattr(function, "__code__", None)
     path = relative(code.co_filename) if code is not None else None
-    if path is not None:
-        facts.parts.add(f"{path}::{REST}")
-        facts.parts.add(f"{path}::{getattr(function, '__qualname__', '')}")
+    return frozenset(
+        () if path is None else (f"{path}::{REST}", f"{path}::{getattr(function, '__qualname__', '')}")
+    )
+
+
+_parts_of_function = functools.cache(_parts_of)
 
 
 @functools.cache

@@ -23,12 +23,13 @@ from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
 from seatrial.pytest_plugin.affected.import_statements import Import
 from seatrial.pytest_plugin.affected.options import OPTION
 from seatrial.pytest_plugin.affected.packages import Packages
+from seatrial.pytest_plugin.affected.parts import REST
 from seatrial.pytest_plugin.affected.seen import IMPORTED, Seen, Session
-from seatrial.pytest_plugin.affected.sources import DOCS, REST
+from seatrial.pytest_plugin.affected.sources import DOCS
 from seatrial.pytest_plugin.affected.stats import STAT
 from seatrial.pytest_plugin.affected.store import Record, Version
-from seatrial.pytest_plugin.affected.watch import ENV, FILE, PY
-from seatrial.pytest_plugin.affected.windows import UNWATCHED, Use
+from seatrial.pytest_plugin.affected.watch import ENV, FILE, PY, UNWATCHED
+from seatrial.pytest_plugin.affected.windows import Use
 
 _PATH_WORD = re.compile(r"[\w./-]+")
 _SCRIPTS = (".sh", ".bash")
@@ -62,8 +63,10 @@ class Learner:
         self._always = always.uses() | {(OPTION, name) for name in options}
         self._search = list(dict.fromkeys([*session.search, "", "src"]))
         self._reading: dict[int, tuple[Reach, bool]] = {}
+        self._changed: dict[str, bool] = {}
         self._folders = ":".join(self._search)
         self._starts: dict[str, Reach] = {}
+        self._function_uses: dict[str, Use | None] = {}
         self._shared: dict[tuple[frozenset[str], frozenset[str], bool], tuple[Reach, frozenset[Use]]] = {}
         learned = Learned(
             uses=session.learned, loads=session.loads, under=session.under, opaque=session.opaque
@@ -86,11 +89,10 @@ class Learner:
         """
         stamps: dict[Use, Version | None] = {}
 
-        def stamped(uses: Iterable[Use]) -> frozenset[Version]:
-            for use in uses:
-                if use not in stamps:
-                    stamps[use] = self._stamp(use, started)
-            return frozenset(version for use in uses if (version := stamps[use]) is not None)
+        def stamped(uses: set[Use] | frozenset[Use]) -> frozenset[Version]:
+            for use in uses.difference(stamps):
+                stamps[use] = self._stamp(use, started)
+            return frozenset(version for version in map(stamps.__getitem__, uses) if version is not None)
 
         found = {}
         shared_versions: dict[frozenset[Use], frozenset[Version]] = {}
@@ -146,9 +148,7 @@ class Learner:
         uses = set(reach.other) | {(PY, path) for path in reach.whole - own}
         for path in reach.files - own:
             uses.add((PY, path) if self._graph.is_opaque(path) else (PART, f"{path}::{REST}"))
-        uses |= {
-            (PART, name) for name in reach.functions if not self._graph.is_opaque(name.partition("::")[0])
-        }
+        uses |= self._function_uses_of(reach.functions)
         known = shared or Reach()
         uses |= {(DIST, name) for name in self._packages.behind(reach.outside - known.outside)}
         uses |= {(SHADOW, f"{name}@{self._folders}") for name in reach.names - known.names}
@@ -157,6 +157,13 @@ class Learner:
             files = set().union(*(one.files for one in reaches))
             uses |= {(PART, f"{path}::{DOCS}") for path in files if not self._graph.is_opaque(path)}
         return uses
+
+    def _function_uses_of(self, names: set[str]) -> set[Use]:
+        """Return functions that ran as uses; not those of a file that counts as a whole."""
+        for name in names.difference(self._function_uses):
+            is_opaque = self._graph.is_opaque(name.partition("::")[0])
+            self._function_uses[name] = None if is_opaque else (PART, name)
+        return {use for use in map(self._function_uses.__getitem__, names) if use is not None}
 
     def _reads_docstrings(self, reach: Reach) -> bool:
         found = self._reading.get(id(reach))
@@ -208,7 +215,9 @@ class Learner:
             return None
         if kind in (PY, PART, FILE):
             path = name.partition("::")[0]
-            if self._changed_since(path, started):
+            if path not in self._changed:
+                self._changed[path] = self._changed_since(path, started)
+            if self._changed[path]:
                 return None if path in self._session.outputs else (kind, name, UNKNOWN)
         return kind, name, self._fingerprints.of(kind, name)
 

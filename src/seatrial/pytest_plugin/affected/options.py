@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from seatrial.pytest_plugin.affected.sources import digest
+from seatrial.pytest_plugin.affected.parts import digest
 
 OPTION = "option"
 """The value of a command-line option."""

@@ -92,7 +92,11 @@ class AffectedPlugin:
         else:
             with self._paused():
                 relative = Watch(str(self._root), lambda *_: None).relative
-                made = {item.nodeid: made_of(item, relative) for item in items}
+                recorded = self._store.tests
+                made = {
+                    item.nodeid: made_of(item, relative) if item.nodeid in recorded else frozenset()
+                    for item in items
+                }
                 self._decisions = decide(made, self._store.tests, self._fingerprints)
         if config.option.affected_audit:
             return

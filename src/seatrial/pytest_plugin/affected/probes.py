@@ -15,9 +15,10 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from seatrial.pytest_plugin.affected.collector import resting_collector
-from seatrial.pytest_plugin.affected.functions import FunctionNode, functions, walk
+from seatrial.pytest_plugin.affected.functions import FunctionNode, definitions_in, functions, walk
 from seatrial.pytest_plugin.affected.parsing import parse
-from seatrial.pytest_plugin.affected.sources import digest, keepers_of, read_compiled
+from seatrial.pytest_plugin.affected.parts import digest
+from seatrial.pytest_plugin.affected.sources import keepers_of, read_compiled
 
 _RAN, _ENTER, _LEAVE = "ran", "enter", "leave"
 _MARK = "seatrial probe"
@@ -52,26 +53,33 @@ def compile_with_probes(content: bytes, filename: str, path: str, probes: Probes
         tree = parse(content, filename)
         read_compiled(content, tree)
         keeping = keepers_of(digest(content), tree).names
+        lines = content.splitlines()
         for name, node in functions(tree.body):
             _add_probes(node, f"{path}::{name}", keeps=name in keeping)
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if any(b"lambda" in line for line in lines[first - 1 : node.end_lineno]):
+                _add_to_lambdas(node, f"{path}::{name}")
         # As the import system compiles a module; it takes a tree as well as a text.
         code = InspectLoader.source_to_code(tree, filename)
     return _bound(code, probes)
 
 
 def _add_probes(node: FunctionNode, name: str, *, keeps: bool) -> None:
+    for child in definitions_in(node):
+        first = 1 if ast.get_docstring(child, clean=False) is not None else 0
+        place: ast.stmt = child.body[min(first, len(child.body) - 1)]
+        if keeps and child is node:
+            inner = child.body[first:] or [ast.copy_location(ast.Pass(), place)]
+            leave = _call(_LEAVE, name, place)
+            wrapped = ast.copy_location(ast.Try(inner, [], [], [leave]), place)
+            child.body[first:] = [_call(_ENTER, name, place), wrapped]
+        else:
+            child.body.insert(first, _call(_RAN, name, place))
+
+
+def _add_to_lambdas(node: FunctionNode, name: str) -> None:
     for child in walk(node):
-        if isinstance(child, FunctionNode):
-            first = 1 if ast.get_docstring(child, clean=False) is not None else 0
-            place: ast.stmt = child.body[min(first, len(child.body) - 1)]
-            if keeps and child is node:
-                inner = child.body[first:] or [ast.copy_location(ast.Pass(), place)]
-                leave = _call(_LEAVE, name, place)
-                wrapped = ast.copy_location(ast.Try(inner, [], [], [leave]), place)
-                child.body[first:] = [_call(_ENTER, name, place), wrapped]
-            else:
-                child.body.insert(first, _call(_RAN, name, place))
-        elif isinstance(child, ast.Lambda):
+        if isinstance(child, ast.Lambda):
             ran = _call(_RAN, name, child).value
             child.body = ast.copy_location(ast.BoolOp(ast.Or(), [ran, child.body]), child)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from seatrial.pytest_plugin.affected.watch import TOKEN_VARIABLE
-from seatrial.pytest_plugin.affected.windows import UNWATCHED, Windows
+from seatrial.pytest_plugin.affected.watch import TOKEN_VARIABLE, UNWATCHED
+from seatrial.pytest_plugin.affected.windows import Windows
 
 _CALLERS = {"ray.actor": ("ActorMethod", "ActorClass"), "ray.remote_function": ("RemoteFunction",)}
 """Classes whose `_remote` every call of an actor or task passes through, by module."""

@@ -19,13 +19,9 @@ from typing import Any
 
 from seatrial.pytest_plugin.affected.calls import CallWatch
 from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
+from seatrial.pytest_plugin.affected.parts import digest
 from seatrial.pytest_plugin.affected.probes import Probes, compile_with_probes
-from seatrial.pytest_plugin.affected.sources import (
-    digest,
-    keepers_of,
-    read_compiled,
-    splits,
-)
+from seatrial.pytest_plugin.affected.sources import keepers_of, read_compiled, splits
 
 
 class Runs:

@@ -59,12 +59,15 @@ class StatWatch:
 
     def _patch(self, name: str) -> None:
         original: Any = getattr(os, name)
-        watch, look = self._watch, self._look
+        watch, look, known = self._watch, self._look, self._watch.known
 
         @functools.wraps(original)
         def asks(path: Any, *more: Any, **named: Any) -> Any:
             if watch.active and "dir_fd" not in named and not isinstance(path, int):
-                watch.undisturbed(look, path, sys._getframe(1))
+                name = os.fspath(path) if hasattr(path, "__fspath__") else path
+                # Most paths are known to lie outside of the project.
+                if name.__class__ is not str or known.get(name, "") is not None:
+                    watch.undisturbed(look, name, sys._getframe(1))
             return original(path, *more, **named)
 
         # The standard library asks of these sets what a function can do.

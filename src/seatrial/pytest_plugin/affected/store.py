@@ -17,7 +17,7 @@ from typing import Any
 from seatrial.files import write_whole
 from seatrial.pytest_plugin.affected.fingerprints import Known
 
-SCHEMA = 2
+SCHEMA = 4
 Version = tuple[str, str, str]
 """Kind, name, fingerprint."""
 

@@ -34,8 +34,8 @@ OUT: Final = "out"
 """A file that was opened for writing: what reads it later depends on the writer, not on the file."""
 RUN: Final = "run"
 """A Python file that another process was told to run."""
-BLIND: Final = "blind"
-"""A Python process was started that cannot be watched: it could use anything of the project."""
+UNWATCHED: Final = "unwatched"
+"""A process of which nobody knows what it uses: the test that starts or calls it always runs."""
 
 TOKEN_VARIABLE = "SEATRIAL_WATCH"
 """Folder of the session's logs: a process that has it in its environment is watched."""
@@ -68,7 +68,8 @@ class Watch:
         self.active = False
         self._prefixes = tuple({os.path.join(self.root, ""), os.path.join(os.path.abspath(root), "")})
         self._emit = emit
-        self._known: dict[str, str | None] = {}
+        self.known: dict[str, str | None] = {}
+        """What paths are in the project; None for what is outside."""
         self._busy: set[int] = set()
         self.standard = os.path.join(os.path.dirname(os.__file__), "")
         self._undo: list[Callable[[], None]] = []
@@ -80,7 +81,13 @@ class Watch:
         self._patch_environ()
         self._patch_import_module()
         self.active = True
-        sys.addaudithook(self._audit)
+
+        # Python calls a plain function in a third of the time of a method.
+        def audit(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in _EVENTS and self.active:
+                self.undisturbed(self._handle, event, arguments, _caller())
+
+        sys.addaudithook(audit)
 
     def stop(self) -> None:
         """Stop to watch; the audit hook falls silent."""
@@ -91,27 +98,20 @@ class Watch:
 
     def relative(self, path: str) -> str | None:
         """Return a path relative to the project; None for what is outside, or no source of anything."""
-        found = self._known.get(path, "")
+        found = self.known.get(path, "")
         if found != "":
             return found
-        if path.startswith("<"):  # code without a file
+        # Code without a file, and what plainly lies outside: no need to look closer.
+        may_be_inside = path.startswith(self._prefixes) or "/." in path or "//" in path
+        if path.startswith("<") or (path.startswith("/") and not may_be_inside):
+            self.known[path] = None
             return None
-        absolute = os.path.normpath(path if os.path.isabs(path) else os.path.join(os.getcwd(), path))
-        found = None
-        for prefix in self._prefixes:
-            if absolute.startswith(prefix):
-                relative = absolute[len(prefix) :].replace(os.sep, "/")
-                if not is_ignored(relative):
-                    found = relative
-                break
+        absolute = os.path.abspath(path)
+        relative = next((absolute[len(p) :] for p in self._prefixes if absolute.startswith(p)), None)
+        found = None if relative is None or is_ignored(relative) else relative
         if os.path.isabs(path):
-            self._known[path] = found
+            self.known[path] = found
         return found
-
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _EVENTS or not self.active:
-            return
-        self.undisturbed(self._handle, event, arguments, _caller())
 
     def undisturbed(self, look: Callable[..., None], *arguments: Any) -> None:
         """Look at something; what looking itself uses or breaks on is nothing to the program that is watched."""
@@ -210,7 +210,7 @@ class Watch:
                     self._use(RUN if piece.endswith(".py") else FILE, path, frame)
         program = os.path.basename(texts[0] if texts else _text(executable) or "")
         if program.startswith(("python", "pypy")) and _is_unwatched(texts[1:], environment):
-            self._emit(BLIND, " ".join([program, *texts[1:]])[:200], frame)
+            self._emit(UNWATCHED, " ".join([program, *texts[1:]])[:200], frame)
 
     def _loaded(self, module: ModuleType | None, frame: FrameType | None) -> None:
         """A module was asked for by name: a use, though it may have been imported long ago."""
@@ -219,25 +219,26 @@ class Watch:
     def _patch_environ(self) -> None:
         kind: Any = type(os.environ)
         original = kind.__getitem__
-        watch = self
+        watch, known = self, self.known
 
         def get_item(environ: Any, key: Any) -> Any:
             if watch.active and isinstance(key, str) and not key.startswith(_IGNORED_VARIABLES):
-                watch.undisturbed(watch._read_variable, key, _caller())
+                frame = sys._getframe(1)
+                reader: FrameType | None = frame
+                # os.getenv and Mapping.get stand between the reader and the variable.
+                while reader is not None and reader.f_code.co_filename.startswith("<frozen "):
+                    reader = reader.f_back
+                # Most readers are known to lie outside of the project.
+                if reader is not None and known.get(reader.f_code.co_filename, "") is not None:
+                    watch.undisturbed(watch._read_variable, key, frame, reader)
             return original(environ, key)
 
         kind.__getitem__ = functools.wraps(original)(get_item)
         self._undo.append(functools.partial(setattr, kind, "__getitem__", original))
 
-    def _read_variable(self, name: str, frame: FrameType | None) -> None:
-        reader = frame
-        # os.getenv and Mapping.get stand between the reader and the variable.
-        while reader is not None and reader.f_code.co_filename.startswith("<frozen "):
-            reader = reader.f_back
-        if reader is None or self.relative(reader.f_code.co_filename) is None:
-            return
+    def _read_variable(self, name: str, frame: FrameType, reader: FrameType) -> None:
         # Copying the whole environment for a child reads no variable.
-        if frame is not None and _instruction(frame) in _SUBSCRIPTS:
+        if self.relative(reader.f_code.co_filename) is not None and _instruction(frame) in _SUBSCRIPTS:
             self._emit(ENV, name, reader)
 
     def _patch_import_module(self) -> None:

@@ -26,8 +26,6 @@ from seatrial.pytest_plugin.affected.watch import OUT, PY, Watch
 
 Use = tuple[str, str]
 """Kind and name of something used."""
-UNWATCHED = "unwatched"
-"""A process of which nobody knows what it uses: the test that calls it always runs."""
 _HARNESS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "pluggy", "xdist", "coverage", "execnet"))
 _OURSELVES = str(Path(__file__).parents[1]) + os.sep
 _MAX_DEPTH = 400
@@ -183,10 +181,12 @@ class Windows:
     def _project_frames(self, frame: FrameType | None) -> list[Frame]:
         """Return the project's frames, innermost first."""
         frames: list[Frame] = []
-        depth = 0
+        depth, known = 0, self.watch.known
         while frame is not None and depth < _MAX_DEPTH:
             code = frame.f_code
-            path = self.watch.relative(code.co_filename)
+            path = known.get(code.co_filename, "")
+            if path == "":
+                path = self.watch.relative(code.co_filename)
             if path is not None:
                 frames.append(Frame(path, code, frame))
             frame, depth = frame.f_back, depth + 1

@@ -9,19 +9,40 @@ raises for missing kernels) included; a missing third-party package is Blocked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
+from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.data_plane import DataPlane
-from seatrial.relations.contracts.generation import GenerationPool, Sampler, WeightSync
+from seatrial.relations.contracts.episodes import Episodes
+from seatrial.relations.contracts.generation import (
+    Continuation,
+    GenerationEngine,
+    GenerationPool,
+    Sampler,
+    SeveralTurns,
+    WeightSync,
+)
+from seatrial.relations.contracts.left import LeftRuns
+from seatrial.relations.contracts.named_metrics import NamedMetrics
 from seatrial.relations.contracts.objectives import Objective
+from seatrial.relations.contracts.packs import PackPlan
+from seatrial.relations.contracts.parallel import ParallelTraining
+from seatrial.relations.contracts.parts import NamedParts, OwnParts, RandomStreams, Tasks
 from seatrial.relations.contracts.precision import Precision, TokenizedRun
+from seatrial.relations.contracts.ranks import RankedLoss, Ranks
 from seatrial.relations.contracts.readiness import Readiness
 from seatrial.relations.contracts.resume import ResumableRun
+from seatrial.relations.contracts.resumed_training import ResumedTraining
+from seatrial.relations.contracts.rollout_flow import RolloutFlow
 from seatrial.relations.contracts.run import ShortRun
+from seatrial.relations.contracts.syncs import CutSync, TrainedSync
+from seatrial.relations.contracts.tables import RowTables
+from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
 from seatrial.relations.contracts.tuning import FineTuning
+from seatrial.relations.contracts.values import ValueLoss
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import (
@@ -141,7 +162,9 @@ class Packing(Protocol):
 
 @runtime_checkable
 class OptimizerStep(Protocol):
-    """One whole update."""
+    """One whole update of the adapter's own tiny model."""
+
+    vocab_size: int
 
     def parameters(self) -> Mapping[str, Tensor]:
         """Return copies of all parameters and buffers by name."""
@@ -159,53 +182,6 @@ class OptimizerStep(Protocol):
 
     def reset(self) -> None:
         """Put parameters, optimizer and counters back to the start."""
-        ...
-
-
-@runtime_checkable
-class Reward(Protocol):
-    """The verifier."""
-
-    def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
-        """Return (problem, completion, the reward that is right) triples, golden and wrong ones."""
-        ...
-
-    def reward(self, problems: Sequence[Any], completions: Sequence[str]) -> list[float]:
-        """Return one reward per completion, in order."""
-        ...
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """Tokenizer and chat template."""
-
-    def encode_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> list[int]:
-        """Return the ids of a rendered conversation."""
-        ...
-
-    def training_row(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        """Return ids and loss mask of a finished conversation: 1 exactly on assistant content and end token."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, special tokens shown."""
-        ...
-
-    bos_id: int | None
-    eos_id: int
-    pad_id: int
-
-
-@runtime_checkable
-class PromptSource(Protocol):
-    """The data iterator."""
-
-    def epoch(self, *, seed: int, batch_size: int, skip: int = 0) -> Iterable[Sequence[int]]:
-        """Yield batches of prompt ids of one epoch, after skipping `skip` batches (as a resumed run does)."""
-        ...
-
-    def splits(self) -> Mapping[str, Sequence[int]]:
-        """Return the prompt ids of every split."""
         ...
 
 
@@ -251,6 +227,7 @@ COMPONENTS: Mapping[str, type] = {
     "fused_logprobs": FusedLogprobs,
     "policy_loss": PolicyLoss,
     "kl_estimate": KLEstimate,
+    "value_loss": ValueLoss,
     "batch_builder": BatchBuilder,
     "clamped_batch": ClampedBatch,
     "group_filter": GroupFilter,
@@ -263,23 +240,44 @@ COMPONENTS: Mapping[str, type] = {
     "readiness": Readiness,
     "policy": Policy,
     "packing": Packing,
+    "pack_plan": PackPlan,
+    "row_tables": RowTables,
     "optimizer_step": OptimizerStep,
     "weight_sync": WeightSync,
+    "trained_sync": TrainedSync,
+    "cut_sync": CutSync,
+    "generation_engine": GenerationEngine,
     "generation_pool": GenerationPool,
+    "continuation": Continuation,
+    "several_turns": SeveralTurns,
+    "episodes": Episodes,
     "data_plane": DataPlane,
+    "rollout_flow": RolloutFlow,
     "sampler": Sampler,
     "reward": Reward,
     "tokenizer": Tokenizer,
+    "conversations": Conversations,
+    "pairs": Pairs,
     "prompt_source": PromptSource,
     "learning_rate": LearningRate,
     "evaluation": Evaluation,
     "metrics": Metrics,
+    "named_metrics": NamedMetrics,
+    "parallel_training": ParallelTraining,
+    "ranks": Ranks,
+    "ranked_loss": RankedLoss,
     "resume": ResumableRun,
+    "resumed_training": ResumedTraining,
     "run": ShortRun,
+    "left_run": LeftRuns,
     "tokenized_run": TokenizedRun,
     "precision": Precision,
     "fine_tuning": FineTuning,
     "prompt_files": PromptFiles,
+    "tasks": Tasks,
+    "random_streams": RandomStreams,
+    "named_parts": NamedParts,
+    "own_parts": OwnParts,
     "command": Command,
     "defaults": Defaults,
     "facts": Declared,

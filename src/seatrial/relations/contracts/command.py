@@ -82,6 +82,7 @@ class PromptFiles(Protocol):
         held_out: Path | None = None,
         num_held_out: int | None = None,
         drop_shared: bool = False,
+        with_solutions: bool = True,
     ) -> ReadPrompts:
         """Read a JSONL file, a Parquet or Arrow file, or a folder of such, as a run does.
 
@@ -89,6 +90,7 @@ class PromptFiles(Protocol):
             path: rows to train on.
             held_out: rows to validate on; None takes them from `path`.
             num_held_out: so many of these.
+            with_solutions: whether the rows have the column `solution`.
             drop_shared: leave prompts of both files out of training, in place of refusing them.
 
         Raises:

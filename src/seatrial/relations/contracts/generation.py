@@ -6,6 +6,7 @@ Part of `seatrial.relations.contracts`, which lists every component.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from seatrial.relations.records import PoolReply, Sampled
@@ -70,6 +71,35 @@ class GenerationPool(Protocol):
         ...
 
 
+class OpenEngine(Protocol):
+    """An engine that runs, in this process or in another; its calls share one random stream."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> list[Sampled]:
+        """Return one completion per prompt, no token of which ends it; `abort` is the finish reason of one given up."""
+        ...
+
+    def abort(self) -> None:
+        """Let the engine give up what it generates, from another thread; it returns what it has."""
+        ...
+
+    def resume(self) -> None:
+        """Let it generate to the end again."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+@runtime_checkable
+class GenerationEngine(Protocol):
+    """A generation engine with the adapter's own tiny model, where the configuration places it."""
+
+    def open_engine(self, *, seed: int) -> OpenEngine:
+        """Start one whose random stream begins with this seed; models may generate 200 tokens."""
+        ...
+
+
 @runtime_checkable
 class Sampler(Protocol):
     """Generation with the adapter's own tiny model."""
@@ -87,4 +117,63 @@ class Sampler(Protocol):
         seed: int = 0,
     ) -> list[Sampled]:
         """Return one completion per prompt, in order; the same prompt twice is sampled twice."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What a made engine samples before it gives up; the last one is whole."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    weight_version: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued:
+    """A completion that was sampled in parts."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    segments: tuple[tuple[int, int], ...]
+    """(first token, weights) of each stretch of one version, the first one included."""
+    weight_version: int
+    """That the completion says as a whole: of its first token."""
+    asked: tuple[tuple[tuple[int, ...], int], ...]
+    """Prompt, and most new tokens, of each request to the engine."""
+
+
+@runtime_checkable
+class Continuation(Protocol):
+    """Completions that are given up while weights change, and continued with the new ones."""
+
+    def continued(
+        self, prompt_ids: Sequence[int], parts: Sequence[Part], *, max_new_tokens: int
+    ) -> Continued:
+        """Ask the stack's pool for one completion, of an engine that answers with these parts, one a request."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """A completion of several turns, with an environment's words between them."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    mask: tuple[int, ...]
+    """1 on the tokens that were sampled."""
+    asked: tuple[tuple[tuple[int, ...], int], ...]
+    """Prompt, and most new tokens, of each turn's request."""
+    words_ids: tuple[tuple[int, ...], ...]
+    """Ids of the environment's words, answer by answer."""
+
+
+@runtime_checkable
+class SeveralTurns(Protocol):
+    """Turns of a model and an environment that answers them."""
+
+    def episode(
+        self, prompt_ids: Sequence[int], turns: Sequence[Part], words: Sequence[str], *, max_new_tokens: int
+    ) -> Episode:
+        """Roll out one episode: an engine samples these turns, and these words answer all but the last."""
         ...

@@ -33,7 +33,10 @@ class Objective(Protocol):
         ...
 
     def objective_logits(self, model: Any, ids_S: Tensor) -> Tensor:
-        """Return the logits [S, V] of such a model, or of a copy in float64, for one sequence without padding."""
+        """Return the logits [S, V] of such a model, or of a copy in float64, for one sequence without padding.
+
+        Of a reward model: scores [S, 1], or that of the whole sequence alone, [1, 1].
+        """
         ...
 
     def objective_step(

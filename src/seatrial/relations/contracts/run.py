@@ -12,7 +12,7 @@ configuration; an adapter maps them to its own. The laws use:
   `.reference_policy_kl_importance_sampling`, `.kl_in`,
   `.entropy_coefficient`, `.importance_sampling`, `.importance_sampling_min`, `.importance_sampling_max`;
 - `policy.train_global_batch_size`, `.train_micro_batch_size`, `.max_grad_norm`, `.sequence_packing.enabled`,
-  `.dynamic_batching.enabled`, `policy.optimizer.lr`, `.weight_decay`, `.betas`, `.eps`,
+  `.dynamic_batching.enabled`, `.train_mb_tokens` of both, `policy.optimizer.lr`, `.weight_decay`, `.betas`, `.eps`,
   `policy.scheduler.name`, `.warmup_steps`, `.min_lr_ratio`,
   `policy.generation.max_new_tokens`, `.temperature`, `.top_p`, `.top_k`, `.stop_token_ids`;
 - `data.num_train`, `data.shuffle`, `cluster.num_processes`;
@@ -23,6 +23,8 @@ An adapter may be made for one configuration of several: its attribute `options`
 leave as they are unless they are about them. Model, task and verifier are the adapter's: a tiny model of float32 whose
 completions differ, and a verifier whose rewards of one prompt's completions differ more often than not. What an option
 needs beside it (a budget of tokens for packing, a length for a reduction) the adapter sets where the law left it out.
+`policy.model_name` may be one of the adapter's attribute `other_models`, if it has any: names of models whose attention
+or positions are of another kind than those of its own.
 An adapter whose validations all draw the same random numbers says `validations_repeat = True`, and is held to it.
 """
 

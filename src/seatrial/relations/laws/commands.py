@@ -60,6 +60,16 @@ def _failure_is_told(stack: Any, case: Any) -> Measure:
     )
 
 
+def _failure_of_a_rank_is_told(stack: Any, case: Any) -> Measure:
+    """Every word reaches the processes of a run, the last one too, and what ends one of them ends the run."""
+    ended = stack.run_command(("cluster.num_processes=2", *DIVERGES))
+    return Measure(
+        error=float(ended.status == 0),
+        bound=0,
+        what=f"a run of two processes that cannot go on ends with status {ended.status} (1: 0)",
+    )
+
+
 def _success_is_told(stack: Any, case: Any) -> Measure:
     ended = stack.run_command(())
     last = ended.output.strip().splitlines()[-1:]
@@ -108,6 +118,11 @@ RELATIONS = (
             ),
             _law("the last word counts", _last_word_counts, "words read in reverse, one of them dropped"),
             _law("a failure is told", _failure_is_told, "an exit status that is not handed on"),
+            _law(
+                "a failure of a rank is told",
+                _failure_of_a_rank_is_told,
+                "words that stay with the launcher, a rank's status that is not looked at",
+            ),
             _law("a success is told", _success_is_told, "output of the process that trains lost"),
         ),
     ),

@@ -11,7 +11,7 @@ from seatrial.relations.cases import Rollout, rollout_for
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.facts import bound_of, needs_masked_rows
 from seatrial.relations.logits_cases import LogitsCase, make_logits_case
-from seatrial.relations.tensors import gradient_of, inputs_of, largest_difference
+from seatrial.relations.tensors import gradient_of, inputs_of, largest_difference, loss_oracle
 from seatrial.relations.worst import is_worse, largest
 
 # Rounding of one float64 sum over a few hundred terms; any wrong term is larger by ten orders of magnitude.
@@ -37,28 +37,7 @@ def _make_with_masked_row(stack: Any, seed: int, tidy: bool) -> Rollout:
 
 def _oracle_of(stack: Any, case: Rollout) -> tuple[Any, oracles.LossOracle]:
     inputs = inputs_of(case, counts=_counts_beyond(case))
-    as_lists = {
-        name: getattr(inputs, name).detach().tolist()
-        for name in (
-            "logprobs_BT",
-            "old_logprobs_BT",
-            "ref_logprobs_BT",
-            "sampling_logprobs_BT",
-            "entropy_BT",
-        )
-    }
-    oracle = oracles.policy_loss(
-        as_lists["logprobs_BT"],
-        as_lists["old_logprobs_BT"],
-        as_lists["ref_logprobs_BT"],
-        as_lists["sampling_logprobs_BT"],
-        as_lists["entropy_BT"],
-        inputs.advantages_B.tolist(),
-        inputs.mask_BT.tolist(),
-        stack.loss_spec,
-        inputs.global_valid_tokens,
-        inputs.global_valid_seqs,
-    )
+    oracle = loss_oracle(inputs, stack.loss_spec)
     return inputs, oracle
 
 

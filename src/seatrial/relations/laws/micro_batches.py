@@ -78,10 +78,10 @@ def _loss_split(stack: Any, whole: Rollout, way: Callable[[int], Split]) -> Meas
     whole_loss, whole_BT = _loss_of(stack, case, case.rows)
     parts = [_loss_of(stack, case, [case.rows[row] for row in part]) for part in split]
     total = sum(loss for loss, _ in parts)
+    # Parts of opposite signs may nearly cancel; what a denominator's epsilon moves is in proportion to each of them.
+    scale = max(abs(whole_loss), sum(abs(loss) for loss, _ in parts), 1e-3)
     gradient_BT = _pad_rows([row for _, part_BT in parts for row in part_BT], whole_BT.shape[1])
-    error = largest(
-        (abs(total - whole_loss) / max(abs(whole_loss), 1e-3), largest_difference(gradient_BT, whole_BT))
-    )
+    error = largest((abs(total - whole_loss) / scale, largest_difference(gradient_BT, whole_BT)))
     sizes = [len(part) for part in split]
     return Measure(
         error=error,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from seatrial.relations import objective_oracles
@@ -11,12 +12,18 @@ from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.examples import ExampleCase, make_examples
 from seatrial.relations.facts import needs_unequal_micro_batches
 from seatrial.relations.laws.micro_batches import Split, pairs, singles, unequal
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.steps import objective_step
 from seatrial.relations.tensors import largest_gradient_difference
 
 GRADIENT_BOUND = 5e-4
 """float32 sums in another order, through a model whose weights are large on purpose; the smallest real bug is 0.05."""
 LOSS_BOUND = 1e-3
 """What trainers log they round to four digits."""
+
+FAR = 0.5
+"""Nats by which a reference point differs from 0, so that it moves the gradient by more than its bound."""
+CANDIDATES = 24
 
 Lengths = Literal["equal", "unequal"]
 
@@ -28,11 +35,58 @@ def _make(lengths: Lengths, **more: Any) -> Callable[[Any, int, bool], ExampleCa
             ordinary_ids=stack.ordinary_ids,
             eos_id=stack.eos_id,
             pairs=stack.objective_spec.of_pairs,
+            labels=stack.objective_spec.of_labels,
             lengths="equal" if tidy else lengths,
             **more,
         )
 
     return make
+
+
+def _make_labelled(desirable: bool) -> Callable[[Any, int, bool], ExampleCase]:
+    def make(stack: Any, seed: int, tidy: bool) -> ExampleCase:
+        """Return examples of one label alone; tidy ones have both."""
+        case = _make("equal", **SMALL)(stack, seed, tidy)
+        labelled = tuple(replace(one, desirable=desirable) for one in case.examples)
+        return case if tidy else replace(case, examples=labelled)
+
+    return make
+
+
+def _make_with_point(above: bool) -> Callable[[Any, int, bool], ExampleCase]:
+    def make(stack: Any, seed: int, tidy: bool) -> ExampleCase:
+        """Return those of many examples that the policy likes best, or least, beside the reference: a point far from 0.
+
+        Raises:
+            NotServed: it is not far enough.
+        """
+        many = _make("equal", num_examples=CANDIDATES, **SMALL)(stack, seed, tidy)
+        point_of = objective_oracles.reference_points(stack)
+        liked = sorted(many.examples, key=lambda one: point_of([one]))
+        case = replace(many, examples=tuple(liked[-4:] if above else liked[:4]))
+        point = point_of(case.examples)
+        if not ((point > FAR) if above else (point < -FAR)):
+            raise NotServed(
+                f"of {CANDIDATES} examples none make a reference point far {'above' if above else 'below'} 0"
+            )
+        return case
+
+    return make
+
+
+def _without_labels(stack: Any) -> str | None:
+    return None if stack.objective_spec.of_labels else f"objective_spec.kind={stack.objective_spec.kind!r}"
+
+
+def _without_point(stack: Any) -> str | None:
+    spec = stack.objective_spec
+    return _without_labels(stack) or (None if spec.of_mates else f"reference_point={spec.reference_point!r}")
+
+
+def depends_on_mates(stack: Any) -> str | None:
+    """Return the declaration by which a loss is another in other micro-batches."""
+    spec = stack.objective_spec
+    return f"objective_spec.reference_point={spec.reference_point!r}" if spec.of_mates else None
 
 
 def _make_long(stack: Any, seed: int, tidy: bool) -> ExampleCase:
@@ -49,7 +103,7 @@ def _whole(case: ExampleCase) -> Split:
 
 def _gradient_equals_oracle(stack: Any, case: ExampleCase) -> Measure:
     oracle = objective_oracles.objective(stack, case.examples)
-    given = stack.objective_step(case.examples, _whole(case)).gradients
+    given = objective_step(stack, case.examples, _whole(case)).gradients
     error, name = largest_gradient_difference(given, oracle.gradients)
     return Measure(
         error=error,
@@ -60,7 +114,7 @@ def _gradient_equals_oracle(stack: Any, case: ExampleCase) -> Measure:
 
 def _loss_equals_oracle(stack: Any, case: ExampleCase) -> Measure:
     oracle = objective_oracles.objective(stack, case.examples)
-    loss = stack.objective_step(case.examples, _whole(case)).loss
+    loss = objective_step(stack, case.examples, _whole(case)).loss
     return Measure(
         error=abs(loss - oracle.loss) / max(abs(oracle.loss), 1e-1),
         bound=LOSS_BOUND,
@@ -80,8 +134,8 @@ def _gradients_add_up(way: Callable[[int], Split]) -> Callable[[Any, ExampleCase
         split = _split(case, way)
         if split is None:
             return None
-        together = stack.objective_step(case.examples, _whole(case)).gradients
-        given = stack.objective_step(case.examples, split).gradients
+        together = objective_step(stack, case.examples, _whole(case)).gradients
+        given = objective_step(stack, case.examples, split).gradients
         error, name = largest_gradient_difference(given, together)
         return Measure(
             error=error,
@@ -97,8 +151,8 @@ def _losses_add_up(way: Callable[[int], Split]) -> Callable[[Any, ExampleCase], 
         split = _split(case, way)
         if split is None:
             return None
-        together = stack.objective_step(case.examples, _whole(case)).loss
-        given = stack.objective_step(case.examples, split).loss
+        together = objective_step(stack, case.examples, _whole(case)).loss
+        given = objective_step(stack, case.examples, split).loss
         return Measure(
             error=abs(given - together) / max(abs(together), 1e-1),
             bound=LOSS_BOUND,
@@ -111,7 +165,7 @@ def _losses_add_up(way: Callable[[int], Split]) -> Callable[[Any, ExampleCase], 
 def _no_dead_tensor(stack: Any, case: ExampleCase) -> Measure:
     """Every parameter of the model that requires a gradient gets one that is finite and not zero."""
     wanted = {name for name, value in stack.objective_model().named_parameters() if value.requires_grad}
-    given = stack.objective_step(case.examples, _whole(case)).gradients
+    given = objective_step(stack, case.examples, _whole(case)).gradients
     dead = {name for name, value in given.items() if not 0 < float(value.abs().max()) < math.inf}
     wrong = sorted(dead | (wanted ^ set(given)))
     return Measure(
@@ -148,6 +202,7 @@ RELATIONS = (
                     name=f"gradients add up, lengths {lengths}, in micro-batches of {which}",
                     make=_make(lengths, **(SMALL if lengths == "equal" else {})),
                     measure=_gradients_add_up(way),
+                    excluded=depends_on_mates,
                     suspects=ACCUMULATION,
                 )
                 for lengths in ("equal", "unequal")
@@ -157,13 +212,14 @@ RELATIONS = (
                 name="gradients add up, lengths unequal, in micro-batches of unequal numbers of examples",
                 make=_make("unequal"),
                 measure=_gradients_add_up(unequal),
-                excluded=needs_unequal_micro_batches,
+                excluded=lambda stack: needs_unequal_micro_batches(stack) or depends_on_mates(stack),
                 suspects=ACCUMULATION,
             ),
             Law(
                 name="logged losses add up, lengths unequal, in micro-batches of one example",
                 make=_make("unequal"),
                 measure=_losses_add_up(singles),
+                excluded=depends_on_mates,
                 suspects=ACCUMULATION,
             ),
         ),
@@ -210,6 +266,26 @@ RELATIONS = (
                 measure=_gradient_equals_oracle,
                 excluded=_truncates_nothing,
                 suspects="truncation from the other side, of padded rows, or of ids without their mask",
+            ),
+            *(
+                Law(
+                    name=f"gradient, all examples {what}",
+                    make=_make_labelled(desirable),
+                    measure=_gradient_equals_oracle,
+                    excluded=_without_labels,
+                    suspects="a mean of an empty part, each label's mean where one over all examples is due",
+                )
+                for what, desirable in (("desirable", True), ("undesirable", False))
+            ),
+            *(
+                Law(
+                    name=f"gradient, reference point {what}",
+                    make=_make_with_point(above),
+                    measure=_gradient_equals_oracle,
+                    excluded=_without_point,
+                    suspects="completions beside their own prompt, a point that is not held to 0, or has a gradient",
+                )
+                for what, above in (("above 0", True), ("held to 0", False))
             ),
             Law(
                 name="logged loss, lengths unequal",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -54,9 +54,9 @@ class _Engine:
         finally:
             del self.running[request]
 
-    def finish(self, reason: str) -> None:
+    def finish(self, reason: str, requests: Sequence[int] | None = None) -> None:
         for request, reply in list(self.running.items()):
-            if not reply.done():
+            if not reply.done() and (requests is None or request in requests):
                 ids = (request,) if reason == "abort" else (request, request)
                 reply.set_result(PoolReply(ids=ids, finish_reason=reason))
 
@@ -82,14 +82,15 @@ async def _play(stack: Any, case: PoolCase, *, pause: bool) -> _Seen:
     if pause:
         stopping = asyncio.ensure_future(pool.stop())
         await _settle()
-        if stopping.done():
-            seen.running_when_stopped = _running(engines)
         begun = sum(engine.num_begun for engine in engines)
         for engine in engines:
-            engine.finish("abort" if case.aborts else "stop")
-        await _settle()
+            for request in list(engine.running):
+                if stopping.done():
+                    seen.running_when_stopped = max(seen.running_when_stopped, _running(engines))
+                engine.finish("abort" if case.aborts else "stop", (request,))
+                await _settle()
         seen.begun_while_stopped = sum(engine.num_begun for engine in engines) - begun
-        if not stopping.done():
+        if not stopping.done():  # it waits for nothing
             seen.running_when_stopped = max(1, _running(engines))
             stopping.cancel()
         pool.resume()

@@ -15,6 +15,8 @@ from seatrial.relations.engine import Law, Measure, Relation
 
 Rows = Sequence[Mapping[str, Any]]
 HELD_OUT = 4
+ENDS = (":", "=", "?", " ", "\n", ".", '"', ": ", "")
+"""With which prompts end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +36,10 @@ class FileCase:
         return vars(self)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return rows: prompts that begin alike and end in a colon, answers that are numbers or text."""
+        """Return rows: prompts that begin alike and end in marks of every kind, answers that are numbers or text."""
         return [
             {
-                "prompt": f"How much is {number + self.seed} and {number * 7 % 5}, told in words:",
+                "prompt": f"How much is {number + self.seed} and {number * 7 % 5}, in words{ENDS[number % len(ENDS)]}",
                 "answer": number if number % 2 else f"  {number} ",
                 "solution": f"It is {number}.",
             }
@@ -131,6 +133,18 @@ def _every_row(form: str) -> Callable[[Any, FileCase], Measure]:
     return measure
 
 
+def _without_solutions(stack: Any, case: FileCase) -> Measure:
+    """Rows without a column of solutions are served as they are written too."""
+    rows = [{name: value for name, value in row.items() if name != "solution"} for row in case.rows()]
+    with _folder() as folder:
+        read = stack.read_prompts(_jsonl(rows, folder), num_held_out=HELD_OUT, with_solutions=False)
+        found = sorted((one.prompt, one.answer, one.solution or "") for one in _both(read))
+    due = sorted((row["prompt"], str(row["answer"]), "") for row in rows)
+    wrong = [f"{one} for {other}" for one, other in zip(found, due, strict=False) if one != other]
+    wrong += [f"{len(found)} prompts"] * (len(found) != len(due))
+    return _count(wrong, "rows without solutions that are not served once, as they are written")
+
+
 def _repeated(stack: Any, case: FileCase) -> Measure:
     """A prompt that stands in a file again is one prompt."""
     rows = case.rows()
@@ -203,6 +217,7 @@ RELATIONS = (
                 )
                 for form in FORMS
             ),
+            _law("rows without solutions", _without_solutions, "prompts stripped on a path of their own"),
             _law("repeated prompts", _repeated, "ids of rows in place of ids of prompts"),
             _law("held-out rows", _apart, "rows that are held out and kept in training"),
             _law("shared prompts are refused", _shared_are_refused, "a default that drops them in silence"),

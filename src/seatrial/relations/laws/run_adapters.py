@@ -7,6 +7,8 @@ from typing import Any
 
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.laws.run_resume import ADAPTERS, ResumeCase
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.run_records import RunRow, StepRecord
 from seatrial.relations.runs import RunCase, run
 
 ROUNDING = 1e-5
@@ -59,14 +61,29 @@ def _every_adapter_moves(stack: Any, case: ResumeCase) -> Measure:
 
 
 def _sampler_has_them(stack: Any, case: RunCase) -> Measure:
-    """What the sampler says of each id, against what the trainer scores it with before the update."""
+    """What the sampler says of each id, against what the trainer scores it with before the update.
+
+    Rows of older weights, as asynchronous rollouts have them, are scored with others than they were sampled with.
+
+    Raises:
+        NotServed: no row after the first step, in which adapters change nothing, is of the trainer's weights.
+    """
     record = case.record(stack)
     worst = 0.0
+    if not any(_is_own(row, step) for step in record.steps[1:] for row in step.rows):
+        raise NotServed("every row after the first step was sampled with older weights")
     for step in record.steps:
         for row in step.rows:
+            if not _is_own(row, step):
+                continue
             pairs = zip(row.sampling_logprobs, row.old_logprobs, strict=True)
             worst = max([worst, *(abs(one - other) for one, other in pairs)])
     return Measure(error=worst, bound=AGREEMENT, what="log-probability of the sampler against the trainer's")
+
+
+def _is_own(row: RunRow, step: StepRecord) -> bool:
+    """Tell whether every token was sampled with the weights that the step began with."""
+    return all(version == step.step - 1 for _, _, version in row.segments)
 
 
 def _reference_is_the_base(stack: Any, case: RunCase) -> Measure:

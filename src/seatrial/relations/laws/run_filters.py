@@ -121,7 +121,7 @@ SHAPED = {
     "grpo__reward_shaping__enabled": True,
     "grpo__reward_shaping__overlong_buffer_length": 4,
     "grpo__reward_shaping__overlong_buffer_penalty": 0.7,
-    "grpo__reward_shaping__max_response_length": 6,
+    "grpo__reward_shaping__max_response_length": 5,
 }
 FILTER = {"grpo__zero_variance_filter": True}
 

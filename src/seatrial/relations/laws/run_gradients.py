@@ -15,6 +15,8 @@ from seatrial.relations.worst import is_worse
 # float32 forward and backward passes on both sides, about 200 roundings of 2^-23 each, relative to the largest entry.
 BOUND = 1e-4
 ROW_BOUND = 2e-4
+FEW_TOKENS = 40
+"""Holds a row or two of the adapters' tiny runs, so that an update needs several micro-batches."""
 
 
 def _equals_oracle(stack: Any, case: RunCase) -> Measure:
@@ -197,6 +199,16 @@ LAYOUTS = (
         "in micro-batches of a number of tokens",
         {"policy__dynamic_batching__enabled": True},
         "rows sorted by length and not put back, a micro-batch left out",
+    ),
+    layout_law(
+        "in micro-batches of few tokens",
+        {"policy__dynamic_batching__enabled": True, "policy__dynamic_batching__train_mb_tokens": FEW_TOKENS},
+        "rows beyond the first micro-batch left out, a budget that nobody reads",
+    ),
+    layout_law(
+        "packed into rows of few tokens",
+        {"policy__sequence_packing__enabled": True, "policy__sequence_packing__train_mb_tokens": FEW_TOKENS},
+        "rows beyond the first pack left out, a budget that nobody reads",
     ),
     layout_law(
         "on two ranks",

@@ -41,9 +41,10 @@ def sampling_error(stack: Any, case: RunCase) -> Measure:
         for index, row in enumerate(step.rows):
             for first, end, version in row.segments:
                 weights = record.weights_at(version)
-                expected = token_logprobs(stack, weights, row, record.options)[first:end]
+                expected = token_logprobs(stack, weights, row, record.options)
                 place = f"step {step.step}, row {index}, tokens {first} to {end - 1}"
-                found.append((_apart(row.sampling_logprobs[first:end], expected), place))
+                own = row.sampled_between(first, end)
+                found.append((_apart([row.sampling_logprobs[token] for token in own], expected[own]), place))
     return _largest(found, "sampler's log-probability against that of its weights, as configured")
 
 
@@ -57,6 +58,21 @@ def _old(stack: Any, case: RunCase) -> Measure:
             error = _apart(row.old_logprobs, token_logprobs(stack, weights, row, record.options))
             found.append((error, f"step {step.step}, row {index}"))
     return _largest(found, "old log-probability against that of the weights before the step")
+
+
+def _no_other_models(stack: Any) -> str | None:
+    return None if getattr(stack, "other_models", ()) else "other_models is empty"
+
+
+def _sampler_and_trainer_agree(stack: Any, case: RunCase) -> Measure:
+    """In a first step of one update, sampler and trainer score the same tokens alike, whatever the model is."""
+    found = []
+    for name in stack.other_models:
+        record = case.record(stack, policy__model_name=name)
+        for index, row in enumerate(record.steps[0].rows):
+            error = _apart(row.sampling_logprobs, torch.tensor(row.old_logprobs, dtype=torch.float64))
+            found.append((error, f"model {name}, row {index}"))
+    return _largest(found, "sampler's log-probability against the trainer's of the same weights")
 
 
 def _versions(stack: Any, case: RunCase) -> Measure:
@@ -78,10 +94,8 @@ def _versions(stack: Any, case: RunCase) -> Measure:
 def _weights_move(stack: Any, case: RunCase) -> Measure:
     """Between steps the log-probabilities change: an old or a sampler's that is stale would show."""
     record = case.record(stack)
-    moved = sum(
-        not torch.equal(record.initial_weights[name], record.final_weights[name]) for name in record.trainable
-    )
-    still = len(record.trainable) - moved
+    start, end = record.initial_weights, record.final_weights
+    still = sum(torch.equal(start[name], end[name]) for name in record.trainable)
     return Measure(
         error=float(still) if record.trainable else 1.0,
         bound=0,
@@ -141,8 +155,8 @@ def _support(stack: Any, case: RunCase) -> Measure:
     for step in record.steps:
         for index, row in enumerate(step.rows):
             place = f"step {step.step}, row {index}"
-            if row.kept_support is None:
-                wrong.append(f"{place}: no support recorded, or no filter at work")
+            if len(row.kept_support or ()) != len(row.ids):
+                wrong.append(f"{place}: not a support for each token, or no filter at work")
                 continue
             wrong += [f"{place}, token {token}: {why}" for token, why in _unlike(stack, record, row)]
     return Measure(
@@ -151,21 +165,22 @@ def _support(stack: Any, case: RunCase) -> Measure:
 
 
 def _unlike(stack: Any, record: RunRecord, row: RunRow) -> list[tuple[int, str]]:
-    logits_TV = completion_logits(stack, record.weights_at(row.weight_version), row)
-    options = record.options
-    expected = configured_support(
-        logits_TV,
-        options["policy.generation.temperature"],
-        options.get("policy.generation.top_k"),
-        options.get("policy.generation.top_p", 1.0),
-    )
-    assert row.kept_support is not None
-    found = []
-    for token, (kept, (must, may)) in enumerate(zip(row.kept_support, expected, strict=True)):
-        if row.ids[token] not in kept:
-            found.append((token, f"sampled {row.ids[token]}, kept {sorted(kept)[:8]}"))
-        if not must <= set(kept) <= may:
-            found.append((token, f"kept {len(set(kept))} ids, the definition {len(must)} to {len(may)}"))
+    """Return the sampled tokens whose support is not that of the weights that they name; an environment's have none."""
+    options, found = record.options, []
+    supports = row.kept_support or ()
+    for first, end, version in row.segments:
+        expected = configured_support(
+            completion_logits(stack, record.weights_at(version), row),
+            options["policy.generation.temperature"],
+            options.get("policy.generation.top_k"),
+            options.get("policy.generation.top_p", 1.0),
+        )
+        for token in row.sampled_between(first, end):
+            kept, (must, may) = supports[token], expected[token]
+            if row.ids[token] not in kept:
+                found.append((token, f"sampled {row.ids[token]}, kept {sorted(kept)[:8]}"))
+            if not must <= set(kept) <= may:
+                found.append((token, f"kept {len(set(kept))} ids, the definition {len(must)} to {len(may)}"))
     return found
 
 
@@ -215,6 +230,17 @@ RELATIONS = (
                 measure=_support,
                 seeded=False,
                 suspects="top_p or top_k not handed on, applied before the temperature, in another order",
+            ),
+            Law(
+                name="the sampler's log-probabilities, other models",
+                # A model that attends over a window is refused with packing.
+                make=making(
+                    ("grpo__max_num_steps",), grpo__max_num_steps=1, policy__sequence_packing__enabled=False
+                ),
+                measure=_sampler_and_trainer_agree,
+                excluded=_no_other_models,
+                seeded=False,
+                suspects="positions that count the padding, a window or frequencies that one of the two ignores",
             ),
             Law(
                 name="the weights of the step before",

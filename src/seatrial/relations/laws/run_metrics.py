@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles import kl_value
-from seatrial.relations.run_oracles import counts_of, expected_loss
+from seatrial.relations.run_oracles import counts_of, expected_loss, norm_of
 from seatrial.relations.run_records import RunRow
 from seatrial.relations.runs import RunCase, making
 from seatrial.relations.worst import is_worse
@@ -72,13 +72,21 @@ FORMULAS: dict[str, Callable[[Sequence[RunRow]], float]] = {
     "global_valid_seqs": lambda rows: counts_of(rows)[1],
 }
 """NeMo RL's definitions, for a step of one update: the current policy is then the old one."""
+OF_THE_LOSS = {"kl_penalty": {"loss_fn.reduction": "token", "loss_fn.reference_policy_kl_type": "k3"}}
+"""Metrics that have the form above with these options alone."""
 
 
 def _recomputed(stack: Any, case: RunCase) -> Measure:
     worst, place, known = 0.0, "nowhere", 0
-    for step in case.record(stack).steps:
+    record = case.record(stack)
+    other = {
+        name
+        for name, form in OF_THE_LOSS.items()
+        if any(record.options.get(option, value) != value for option, value in form.items())
+    }
+    for step in record.steps:
         for name, formula in FORMULAS.items():
-            if name not in step.metrics:
+            if name not in step.metrics or name in other:
                 continue
             known += 1
             right = formula(step.rows)
@@ -102,6 +110,25 @@ def _loss(stack: Any, case: RunCase) -> Measure:
             worst, place = error, f"step {step.step}: {step.metrics.get('loss')} for {right:.7g}"
     return Measure(
         error=worst, bound=BOUND, what=f"logged loss against the loss of the rows, {place}, difference"
+    )
+
+
+def _several_updates(stack: Any, case: RunCase) -> Measure:
+    """Gradient norm and learning rate of a step are means over its updates, the norms recomputed from gradients."""
+    worst, place = 0.0, "nowhere"
+    for step in case.record(stack).steps:
+        rights = {
+            "grad_norm": _mean(norm_of(update.gradients) for update in step.updates),
+            "lr": _mean(update.learning_rate for update in step.updates),
+        }
+        for name, right in rights.items():
+            if name not in step.metrics or len(step.updates) < 2:
+                continue
+            error = abs(step.metrics[name] - right) / max(1e-12, abs(right))
+            if is_worse(error, worst):
+                worst, place = error, f"step {step.step}, {name}: {step.metrics[name]:.7g} for {right:.7g}"
+    return Measure(
+        error=worst, bound=BOUND, what=f"metric against the updates of its step, {place}, relative difference"
     )
 
 
@@ -143,6 +170,7 @@ def _validation(stack: Any, case: RunCase) -> Measure:
 
 
 ONE_UPDATE = {"policy__train_global_batch_size": 8, "policy__generation__max_new_tokens": 8}
+TWO_UPDATES = {"policy__train_global_batch_size": 4}
 VALIDATED = {"grpo__val_period": 1, "grpo__val_at_start": True, "grpo__max_val_samples": 3}
 
 
@@ -184,6 +212,12 @@ RELATIONS = (
                 _loss,
                 "a mean of micro-batches, one rank's share, a term left out",
                 ONE_UPDATE,
+            ),
+            _law(
+                "metrics of several updates",
+                _several_updates,
+                "a sum in place of a mean, the last update alone, the norm after clipping",
+                TWO_UPDATES,
             ),
             _law(
                 "metrics move", _moves, "a placeholder, a value that is kept from the first step", ONE_UPDATE

@@ -53,11 +53,11 @@ def _copies_differ(stack: Any, case: RunCase) -> Measure:
 
 
 def _streams_are_apart(stack: Any, case: RunCase) -> Measure:
-    """Where every token is equally likely, ids are the random numbers: no two rows, of one step or two, share them."""
-    record = case.record(stack)
+    """Where every token is equally likely, ids are the random numbers: no two rows of any step or seed share them."""
     streams = {
-        f"step {step.step}, row {index}": row.ids
-        for step in record.steps
+        f"seed {seed}, step {step.step}, row {index}": row.ids
+        for seed in (case.seed, case.seed + 1)
+        for step in run(stack, case.options, seed).steps
         for index, row in enumerate(step.rows)
     }
     pairs = [(one, other) for one, other in combinations(streams, 2) if streams[one] == streams[other]]
@@ -230,7 +230,7 @@ RELATIONS = (
             _law(
                 "no two rows share numbers",
                 _streams_are_apart,
-                "the same stream for every step, rank or batch",
+                "the same stream for every seed, step, rank or batch",
                 FLAT,
             ),
             _law(

@@ -8,6 +8,7 @@ from typing import Any
 from seatrial.relations import window_oracles
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.laws.objectives import ACCUMULATION, GRADIENT_BOUND
+from seatrial.relations.steps import window_step
 from seatrial.relations.tensors import largest_gradient_difference
 from seatrial.relations.windows import WindowCase, make_window
 
@@ -22,7 +23,7 @@ def _make(**trap: Any) -> Callable[[Any, int, bool], WindowCase]:
 
 def _gradient_equals_oracle(stack: Any, case: WindowCase) -> Measure:
     oracle = window_oracles.window(stack, case)
-    error, name = largest_gradient_difference(stack.window_step(case, 1).gradients, oracle.gradients)
+    error, name = largest_gradient_difference(window_step(stack, case, 1).gradients, oracle.gradients)
     return Measure(
         error=error,
         bound=GRADIENT_BOUND,
@@ -33,8 +34,8 @@ def _gradient_equals_oracle(stack: Any, case: WindowCase) -> Measure:
 def _gradients_add_up(stack: Any, case: WindowCase) -> Measure | None:
     if len(case.rows) < 2 * case.num_generations:
         return None
-    together = stack.window_step(case, 1).gradients
-    error, name = largest_gradient_difference(stack.window_step(case, 2).gradients, together)
+    together = window_step(stack, case, 1).gradients
+    error, name = largest_gradient_difference(window_step(stack, case, 2).gradients, together)
     return Measure(
         error=error,
         bound=GRADIENT_BOUND,

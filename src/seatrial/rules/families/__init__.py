@@ -6,6 +6,8 @@ half said).
 
 MODULES = (
     "finite",
+    "bounds",
+    "arithmetic",
     "gradient",
     "entropy",
     "kl",
@@ -19,5 +21,6 @@ MODULES = (
     "steps",
     "staleness",
     "performance",
+    "baseline",
 )
 """In the order in which they are judged and shown."""

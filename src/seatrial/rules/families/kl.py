@@ -11,9 +11,14 @@ _HAND = "hand-set on wild logs"
 
 
 def _drift(values: Values, limits: Limits) -> Marks:
-    kl = values["kl/reference"]
+    kl, reward = values["kl/reference"], values["reward/mean"]
     least, of_last = int(limits["held"]), int(limits["of_last"])
-    return Marks(kl, held(kl > limits["nats"], least, of_last), held(kl > limits["notice"], least, of_last))
+    window = int(limits["window"])
+    first, spread = early_mean_and_spread(reward, window)
+    gains = trailing_mean(reward, window) - first > limits["spreads"] * spread
+    far = held(kl > limits["nats"], least, of_last)
+    lost = held(kl > limits["always"], least, of_last)
+    return Marks(kl, lost | (far & ~gains), held(kl > limits["notice"], least, of_last))
 
 
 def _at_start(values: Values, limits: Limits) -> Marks:
@@ -48,9 +53,15 @@ RULES = (
         family="kl",
         statement="the policy is far from its reference and stays there",
         needs=("kl/reference",),
+        uses=("reward/mean",),
         mark=_drift,
-        bound="<= {nats} nats a token, but for spikes (notice {notice})",
+        bound="<= {nats} nats a token, but for spikes or up to {always} where the reward has gained (notice {notice})",
         parameters={
+            "always": Parameter(5, "hand-set: twice as far"),
+            "window": Parameter(10, _HAND),
+            "spreads": Parameter(
+                2, "hand-set: of the first points; a small model that learns a new task goes far"
+            ),
             "nats": Parameter(2.5, _HAND),
             "notice": Parameter(1.5, _HAND),
             "held": Parameter(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import early_median, held
+from seatrial.rules.windows import early_median, early_minimum, held
 
 StepRuleMark = Callable[[Values, Limits], Marks]
 _MEANING = (
@@ -46,7 +46,21 @@ def _grows(name: str) -> StepRuleMark:
     return mark
 
 
-def _rules(name: str, short: str, neutral: float, notice: float, alarm: float, source: str) -> list[StepRule]:
+def _parts(name: str) -> StepRuleMark:
+    def mark(values: Values, limits: Limits) -> Marks:
+        gap = np.abs(values[name] - limits["neutral"])
+        level = early_minimum(gap, int(limits["early"]))
+        # Samples of older weights differ, and are meant to.
+        fresh = ~(values["staleness/mean"] > 0)
+        parted = (level < limits["rounding"]) & (gap > limits["gap"]) & fresh
+        return Marks(values[name], held(parted, int(limits["held"]), int(limits["of_last"])))
+
+    return mark
+
+
+def _rules(
+    name: str, short: str, neutral: float, notice: float, alarm: float, source: str, rounding: float
+) -> list[StepRule]:
     shared = {
         "neutral": Parameter(neutral, "by construction"),
         "notice": Parameter(notice, source),
@@ -84,6 +98,26 @@ def _rules(name: str, short: str, neutral: float, notice: float, alarm: float, s
             catalogue=_CATALOGUE,
             min_points=10,
         ),
+        StepRule(
+            id=f"mismatch-{short}-parts",
+            family="mismatch",
+            statement="sampler and trainer agreed to the last digits at the start, and no longer do",
+            needs=(name,),
+            uses=("staleness/mean",),
+            mark=_parts(name),
+            bound="within {gap} of {neutral}, where one of the first {early} points is within {rounding}",
+            parameters={
+                **shared,
+                "early": Parameter(3, _HAND),
+                "rounding": Parameter(
+                    rounding, "hand-set: what float32 leaves of one computation done twice"
+                ),
+                "gap": Parameter(100 * rounding, _HAND),
+            },
+            meaning="weights that reach the sampler late, in part or in lower precision from the first update on",
+            remedy="compare a checksum of each weight on both sides after a sync",
+            catalogue=_CATALOGUE,
+        ),
     ]
 
 
@@ -95,9 +129,10 @@ RULES = (
         0.05,
         0.2,
         "NeMo RL's nightly tests hold its maximum to 1.05 in most suites",
+        1e-5,
     ),
-    *_rules("mismatch/kl", "kl", 0.0, 0.02, 0.1, _HAND),
-    *_rules("mismatch/logprob_abs_diff", "logprobs", 0.0, 0.1, 0.3, _HAND),
-    *_rules("mismatch/prob_abs_diff", "probs", 0.0, 0.02, 0.05, _HAND),
-    *_rules("mismatch/importance_ratio", "importance-ratio", 1.0, 0.1, 0.5, _HAND),
+    *_rules("mismatch/kl", "kl", 0.0, 0.02, 0.1, _HAND, 1e-9),
+    *_rules("mismatch/logprob_abs_diff", "logprobs", 0.0, 0.1, 0.3, _HAND, 1e-5),
+    *_rules("mismatch/prob_abs_diff", "probs", 0.0, 0.02, 0.05, _HAND, 1e-6),
+    *_rules("mismatch/importance_ratio", "importance-ratio", 1.0, 0.1, 0.5, _HAND, 1e-5),
 )

@@ -1,4 +1,4 @@
-"""Time and memory that drift; notices only: they say nothing on learning."""
+"""Time and memory: a drift is a notice, for it says nothing on learning; seconds that add up are broken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import early_median, held
+from seatrial.rules.windows import early_median, held, in_a_row
 
 
 def _grows(name: str) -> Callable[[Values, Limits], Marks]:
@@ -41,7 +41,25 @@ def _rule(name: str, short: str, factor: float, statement: str, meaning: str, re
     )
 
 
+def _adds_up(values: Values, limits: Limits) -> Marks:
+    seconds = values["time/step"]
+    risen = np.concatenate([[False], seconds[1:] > seconds[:-1]])
+    return Marks(seconds, in_a_row(risen, int(limits["in_a_row"])))
+
+
 RULES = (
+    StepRule(
+        id="step-time-adds-up",
+        family="performance",
+        statement="every step takes longer than the one before it, without exception",
+        needs=("time/step",),
+        mark=_adds_up,
+        bound="a shorter step among {in_a_row}",
+        parameters={"in_a_row": Parameter(20, "hand-set: a machine is not so even that chance does this")},
+        meaning="a timer that is never reset, so that a step has the seconds of all before it",
+        remedy="compare the sum of the steps with the clock",
+        min_points=20,
+    ),
     _rule(
         "time/step",
         "step-time-grows",

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import best_so_far, changes, early_mean_and_spread, held, in_a_row, trailing_mean
+from seatrial.rules.windows import (
+    best_so_far,
+    changes,
+    early_mean_and_spread,
+    held,
+    in_a_row,
+    trailing_mean,
+    trailing_median,
+)
 
 _HAND = "hand-set on wild logs"
 
@@ -22,10 +30,14 @@ def _collapse(values: Values, limits: Limits) -> Marks:
     reward = values["reward/mean"]
     window = int(limits["window"])
     start, spread = early_mean_and_spread(reward, window)
-    now = trailing_mean(reward, window)
+    # A reward that leaps a hundredfold once in a while lifts the mean of its window, and is no gain that can be lost.
+    now = trailing_median(reward, window)
     best = best_so_far(now)
     risen = best - start > limits["rise"] * spread
-    lost = risen & (best - now > limits["share"] * (best - start))
+    # What the last points differ by among themselves is no loss.
+    mean = trailing_mean(reward, window)
+    noise = np.sqrt(np.maximum(trailing_mean(reward**2, window) - mean**2, 0))
+    lost = risen & (best - now > limits["share"] * (best - start)) & (best - now > noise)
     below = (start - now > limits["below"] * spread) & (spread > 0)
     least, of_last = int(limits["held"]), int(limits["of_last"])
     return Marks(now, held(lost | below, least, of_last), lost | below)
@@ -55,7 +67,71 @@ def _validation_falls(values: Values, limits: Limits) -> Marks:
     return Marks(score, both, lost & rising)
 
 
+def _verifier_errors(values: Values, limits: Limits) -> Marks:
+    errors, rows = values["reward/verifier_errors"], values["rows/batch"]
+    share = np.where(np.isfinite(rows) & (rows > 0), errors / rows, np.where(errors > 0, 1.0, 0.0))
+    number = int(limits["in_a_row"])
+    return Marks(share, in_a_row(share > limits["share"], number), errors > 0)
+
+
+def _above_the_reward(values: Values, limits: Limits) -> Marks:
+    score, reward = values["validation/score"], values["validation/reward"]
+    gap = score - reward
+    may_be_negative = np.minimum.accumulate(reward) < 0
+    return Marks(gap, in_a_row((gap > limits["rounding"]) & ~may_be_negative, int(limits["in_a_row"])))
+
+
+def _validation_repeats(values: Values, limits: Limits) -> Marks:
+    score = values["validation/reward"]
+    # A score of nothing or of everything repeats in a run that is stuck or done.
+    same = ~changes(score) & (score != 0) & (score != 1)
+    return Marks(score, in_a_row(same, int(limits["in_a_row"])))
+
+
 RULES = (
+    StepRule(
+        id="verifier-errors",
+        family="reward",
+        statement="a verifier fails on many completions, which count as rewards",
+        needs=("reward/verifier_errors",),
+        uses=("rows/batch",),
+        mark=_verifier_errors,
+        bound="on at most {share} of the rows in one of {in_a_row} steps (notice: none)",
+        parameters={
+            "share": Parameter(0.05, "the share that the ledger's law allows"),
+            "in_a_row": Parameter(5, "hand-set"),
+        },
+        meaning="an answer format that the verifier cannot read, a sandbox that is down, or too short a time limit",
+        remedy="call the verifier on one of these rows by hand; refrl prints the first error of a step",
+        catalogue=("SB036",),
+    ),
+    StepRule(
+        id="validation-above-its-reward",
+        family="reward",
+        statement="the share of right answers in validation is above the mean reward",
+        needs=("validation/score", "validation/reward"),
+        mark=_above_the_reward,
+        bound="<= the mean reward, to which right answers give 1 and others nothing or more",
+        parameters={
+            "rounding": Parameter(1e-6, "hand-set: float32 keeps seven digits"),
+            "in_a_row": Parameter(2, "hand-set"),
+        },
+        meaning="an accuracy that counts partial rewards as right answers",
+        remedy="count the full rewards among the rows of one validation",
+        min_points=2,
+    ),
+    StepRule(
+        id="validation-repeats",
+        family="reward",
+        statement="validation gives the same reward to the last digit, again and again",
+        needs=("validation/reward",),
+        mark=_validation_repeats,
+        bound="another value in one of {in_a_row} validations after the first",
+        parameters={"in_a_row": Parameter(3, "hand-set: a mean over rows moves with the weights")},
+        meaning="validation that samples with old weights, or reads a cached result",
+        remedy="print the sampler's weight version at each validation",
+        min_points=4,
+    ),
     StepRule(
         id="reward-constant",
         family="reward",
@@ -79,7 +155,7 @@ RULES = (
         statement="the reward has lost what it had gained, or fallen far below where it began, and stays there",
         needs=("reward/mean",),
         mark=_collapse,
-        bound="mean of {window} points keeps 1 - {share} of a rise of {rise} spreads, within {below} of the start",
+        bound="median of {window} points keeps 1 - {share} of a rise of {rise} spreads, within {below} of the start",
         parameters={
             "window": Parameter(10, _HAND),
             "rise": Parameter(3, "spreads of the first points"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -72,7 +73,7 @@ def available(adapters: Mapping[str, type]) -> dict[str, Any]:
     return made
 
 
-class ComponentsTarget:
+class ComponentsTarget(ABC):
     """A `seatrial.targets.base.Target` of which only the components are known."""
 
     name: str
@@ -80,6 +81,15 @@ class ComponentsTarget:
     packages: tuple[str, ...]
     relation_seeds: tuple[int, ...] = (0,)
     """A case is a training step of a real trainer."""
+
+    @abstractmethod
+    def adapters(self) -> Mapping[str, type[Any]]:
+        """Return the adapters by name; the stack itself is imported where one is made."""
+
+    def components(self) -> dict[str, Any]:
+        """Return an adapter of each kind; one that the installed release has no component for says so."""
+        self.preflight()
+        return available(self.adapters())
 
     def preflight(self) -> None:
         """Look whether the stack is installed."""

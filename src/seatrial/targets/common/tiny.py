@@ -46,6 +46,7 @@ def tiny_tokenizer(*, pad_is_end: bool = False, padding_side: str = "left") -> A
         pad_token=pad,
         eos_token=TURN_END,
         padding_side=padding_side,
+        model_input_names=["input_ids", "attention_mask"],
         additional_special_tokens=[token for token in special if token not in (pad, TURN_END)],
     )
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -62,9 +63,23 @@ def tiny_model(tokenizer: Any, seed: int) -> Any:
     import transformers
 
     model_class: Any = transformers.Qwen2ForCausalLM
+    return _made(model_class, _configuration(tokenizer, transformers.Qwen2Config), seed)
+
+
+def tiny_scorer(seed: int) -> Any:
+    """Return a Qwen2 of two layers that gives a sequence one score, in float32 on the CPU."""
+    import transformers
+
+    model_class: Any = transformers.Qwen2ForSequenceClassification
+    config = _configuration(tiny_tokenizer(), transformers.Qwen2Config)
+    config.num_labels = 1
+    return _made(model_class, config, seed)
+
+
+def _made(model_class: Any, config: Any, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = model_class(_configuration(tokenizer, transformers.Qwen2Config)).float()
+        model = model_class(config).float()
     with torch.no_grad():
         for value in model.parameters():
             if value.dim() > 1:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -65,7 +67,13 @@ def configuration(cls: type, wanted: Mapping[str, Any], optional: Mapping[str, A
     if missing:
         raise NotServed(f"{cls.__name__} of this release has no {', '.join(missing)}")
     given = {name: value for name, value in {**CPU_OPTIONS, **(optional or {})}.items() if name in known}
-    return cls(output_dir=tempfile.mkdtemp(prefix="seatrial-"), **{**given, **wanted})
+    return cls(output_dir=tempfile.mkdtemp(dir=_folder().name), **{**given, **wanted})
+
+
+@lru_cache(maxsize=1)
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Return where trainers' folders lie; it goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="seatrial-")
 
 
 def equal_size(micro_batches: Sequence[Sequence[int]]) -> int:
@@ -104,6 +112,27 @@ def captured_step(trainer: Any, model: Any, optimizer: CapturingOptimizer) -> St
         if id(value) in optimizer.captured
     }
     return StepResult(loss=losses[0] if losses else float("nan"), gradients=gradients)
+
+
+def step_of_rows(
+    trainer_class: type[Any], model: Any, rows: Sequence[Mapping[str, Any]], **options: Any
+) -> StepResult:
+    """Train a copy of a model one step on rows of a data set, in their order.
+
+    Args:
+        trainer_class: `transformers.Trainer` or one of its kind.
+        model: stays as it is.
+        rows: of the data set.
+        options: what the trainer is made with beside them.
+    """
+    from datasets import Dataset
+
+    trained = copy.deepcopy(model)
+    optimizer = CapturingOptimizer(trained.parameters())
+    trainer = trainer_class(
+        model=trained, train_dataset=Dataset.from_list(list(rows)), optimizers=(optimizer, None), **options
+    )
+    return captured_step(in_order(trainer), trained, optimizer)
 
 
 def target_rows(batch: Mapping[str, Tensor]) -> list[tuple[list[int], list[int]]]:

@@ -5,19 +5,39 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from importlib.machinery import PathFinder
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from seatrial.relations.contracts.values import ValueInputs, ValueSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import LossInputs, LossSpec
+from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, release
 
-MULTIPLIED = "R3.loss/content of masked positions"
-MULTIPLIED_REASON = "the loss is multiplied by the mask: NaN in padding comes through"
+
+def _takes_no_counts(adapter: Any) -> bool:
+    return not adapter.takes_counts
+
+
+MULTIPLIED = KnownFailure(
+    "the loss is multiplied by the mask: NaN in padding comes through",
+    finding="OpenRLHF: NaN in padding and the losses",
+)
+NOTHING_TRAINS = KnownFailure(
+    "a micro-batch without a training token is a mean over none: 0 / 0 is NaN",
+    finding="OpenRLHF: a micro-batch without a training token",
+    releases=_takes_no_counts,
+)
+EMPTY_ROW = KnownFailure(
+    "a row without a training token is divided by 0 and makes the loss NaN",
+    finding="OpenRLHF: a row without a training token in GSPO",
+    releases=_takes_no_counts,
+)
 
 
 def loss_module() -> Any:
@@ -38,12 +58,14 @@ def loss_module() -> Any:
             package.__path__ = [str(folder)]
             sys.modules[name] = package
     if PathFinder.find_spec("deepspeed") is None:
-        # Imported beside the losses and used by none of them.
-        sys.modules.setdefault("deepspeed", ModuleType("deepspeed"))
+        # Imported beside the losses and used by none of them; Transformers asks for its spec.
+        stand_in = ModuleType("deepspeed")
+        stand_in.__spec__ = ModuleSpec("deepspeed", None)
+        sys.modules.setdefault("deepspeed", stand_in)
     return importlib.import_module("openrlhf.models.loss")
 
 
-class OpenRLHFLoss:
+class OpenRLHFLoss(KnowsFailures):
     """`PolicyLoss` of PPO with the mean over tokens.
 
     It is given the counts of the batch where a release takes them; else a micro-batch's mean is weighted by its part.
@@ -51,12 +73,10 @@ class OpenRLHFLoss:
 
     facts = StackFacts()
     loss_spec = LossSpec()
-    expected_failures: dict[str, str] = {  # noqa: RUF012  read only
-        "R1.loss/losses add up, in micro-batches of one row": (
-            "a micro-batch without a training token is a mean over none: 0 / 0 is NaN"
-        ),
-        MULTIPLIED: MULTIPLIED_REASON,
-    }
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        NOTHING_TRAINS.of("R1.loss/losses add up, in micro-batches of one row"),
+        MULTIPLIED.of("R3.loss/content of masked positions"),
+    )
     options: dict[str, Any] = {"policy_loss_type": "ppo", "token_level_loss": True}  # noqa: RUF012  read only
 
     def __init__(self) -> None:
@@ -64,7 +84,6 @@ class OpenRLHFLoss:
         self.loss_class = loss_module().PolicyLoss
         self.takes_counts = "batch_num_tokens" in inspect.signature(self.loss_class.forward).parameters
         if self.takes_counts:
-            self.expected_failures = {MULTIPLIED: MULTIPLIED_REASON}
             self.facts = StackFacts(epsilon=1e-8)
 
     def policy_loss(self, inputs: LossInputs) -> Tensor:
@@ -95,12 +114,46 @@ class OpenRLHFGSPO(OpenRLHFLoss):
     """`PolicyLoss` of GSPO (Zheng et al. 2025, equation 5): the mean over sequences."""
 
     facts = StackFacts(masked_rows=False)
-    expected_failures = {  # noqa: RUF012  read only
-        MULTIPLIED: MULTIPLIED_REASON,
-        "R18.facts/masked rows are refused": "a row without a training token is divided by 0 and makes the loss NaN",
-    }
+    known_failures = (
+        MULTIPLIED.of("R3.loss/content of masked positions"),
+        EMPTY_ROW.of("R18.facts/masked rows are refused"),
+    )
     loss_spec = LossSpec(kind="gspo", reduction="sequence")
     options = {"policy_loss_type": "gspo"}  # noqa: RUF012  read only
 
 
-ADAPTERS: dict[str, type[Any]] = {"ppo-loss": OpenRLHFLoss, "gspo-loss": OpenRLHFGSPO}
+class OpenRLHFValueLoss(KnowsFailures):
+    """`ValueLoss` with the mean over tokens; see `OpenRLHFLoss` for the counts."""
+
+    facts = StackFacts()
+    value_spec = ValueSpec(clip=0.2)
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        MULTIPLIED.of("R3.value/content of masked positions"),
+    )
+
+    def __init__(self) -> None:
+        """Find the loss, and what it is told of the batch."""
+        self.loss_class = loss_module().ValueLoss
+        self.takes_counts = "batch_num_tokens" in inspect.signature(self.loss_class.forward).parameters
+        self.facts = StackFacts(epsilon=1e-8) if self.takes_counts else StackFacts()
+
+    def value_loss(self, inputs: ValueInputs) -> Tensor:
+        counts = {
+            "batch_num_tokens": inputs.global_valid_tokens,
+            "global_batch_size": inputs.global_valid_seqs,
+        }
+        loss: Tensor = self.loss_class(clip_eps=self.value_spec.clip, token_level_loss=True)(
+            inputs.values_BT,
+            inputs.old_values_BT,
+            inputs.returns_BT,
+            action_mask=inputs.mask_BT,
+            **(counts if self.takes_counts else {}),
+        )
+        return loss if self.takes_counts else loss * float(inputs.mask_BT.sum()) / inputs.global_valid_tokens
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "ppo-loss": OpenRLHFLoss,
+    "gspo-loss": OpenRLHFGSPO,
+    "value-loss": OpenRLHFValueLoss,
+}

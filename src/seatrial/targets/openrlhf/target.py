@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from seatrial.targets.common.target import ComponentsTarget, available
+from seatrial.targets.common.target import ComponentsTarget
 
 
 class OpenRLHFTarget(ComponentsTarget):
-    """OpenRLHF's losses as they are installed."""
+    """OpenRLHF's losses and experience as they are installed."""
 
     name = "openrlhf"
     modules = ("openrlhf",)
     packages = ("openrlhf", "torch")
 
-    def components(self) -> dict[str, Any]:
+    def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        self.preflight()
-        from seatrial.targets.openrlhf.losses import ADAPTERS
+        from seatrial.targets.openrlhf import losses, tables
 
-        return available(ADAPTERS)
+        return {**losses.ADAPTERS, **tables.ADAPTERS}

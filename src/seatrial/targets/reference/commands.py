@@ -56,6 +56,7 @@ class ReferenceCommands:
         held_out: Path | None = None,
         num_held_out: int | None = None,
         drop_shared: bool = False,
+        with_solutions: bool = True,
     ) -> ReadPrompts:
         chosen = {"validation_path": str(held_out)} if held_out is not None else {}
         if drop_shared:
@@ -63,7 +64,7 @@ class ReferenceCommands:
         splits = build.build_splits(
             DataConfig(
                 train_path=str(path),
-                solution_key="solution",
+                solution_key="solution" if with_solutions else None,
                 num_validation=num_held_out,
                 **chosen,  # type: ignore[arg-type]
             )

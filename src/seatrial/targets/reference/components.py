@@ -13,9 +13,12 @@ from refrl.algorithms.advantages import specification as advantage_specification
 from refrl.algorithms.batching import Batch, make_batch
 from refrl.algorithms.losses.base import specification as loss_specification
 from refrl.algorithms.metrics import merge_metrics
+from refrl.algorithms.packing import assign_packs
 from refrl.models.byte_tokenizer import VOCAB_SIZE
 from refrl.policy.base import Policy
 from refrl.training import build
+from seatrial.relations.contracts.named_metrics import MetricPart
+from seatrial.relations.contracts.packs import Segment
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import (
     AdvantageSpec,
@@ -34,9 +37,19 @@ from seatrial.targets.reference.conversions import (
     sample_of,
 )
 from seatrial.targets.reference.data_plane import ReferenceDataPlane
+from seatrial.targets.reference.engines import ReferenceEngines
+from seatrial.targets.reference.episodes import ReferenceEpisodes
+from seatrial.targets.reference.flow import ReferenceFlow
 from seatrial.targets.reference.formulas import ReferenceFormulas
+from seatrial.targets.reference.layouts import ReferenceLayouts
+from seatrial.targets.reference.leaving import ReferenceLeftovers
+from seatrial.targets.reference.metric_names import metric_specs
+from seatrial.targets.reference.objectives import ReferenceObjectives
+from seatrial.targets.reference.parts import ReferenceParts
+from seatrial.targets.reference.resumed_training import ReferenceResumedTraining
 from seatrial.targets.reference.resuming import ReferenceResumes
 from seatrial.targets.reference.runs import ReferenceRuns
+from seatrial.targets.reference.synced_engines import ReferenceSyncs
 from seatrial.targets.reference.texts import ReferenceTexts
 from seatrial.targets.reference.tuning import ReferenceTuning
 
@@ -47,15 +60,26 @@ PACKED = {"policy.sequence_packing.enabled": True, "policy.sequence_length_bucke
 class ReferenceComponents(
     ReferenceCommands,
     ReferenceDataPlane,
+    ReferenceEngines,
+    ReferenceEpisodes,
+    ReferenceFlow,
     ReferenceFormulas,
+    ReferenceLayouts,
+    ReferenceLeftovers,
+    ReferenceObjectives,
+    ReferenceParts,
+    ReferenceResumedTraining,
     ReferenceResumes,
     ReferenceRuns,
+    ReferenceSyncs,
     ReferenceTuning,
     ReferenceTexts,
 ):
     """An adapter in the sense of `seatrial.relations.contracts`."""
 
     facts = StackFacts(decays="matrices", padding_side="right")
+    rows_beyond_the_width = "refused"
+    ranks_reduce = "sum"
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """Choose a cell of the configuration.
@@ -68,6 +92,7 @@ class ReferenceComponents(
         claimed = loss_specification(self.config.loss_fn)
         if claimed is not None:
             self.loss_spec = LossSpec(**claimed)  # type: ignore[arg-type]
+            self.metric_specs = metric_specs(self.loss_spec)
         claimed = advantage_specification(self.config.grpo.advantage)
         if claimed is not None:
             self.advantage_spec = AdvantageSpec(**claimed)  # type: ignore[arg-type]
@@ -82,8 +107,14 @@ class ReferenceComponents(
     def policy_loss(self, inputs: LossInputs) -> Tensor:
         return self._loss_and_metrics(inputs)[0]
 
+    def ranked_losses(self, ranks: Sequence[Sequence[LossInputs]]) -> Sequence[Sequence[Tensor]]:
+        return [[self.policy_loss(part) for part in rank] for rank in ranks]
+
     def metrics(self, inputs: Sequence[LossInputs]) -> Mapping[str, float]:
         return merge_metrics([self._loss_and_metrics(part)[1] for part in inputs])
+
+    def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> Mapping[str, float]:
+        return self.metrics([part.inputs for rank in ranks for part in rank])
 
     def make_batch(self, rows: Sequence[Row]) -> BuiltBatch:
         return built_of(self._batch(rows))
@@ -93,6 +124,9 @@ class ReferenceComponents(
     ) -> BuiltBatch:
         limits: Any = {"max_sequence_length": max_sequence_length, "sequence_buckets": sequence_buckets}
         return built_of(make_batch([sample_of(row) for row in rows], pad_token_id=PAD_ID, **limits))
+
+    def plan_packs(self, lengths: Sequence[int], width: int) -> Sequence[Sequence[Segment]]:
+        return [[Segment(row, 0, lengths[row]) for row in rows] for rows in assign_packs(lengths, width)]
 
     def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
         return self._gradients(self.fixed, rows, micro_batches)

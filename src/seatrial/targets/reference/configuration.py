@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import copy
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TypeVar
 
-from refrl.config import GRPORunConfig, SFTRunConfig, load_config, validate_config
+from refrl.config import GRPORunConfig, PolicyConfig, SFTRunConfig, load_config, validate_config
 from refrl.models.tiny import TinyModelSpec, make_model
 from seatrial.relations import NotServed
 
@@ -29,16 +31,43 @@ MODEL = TinyModelSpec(
 )
 
 
-Config = TypeVar("Config", GRPORunConfig, SFTRunConfig)
+Config = TypeVar("Config", GRPORunConfig, SFTRunConfig, PolicyConfig)
 
 
 @cache
 def model_directory() -> Path:
     """Return the directory of the tiny model; it goes with the process."""
     folder = Path(tempfile.mkdtemp(prefix="seatrial-model-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # At the end of this process; one that multiprocessing forked does not call what atexit knows.
+    Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=0)
     make_model(MODEL, folder / "model")
     return folder / "model"
+
+
+@cache
+def wide_model_directory(*, tied: bool) -> Path:
+    """Return the directory of a model with heads as wide as every engine takes; tied: its head is its embedding."""
+    output = model_directory().parent / ("tied" if tied else "wide")
+    make_model(replace(MODEL, hidden_size=64, tie_word_embeddings=tied), output)
+    return output
+
+
+OTHER_MODELS: Mapping[str, Mapping[str, Any]] = {
+    "lengths": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+    "window": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
+}
+"""What the configuration of a model of another kind has beside that of the tiny one."""
+
+
+@cache
+def other_model_directory(name: str) -> Path:
+    """Return the directory of one of `OTHER_MODELS`."""
+    folder = model_directory().parent / name
+    shutil.copytree(model_directory(), folder)
+    path = folder / "config.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**written, **OTHER_MODELS[name]}), encoding="utf-8")
+    return folder
 
 
 @cache
@@ -51,21 +80,34 @@ def _base() -> dict[str, Any]:
 def configuration(options: Mapping[str, Any]) -> GRPORunConfig:
     """Return the configuration of `conformance.yaml` with dotted options replaced.
 
+    Several verifiers (`data.verifiers`) stand in place of the one there.
+
     Raises:
         NotServed: the schema refuses the combination.
     """
-    return _validated(GRPORunConfig, _with(_base(), options))
+    several = {"data.verifier": None} if options.get("data.verifiers") else {}
+    return _validated(GRPORunConfig, _with(_base(), {**several, **options}))
 
 
 def tuning_configuration(options: Mapping[str, Any]) -> SFTRunConfig:
-    """Return the same configuration for supervised fine-tuning; options of GRPO and its loss are left out.
+    """Return the same configuration for supervised fine-tuning; sections that it has not are left out.
 
     Raises:
         NotServed: the schema refuses the combination.
     """
-    shared = {name: section for name, section in _base().items() if name not in ("grpo", "loss_fn")}
-    chosen = {name: value for name, value in options.items() if not name.startswith(("grpo.", "loss_fn."))}
+    known = SFTRunConfig.model_fields
+    shared = {name: section for name, section in _base().items() if name in known}
+    chosen = {name: value for name, value in options.items() if name.partition(".")[0] in known}
     return _validated(SFTRunConfig, _with({**shared, "sft": {"max_num_steps": 1}}, chosen))
+
+
+def policy_configuration(options: Mapping[str, Any]) -> PolicyConfig:
+    """Return the section `policy` of the same configuration with options, dotted within the section, replaced.
+
+    Raises:
+        NotServed: the schema refuses the combination.
+    """
+    return _validated(PolicyConfig, _with(_base()["policy"], options))
 
 
 def _with(base: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,6 +145,13 @@ def allowed(options: Mapping[str, Any]) -> bool:
     return True
 
 
+def effective(config: GRPORunConfig) -> dict[str, Any]:
+    """Return every option by dotted name, with what a default stands for in its place."""
+    return dotted(config.model_dump(mode="json")) | {
+        "grpo.advantage.scale": config.grpo.advantage.resolved_scale
+    }
+
+
 def least() -> dict[str, Any]:
     """Return every option of a configuration that names only what has no default, by dotted name."""
     needed = {
@@ -119,10 +168,7 @@ def least() -> dict[str, Any]:
     }
     config = _validated(GRPORunConfig, needed)
     given = dotted(needed)
-    found = {
-        name: value for name, value in dotted(config.model_dump(mode="json")).items() if name not in given
-    }
-    return found | {"grpo.advantage.scale": config.grpo.advantage.resolved_scale}
+    return {name: value for name, value in effective(config).items() if name not in given}
 
 
 def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

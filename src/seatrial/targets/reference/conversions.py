@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from refrl.algorithms.batching import Batch, TrainSample
 from refrl.policy.base import Policy
+from refrl.policy.tensors import whole
 from seatrial.relations.records import BuiltBatch, LossInputs, Row
 
 
@@ -20,6 +21,7 @@ class VersionedPolicy:
 
     policy: Policy
     version: int = 0
+    shares_weights: bool = True
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         return self.policy.named_weights()
@@ -31,6 +33,11 @@ class VersionedPolicy:
         for name, tensor in self.named_weights():
             if names is None or name in names:
                 tensor.data.normal_(generator=stream)
+
+
+def whole_state(policy: Policy) -> dict[str, Tensor]:
+    """Return what a policy saves, of one process: live where it is not spread."""
+    return {name: whole(tensor.detach()) for name, tensor in policy.state_tensors().items()}
 
 
 def sample_of(row: Row) -> TrainSample:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -29,13 +30,15 @@ TIMEOUT_S = 8.0
 class RayPlane:
     """A store of its own name, as `seatrial.relations.contracts.data_plane.OpenPlane`; its control is restored."""
 
+    timeout_s = TIMEOUT_S
+
     def __init__(self, implementation: Literal["ray", "transfer_queue"]) -> None:
         name = f"plane-{uuid.uuid4().hex[:8]}"
         self._folder = tempfile.TemporaryDirectory(prefix="plane-", ignore_cleanup_errors=True)
         self.config = DataPlaneConfig(
             implementation=implementation,
             name=name,
-            timeout_s=TIMEOUT_S,
+            timeout_s=self.timeout_s,
             journal=str(Path(self._folder.name) / "journal.jsonl"),
         )
         self._client: Any = build_data_plane_client(self.config)
@@ -44,7 +47,9 @@ class RayPlane:
         return build_data_plane_client(self.config, bootstrap=False)
 
     def bytes_held(self, partition_id: str) -> int:
-        return int(self._client.status(partition_id).bytes_held)
+        """Return the bytes of the store, all partitions together: what its control says of them is no evidence."""
+        blocks = ray.get_actor(f"{self.config.name}-blocks", namespace=NAMESPACE)
+        return int(ray.get(blocks.__ray_call__.remote(_bytes), timeout=self.timeout_s))
 
     def kill_store(self) -> None:
         kill_actor(f"{self.config.name}-blocks")
@@ -65,6 +70,15 @@ class RayDataPlane(ReferenceDataPlane):
 
 class TransferQueuePlane(RayPlane):
     """Its bytes are with the one storage unit of the cluster's TransferQueue."""
+
+    def bytes_held(self, partition_id: str) -> int:
+        """As `RayPlane.bytes_held`: every row that TransferQueue has of the store is read."""
+        import transfer_queue
+
+        store = f"refrl-{self.config.name}"
+        names = sorted(transfer_queue.kv_list(store).get(store, {}))
+        rows = [transfer_queue.kv_batch_get([name], store, ["bytes"])["bytes"][0] for name in names]
+        return sum(row.numel() for row in rows)
 
     def kill_store(self) -> None:
         for named in ray.util.list_named_actors(all_namespaces=True):
@@ -96,7 +110,7 @@ def start_ray() -> None:
         folder = tempfile.mkdtemp(prefix="sea-")  # Ray's sockets lie there: short
         ray.init(
             address="local",
-            num_cpus=8,
+            num_cpus=4,  # Ray starts as many workers at once; TransferQueue needs two
             include_dashboard=False,
             object_store_memory=1 << 30,
             log_to_driver=False,
@@ -111,7 +125,7 @@ def stop_transfer_queue() -> None:
 
     from refrl.data_plane.transfer_queue import within
 
-    within(60.0, transfer_queue.close)
+    within(60.0, transfer_queue.close, {})
 
 
 def kill_actor(name: str, namespace: str = NAMESPACE) -> None:
@@ -119,9 +133,14 @@ def kill_actor(name: str, namespace: str = NAMESPACE) -> None:
     actor = ray.get_actor(name, namespace=namespace)
     pid = ray.get(actor.__ray_call__.remote(_pid))
     os.kill(pid, signal.SIGKILL)
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
 
 
 def _pid(actor: Any) -> int:
     return os.getpid()
+
+
+def _bytes(blocks: Any) -> int:
+    return sum(column.num_bytes for column in blocks._columns.values())

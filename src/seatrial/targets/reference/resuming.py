@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tempfile
 from collections.abc import Mapping
@@ -13,12 +14,13 @@ from safetensors.torch import load_file
 
 from refrl.training.grpo import run_grpo
 from seatrial.evidence.read import read_logs
+from seatrial.relations import NotServed
 from seatrial.relations.contracts.resume import ResumedRun
 from seatrial.targets.reference.configuration import configuration
 from seatrial.targets.reference.runs import quiet
 
-CLOCKED = ("timing/", "performance/")
-"""Series that depend on the clock."""
+CLOCKED = ("timing/", "performance/", "train/buffer_size")
+"""Series that depend on the clock, as does how many groups wait when a step of an asynchronous run begins."""
 PREFIX = "base_model.model."
 """What PEFT puts before the name of every tensor."""
 
@@ -31,6 +33,8 @@ class ReferenceResumes:
     def resumable_run(
         self, options: Mapping[str, Any], *, seed: int, num_starts: int, last: Mapping[str, Any]
     ) -> ResumedRun:
+        if last.get("policy.megatron_cfg.enabled"):
+            _need_megatron()
         with tempfile.TemporaryDirectory() as folder, quiet():
             root = Path(folder)
             fixed = {
@@ -47,6 +51,18 @@ class ReferenceResumes:
                 run_grpo(ending)
             run_grpo(configuration({**chosen, **last}))
             return _left(root / "log", root / "checkpoints")
+
+
+def _need_megatron() -> None:
+    """Look whether Megatron-core can serve a run on the CPU.
+
+    Raises:
+        NotServed: it takes the CUDA devices that it finds.
+        ModuleNotFoundError: it is not installed.
+    """
+    if torch.cuda.is_available():
+        raise NotServed("Megatron-core takes the CUDA devices, and the other start runs on the CPU")
+    importlib.import_module("megatron.core")
 
 
 def _left(log_dir: Path, checkpoints: Path) -> ResumedRun:
@@ -70,7 +86,7 @@ def _left(log_dir: Path, checkpoints: Path) -> ResumedRun:
         },
         steps_twice=tuple(tag for tag, of in series.items() if of.duplicates or of.abandoned),
         served=dict(sorted(rows.items())),
-        state=_state(checkpoints / f"step_{kept[-1]}") if kept else {},
+        state=saved_state(checkpoints / f"step_{kept[-1]}") if kept else {},
         went_on_from=tuple(one["resumed_from"] or 0 for one in _attempts(log_dir)),
         kept_steps=tuple(kept),
         exported=_tensors(checkpoints / "final"),
@@ -85,7 +101,8 @@ def _attempts(log_dir: Path) -> list[dict[str, Any]]:
     return attempts
 
 
-def _state(directory: Path) -> dict[str, Any]:
+def saved_state(directory: Path) -> dict[str, Any]:
+    """Return tensors and counters of a checkpoint."""
     info = json.loads((directory / "training_info.json").read_text(encoding="utf-8"))
     return {
         **_tensors(directory / "policy"),

@@ -34,10 +34,17 @@ from seatrial.relations.run_records import (
     UpdateRecord,
     ValidationRecord,
 )
-from seatrial.targets.reference.configuration import configuration, dotted, model_directory
+from seatrial.targets.reference.configuration import (
+    OTHER_MODELS,
+    configuration,
+    effective,
+    model_directory,
+    other_model_directory,
+)
 from seatrial.targets.reference.ranks import recorded
 
-VERIFIERS = {"graded": "byte_closeness", "coarse": "seatrial.targets.reference.verifiers:near_enough"}
+_OWN = "seatrial.targets.reference.verifiers"
+VERIFIERS = {"graded": "byte_closeness", "coarse": f"{_OWN}:near_enough", "failing": f"{_OWN}:failing"}
 """What the relations call verifiers by how finely they judge."""
 
 
@@ -47,12 +54,15 @@ class ReferenceRuns:
     options: Mapping[str, Any]
     validations_repeat = True
 
+    @property
+    def other_models(self) -> Sequence[str]:
+        """Models of other kinds; Megatron-core refuses them by name."""
+        return () if self.options.get("policy.megatron_cfg.enabled") else tuple(OTHER_MODELS)
+
     def short_run(self, options: Mapping[str, Any], *, seed: int) -> RunRecord:
-        if options.get("data.verifier") in VERIFIERS:
-            options = {**options, "data.verifier": VERIFIERS[options["data.verifier"]]}
         with tempfile.TemporaryDirectory() as folder, quiet():
             fixed = {"grpo.seed": seed, "logger.log_dir": f"{folder}/log"}
-            config = configuration({**self.options, **options, **fixed})
+            config = configuration({**self.options, **with_own_parts(options), **fixed})
             if config.cluster.num_processes > 1:
                 return record_of(recorded(config, Path(folder)), config)
             recorder = RunRecorder()
@@ -93,6 +103,19 @@ class ReferenceRuns:
         }
 
 
+def with_own_parts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with refrl's names of verifier and model, and what a budget of tokens needs beside it."""
+    found, asked, model = dict(options), options.get("data.verifier"), options.get("policy.model_name")
+    if asked in VERIFIERS:
+        found["data.verifier"] = VERIFIERS[asked]
+    if model in OTHER_MODELS:
+        found["policy.model_name"] = str(other_model_directory(model))
+    budgets = [value for name, value in options.items() if name.endswith(".train_mb_tokens") and value]
+    if budgets:
+        found.setdefault("policy.max_total_sequence_length", min(budgets))
+    return found
+
+
 def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
     """Return a recording of refrl as the relations read it."""
     steps = {0: 0} | {step["version"]: step["step"] for step in recording["steps"]}
@@ -112,8 +135,7 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
         )
 
     return RunRecord(
-        options=dotted(config.model_dump(mode="json"))
-        | {"grpo.advantage.scale": config.grpo.advantage.resolved_scale},
+        options=effective(config),
         initial_weights=recording["initial_weights"],
         final_weights=recording["final_weights"],
         reference_weights_start=recording["reference_start"],

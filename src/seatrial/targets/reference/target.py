@@ -16,8 +16,10 @@ from seatrial.errors import BlockedError, UsageError
 from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
 
 if TYPE_CHECKING:
-    from refrl.config import CheckpointingConfig, GRPORunConfig, SFTRunConfig
+    from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
 
+GUARDS = "seatrial.targets.reference.guarding:RecordingGuards"
+GUARDS_FILE = "guards.json"
 _SOURCES = Path(seatrial.__file__).resolve().parent.parent
 _RESERVED = {
     "logger.log_dir": "the trial's folder holds the log",
@@ -25,10 +27,17 @@ _RESERVED = {
     "logger.log_train_data": "the trial judges the trained rows",
     "checkpointing.checkpoint_dir": "the trial's folder holds the checkpoints",
     "checkpointing.enabled": "the trial compares the weights",
+    "logger.observers": "the guards of the trial watch the run",
     "grpo.seed": "give --seed",
     "data.seed": "give --seed",
 }
 """Keys that a trial sets itself, with the reason."""
+ARCHITECTURES = {
+    "dense": ("--family", "llama"),
+    "tied": ("--tie-word-embeddings",),
+    "moe": ("--family", "qwen3_moe"),
+}
+"""Words of `refrl make-model`, by what trials call an architecture."""
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Nothing is downloaded: models and tokenizers are local folders."""
 _SMALL_MODEL_BYTES = 16 * 2**20
@@ -107,6 +116,15 @@ class ReferenceTarget:
             what="making a tiny model", argv=self._argv(words), environment=self._environment_for(None)
         )
 
+    def make_architecture(self, name: str, output: Path, seed: int) -> Job:
+        """Return the command that makes a tiny model of an architecture (see `ARCHITECTURES`)."""
+        words = ("make-model", "--output", str(output), "--seed", str(seed), *ARCHITECTURES[name])
+        return Job(
+            what=f"making a tiny model ({name})",
+            argv=self._argv(words),
+            environment=self._environment_for(None),
+        )
+
     def job(self, request: JobRequest) -> TrainingJob:
         """Return a run of refrl by one of its recipes; its evidence lies under the request's directory."""
         if request.recipe.startswith("sft"):
@@ -114,7 +132,12 @@ class ReferenceTarget:
         # The first run has the trial's own seed, and every other one of any trial another.
         loop_seed = request.seed if request.recipe == "grpo-smoke" else 1000 * request.seed + request.number
         chosen = [word for word in request.overrides if not word.startswith("policy.model_name=")]
-        words = [*_own_words(request, "grpo", loop_seed), *chosen]
+        words = [
+            *_own_words(request, "grpo", loop_seed),
+            f"logger.observers=[{GUARDS}]",
+            *chosen,
+            *request.words,
+        ]
         config = self._load(request.recipe, words)
         advantage = config.grpo.advantage
         loss = config.loss_fn
@@ -129,6 +152,9 @@ class ReferenceTarget:
             num_steps=config.grpo.max_num_steps,
             num_rows_per_step=config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt,
             num_generations_per_prompt=config.grpo.num_generations_per_prompt,
+            num_updates_per_step=config.grpo.num_prompts_per_step
+            * config.grpo.num_generations_per_prompt
+            // config.policy.train_global_batch_size,
             ratio_clip=(1 - loss.ratio_clip_min, 1 + loss.ratio_clip_max)
             if loss.is_built_in
             else (0.0, math.inf),
@@ -139,7 +165,8 @@ class ReferenceTarget:
             else None,
             has_reference=loss.reference_policy_kl_penalty > 0,
             max_lag=_max_lag(config),
-            verifier=_verifier(config),
+            guards_file=request.directory / "logs" / GUARDS_FILE,
+            verifier=verifier_in_force(config.data),
         )
 
     def components(self) -> object:
@@ -151,7 +178,7 @@ class ReferenceTarget:
     def _sft(self, request: JobRequest) -> TrainingJob:
         from refrl.config import SFTRunConfig, load_config
 
-        words = _own_words(request, "sft", request.seed)
+        words = [*_own_words(request, "sft", request.seed), *request.words]
         if request.ends_early:
             words.append("checkpointing.checkpoint_must_save_by=00:00:00:00")
         config = load_config(SFTRunConfig, _config(request.recipe), words)
@@ -245,13 +272,13 @@ def _kept_steps(config: CheckpointingConfig, num_steps: int) -> tuple[int, ...]:
     return tuple(saved if config.keep_top_k is None else saved[-config.keep_top_k :])
 
 
-def _verifier(config: GRPORunConfig) -> str | None:
+def verifier_in_force(data: DataConfig) -> str | None:
     """Return the name of the reward rule in force; None for a mean of several."""
     from refrl.tasks import default_verifier
 
-    if config.data.verifiers is not None:
+    if data.verifiers is not None:
         return None
-    return config.data.verifier or default_verifier(config.data)
+    return data.verifier or default_verifier(data)
 
 
 def _vocabulary_size(model: Path) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import resources
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import yaml
 
@@ -14,6 +14,8 @@ from refrl.models.chat import ChatEncoder
 from refrl.rewards import score_completions
 from refrl.rewards.verifiers import VerifierError
 from refrl.training import build
+from seatrial.relations.contracts.conversations import TokenRow
+from seatrial.relations.conversations import Conversation, Part
 from seatrial.targets.reference.configuration import configuration
 from seatrial.targets.reference.transfers import ReferenceTransfers
 
@@ -27,8 +29,26 @@ class Problem(NamedTuple):
     answer: str
 
 
+def _messages(conversation: Conversation) -> list[dict[str, str]]:
+    """Return turns whose thinking is a part of what the assistant says, as it is of what is sampled."""
+    return [
+        {
+            "role": turn.role,
+            "content": turn.content
+            if turn.thinking is None
+            else f"<think>{turn.thinking}</think>{turn.content}",
+        }
+        for turn in conversation.turns
+    ]
+
+
 class ReferenceTexts(ReferenceTransfers):
-    """See `contracts.Tokenizer`, `contracts.Reward` and `contracts.PromptSource`."""
+    """See `contracts.Tokenizer`, `contracts.Conversations`, `contracts.Reward` and `contracts.PromptSource`."""
+
+    conversation_parts: frozenset[Part] = frozenset({"system", "thinking"})
+    thinking_kept: Literal["all", "last"] = "all"
+    conversation_keeps: Literal["start", "end"] | None = None
+    """Rows that are too long are refused where a batch is made."""
 
     @property
     def bos_id(self) -> int:
@@ -47,6 +67,12 @@ class ReferenceTexts(ReferenceTransfers):
 
     def training_row(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
         return self._chat.training_row(messages)
+
+    def serve_conversation(self, conversation: Conversation, *, add_generation_prompt: bool) -> list[int]:
+        return self._chat.encode(_messages(conversation), add_generation_prompt=add_generation_prompt)
+
+    def train_conversation(self, conversation: Conversation, *, max_length: int | None) -> TokenRow:
+        return TokenRow(*self._chat.training_row(_messages(conversation)))
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))

@@ -4,21 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from refrl.config import GRPORunConfig
+from refrl.generation.base import Completion, SamplingParams
+from refrl.generation.pooled import PooledSampler, Replica
 from refrl.policy.base import Policy
+from refrl.rollout.multi_turn import take_turns
 from refrl.training import build
+from refrl.training.build_generation import build_generator, build_weight_sync
+from seatrial.relations.contracts.generation import Continued, Episode, Part
 from seatrial.relations.records import Sampled
 from seatrial.targets.reference.configuration import configuration
 from seatrial.targets.reference.conversions import VersionedPolicy
+from seatrial.targets.reference.engines import sampled
 
 CPU = torch.device("cpu")
 NUM_UPDATES = 100
+
+
+class _MadeEngine:
+    """A generation engine that answers with given parts, one a request, the last of which is whole."""
+
+    def __init__(self, parts: Sequence[Part], reason: Literal["abort", "stop"]) -> None:
+        self._parts, self._reason = list(parts), reason
+        self.asked: list[tuple[tuple[int, ...], int]] = []
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
+    ) -> list[Completion]:
+        (prompt_ids,) = prompts
+        self.asked.append((tuple(prompt_ids), params.max_new_tokens))
+        part = self._parts.pop(0)
+        return [
+            Completion(
+                prompt_ids=tuple(prompt_ids),
+                ids=part.ids,
+                logprobs=part.logprobs,
+                finish_reason=self._reason if self._parts else "stop",
+                weight_version=part.weight_version,
+            )
+        ]
+
+    def abort(self) -> None:
+        """Nothing runs that could be given up."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _MadeEnvironment:
+    """An environment that answers with given words, one after another."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = list(words)
+        self.max_turns = len(words) + 1
+
+    def respond(self, turns: Sequence[str]) -> str | None:
+        return self._words[len(turns) - 1] if len(turns) <= len(self._words) else None
 
 
 class ReferenceTransfers:
@@ -48,8 +95,8 @@ class ReferenceTransfers:
     def start_sync(self) -> None:
         self._source = VersionedPolicy(self.build_policy({}))
         apart = configuration({**self.options, "policy.generation.colocated.enabled": False}).policy
-        self._generator = build.build_generator(apart, self.tokenizer, device=CPU)
-        self._sync = build.build_weight_sync(apart.generation, self._source, self._generator)
+        self._generator = build_generator(apart, self.tokenizer, device=CPU)
+        self._sync = build_weight_sync(apart.generation, self._source, self._generator)
 
     def advance(self, version: int, *, with_buffers: bool) -> None:
         self._source.redraw(version, None if with_buffers else self.trainable())
@@ -65,7 +112,7 @@ class ReferenceTransfers:
 
     def sampler_dtypes(self, options: Mapping[str, Any]) -> Mapping[str, str]:
         apart = {**self.options, "policy.generation.colocated.enabled": False, **options}
-        generator = build.build_generator(configuration(apart).policy, self.tokenizer, device=CPU)
+        generator = build_generator(configuration(apart).policy, self.tokenizer, device=CPU)
         return {name: str(value.dtype).removeprefix("torch.") for name, value in generator.named_weights()}
 
     def sampler_version(self) -> int:
@@ -77,16 +124,41 @@ class ReferenceTransfers:
         chosen = {"max_new_tokens": max_new_tokens, "temperature": 1.0, **filters}
         named = {f"policy.generation.{name}": value for name, value in chosen.items()}
         config = configuration({**self.options, **named})
-        generator = build.build_generator(config.policy, self.tokenizer, device=CPU)
+        generator = build_generator(config.policy, self.tokenizer, device=CPU)
         encoder = build.build_encoder(config.policy, config.data, self.tokenizer)
         params = build.build_sampling(config.policy.generation, generator, encoder)
-        sampled = generator.generate(prompts, params, torch.Generator().manual_seed(seed))
-        return [
-            Sampled(
-                prompt_ids=row.prompt_ids,
-                ids=row.ids,
-                logprobs=row.logprobs,
-                finish_reason=row.finish_reason,  # type: ignore[arg-type]  # nothing is aborted here
-            )
-            for row in sampled
-        ]
+        return sampled(generator.generate(prompts, params, torch.Generator().manual_seed(seed)))
+
+    def continued(
+        self, prompt_ids: Sequence[int], parts: Sequence[Part], *, max_new_tokens: int
+    ) -> Continued:
+        engine: Any = _MadeEngine(parts, "abort")
+        sync: Any = None
+        pool = PooledSampler([Replica("generation/0", engine, sync)], continues=True)
+        try:
+            params = SamplingParams(max_new_tokens=max_new_tokens)
+            (whole,) = pool.generate([tuple(prompt_ids)], params, torch.Generator().manual_seed(0))
+        finally:
+            pool.close()
+        return Continued(
+            ids=whole.ids,
+            logprobs=whole.logprobs,
+            segments=whole.version_segments or ((0, whole.weight_version),),
+            weight_version=whole.weight_version,
+            asked=tuple(engine.asked),
+        )
+
+    def episode(
+        self, prompt_ids: Sequence[int], turns: Sequence[Part], words: Sequence[str], *, max_new_tokens: int
+    ) -> Episode:
+        engine = _MadeEngine(turns, "stop")
+        stream, params = torch.Generator().manual_seed(0), SamplingParams(max_new_tokens=max_new_tokens)
+        environment = _MadeEnvironment(words)
+        (whole,) = take_turns(engine, environment, self.tokenizer, [tuple(prompt_ids)], params, stream)
+        return Episode(
+            ids=whole.ids,
+            logprobs=whole.logprobs,
+            mask=whole.mask or (1,) * len(whole.ids),
+            asked=tuple(engine.asked),
+            words_ids=tuple(tuple(self.tokenizer.encode(text, add_special_tokens=False)) for text in words),
+        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from seatrial.targets.common.target import ComponentsTarget, available
+from seatrial.targets.common.target import ComponentsTarget
 
 
 class TransferQueueTarget(ComponentsTarget):
@@ -15,9 +16,8 @@ class TransferQueueTarget(ComponentsTarget):
     packages = ("TransferQueue", "torch")
     relation_seeds = (0, 1, 2)
 
-    def components(self) -> dict[str, Any]:
+    def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        self.preflight()
         from seatrial.targets.transfer_queue.boards import ADAPTERS
 
-        return available(ADAPTERS)
+        return ADAPTERS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,7 @@ from seatrial.relations.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import (
-    CapturingOptimizer,
-    batch_options,
-    captured_step,
-    configuration,
-    in_order,
-)
+from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
 
 
 class CausalLM(TinyCausalModel):
@@ -32,19 +25,14 @@ class CausalLM(TinyCausalModel):
         self, examples: Sequence[Example], micro_batches: Sequence[Sequence[int]]
     ) -> StepResult:
         import transformers
-        from datasets import Dataset
 
-        model = copy.deepcopy(self.objective_model())
-        optimizer = CapturingOptimizer(model.parameters())
-        rows = [self._row(examples[index]) for part in micro_batches for index in part]
-        trainer = transformers.Trainer(
-            model=model,
+        return step_of_rows(
+            transformers.Trainer,
+            self.objective_model(),
+            [self._row(examples[index]) for part in micro_batches for index in part],
             args=configuration(transformers.TrainingArguments, batch_options(micro_batches)),
-            train_dataset=Dataset.from_list(rows),
             data_collator=self._collate,
-            optimizers=(optimizer, None),
         )
-        return captured_step(in_order(trainer), model, optimizer)
 
     def _row(self, example: Example) -> dict[str, list[int]]:
         ids = [*example.prompt_ids, *example.completion_ids]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from seatrial.targets.common.target import ComponentsTarget, available
+from seatrial.targets.common.target import ComponentsTarget
 
 
 class TransformersTarget(ComponentsTarget):
@@ -14,9 +15,8 @@ class TransformersTarget(ComponentsTarget):
     modules = ("transformers", "datasets", "accelerate")
     packages = ("transformers", "accelerate", "torch")
 
-    def components(self) -> dict[str, Any]:
+    def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        self.preflight()
         from seatrial.targets.transformers.causal import ADAPTERS
 
-        return available(ADAPTERS)
+        return ADAPTERS

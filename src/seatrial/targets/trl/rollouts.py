@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from inspect import signature
+from typing import Any, ClassVar
 
 import torch
 from packaging.version import Version
@@ -14,24 +15,34 @@ from torch import Tensor
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import AdvantageSpec, StepResult
 from seatrial.relations.windows import WindowCase, WindowSpec
-from seatrial.targets.common.target import release
+from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, captured_step, configuration
 from seatrial.targets.trl.preferences import find_trainer
 
+LOCAL_MEAN = KnownFailure(
+    "this release has no loss that is divided by the tokens of the window: its mean is over the micro-batch",
+    finding="TRL: GRPO's mean over the tokens of a micro-batch",
+    releases=lambda adapter: adapter.has_token_mean and adapter.loss_type == "bnpo",
+)
 
-class GRPO(TinyCausalModel):
+
+class GRPO(KnowsFailures, TinyCausalModel):
     """`GRPOTrainer` with the mean over tokens (DAPO's where a release has it), without a reference policy."""
 
+    algorithm = "GRPO"
     facts = StackFacts(micro_batch_sizes="equal")
     window_spec = WindowSpec(advantage=AdvantageSpec(epsilon=1e-4), reduction="token")
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        LOCAL_MEAN.of("R1.window/gradients add up, lengths unequal"),
+    )
 
     def __init__(self) -> None:
         """Find the trainer, and the losses that it knows."""
-        self.trainer_class, self.config_class = find_trainer("GRPO")
+        self.trainer_class, self.config_class = find_trainer(self.algorithm)
         self.options = {item.name: item for item in fields(self.config_class)}
         self.loss_type = self._loss_type()
-        self.expected_failures = LOCAL_MEAN if self.has_token_mean and self.loss_type == "bnpo" else {}
 
     def window_step(self, case: WindowCase, num_micro_batches: int) -> StepResult:
         from datasets import Dataset
@@ -86,11 +97,20 @@ class GRPO(TinyCausalModel):
         return "dapo" if "dapo" in words else "bnpo"
 
 
-LOCAL_MEAN = {
-    "R1.window/gradients add up, lengths unequal": (
-        "this release has no loss that is divided by the tokens of the window: its mean is over the micro-batch"
+class RLOO(GRPO):
+    """`RLOOTrainer` with its own leave-one-out baseline, without a reference policy."""
+
+    algorithm = "RLOO"
+    known_failures: ClassVar[Sequence[KnownFailure]] = ()
+    window_spec = WindowSpec(
+        advantage=AdvantageSpec(estimator="rloo", scale="none"), reduction="sequence-sum"
     )
-}
+
+    def __init__(self) -> None:
+        """Find the trainer; releases before 0.22 have one of another form."""
+        super().__init__()
+        if "reward_funcs" not in signature(self.trainer_class.__init__).parameters:
+            raise Gone(f"RLOOTrainer of trl {release('trl')} takes a reward model, and no reward functions")
 
 
 class Forced:

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
-from packaging.version import Version
 from torch import Tensor
 
+from seatrial.relations.contracts.values import ValueInputs, ValueSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import AdvantageSpec, LossInputs, LossSpec
-from seatrial.targets.common.target import find_name, release
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
+from seatrial.targets.common.target import find_name
 
 CORE = "verl.trainer.ppo.core_algos"
-GROUP_OF_ONE = "a group of one row has no baseline: its reward is its advantage, as the code says"
+GROUP_OF_ONE = KnownFailure(
+    "a group of one row has no baseline: its reward is its advantage, as the code says",
+    finding="verl: a group of one row",
+)
+NOTHING_TRAINS = KnownFailure(
+    "a micro-batch without a training token is divided by 0 where it is given no count of the batch",
+    finding="verl: a micro-batch without a training token",
+    releases=since("verl", "0.7"),
+)
+MULTIPLIED = KnownFailure(
+    "the loss is multiplied by the mask: NaN in padding comes through",
+    finding="verl: NaN in padding and means over sequences",
+)
+LEFT_OUT = KnownFailure(
+    "not refused: left out of the mean over rows", finding="verl: rows without a training token left out"
+)
+SLOPE = KnownFailure(
+    "padding is taken out of the loss after its square: NaN there gives a finite loss and a gradient of NaN",
+    finding="verl: NaN in padding and the gradient of the value loss",
+)
 
 
-class VerlLoss:
+class VerlLoss(KnowsFailures):
     """`compute_policy_loss` with the mean over tokens.
 
     It gives the mean over a micro-batch; the adapter weights that by the micro-batch's part of all tokens.
@@ -27,17 +47,12 @@ class VerlLoss:
     loss_spec = LossSpec(ratio_clip_min=0.2, ratio_clip_max=0.28, ratio_clip_c=3.0)
 
     mode = "token-mean"
-    broken: Mapping[str, str] = {
-        "R1.loss/losses add up, in micro-batches of one row": (
-            "since 0.7 a micro-batch without a training token is divided by 0 where it is given no count of the batch"
-        )
-    }
-    """Laws that are broken, with the reason."""
-    broken_since = Version("0.7")
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        NOTHING_TRAINS.of("R1.loss/losses add up, in micro-batches of one row"),
+    )
 
     def __init__(self) -> None:
         """Find the loss."""
-        self.expected_failures = dict(self.broken) if Version(release("verl")) >= self.broken_since else {}
         self.compute = find_name(
             "verl", [f"{CORE}:compute_policy_loss", f"{CORE}:compute_policy_loss_vanilla"]
         )
@@ -69,14 +84,35 @@ class VerlSequenceLoss(VerlLoss):
     facts = StackFacts(masked_rows=False, epsilon=1e-8)
     loss_spec = LossSpec(ratio_clip_min=0.2, ratio_clip_max=0.28, ratio_clip_c=3.0, reduction="sequence")
     mode = "seq-mean-token-mean"
-    broken_since = Version("0")
-    broken = {  # noqa: RUF012  read only
-        "R3.loss/content of masked positions": "the loss is multiplied by the mask: NaN in padding comes through",
-        "R18.facts/masked rows are refused": "not refused: left out of the mean over rows",
-    }
+    known_failures = (
+        MULTIPLIED.of("R3.loss/content of masked positions"),
+        LEFT_OUT.of("R18.facts/masked rows are refused"),
+    )
 
     def _share(self, inputs: LossInputs) -> float:
         return inputs.mask_BT.shape[0] / inputs.global_valid_seqs
+
+
+class VerlValueLoss(KnowsFailures):
+    """`compute_value_loss`; see `VerlLoss` for the weight of a micro-batch."""
+
+    facts = StackFacts(epsilon=1e-8)
+    value_spec = ValueSpec(clip=0.2)
+    known_failures: ClassVar[Sequence[KnownFailure]] = (SLOPE.of("R3.value/content of masked positions"),)
+
+    def __init__(self) -> None:
+        """Find the loss."""
+        self.compute = find_name("verl", [f"{CORE}:compute_value_loss"])
+
+    def value_loss(self, inputs: ValueInputs) -> Tensor:
+        loss: Tensor = self.compute(
+            vpreds=inputs.values_BT,
+            returns=inputs.returns_BT,
+            values=inputs.old_values_BT,
+            response_mask=inputs.mask_BT,
+            cliprange_value=self.value_spec.clip,
+        )[0]
+        return loss * float(inputs.mask_BT.sum()) / inputs.global_valid_tokens
 
 
 class VerlKL:
@@ -93,12 +129,12 @@ class VerlKL:
         return estimate
 
 
-class VerlAdvantages:
+class VerlAdvantages(KnowsFailures):
     """`compute_grpo_outcome_advantage`."""
 
     advantage_spec = AdvantageSpec(epsilon=1e-6)
     function = "compute_grpo_outcome_advantage"
-    expected_failures = {"R17.advantages": GROUP_OF_ONE}  # noqa: RUF012  read only
+    known_failures: ClassVar[Sequence[KnownFailure]] = (GROUP_OF_ONE.of("R17.advantages"),)
 
     def __init__(self) -> None:
         """Find the estimator."""
@@ -127,6 +163,7 @@ class VerlRLOO(VerlAdvantages):
 ADAPTERS: dict[str, type[Any]] = {
     "policy-loss": VerlLoss,
     "policy-loss-of-rows": VerlSequenceLoss,
+    "value-loss": VerlValueLoss,
     "kl": VerlKL,
     "grpo-advantages": VerlAdvantages,
     "rloo-advantages": VerlRLOO,

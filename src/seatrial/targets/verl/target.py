@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from seatrial.targets.common.target import ComponentsTarget, available
+from seatrial.targets.common.target import ComponentsTarget
 
 
 class VerlTarget(ComponentsTarget):
-    """verl's core algorithms as they are installed."""
+    """verl's core algorithms, rewards and batches as they are installed."""
 
     name = "verl"
     modules = ("verl",)
     packages = ("verl", "torch")
 
-    def components(self) -> dict[str, Any]:
+    def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        self.preflight()
-        from seatrial.targets.verl.algorithms import ADAPTERS
+        from seatrial.targets.verl import algorithms, ranks, rewards, tables
+        from seatrial.targets.verl.micro_batches import VerlMicroBatches
 
-        return available(ADAPTERS)
+        return {
+            **algorithms.ADAPTERS,
+            **ranks.ADAPTERS,
+            **rewards.ADAPTERS,
+            **tables.ADAPTERS,
+            "micro-batches": VerlMicroBatches,
+        }

@@ -24,6 +24,7 @@ def facts_of(job: TrainingJob) -> LedgerFacts:
         num_steps=job.num_steps,
         num_rows_per_step=job.num_rows_per_step,
         group_size=job.num_generations_per_prompt,
+        num_updates_per_step=job.num_updates_per_step,
         precision=job.precision,
         vocabulary_size=job.vocabulary_size,
         byte_level=job.byte_level,

@@ -12,6 +12,7 @@ from seatrial.checks import Check, clip_ranges, parse_check
 from seatrial.checks.evaluate import HAND_SET
 from seatrial.checks.judge import Questions, judge_logs
 from seatrial.errors import BlockedError
+from seatrial.targets.base import TrainingJob
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.verdict import Outcome, Verdict
 
@@ -60,6 +61,14 @@ def check_sensor(text: str, meaning: str, *, source: str = HAND_SET) -> Sensor:
     check = parse_check(text)
 
     def judge(evidence: RunEvidence) -> Verdict:
+        unlogged = evidence.job.unlogged
+        missing = [tag for tag in sorted(check.tags() & unlogged.keys()) if evidence.series(tag) is None]
+        if missing:
+            return Verdict(
+                name=text,
+                outcome=Outcome.NOT_REQUESTED,
+                reason=f"the stack does not log {missing[0]}: {unlogged[missing[0]]}",
+            )
         verdict = _judged(check, evidence, source)
         return replace(verdict, details={**verdict.details, "why": meaning})
 
@@ -72,6 +81,25 @@ def _judged(check: Check, evidence: RunEvidence, source: str = HAND_SET) -> Verd
     questions = Questions(checks=[check], ranges=clip_ranges(1 - low, high - 1), source=source)
     [verdict] = judge_logs(evidence.job.log_dir, questions)
     return verdict
+
+
+def as_expected(verdict: Verdict, job: TrainingJob) -> Verdict:
+    """Return a verdict in the light of what the stack is known to fail; see `TrainingJob.expected_failures`."""
+    reason = job.expected_failures.get(verdict.name)
+    if reason is None or verdict.outcome not in (Outcome.PASS, Outcome.FAIL):
+        return verdict
+    if verdict.outcome is Outcome.FAIL:
+        return replace(
+            verdict,
+            outcome=Outcome.SKIPPED,
+            reason=f"fails as expected ({reason}): {verdict.reason}",
+            details={**verdict.details, "expected_failure": reason},
+        )
+    return replace(
+        verdict,
+        outcome=Outcome.FAIL,
+        reason=f"it is in expected_failures and holds: remove it there ({reason})",
+    )
 
 
 def log_undamaged(evidence: RunEvidence) -> Verdict:

@@ -5,7 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from refrl.data_plane import BaseRolloutFilter, KVBatchMeta, LengthFilter, StalenessFilter, ZeroVarianceFilter
+from refrl.data_plane import (
+    BaseRolloutFilter,
+    KVBatchMeta,
+    LengthFilter,
+    StalenessFilter,
+    WholeGroups,
+    ZeroVarianceFilter,
+)
 
 
 def meta(*tags: dict[str, Any], lengths: list[int] | None = None) -> KVBatchMeta:
@@ -89,6 +96,16 @@ def test_the_length_bound_is_inclusive_and_needs_lengths() -> None:
     assert (keep.sample_ids, drop.sample_ids) == (["s0", "s2"], ["s1"])
     with pytest.raises(ValueError, match="no sequence_lengths"):
         LengthFilter(7)(meta({}))
+
+
+def test_a_group_is_dropped_whole_where_one_of_its_samples_is() -> None:
+    claim = meta(*({"group_id": group} for group in ("a", "b", "a", "b", "c")), lengths=[7, 1, 8, 7, 2])
+    by_group = WholeGroups(LengthFilter(7))
+    keep, drop = by_group(claim)
+    assert (keep.sample_ids, drop.sample_ids) == (["s1", "s3", "s4"], ["s0", "s2"])
+    assert by_group.name == LengthFilter.name
+    with pytest.raises(KeyError, match="group_id"):
+        by_group(meta({}, lengths=[1]))
 
 
 def test_a_filter_that_judges_other_than_every_sample_is_an_error() -> None:

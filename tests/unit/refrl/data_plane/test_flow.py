@@ -8,6 +8,7 @@ import torch
 from refrl.data_plane import (
     ConsumePlan,
     DataPlaneClient,
+    KVBatchMeta,
     LeaseExpiredError,
     LengthFilter,
     RankBatch,
@@ -139,3 +140,49 @@ def test_a_watched_client_reports_every_call_and_the_bytes_outstanding(rollouts:
     ]
     assert watched.totals.errors["claim_meta"] == 1
     assert watched.bytes_outstanding() == before
+
+
+def test_fewer_than_are_to_be_left_are_given_back_and_claimed_again(rollouts: DataPlaneClient) -> None:
+    """Three of the eight are stale: the five others wait until a sixth comes, and keep their place."""
+    trained: list[RankBatch] = []
+    waits: list[int] = []
+
+    def wait() -> None:
+        waits.append(rollouts.status("rollouts").num_leased)
+        produce(rollouts, ["c0"], 4)
+
+    one = plan(filters=[StalenessFilter(1)], min_batch_size=6, min_kept=6, dp_world=1, timeout_s=60.0)
+    result = consume(rollouts, one, trained.extend, current_weight_version=4, on_wait=wait)
+    assert result.trained.sample_ids == ["b0", "b1", "b2", "b3", "b4", "c0"]
+    assert result.dropped == {"stale": ["a0", "a1", "a2"]}
+    assert waits == [0]
+
+
+def test_what_a_filter_drops_is_reported_when_it_is_gone(rollouts: DataPlaneClient) -> None:
+    """Also where the flow then ends with an error."""
+    heard: list[tuple[str, list[str], int]] = []
+
+    def drop(name: str, meta: KVBatchMeta) -> None:
+        heard.append((name, meta.sample_ids, rollouts.status("rollouts").num_rows))
+
+    with pytest.raises(TimeoutError, match=r"waited for 0 s in all"):
+        consume(
+            rollouts,
+            plan(min_batch_size=8, min_kept=8),
+            lambda batches: None,
+            current_weight_version=4,
+            on_drop=drop,
+        )
+    assert heard == [("stale", ["a0", "a1", "a2"], 5), ("too long", ["b4"], 4)]
+    assert rollouts.status("rollouts").num_leased == 0
+
+
+def test_rows_are_read_jagged_where_the_plan_says_so(rollouts: DataPlaneClient) -> None:
+    trained: list[RankBatch] = []
+    run(rollouts, plan(layout="jagged", dp_world=1), trained)
+    assert [row.tolist() for row in trained[0].columns["input_ids"]] == [[4] * 3, [4] * 4, [4] * 5, [4] * 6]
+
+
+def test_a_plan_that_would_wait_for_ever_is_refused() -> None:
+    with pytest.raises(ValueError, match="raise batch_size"):
+        plan(min_kept=9)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from refrl.config.data_plane import DataPlaneConfig
 from refrl.data_plane import DataPlaneError
 from refrl.data_plane.control import ControlState
 from refrl.data_plane.journal import restored
@@ -87,8 +86,3 @@ def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
     path.write_text('["drop everything", {}]\n')
     with pytest.raises(DataPlaneError, match=r"other.jsonl, line 1"):
         restored(path)
-
-
-def test_a_local_store_takes_no_journal() -> None:
-    with pytest.raises(ValueError, match=r"data_plane.implementation=local ends with this one"):
-        DataPlaneConfig(journal="journal.jsonl")

@@ -92,7 +92,7 @@ def together(size: int, work: Callable[[World], ItemT], kind: type[ThreadWorld] 
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(kind(rank, size, meeting))  # type: ignore[call-overload]
+            results[rank] = work(kind(rank, size, meeting=meeting))  # type: ignore[call-overload]
         except (ArithmeticError, AssertionError, ValueError, threading.BrokenBarrierError) as error:
             errors.append(error)
             meeting.barrier.abort()

@@ -260,3 +260,56 @@ def test_a_pool_that_is_told_how_continues_what_an_engine_gave_up() -> None:
         assert [request for request, _ in running] == [10, 7]
 
     run(scenario)
+
+
+def test_a_request_that_nobody_waits_for_keeps_its_slot_until_the_engine_is_done() -> None:
+    """An engine cannot be called back: what is sent to it meanwhile would find it over its capacity."""
+
+    async def scenario() -> None:
+        running: list[asyncio.Future[Answer]] = []
+
+        async def engine(request: int) -> Answer:
+            running.append(asyncio.get_running_loop().create_future())
+            return await running[-1]
+
+        pool = GenerationPool([engine], capacity=1)
+        given_up, second = (asyncio.ensure_future(pool.generate(number)) for number in range(2))
+        await turns()
+        given_up.cancel()
+        await turns()
+        assert given_up.cancelled()
+        assert len(running) == 1
+        stopping = asyncio.ensure_future(pool.stop())
+        await turns()
+        assert not stopping.done()
+        running[0].set_result(Answer())
+        await asyncio.wait_for(stopping, timeout=30)
+        pool.resume()
+        await turns()
+        running[1].set_result(Answer("length"))
+        assert await second == Answer("length")
+
+    run(scenario)
+
+
+def test_a_replica_that_is_lost_with_a_request_that_was_given_up_is_quarantined() -> None:
+    """Nobody waits for the answer; those who wait for a slot learn of the loss."""
+
+    async def scenario() -> None:
+        running: list[asyncio.Future[Answer]] = []
+
+        async def engine(request: int) -> Answer:
+            running.append(asyncio.get_running_loop().create_future())
+            return await running[-1]
+
+        pool = GenerationPool([engine], capacity=1)
+        given_up, second = (asyncio.ensure_future(pool.generate(number)) for number in range(2))
+        await turns()
+        given_up.cancel()
+        await turns()
+        running[0].set_exception(ReplicaLostError("replica 0 was killed"))
+        with pytest.raises(GenerationError, match="replica 0 was killed"):
+            await second
+        assert len(running) == 1
+
+    run(scenario)

@@ -55,6 +55,21 @@ def test_what_is_written_is_what_transformers_would_make(tmp_path: Path, family:
     assert {key: read[key] for key in written} == {**written, "dtype": read["dtype"]}
 
 
+def test_a_model_with_experts_has_the_files_that_transformers_would_write(tmp_path: Path) -> None:
+    """Each expert under its own number, beyond nine, and a router in every layer."""
+    spec = TinyModelSpec(family="qwen3_moe")
+    make_model(spec, tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(str(tmp_path / "model"))
+    model.save_pretrained(str(tmp_path / "theirs"))
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "theirs"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    assert "model.layers.1.mlp.experts.11.down_proj.weight" in ours
+    assert model.config.model_type == "qwen3_moe"
+    with pytest.raises(ConfigError, match="experts_per_token=13 must be 1 to num_experts=12"):
+        TinyModelSpec(family="qwen3_moe", experts_per_token=13)
+
+
 def test_making_a_model_imports_neither_torch_nor_transformers(tmp_path: Path) -> None:
     """Their import takes seconds, and a smoke test makes a model first."""
     code = (

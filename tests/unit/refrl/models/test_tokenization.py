@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refrl.config import ConfigError
@@ -23,7 +23,6 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.samp
 
 
 @given(text=TEXTS)
-@settings(deadline=None)
 def test_ids_are_the_bytes_and_decode_to_the_text(text: str) -> None:
     """Whatever the text, special words and white space included; a prompt has the first token before it."""
     (answer,) = encode_answers(TOKENIZER, [text])

@@ -13,7 +13,7 @@ from refrl.generation.base import Generator
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.policy.base import Policy
-from refrl.training.build import build_generator, build_weight_sync
+from refrl.training.build_generation import build_generator, build_weight_sync
 from refrl.weight_sync.base import WeightSyncError
 
 from .conftest import MakePolicy

@@ -13,7 +13,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from refrl import cli
 from refrl.config import ConfigError
-from refrl.config.run import ClusterConfig
+from refrl.config.surroundings import ClusterConfig
 from refrl.directories import naming
 from refrl.errors import out_of_memory
 from refrl.generation.cached_decoder import CachedDecoder

@@ -136,6 +136,7 @@ def end(mode: str) -> None:
         print("toystack: unknown key 'grpo.sede'", file=sys.stderr)
         sys.exit(2)
     if mode == "hang":
+        signal.alarm(300)  # ends it where nobody was left to
         signal.pause()
 
 

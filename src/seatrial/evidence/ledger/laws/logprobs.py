@@ -64,10 +64,17 @@ def _impossible(row: LedgerRow, name: str) -> Iterator[Fault]:
 
 
 def _constant(rows: Sequence[LedgerRow], name: str) -> Iterator[Fault]:
-    """Yield a fault where every token of the ledger has one and the same log-probability, 0 from greedy draws aside."""
-    values = {value for row in rows for value in getattr(row, name)}
+    """Yield a fault where every token of the ledger that had a choice has one and the same log-probability."""
+    drawn = [
+        (value, size)
+        for row in rows
+        for value, size in zip(
+            getattr(row, name), row.kept_support_sizes or (None,) * len(getattr(row, name)), strict=False
+        )
+    ]
+    values = {value for value, size in drawn if size is None or size > 1}
     tokens = {token for row in rows for token in row.sampled_ids}
-    number = sum(len(getattr(row, name)) for row in rows)
+    number = sum(size is None or size > 1 for _, size in drawn)
     if len(values) == 1 and len(tokens) > 1 and number > _LONG_ROW and rows:
         (value,) = values
         yield at(rows[0], f"{name} is {value:.6g} for all {number} tokens of the ledger")
@@ -90,7 +97,7 @@ def _sampled_outside_support(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
     for row in having(rows, "kept_support_sizes", "generation_logprobs"):
         pairs = zip(row.kept_support_sizes or (), row.generation_logprobs or (), strict=False)
         for token, (size, logprob) in enumerate(pairs):
-            if size < 1:
+            if size < 1 and logprob != 0:
                 yield at(row, f"token {token} was drawn from a support of {size} tokens")
                 break
             if size == 1 and not abs(logprob) <= ROUNDING:

@@ -79,7 +79,7 @@ def _by_text(rows: Sequence[LedgerRow]) -> LawResult:
 def versions_in_order(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     """Weight versions never go back, are of weights that there were, and lag no more than the run allows.
 
-    At step s the trainer's weights have seen s - 1 optimizer steps.
+    Where a step takes n updates, the trainer's weights have seen n (s - 1) optimizer steps at step s.
     """
     known = having(rows, "weight_version")
     if not known:
@@ -88,12 +88,13 @@ def versions_in_order(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResul
     newest = -1
     largest = 0
     for step, of_step in by_step(known).items():
+        trained_at = facts.num_updates_per_step * (step - 1)
         for row in of_step:
-            lag = step - 1 - (row.weight_version or 0)
+            lag = trained_at - (row.weight_version or 0)
             largest = max(largest, lag)
             if lag < 0 or (row.weight_version or 0) < 0:
                 faults.append(
-                    at(row, f"sampled by weights {row.weight_version}, trained at weights {step - 1}")
+                    at(row, f"sampled by weights {row.weight_version}, trained at weights {trained_at}")
                 )
             elif facts.max_lag is not None and lag > facts.max_lag:
                 faults.append(at(row, f"sampled by weights {lag} steps behind, allowed are {facts.max_lag}"))

@@ -61,12 +61,22 @@ def _shape_faults(row: LedgerRow, vocabulary_size: int | None) -> Iterator[Fault
 def _is_byte_level(rows: Sequence[LedgerRow]) -> bool:
     """Whether the tokens of most rows spell their completions as bytes."""
     told = [row for row in rows if row.completion]
-    return sum(text_of(row.sampled_ids) == row.completion for row in told) * 2 > len(told) > 0
+    return sum(row.completion in _spellings(row) for row in told) * 2 > len(told) > 0
+
+
+def _spellings(row: LedgerRow) -> set[str]:
+    """Return the texts that a row may be rewarded for: all tokens, those that the model sampled, its last turn."""
+    turns = row.turns
+    return {
+        text_of(row.sampled_ids),
+        text_of([token for turn in turns for token in turn]),
+        text_of(turns[-1] if turns else ()),
+    }
 
 
 def _misspelt_completions(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
     for row in rows:
-        if row.completion is not None and text_of(row.sampled_ids) != row.completion:
+        if row.completion is not None and row.completion not in _spellings(row):
             yield at(row, f"the rewarded text {row.completion!r} is not the text of its tokens")
 
 
@@ -154,7 +164,7 @@ def _scored_below_certain(row: LedgerRow, token: int) -> bool:
 def ends_as_said(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     """A completion that stopped ends in an end token, one that was cut does not and is as long as the limit.
 
-    An end token never stands inside a completion: where the end tokens are not known, that tells them.
+    An end token never stands inside a turn: where the end tokens are not known, that tells them.
     """
     known = [row for row in having(rows, "finish_reason", "token_ids", "prompt_length") if row.sampled_ids]
     if not known:
@@ -167,7 +177,7 @@ def ends_as_said(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     faults = []
     for row in known:
         last, length = row.sampled_ids[-1], len(row.sampled_ids)
-        if passed := [token for token in row.sampled_ids[:-1] if token in ends]:
+        if passed := [token for turn in row.turns for token in turn[:-1] if token in ends]:
             faults.append(at(row, f"sampling went on after the end token {passed[0]}"))
         if row.finish_reason == "stop" and last not in ends:
             faults.append(at(row, f"finish_reason is stop, and its last token {last} ends nothing"))
@@ -189,7 +199,7 @@ def ends_as_said(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
 
 def _end_ids(rows: Sequence[LedgerRow], stops: Counter[int]) -> frozenset[int]:
     """Return the tokens that completions stop at more often than they hold them inside or are cut at them."""
-    passed = Counter(token for row in rows for token in row.sampled_ids[:-1])
+    passed = Counter(token for row in rows for turn in row.turns for token in turn[:-1])
     passed.update(row.sampled_ids[-1] for row in rows if row.finish_reason != "stop")
     return frozenset(token for token, number in stops.items() if number > passed[token])
 

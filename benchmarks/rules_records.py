@@ -1,0 +1,51 @@
+"""What `rules_faults.py` recorded of runs: read, as logs, and whether two differ."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seatrial.evidence.runlog import RunLog, Series
+
+CLOCK = ("timing/", "performance/", "ray/")
+Record = Mapping[str, Any]
+
+
+def records_of(paths: Sequence[Path]) -> dict[str, Record]:
+    """Return the records of runs by key."""
+    found: dict[str, Record] = {}
+    for path in paths:
+        with gzip.open(path, "rt") as lines:
+            try:
+                for line in lines:
+                    record = json.loads(line)
+                    found[record["key"]] = record
+            except EOFError:
+                print(f"{path}: cut off; {len(found)} runs were read")
+    return found
+
+
+def log_of(record: Record) -> RunLog:
+    """Return what a run logged."""
+    series = {
+        tag: Series(tag=tag, steps=np.array(steps, dtype=np.int64), values=np.array(values, dtype=float))
+        for tag, (steps, values) in record["series"].items()
+    }
+    return RunLog(sources=[record["key"]], series=series)
+
+
+def changed(record: Record, sound: Record) -> bool:
+    """Say whether a logged series but those of the clock differs; of those its steps and its signs count."""
+
+    def comparable(one: Record) -> dict[str, Any]:
+        return {
+            tag: [steps, [value < 0 for value in values]] if tag.startswith(CLOCK) else [steps, values]
+            for tag, (steps, values) in one["series"].items()
+        }
+
+    return json.dumps(comparable(record), sort_keys=True) != json.dumps(comparable(sound), sort_keys=True)

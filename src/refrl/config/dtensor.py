@@ -1,0 +1,42 @@
+"""`policy.dtensor_cfg`: what serves the policy, in NeMo RL's names."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from refrl.config.base import Section
+
+
+class DTensorConfig(Section):
+    """The policy on PyTorch's own parallelism (DTensor): any Hugging Face causal language model."""
+
+    enabled: bool = False
+    """Serve the policy by this backend; its weights are float32 and spread over the processes that share rows."""
+    tensor_parallel_size: int = Field(default=1, gt=0)
+    """Processes that each hold a part of every linear layer and of every attention head."""
+    context_parallel_size: int = Field(default=1, gt=0)
+    """Processes that each hold a part of every sequence."""
+    expert_parallel_size: int = Field(default=1, gt=0)
+    """Processes, of those that share rows or sequences, that each hold a part of the experts."""
+    sequence_parallel: bool = False
+    """Tensor-parallel processes also share the activations between the layers, each a part of every sequence."""
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Processes that work on the same rows."""
+        return self.tensor_parallel_size * self.context_parallel_size
+
+    @model_validator(mode="after")
+    def _options_have_effect(self) -> DTensorConfig:
+        for name, field in type(self).model_fields.items():
+            if name != "enabled" and not self.enabled and getattr(self, name) != field.default:
+                raise ValueError(
+                    f"policy.dtensor_cfg.{name} has no effect without policy.dtensor_cfg.enabled=true: set it, or "
+                    f"leave {name} out"
+                )
+        if self.sequence_parallel and self.tensor_parallel_size == 1:
+            raise ValueError(
+                "policy.dtensor_cfg.sequence_parallel shares activations among tensor-parallel processes: set "
+                "policy.dtensor_cfg.tensor_parallel_size to 2 or more, or leave it out"
+            )
+        return self

@@ -1,0 +1,1 @@
+"""Megatron-core as the generation engine."""

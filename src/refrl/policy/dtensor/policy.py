@@ -1,0 +1,289 @@
+"""A Hugging Face causal language model whose weights, layers, sequences and experts are spread over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from refrl.algorithms.batching import Batch
+from refrl.algorithms.metrics import merge_metrics
+from refrl.config import ConfigError
+from refrl.directories import new_directory
+from refrl.distributed import World
+from refrl.models.loading import write_model, writing
+from refrl.policy.base import Backend, LossFunction, Update
+from refrl.policy.cuts import row_numbers
+from refrl.policy.dtensor.meshes import Meshes
+from refrl.policy.dtensor.replicas import check_replicas
+from refrl.policy.optimizer import ClippedAdamW
+from refrl.policy.scoring import Cut, Scoring
+from refrl.policy.tensors import class_name, digest, forms, whole
+from refrl.policy.updates import Accumulated, Parts, take_updates
+
+
+@dataclass(frozen=True)
+class SpreadModel:
+    """A model that is spread, and the meshes it is spread over."""
+
+    model: PreTrainedModel
+    meshes: Meshes
+    experts: Sequence[Tensor]
+    """Weights whose gradients the model does not sum over `meshes.expert_copies`."""
+    dtype: torch.dtype
+    """That it computes in, and its weights have outside."""
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Gather and yield every parameter and buffer, in the type that the model computes in."""
+        for name, tensor in chain(self.model.named_parameters(), self.model.named_buffers()):
+            own = tensor.detach()
+            yield name, whole(own.to(self.dtype) if own.is_floating_point() else own)
+
+
+class DTensorPolicy:
+    """A `refrl.policy.base.Policy`; `refrl.training.build.build_policy` makes one from a configuration."""
+
+    shares_weights = False
+
+    def __init__(
+        self,
+        spread: SpreadModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        scoring: Scoring,
+        optimizer: ClippedAdamW,
+        reference: SpreadModel | None,
+        global_batch_size: int,
+        world: World,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            spread: the model that is trained; it stays in evaluation mode.
+            tokenizer: exported beside it.
+            scoring: how rows are cut into micro-batches and scored.
+            optimizer: of the model's own parts of the weights.
+            reference: a frozen copy, spread alike; None where no KL is asked for.
+            global_batch_size: rows of an optimizer step.
+            world: all processes of the run.
+        """
+        self.model = spread.model
+        self._spread = spread
+        self._data = spread.meshes.data
+        self._tokenizer = tokenizer
+        self._scoring = scoring
+        self._optimizer = optimizer
+        self._reference = reference
+        self._global_batch_size = global_batch_size
+        self._world = world
+        self._frozen: str | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """What serves it."""
+        return Backend(
+            name="dtensor",
+            model=class_name(self.model),
+            mesh=self._spread.meshes.sizes(),
+            weights=forms(self._optimizer.weights),
+        )
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps that the weights have seen."""
+        return self._optimizer.num_updates_done
+
+    @property
+    def in_training_mode(self) -> bool:
+        """Whether dropout and the like are on in any part of the model."""
+        return any(module.training for module in self.model.modules())
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids that the model knows."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence that the model takes, in tokens; None where it names none."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Gather and yield every parameter and buffer under its Hugging Face name, in `policy.precision`."""
+        return self._spread.named_weights()
+
+    def trained_weights(self) -> Mapping[str, Tensor]:
+        """Gather and return every weight that training changes, float32."""
+        return {name: whole(weight.detach()) for name, weight in self._trained()}
+
+    def reference_weights(self) -> Iterator[tuple[str, Tensor]] | None:
+        """Gather and yield the weights of the frozen reference; None where none is kept."""
+        return None if self._reference is None else self._reference.named_weights()
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`)."""
+        weights = chain(self.model.named_parameters(), self.model.named_buffers())
+        state = {f"model.{name}": tensor.detach() for name, tensor in weights}
+        return state | {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
+
+    def state_facts(self) -> Mapping[str, Any]:
+        """Return the number of updates, and a digest of the reference."""
+        if self._frozen is None:
+            reference = self.reference_weights()
+            self._frozen = digest({f"reference {name}": tensor for name, tensor in reference or ()})
+        return {"num_updates_done": self._optimizer.num_updates_done, "frozen": self._frozen}
+
+    def load_state_facts(self, facts: Mapping[str, Any]) -> None:
+        """Take in the number of updates (see `refrl.policy.base.Policy`).
+
+        Raises:
+            ConfigError: the reference is not the one that the checkpoint was trained with.
+        """
+        if facts["frozen"] != self.state_facts()["frozen"]:
+            raise ConfigError(
+                "policy.model_name: the reference is not the one that the checkpoint was trained with; give the model "
+                "that the run started from"
+            )
+        self._optimizer.num_updates_done = facts["num_updates_done"]
+
+    def free_gradients(self) -> None:
+        """Give back the memory of the gradients."""
+        self._optimizer.clear_gradients()
+
+    def logprobs(self, batch: Batch) -> Tensor:
+        """Return logprobs_BT under the current weights, without gradient, on the batch's device."""
+        return self._score(self.model, batch)
+
+    def reference_logprobs(self, batch: Batch) -> Tensor | None:
+        """Return logprobs_BT under the frozen reference; None where none is kept."""
+        return None if self._reference is None else self._score(self._reference.model, batch)
+
+    def gradients(
+        self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
+    ) -> dict[str, float]:
+        """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
+        return merge_metrics(self.accumulate(batch, loss, micro_batches).parts)
+
+    def named_gradients(self) -> dict[str, Tensor]:
+        """Gather and return the raw gradient of each trainable weight; zero where there is none."""
+        return {
+            name: torch.zeros_like(whole(weight.detach()))
+            if weight.grad is None
+            else whole(weight.grad).clone()
+            for name, weight in self._trained()
+        }
+
+    def step(self) -> tuple[float, float]:
+        """Clip, update, clear the gradients; return (gradient norm before clipping, learning rate).
+
+        Raises:
+            refrl.distributed.DivergenceError: weights that processes hold alike are no longer the same.
+        """
+        norm, rate = self._optimizer.step()
+        check_replicas(norm, dict(self._trained()), self._spread.meshes, self._world)
+        return norm, rate
+
+    def train(
+        self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
+    ) -> dict[str, float]:
+        """Take one optimizer step per global batch of rows (see `refrl.policy.updates.take_updates`)."""
+        return take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
+
+    def save(self, directory: Path) -> None:
+        """Export weights, configuration and tokenizer; the first process writes them."""
+        weights = dict(self.named_weights())
+        if self._world.rank:
+            return
+        names = self.model.state_dict().keys()
+        chosen = {name: weight for name, weight in weights.items() if name in names}
+        with new_directory(directory) as folder, writing(directory):
+            write_model(self.model, self._tokenizer, folder, weights=chosen)
+
+    def accumulate(
+        self,
+        batch: Batch,
+        loss: LossFunction,
+        micro_batches: Sequence[Sequence[int]] | None = None,
+        *,
+        scores: bool = False,
+        wants_rows: bool = False,
+    ) -> Accumulated:
+        """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
+        update = batch.to(self.model.device)
+        parts: Parts = []
+        scored_BT = torch.zeros_like(update.mask_BT)
+        share = self._data.share(update.num_rows)
+        if micro_batches is None:
+            passes = self._passes(self._scoring.train_cut, update)
+        else:
+            own = update.rows(share)
+            passes = self._even([(list(rows), own.rows(rows)) for rows in micro_batches], update)
+        real = [(rows, micro) for rows, micro in passes if rows is not None]
+        own_rows = list(range(update.num_rows))[share]
+        rows_of_all = self._data.gather(row_numbers(real, own_rows)) if wants_rows else []
+        for rows, micro in passes:
+            logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
+            if scores:
+                micro.old_logprobs_BT = logprobs_BT.detach()
+            if rows is not None:
+                scored_BT[share][rows, : logprobs_BT.shape[1]] = logprobs_BT.detach()
+            part, metrics = loss(
+                logprobs_BT,
+                entropy_BT,
+                micro,
+                global_valid_tokens=update.num_valid_tokens,
+                global_valid_seqs=update.num_valid_seqs,
+            )
+            part.backward()
+            self._optimizer.add_gradients()
+            if rows is not None:
+                parts.append({name: float(value) for name, value in metrics.items()})
+        if scores:
+            batch.old_logprobs_BT = self._data.sum_rows(scored_BT).to(batch.mask_BT.device)
+        self._sum_experts()
+        return Accumulated(self._data.gather(parts), rows_of_all)
+
+    def _sum_experts(self) -> None:
+        """Sum the gradients of shared experts over the processes that have the same ones."""
+        copies = self._spread.meshes.expert_copies
+        for weight in self._spread.experts:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            if copies.size() > 1:
+                assert isinstance(weight.grad, DTensor)
+                dist.all_reduce(weight.grad.to_local(), group=copies.get_group())
+
+    def _passes(self, cut: Cut, batch: Batch) -> list[tuple[slice | list[int] | None, Batch]]:
+        """Return (own rows, micro-batch) of each pass through the model."""
+        share = self._data.share(batch.num_rows)
+        return self._even(cut.micro_batches(batch.rows(share)) if share.start < share.stop else [], batch)
+
+    def _even(
+        self, passes: Sequence[tuple[slice | list[int], Batch]], batch: Batch
+    ) -> list[tuple[slice | list[int] | None, Batch]]:
+        """Add passes of a masked row where other processes have more: the model exchanges weights in each."""
+        most = max(self._data.gather([len(passes)]))
+        masked = batch.rows(slice(0, 1))
+        masked.mask_BT = torch.zeros_like(masked.mask_BT)
+        return [*passes, *[(None, masked)] * (most - len(passes))]
+
+    @torch.no_grad()
+    def _score(self, model: PreTrainedModel, batch: Batch) -> Tensor:
+        scored_BT = torch.zeros_like(batch.mask_BT, device=model.device)
+        own_BT = scored_BT[self._data.share(batch.num_rows)]
+        for rows, micro in self._passes(self._scoring.logprob_cut, batch):
+            logprobs_BT = self._scoring.forward(model, micro.to(model.device))[0]
+            if rows is not None:
+                own_BT[rows, : logprobs_BT.shape[1]] = logprobs_BT
+        return self._data.sum_rows(scored_BT).to(batch.input_ids_BS.device)
+
+    def _trained(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad)

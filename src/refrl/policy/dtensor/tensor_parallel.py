@@ -1,0 +1,181 @@
+"""Tensor and sequence parallelism: which layer is cut how, from the plan that Transformers has for the architecture.
+
+A plain plan of column and row layers leaves the gradient of a norm within attention (Qwen3's `q_norm`, `k_norm`)
+partial, for each process has only its own heads, and nothing says so; here such a norm is replicated over its heads,
+and DTensor sums its gradient. The residual stream is the same on every process; with sequence parallelism each has a
+part of it, and the norms between the layers take part.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from transformers import PreTrainedModel
+
+from refrl.config import ConfigError
+
+SEQUENCE = Shard(1)
+"""How the residual stream [B, S, D] is cut with sequence parallelism."""
+_WHOLE = ("packed_colwise", "moe_tp_experts")
+"""Styles of experts, which stay whole here: policy.dtensor_cfg.expert_parallel_size spreads them."""
+
+
+def parallelize(model: PreTrainedModel, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
+    """Cut a model's layers over a mesh, in place.
+
+    Raises:
+        ConfigError: the architecture has no plan, one with styles that are not known here, or sizes that the mesh
+            does not divide.
+    """
+    _check_sizes(model, mesh.size())
+    blocks = _expert_blocks(model)
+    plan: dict[str, ParallelStyle] = {}
+    residual = SEQUENCE if sequence_parallel else Replicate()
+    for name, module in model.named_modules():
+        style = _planned(model, name)
+        if style is None or any(name.startswith(f"{block}.") for block in blocks):
+            continue
+        if style == "colwise":
+            plan[name] = ColwiseParallel()
+        elif style == "rowwise":
+            plan[name] = RowwiseParallel(output_layouts=residual)
+        elif style == "replicated_with_grad_allreduce":
+            plan[name] = _head_norm(model, name, module)
+        else:
+            raise ConfigError(
+                f"policy.dtensor_cfg.tensor_parallel_size: {type(model).__name__} cuts {name} as {style!r}, which is "
+                "not built: set it to 1"
+            )
+    embedding, head = (
+        _name_of(model, model.get_input_embeddings()),
+        _name_of(model, model.get_output_embeddings()),
+    )
+    plan[embedding] = RowwiseParallel(input_layouts=Replicate(), output_layouts=residual)
+    plan[head] = ColwiseParallel(input_layouts=residual, output_layouts=Replicate())
+    if sequence_parallel:
+        plan |= dict.fromkeys(_residual_norms(model, plan), SequenceParallel(use_local_output=True))
+    is_tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    parallelize_module(model, mesh, plan)
+    if is_tied:  # each got a DTensor of its own
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    if sequence_parallel:
+        _gather_sequences(model, mesh, plan, blocks)
+
+
+def _planned(model: PreTrainedModel, name: str) -> str | None:
+    """Return the style that the architecture's plan gives a module."""
+    base = model.base_model_prefix
+    for pattern, style in (model.config.get_text_config().base_model_tp_plan or {}).items():
+        form = re.escape(f"{base}.{pattern}").replace(r"\*", r"\d+")
+        if re.fullmatch(form, name) and style not in _WHOLE:
+            return str(style)
+    return None
+
+
+def _expert_blocks(model: PreTrainedModel) -> list[str]:
+    """Return the names of the modules that hold a router and its experts."""
+    return [name.removesuffix(".experts") for name, _ in model.named_modules() if name.endswith(".experts")]
+
+
+def _head_norm(model: PreTrainedModel, name: str, module: nn.Module) -> ParallelStyle:
+    """Return the style of a norm that runs over each head of [B, S, heads, width] alone."""
+    config = model.config.get_text_config()
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if any(weight.shape != (width,) for weight in module.parameters()):
+        raise ConfigError(
+            f"policy.dtensor_cfg.tensor_parallel_size: {name} normalises over several heads of {type(model).__name__}, "
+            "which processes do not share: set it to 1"
+        )
+    return SequenceParallel(sequence_dim=2, use_local_output=True)
+
+
+def _residual_norms(model: PreTrainedModel, plan: dict[str, ParallelStyle]) -> list[str]:
+    """Return the norms between the layers: those that are no part of attention."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if type(module).__name__.endswith("Norm") and name not in plan and ".self_attn." not in name
+    ]
+
+
+def _gather_sequences(
+    model: PreTrainedModel, mesh: DeviceMesh, plan: dict[str, ParallelStyle], blocks: list[str]
+) -> None:
+    """Give attention and feed-forward layers whole sequences; their last layer cuts them again."""
+    cut = {name.rpartition(".")[0] for name, style in plan.items() if isinstance(style, ColwiseParallel)} - {
+        ""
+    }
+    for name in cut:
+        model.get_submodule(name).register_forward_pre_hook(_Gather(mesh, local=False), with_kwargs=True)
+    for name in blocks:
+        block = model.get_submodule(name)
+        block.register_forward_pre_hook(_Gather(mesh, local=True), with_kwargs=True)
+        block.register_forward_hook(_Cut(mesh))
+
+
+class _Gather:
+    """A hook that replaces a part of the hidden states by the whole, the module's first argument."""
+
+    def __init__(self, mesh: DeviceMesh, *, local: bool) -> None:
+        self._mesh = mesh
+        self._local = local
+        """Every process computes the same with them: the gradient comes back whole on each, and is not summed."""
+
+    def __call__(
+        self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if arguments:
+            return (self._whole(arguments[0]), *arguments[1:]), keywords
+        return (), {**keywords, "hidden_states": self._whole(keywords["hidden_states"])}
+
+    def _whole(self, part: Tensor) -> Tensor:
+        whole = DTensor.from_local(part, self._mesh, [SEQUENCE], run_check=False).redistribute(
+            placements=[Replicate()]
+        )
+        return whole.to_local(grad_placements=[Replicate()]) if self._local else whole
+
+
+class _Cut:
+    """A hook that leaves each process its part of what all have computed alike."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._mesh = mesh
+
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (self._part(output[0]), *output[1:])
+        return self._part(output)
+
+    def _part(self, whole: Tensor) -> Tensor:
+        spread = DTensor.from_local(whole, self._mesh, [Replicate()], run_check=False)
+        return spread.redistribute(placements=[SEQUENCE]).to_local(grad_placements=[SEQUENCE])
+
+
+def _check_sizes(model: PreTrainedModel, size: int) -> None:
+    config = model.config.get_text_config()
+    if not config.base_model_tp_plan:
+        raise ConfigError(
+            f"policy.dtensor_cfg.tensor_parallel_size={size}: Transformers has no plan for {type(model).__name__}; set "
+            "it to 1: the weights are spread over cluster.num_processes in any case"
+        )
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        number = getattr(config, name, None)
+        if number is not None and number % size:
+            raise ConfigError(
+                f"policy.dtensor_cfg.tensor_parallel_size={size} does not divide the model's {name}={number}: lower it"
+            )
+
+
+def _name_of(model: PreTrainedModel, wanted: nn.Module | None) -> str:
+    return next(name for name, module in model.named_modules() if module is wanted)

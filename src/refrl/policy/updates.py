@@ -1,0 +1,127 @@
+"""The optimizer steps of one training batch: the same for every policy backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from refrl.algorithms.batching import Batch
+from refrl.algorithms.metrics import merge_metrics
+from refrl.policy.base import LossFunction, Update
+from refrl.policy.cuts import split_updates
+from refrl.policy.tensors import copied
+
+Parts = list[dict[str, Tensor | float]]
+"""Metrics of each micro-batch."""
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """The gradient of one optimizer step was added up over its micro-batches and ranks."""
+
+    parts: Parts
+    """Metrics of each micro-batch of all ranks."""
+    micro_batches: Sequence[Sequence[int]]
+    """Rows of each, numbered as in the whole update; empty where nobody asked."""
+
+
+class Accumulating(Protocol):
+    """What a policy backend does for one optimizer step."""
+
+    def accumulate(
+        self,
+        batch: Batch,
+        loss: LossFunction,
+        micro_batches: Sequence[Sequence[int]] | None = None,
+        *,
+        scores: bool = False,
+        wants_rows: bool = False,
+    ) -> Accumulated:
+        """Add up the gradients of all rows.
+
+        Args:
+            batch: all rows of the step, on any device.
+            loss: divides by the counts of the whole batch.
+            micro_batches: rows of each pass, of those that this process has; None takes the configuration's.
+            scores: the batch gets the log-probabilities of this pass as its `old_logprobs_BT`.
+            wants_rows: say which rows went through the model together: one exchange more.
+        """
+        ...
+
+    def named_gradients(self) -> dict[str, Tensor]:
+        """See `refrl.policy.base.Policy`."""
+        ...
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """See `refrl.policy.base.Policy`."""
+        ...
+
+    def trained_weights(self) -> Mapping[str, Tensor]:
+        """See `refrl.policy.base.Policy`."""
+        ...
+
+    def step(self) -> tuple[float, float]:
+        """See `refrl.policy.base.Policy`."""
+        ...
+
+
+def take_updates(
+    policy: Accumulating,
+    batch: Batch,
+    loss: LossFunction,
+    watch: Callable[[Update], None] | None,
+    *,
+    global_batch_size: int,
+) -> dict[str, float]:
+    """Take one optimizer step per global batch of rows, in their order.
+
+    A step whose rows are all masked is left out. Stops at the first gradient norm that is not finite; that step
+    changes no weight. A batch of one optimizer step that was not scored before (`old_logprobs_BT` is None) gets the
+    values of the pass it is trained by: the weights are those that sampled it.
+
+    Returns:
+        The loss's metrics merged over micro-batches, ranks and steps; `grad_norm` (before clipping) and `lr`,
+        their means over the steps.
+
+    Raises:
+        ValueError: no row has a token to train on.
+        refrl.distributed.DivergenceError: weights that ranks hold alike are no longer the same.
+    """
+    parts: Parts = []
+    norms: list[float] = []
+    rates: list[float] = []
+    for first_row, update in split_updates(batch, global_batch_size):
+        if not update.num_valid_tokens:
+            continue
+        scores = update is batch and batch.old_logprobs_BT is None
+        accumulated = policy.accumulate(update, loss, scores=scores, wants_rows=watch is not None)
+        parts += accumulated.parts
+        gradients = {} if watch is None else policy.named_gradients()
+        norm, rate = policy.step()
+        norms.append(norm)
+        rates.append(rate)
+        if watch is not None:
+            watch(
+                Update(
+                    first_row=first_row,
+                    num_rows=update.num_rows,
+                    gradients=gradients,
+                    grad_norm=norm,
+                    learning_rate=rate,
+                    micro_batches=[[first_row + row for row in rows] for rows in accumulated.micro_batches],
+                    weights=copied({**dict(policy.named_weights()), **policy.trained_weights()}),
+                )
+            )
+        if not math.isfinite(norm):
+            break
+    if not norms:
+        raise ValueError("every row of the batch is masked: there is nothing to train on")
+    return {
+        **merge_metrics(parts, num_updates=len(norms)),
+        "grad_norm": sum(norms) / len(norms),
+        "lr": sum(rates) / len(rates),
+    }

@@ -1,0 +1,107 @@
+"""From configuration to a generation engine, its place, and the way its weights get there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from refrl.config import GenerationConfig, PolicyConfig
+from refrl.generation.base import Generator
+from refrl.generation.megatron.engine import MegatronGenerator
+from refrl.generation.process import ProcessGenerator, SocketLink
+from refrl.generation.torch_engine import TorchGenerator
+from refrl.generation.vllm.engine import VllmGenerator
+from refrl.models.loading import load_model
+from refrl.timing import Timer
+from refrl.weight_sync.base import WeightSource, WeightSync
+from refrl.weight_sync.making import make_weight_sync
+
+
+def build_generator(
+    config: PolicyConfig, tokenizer: PreTrainedTokenizerBase, *, device: torch.device
+) -> Generator:
+    """Return the generation engine with the weights of the model's directory; a weight sync brings it up to date.
+
+    Raises:
+        ConfigError: the model cannot be loaded.
+        refrl.generation.process.GeneratorLostError: the process that it is to run in ended.
+    """
+    place: Callable[..., Generator] = build_engine
+    if config.generation.placement == "process":
+        place = _engine_in_process
+    elif config.generation.placement == "ray":
+        from refrl.generation.ray_link import actor_generator as place  # Ray is there only where it is wanted
+    return place(config, pad_token_id=tokenizer.pad_token_id, device=device)
+
+
+def build_engine(config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> Generator:
+    """Return the generation engine in this process.
+
+    Raises:
+        ConfigError: the model cannot be loaded.
+    """
+    return ENGINES[config.generation.backend](config, pad_token_id, device)
+
+
+def _torch_engine(config: PolicyConfig, pad_token_id: int, device: torch.device) -> Generator:
+    model = load_model(Path(config.model_name)).eval().requires_grad_(False)
+    model.to(device=device, dtype=getattr(torch, config.precision))
+    return TorchGenerator(
+        model,
+        pad_token_id,
+        load_batch_bytes=config.generation.delta_compression.delta_load_batch_size_bytes,
+    )
+
+
+def _engine_in_process(config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> Generator:
+    python = config.generation.vllm_cfg.python if config.generation.backend == "vllm" else None
+    return ProcessGenerator(
+        config, pad_token_id=pad_token_id, device=device, connect=partial(SocketLink, python)
+    )
+
+
+def _vllm_engine(config: PolicyConfig, pad_token_id: int, device: torch.device) -> Generator:
+    return VllmGenerator(config, device=device)
+
+
+def _megatron_engine(config: PolicyConfig, pad_token_id: int, device: torch.device) -> Generator:
+    from refrl.policy.megatron.served import ServedModel
+
+    model = load_model(Path(config.model_name)).eval().requires_grad_(False)
+    positions = getattr(model.config, "max_position_embeddings", config.max_total_sequence_length)
+    return MegatronGenerator(
+        model.to(getattr(torch, config.precision)),
+        ServedModel(config, device),
+        pad_token_id=pad_token_id,
+        limit=min(config.max_total_sequence_length, positions),
+        load_batch_bytes=config.generation.delta_compression.delta_load_batch_size_bytes,
+    )
+
+
+ENGINES: Mapping[str, Callable[[PolicyConfig, int, torch.device], Generator]] = {
+    "torch": _torch_engine,
+    "vllm": _vllm_engine,
+    "megatron": _megatron_engine,
+}
+"""Generation engines by the name that `policy.generation.backend` takes."""
+
+
+def build_weight_sync(
+    config: GenerationConfig, policy: WeightSource, generator: Generator, timer: Timer | None = None
+) -> WeightSync:
+    """Return what keeps the generator's weights those of the policy, and bring them there once.
+
+    Args:
+        config: whether they share one storage, where the generator runs, and what travels.
+        policy: has the weights.
+        generator: takes them.
+        timer: gets the seconds of each phase of a transfer.
+
+    Raises:
+        refrl.weight_sync.base.WeightSyncError: the weights did not arrive whole.
+    """
+    return make_weight_sync(config, policy, generator, timer or Timer())

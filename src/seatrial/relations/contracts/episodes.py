@@ -1,0 +1,31 @@
+"""Contract of several episodes at once: what the environment hears, what is drawn for whom, what is judged.
+
+Part of `seatrial.relations.contracts`, which lists every component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodesRecord:
+    """What was seen of episodes."""
+
+    heard: Sequence[Sequence[Sequence[str]]]
+    """For each row, and each time that its environment was asked: the turns that it was given."""
+    streams: Sequence[int]
+    """State of the random stream of each call of the engine."""
+    judged: Sequence[str]
+    """What the verifier was given, row by row."""
+
+
+@runtime_checkable
+class Episodes(Protocol):
+    """Rows of several turns that are rolled out together."""
+
+    def episodes(self, turns: Sequence[Sequence[str]], words: Sequence[Sequence[str]]) -> EpisodesRecord:
+        """Roll rows out: an engine samples each row's turns, and its words answer all but the last."""
+        ...

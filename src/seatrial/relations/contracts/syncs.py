@@ -1,0 +1,127 @@
+"""Contracts of weight syncs between updates: a policy that trains, and the engine that samples for it.
+
+Part of `seatrial.relations.contracts`, which lists every component. Tensors are given as copies, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from seatrial.relations.records import Sampled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """How tokens are drawn."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+
+
+class OpenSync(Protocol):
+    """A policy and its engine, whose weights are those of the policy."""
+
+    def train(self) -> int:
+        """Take one optimizer step that moves every trainable tensor; return the version of the weights."""
+        ...
+
+    def sync(self) -> Mapping[str, float]:
+        """Bring the engine's weights up to date, as before a rollout; return what there is to log of it."""
+        ...
+
+    def trained_tensors(self) -> Mapping[str, Tensor]:
+        """Return parameters and buffers of the policy, in the type in which they travel to the engine."""
+        ...
+
+    def served_tensors(self) -> Mapping[str, Tensor]:
+        """Return those that the engine computes with, under the same names."""
+        ...
+
+    def served_version(self) -> int:
+        """Return the version that the engine says it has."""
+        ...
+
+    def sample(self, prompts: Sequence[Sequence[int]], *, seed: int) -> list[Sampled]:
+        """Return one completion of seven tokens per prompt, in order."""
+        ...
+
+    def score(self, rows: Sequence[Sampled]) -> list[tuple[float, ...]]:
+        """Return the policy's log-probability of each token of these completions, as for training."""
+        ...
+
+    def close(self) -> None:
+        """End the engine."""
+        ...
+
+
+@runtime_checkable
+class TrainedSync(Protocol):
+    """Policy, engine and weight sync as the configuration has them: in one storage, copied, or sent."""
+
+    def open_sync(self, *, tied: bool, sent: bool, filters: Filters) -> OpenSync:
+        """Start them.
+
+        Args:
+            tied: with a model whose head is its embedding.
+            sent: to an engine with weights of its own, which get there in parts, whatever the configuration says.
+            filters: how the engine draws; prompts of 180 tokens fit.
+
+        Raises:
+            seatrial.relations.NotServed: the stack excludes this by design.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How weights are cut on their way."""
+
+    bucket_bytes: int
+    """Most bytes of a message."""
+    order: tuple[int, ...]
+    """Places of the tensors, in the order in which they are sent."""
+    changes_alone: bool
+    """Send what changed since the last sync, where there was one."""
+
+
+class OpenCutSync(Protocol):
+    """Weights that are sent, in parts, to a receiver with tensors of its own."""
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return the sender's."""
+        ...
+
+    def change(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give the sender's tensors of these names other values; its version is the next."""
+        ...
+
+    def sync(self) -> tuple[Mapping[str, float], Sequence[int]]:
+        """Send; return what there is to log of it (`bytes`: how many were sent), and the bytes of each message."""
+        ...
+
+    def received(self) -> Mapping[str, Tensor]:
+        """Return the receiver's tensors."""
+        ...
+
+    def stop_after(self, num_messages: int) -> bool | None:
+        """Send the weights as they are now again, and let the link end after so many messages of them.
+
+        Returns:
+            Whether the receiver would serve; None where the sync was whole before.
+        """
+        ...
+
+
+@runtime_checkable
+class CutSync(Protocol):
+    """Weights that travel in parts."""
+
+    def open_cut_sync(self, shapes: Sequence[tuple[int, ...]], cut: Cut) -> OpenCutSync:
+        """Return a sender with float32 tensors of these shapes, and a receiver of the same, both full of zeros."""
+        ...

@@ -1,0 +1,89 @@
+"""`seatrial report A B`: one page of one run or of two laid over one another, what alarms first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from seatrial.errors import UsageError
+from seatrial.pages import render
+from seatrial.report.metrics_shown import SHOWN
+from seatrial.report.rows import WORDS, format_value
+from seatrial.report.watched import WatchedRun, charts, logs_of, watched
+from seatrial.rules.healthy import HealthyRuns
+from seatrial.rules.rule import Level
+from seatrial.verdict import Outcome, combine
+
+
+class Section(NamedTuple):
+    """A part of the page: the same trial of each run, or the runs themselves."""
+
+    title: str
+    runs: Sequence[WatchedRun]
+    charts: Sequence[str]
+    values: Sequence[tuple[str, Sequence[str]]]
+    """Metrics, and their last value in each run."""
+
+
+def sections_of(paths: Sequence[Path], healthy: HealthyRuns | None = None) -> list[Section]:
+    """Read runs and put the rules to them.
+
+    Args:
+        paths: one or two logs, or run directories, whose trials are matched by name.
+        healthy: earlier healthy runs of the same configuration.
+
+    Raises:
+        BlockedError: a log cannot be read.
+        UsageError: run directories share no trial.
+    """
+    names = _names(paths)
+    logs: list[Mapping[str, Path]] = [logs_of(path) for path in paths]
+    if all(len(one) == 1 for one in logs):
+        logs = [{"": next(iter(one.values()))} for one in logs]
+    shared = [name for name in logs[0] if all(name in other for other in logs)]
+    if not shared:
+        raise UsageError(f"{paths[0]} and {paths[-1]} have no trial of one name: name the logs themselves")
+    return [
+        _section(name, [watched(run, log[name], healthy) for run, log in zip(names, logs, strict=True)])
+        for name in shared
+    ]
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return short names that tell the runs apart."""
+    ends = [path.name or str(path) for path in paths]
+    return ends if len(set(ends)) == len(ends) else [str(path) for path in paths]
+
+
+def _section(title: str, runs: Sequence[WatchedRun]) -> Section:
+    values = []
+    for name in SHOWN:
+        found = [run.streams.one(name) for run in runs]
+        if any(series is not None for series in found):
+            last = [
+                None if series is None or not len(series) else float(series.values[-1]) for series in found
+            ]
+            values.append((name, [format_value(value) for value in last]))
+    return Section(title, runs, list(charts(runs)), values)
+
+
+def outcome_of(sections: Sequence[Section]) -> Outcome:
+    """Return the outcome of every rule on every run."""
+    return combine([item.verdict for section in sections for run in section.runs for item in run.judged])
+
+
+def page_of(sections: Sequence[Section]) -> str:
+    """Return the page."""
+    return render(
+        "seatrial.report",
+        "runs.html",
+        sections=sections,
+        names=[run.name for run in sections[0].runs],
+        outcome=outcome_of(sections),
+        words=WORDS,
+        alarm=Level.ALARM,
+        notice=Level.NOTICE,
+        levels=(Level.QUIET, Level.NOT_TRIGGERED),
+        shown=format_value,
+    )

@@ -1,0 +1,133 @@
+"""Runs of any stack as a report shows them: their log, what the rules say, and the curves that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from seatrial.errors import UsageError
+from seatrial.evidence.configuration import configuration_beside
+from seatrial.evidence.read import read_logs
+from seatrial.evidence.runlog import Series
+from seatrial.report.metrics_shown import SHOWN
+from seatrial.report.svg import Line, Mark, line_chart
+from seatrial.rules.engine import Judged, judge_streams
+from seatrial.rules.healthy import BASELINE, Beside, HealthyRuns
+from seatrial.rules.registry import all_rules
+from seatrial.rules.rule import Level
+from seatrial.rules.streams import Streams, streams_of
+from seatrial.trials.rundir import RESULTS
+from seatrial.vocabulary import metrics
+
+MAX_POINTS = 600
+"""Points of a drawn line; of more, the least and the greatest of each stretch."""
+SERIES_BESIDE = 3
+"""Series that are drawn of a finding beside healthy runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedRun:
+    """A run under the rules."""
+
+    name: str
+    streams: Streams
+    judged: Sequence[Judged]
+
+    @property
+    def last_step(self) -> int:
+        """The last step that any series has."""
+        return max((int(s.steps[-1]) for s in self.streams.log.series.values() if len(s)), default=0)
+
+    def at(self, level: Level) -> list[Judged]:
+        """Return what speaks at a level, the first first."""
+        found = [item for item in self.judged if item.finding.level is level]
+        return sorted(found, key=lambda item: item.finding.step or 0)
+
+
+def watched(name: str, path: Path, healthy: HealthyRuns | None = None) -> WatchedRun:
+    """Read a log and put every rule to it, beside healthy runs where they are given.
+
+    Raises:
+        BlockedError: it cannot be read.
+    """
+    beside = Beside(runs=healthy, configuration=configuration_beside(path)) if healthy is not None else None
+    streams = streams_of(read_logs(path), beside=beside)
+    return WatchedRun(name=name, streams=streams, judged=judge_streams(streams, all_rules()))
+
+
+def logs_of(path: Path) -> dict[str, Path]:
+    """Return the logs of a place by name: those of the trials of a run directory, or the place itself.
+
+    Raises:
+        UsageError: a run directory has none.
+    """
+    if not (path / RESULTS).is_file():
+        return {"": path}
+    trials = path / "trials"
+    found = {str(log.parent.relative_to(trials)): log for log in sorted(trials.rglob("metrics.json"))}
+    if not found:
+        raise UsageError(
+            f"{path} holds no trial that logged a metrics.json: name a run that got so far, or a log"
+        )
+    return found
+
+
+def charts(runs: Sequence[WatchedRun]) -> Iterator[str]:
+    """Yield a chart of each metric that any run logs: those that an alarm or notice rests on first, then the usual."""
+    loud = [item for level in (Level.ALARM, Level.NOTICE) for run in runs for item in run.at(level)]
+    names: dict[str, None] = {}
+    for item in loud:
+        names |= dict.fromkeys(_shown_of(item))
+    for name in dict.fromkeys((*names, *SHOWN)):
+        chart = _chart(name, runs)
+        if chart is not None:
+            yield chart
+
+
+def _shown_of(item: Judged) -> Sequence[str]:
+    """Return what a finding is drawn on: metrics that the rule needs, or beside healthy runs the first series named."""
+    return item.finding.tags[:SERIES_BESIDE] if BASELINE in item.rule.needs else item.rule.needs
+
+
+def _chart(name: str, runs: Sequence[WatchedRun]) -> str | None:
+    lines, marks = [], []
+    for run in runs:
+        series = run.streams.one(name) or run.streams.log.series.get(name)
+        if series is None or not len(series):
+            continue
+        steps, values = thinned(series)
+        lines.append(Line(name=f"{run.name}: {series.tag}", xs=steps.tolist(), ys=values.tolist()))
+        marks += [
+            Mark(
+                x=float(item.finding.step),
+                text=item.rule.id,
+                line=len(lines) - 1,
+                dashed=level is Level.NOTICE,
+            )
+            for level in (Level.ALARM, Level.NOTICE)
+            for item in run.at(level)
+            if name in _shown_of(item) and item.finding.step is not None
+        ]
+    if not lines:
+        return None
+    metric = metrics().get(name)
+    unit = "" if metric is None or metric.unit == "none" else metric.unit
+    return line_chart(lines, title=name, x_label="step", y_label=unit, marks=marks)
+
+
+def thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values of at most `MAX_POINTS` points that keep every extreme a person could see."""
+    if len(series) <= MAX_POINTS:
+        return series.steps, series.values
+    places: list[int] = []
+    for part in np.array_split(np.arange(len(series)), MAX_POINTS // 2):
+        finite = part[np.isfinite(series.values[part])]
+        if len(finite):
+            values = series.values[finite]
+            places += sorted({int(finite[values.argmin()]), int(finite[values.argmax()])})
+        else:
+            places.append(int(part[0]))
+    return series.steps[places], series.values[places]

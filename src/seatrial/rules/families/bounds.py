@@ -1,0 +1,123 @@
+"""Values that a metric cannot have: a negative time, a share above 1, a likelihood above certainty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seatrial.evidence.runlog import Series
+from seatrial.rules.rule import Finding, Level, Parameter, Rule
+from seatrial.rules.streams import Streams
+from seatrial.rules.windows import Flags, in_a_row
+from seatrial.vocabulary import Metric, metrics
+
+_OF_OTHER_LOSSES = (
+    "reward/mean",
+    "preference/margin",
+    "preference/accuracy",
+    "advantages/mean",
+    "kl/reference",
+)
+"""A log that has one of these may have a loss below 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfManySeries:
+    """What the rules of this family share: each looks at all series that it can judge, and alarms at the first."""
+
+    id: str
+    statement: str
+    meaning: str
+    remedy: str
+    bound: str
+    family: str = "bounds"
+    needs: Sequence[str] = ()
+    uses: Sequence[str] = ()
+    catalogue: Sequence[str] = ()
+    parameters: Mapping[str, Parameter] = field(
+        default_factory=lambda: {
+            "in_a_row": Parameter(3, "hand-set: rounding makes single values"),
+            "slack": Parameter(1e-6, "hand-set: float32 keeps seven digits"),
+        }
+    )
+
+    def judge(self, streams: Streams) -> Finding:
+        """Look at all that was logged so far."""
+        looked = list(self.wrong(streams))
+        if not looked:
+            reason = f"not triggered: log {', '.join(self.needs) or 'a metric that has bounds'}"
+            return Finding(level=Level.NOT_TRIGGERED, reason=reason, missing=tuple(self.needs))
+        number = int(self.parameters["in_a_row"].value)
+        broken = [(series, flags) for series, bad in looked if (flags := in_a_row(bad, number)).any()]
+        count = sum(len(series) for series, _ in looked)
+        if not broken:
+            return Finding(level=Level.QUIET, reason="in order", bound=self.bound, num_samples=count)
+        series, flags = min(broken, key=lambda item: int(item[0].steps[int(np.argmax(item[1]))]))
+        place = int(np.argmax(flags))
+        return Finding(
+            level=Level.ALARM,
+            reason=f"{series.tag}: {self.statement}; usually {self.meaning}",
+            tags=tuple(one.tag for one, _ in broken),
+            step=int(series.steps[place]),
+            value=float(series.values[place]),
+            bound=self.bound,
+            num_samples=count,
+            steps=(int(series.steps[0]), int(series.steps[-1])),
+        )
+
+    def wrong(self, streams: Streams) -> Sequence[tuple[Series, Flags]]:
+        """Return the series that can be judged, and where each is wrong."""
+        raise NotImplementedError
+
+
+class OutOfBounds(_OfManySeries):
+    """Metrics against the bounds that the vocabulary gives them."""
+
+    def wrong(self, streams: Streams) -> Sequence[tuple[Series, Flags]]:
+        """Compare the main series of every metric that has a bound."""
+        slack = self.parameters["slack"].value
+        known = [(metric, streams.one(name)) for name, metric in metrics().items()]
+        return [
+            (series, _outside(metric, series, slack))
+            for metric, series in known
+            if series is not None and len(series) and (metric.low, metric.high) != (None, None)
+        ]
+
+
+def _outside(metric: Metric, series: Series, slack: float) -> Flags:
+    low = -np.inf if metric.low is None else metric.low
+    high = np.inf if metric.high is None else metric.high
+    return np.asarray((series.values < low - slack) | (series.values > high + slack))
+
+
+class NegativeLikelihoodLoss(_OfManySeries):
+    """The loss of supervised training, where the log says nothing of rewards, pairs or a reference."""
+
+    def wrong(self, streams: Streams) -> Sequence[tuple[Series, Flags]]:
+        """Look at the loss, unless it may be another kind."""
+        loss = streams.one("loss")
+        if loss is None or any(streams.one(name) is not None for name in _OF_OTHER_LOSSES):
+            return []
+        return [(loss, np.asarray(loss.values < -self.parameters["slack"].value))]
+
+
+RULES: tuple[Rule, ...] = (
+    OutOfBounds(
+        id="out-of-bounds",
+        statement="a value that the metric cannot have",
+        bound="what the metric can be by construction (docs/vocabulary.md)",
+        meaning="a sign, a unit or a divisor that is wrong where it is computed or logged",
+        remedy="recompute the figure of one step from its rows",
+    ),
+    NegativeLikelihoodLoss(
+        id="likelihood-loss-negative",
+        statement="the loss of supervised training is below 0",
+        needs=("loss",),
+        uses=_OF_OTHER_LOSSES,
+        bound=">= 0: a likelihood is at most 1",
+        meaning="a loss of the wrong sign, or probabilities in place of their logarithms",
+        remedy="compute the cross-entropy of one batch by hand",
+    ),
+)

@@ -1,0 +1,126 @@
+"""A logger among a stack's own that puts the rules to every row it is given.
+
+    tracking.logger["seatrial"] = WatchLogger()      # verl: `verl.utils.tracking.Tracking`
+    logger.loggers.append(WatchLogger())             # NeMo RL: `nemo_rl.utils.logger.Logger`
+    monitor.monitors.append(WatchLogger())           # prime-rl: `prime_rl.utils.monitor.multi.MultiMonitor`
+
+Where these names were read: verl 03e1b657, NeMo RL 0275e758, prime-rl 3f612056 (which turns exceptions of a
+monitor into warnings: end a run with SystemExit).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from seatrial.evidence.runlog import RunLog, Series
+from seatrial.rules.engine import Judged, judge_log
+from seatrial.rules.registry import select
+from seatrial.rules.rule import Level
+
+_LOGGER = logging.getLogger("seatrial.watch")
+
+
+class WatchLogger:
+    """Keeps what is logged and judges it at each new step; an alarm is warned of once and handed to `on_alarm`."""
+
+    def __init__(
+        self,
+        *,
+        on_alarm: Callable[[Judged], None] | None = None,
+        rules: Sequence[str] = (),
+        without: Sequence[str] = (),
+    ) -> None:
+        """Begin with nothing logged.
+
+        Args:
+            on_alarm: called with the first alarm of each rule; what it raises ends the run.
+            rules: ids or families of rules; none means all.
+            without: ids or families to leave out.
+
+        Raises:
+            UsageError: a name is unknown.
+        """
+        self.judged: list[Judged] = []
+        """What every rule says, as of the last whole step."""
+        self._on_alarm = on_alarm
+        self._rules = select(rules, without)
+        self._points: dict[str, tuple[list[int], list[float]]] = {}
+        self._step: int | None = None
+        self._warned: set[str] = set()
+
+    def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
+        """Take the scalars of a step (verl); without one it is the row's own `step` (prime-rl), or the last one."""
+        own = data.get("step", self._step or 0)
+        self.log_metrics(data, int(own) if step is None else step)
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, Any],
+        step: int,
+        prefix: str | None = "",
+        step_metric: str | None = None,
+        step_finished: bool = False,
+    ) -> None:
+        """Take scalars of a step (NeMo RL); those on a clock of their own (`step_metric`) are left out."""
+        if step_metric is not None:
+            return
+        if self._step is not None and step > self._step:
+            self._judge()
+        self._step = step
+        for name, value in metrics.items():
+            number = _number(value)
+            if number is not None:
+                steps, values = self._points.setdefault(f"{prefix}/{name}" if prefix else name, ([], []))
+                steps.append(step)
+                values.append(number)
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        """Leave hyperparameters alone."""
+
+    def log_histogram(self, histogram: Sequence[Any], step: int, name: str) -> None:
+        """Leave histograms alone."""
+
+    def log_plot(self, figure: Any, step: int, name: str) -> None:
+        """Leave figures alone."""
+
+    def log_samples(self, rollouts: Sequence[Any], step: int) -> None:
+        """Leave samples alone."""
+
+    def log_final_samples(self) -> None:
+        """Leave samples alone."""
+
+    def log_distributions(self, distributions: Mapping[str, Sequence[float]], step: int) -> None:
+        """Leave distributions alone."""
+
+    def save_final_summary(self, filename: str = "") -> None:
+        """Judge the last step."""
+        self._judge()
+
+    def finish(self) -> None:
+        """Judge the last step."""
+        self._judge()
+
+    def _judge(self) -> None:
+        series = {
+            tag: Series(tag=tag, steps=np.array(steps, dtype=np.int64), values=np.array(values))
+            for tag, (steps, values) in self._points.items()
+        }
+        self.judged = judge_log(RunLog(sources=["logger"], series=series), self._rules)
+        for item in self.judged:
+            if item.finding.level is Level.ALARM and item.rule.id not in self._warned:
+                self._warned.add(item.rule.id)
+                _LOGGER.warning("%s: %s", item.verdict.name, item.verdict.reason)
+                if self._on_alarm is not None:
+                    self._on_alarm(item)
+
+
+def _number(value: Any) -> float | None:
+    """Return a scalar as a number: one of Python, of NumPy, or a tensor of one element; None for anything else."""
+    if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
+        value = value.item()
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

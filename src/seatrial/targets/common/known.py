@@ -1,0 +1,63 @@
+"""What a stack is known to break, as data: the reason, the finding that shows it, and which releases it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from packaging.version import Version
+
+from seatrial.targets.common.target import release
+
+Releases = Callable[[Any], bool]
+"""(adapter) -> whether the installed release is one of them."""
+
+
+def every_release(adapter: Any) -> bool:
+    """Return True."""
+    return True
+
+
+def since(package: str, version: str) -> Releases:
+    """Return a test for the installed release of a package to be this one or later."""
+    return lambda adapter: Version(release(package)) >= Version(version)
+
+
+def before(package: str, version: str) -> Releases:
+    """Return a test for the installed release of a package to be earlier than this one."""
+    return lambda adapter: Version(release(package)) < Version(version)
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """What a stack is known to break."""
+
+    reason: str
+    finding: str
+    """The heading in docs/findings.md under which a script shows it without Seatrial."""
+    releases: Releases = every_release
+    laws: tuple[str, ...] = ()
+    """`RELATION/law name` of each that it breaks, or a relation's id for any of its laws."""
+
+    def __str__(self) -> str:
+        """Return the reason as verdicts print it."""
+        return f"{self.reason} (docs/findings.md, {self.finding})"
+
+    def of(self, *laws: str) -> KnownFailure:
+        """Return it as that of these laws."""
+        return replace(self, laws=laws)
+
+
+class KnowsFailures:
+    """An adapter that knows what its stack breaks."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = ()
+
+    @cached_property
+    def expected_failures(self) -> Mapping[str, str]:
+        """The reasons of those that the installed release breaks; see `seatrial.relations.expected`."""
+        return {
+            law: str(known) for known in self.known_failures if known.releases(self) for law in known.laws
+        }

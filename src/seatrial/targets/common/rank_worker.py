@@ -1,0 +1,77 @@
+"""`python -m seatrial.targets.common.rank_worker`: one rank that answers calls until its standard input ends."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from datetime import timedelta
+from typing import Any
+
+RENDEZVOUS = "SEATRIAL_RENDEZVOUS"
+"""Variable with the URL of the file in which the ranks meet."""
+WAIT_SECONDS = 120.0
+"""For which a rank waits for the others in an exchange."""
+GRACE_SECONDS = 5.0
+"""For a rank to end by itself, which removes its temporary files."""
+
+
+def main() -> None:
+    """Join the ranks, then answer."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a stack prints is no answer
+    calls = _calls()
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=os.environ[RENDEZVOUS],
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=WAIT_SECONDS),
+    )
+    while (call := calls.get()) is not None:
+        print(json.dumps(_answer(call)), file=answers, flush=True)
+
+
+def _calls() -> queue.SimpleQueue[dict[str, Any] | None]:
+    """Return what is asked, as it comes, and None at the end; then this process ends soon, whatever it waits for."""
+    calls: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            calls.put(json.loads(line))
+        calls.put(None)
+        time.sleep(GRACE_SECONDS)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True, name="seatrial-rank-calls").start()
+    return calls
+
+
+def _answer(call: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    from seatrial.relations.not_served import NotServed
+
+    module, _, name = call["function"].partition(":")
+    try:
+        torch.save(getattr(importlib.import_module(module), name)(call["payload"]), call["output"])
+    except NotServed as error:
+        return {"not_served": str(error)}
+    except ModuleNotFoundError as error:
+        return {"missing": error.name, "text": str(error)}
+    except Exception:  # noqa: BLE001  handed over whole to the process that asked, which raises it
+        return {"failed": traceback.format_exc(limit=-4)}
+    return {}
+
+
+if __name__ == "__main__":
+    main()

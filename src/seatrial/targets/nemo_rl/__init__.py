@@ -1,0 +1,1 @@
+"""NeMo RL from a checkout: its losses, advantages, packers and value loss held to the relations."""

@@ -1,0 +1,60 @@
+"""`python -m seatrial.targets.reference.layout_table docs/parallelism.md`: train in every layout, and write down how
+far its raw gradient is from one process's, between the marks of the page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from seatrial.files import write_text
+from seatrial.relations.cases import make_rollout
+from seatrial.relations.contracts.parallel import RankRecord
+from seatrial.relations.parallel import gradient_error, metric_error, replica_differences, tensor_error
+from seatrial.relations.worst import is_worse
+from seatrial.targets.reference.layouts import layouts, train_alone, train_in_layouts
+
+BEGIN, END = "<!-- layouts: begin -->", "<!-- layouts: end -->"
+HEADER = (
+    "| layout | processes | served by | raw gradient | at | gradient norm | log-probabilities | metrics | "
+    "weights after 3 updates | replicas |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+)
+
+
+def row(name: str, ranks: Sequence[RankRecord], alone: RankRecord) -> str:
+    """Return the line of a layout: the largest errors over its ranks, relative but for log-probabilities (nats)."""
+    worst = (0.0, "none")
+    for rank in ranks:
+        found = gradient_error(rank, alone)
+        if is_worse(found[0], worst[0]):
+            worst = found
+    norm = max(abs(rank.grad_norm - alone.grad_norm) / alone.grad_norm for rank in ranks)
+    logprobs = max(float((rank.logprobs_BT - alone.logprobs_BT).abs().max()) for rank in ranks)
+    metrics = max(metric_error(rank.metrics, alone.metrics)[0] for rank in ranks)
+    weights = max(tensor_error(rank.weights, alone.weights)[0] for rank in ranks)
+    mesh = ", ".join(f"{dimension} {size}" for dimension, size in ranks[0].mesh.items() if size > 1)
+    agree = "equal" if not replica_differences(ranks) else "**differ**"
+    return (
+        f"| {name} | {len(ranks)}: {mesh} | {ranks[0].backend} | {worst[0]:.1e} | `{worst[1]}` | {norm:.0e} | "
+        f"{logprobs:.0e} | {metrics:.0e} | {weights:.0e} | {agree} |"
+    )
+
+
+def table() -> str:
+    """Train in every layout; return the table."""
+    rows = make_rollout(3, vocab_size=259, num_prompts=3, num_generations=3).rows
+    found: Mapping[str, Sequence[RankRecord]] = train_in_layouts(list(layouts()), rows)
+    return "\n".join([*HEADER, *(row(name, found[name], train_alone(name, rows)) for name in layouts())])
+
+
+def main(words: Sequence[str]) -> None:
+    """Replace the table of a page."""
+    page = Path(words[0])
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    write_text(page, f"{before}{BEGIN}\n{table()}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,261 @@
+"""refrl trained in a layout of several processes, and in one process: the adapter's part for `contracts.parallel`.
+
+`python -m seatrial.targets.reference.layouts JOB` is one rank; all layouts of as many processes share one start.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from refrl.algorithms.batching import TrainSample
+from refrl.config import ClusterConfig, PolicyConfig
+from refrl.distributed import ALONE, World, join, local_device
+from refrl.models.byte_tokenizer import VOCAB_SIZE
+from refrl.models.tiny import TinyModelSpec, make_model
+from refrl.models.tokenization import make_byte_tokenizer
+from refrl.runtime import launcher
+from refrl.streams import global_streams
+from refrl.training import build
+from seatrial.relations.contracts.parallel import LayoutFacts, RankRecord
+from seatrial.relations.records import Row
+from seatrial.targets.reference.configuration import configuration, policy_configuration
+from seatrial.targets.reference.conversions import padded, sample_of
+from seatrial.targets.reference.ranks import RANK_COMMAND
+
+PAD_ID = 0
+BACKENDS = ("dtensor_cfg.", "megatron_cfg.")
+"""Sections of the policy that name what shares it."""
+NUM_STEPS = 2
+"""Updates after the first one, whose raw gradient is kept."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A way to share the work among processes."""
+
+    processes: int
+    model: str
+    """`dense`, `moe` for one with experts, `moe-unscaled` for one whose routers' weights do not add up to 1."""
+    policy: Mapping[str, Any]
+    """Options of the policy by dotted name."""
+
+    @property
+    def is_megatron(self) -> bool:
+        """Whether Megatron-core serves it."""
+        return bool(self.policy.get("megatron_cfg.enabled"))
+
+
+@cache
+def layouts() -> dict[str, Layout]:
+    """Return every layout of `layouts.yaml`; those of Megatron-core where it is installed."""
+    text = resources.files("seatrial.targets.reference").joinpath("layouts.yaml").read_text(encoding="utf-8")
+    found = {name: Layout(**fields) for name, fields in yaml.safe_load(text).items()}
+    has_megatron = importlib.util.find_spec("megatron") is not None
+    return {name: of for name, of in found.items() if has_megatron or not of.is_megatron}
+
+
+class ReferenceLayouts:
+    """See `seatrial.relations.contracts.parallel`."""
+
+    def layouts(self) -> Mapping[str, LayoutFacts]:
+        # On a CPU Megatron-core serves only where there is no CUDA device: it takes those that it finds.
+        return {
+            name: LayoutFacts(of.processes, of.model)
+            for name, of in layouts().items()
+            if not (of.is_megatron and torch.cuda.is_available())
+        }
+
+    def train_in_layouts(
+        self, names: Sequence[str], rows: Sequence[Row]
+    ) -> Mapping[str, Sequence[RankRecord]]:
+        return _shared(tuple(names), tuple(rows))
+
+    def train_alone(self, name: str, rows: Sequence[Row]) -> RankRecord:
+        return train_alone(name, rows)
+
+
+@lru_cache(maxsize=2)
+def _shared(names: tuple[str, ...], rows: tuple[Row, ...]) -> dict[str, list[RankRecord]]:
+    """Layouts do not depend on the cell of the configuration that the other components are tried in."""
+    return train_in_layouts(names, rows)
+
+
+def train_in_layouts(
+    names: Sequence[str], rows: Sequence[Row], *, device: str = "cpu"
+) -> dict[str, list[RankRecord]]:
+    """Return what each rank of each layout has seen."""
+    found: dict[str, list[RankRecord]] = {}
+    for processes in sorted({layouts()[name].processes for name in names}):
+        same = [name for name in names if layouts()[name].processes == processes]
+        with tempfile.TemporaryDirectory() as folder:
+            _launch(Path(folder), same, rows, processes, device)
+            for name in same:
+                found[name] = [_read(Path(folder), name, rank) for rank in range(processes)]
+    return found
+
+
+def train_alone(name: str, rows: Sequence[Row], *, device: str = "cpu") -> RankRecord:
+    """Return what one process sees that trains the model of a layout by its own code; batches are cut alike."""
+    with tempfile.TemporaryDirectory() as folder:
+        layout = layouts()[name]
+        own = {key: value for key, value in layout.policy.items() if not key.startswith(BACKENDS)}
+        config = policy_configuration({**_fixed(make_models(Path(folder))[layout.model], rows), **own})
+        return _train(config, rows, torch.device(device), ALONE)
+
+
+def make_models(folder: Path) -> dict[str, Path]:
+    """Write the models that the layouts train: peaked distributions, and as many heads as tensor parallelism needs."""
+    dense = folder / "dense"
+    shape = TinyModelSpec(
+        hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=48, initializer_range=0.1
+    )
+    make_model(shape, dense)
+    for name, scaled in (("moe", True), ("moe-unscaled", False)):
+        _make_experts(folder / name, scaled)
+    return {"dense": dense, "moe": folder / "moe", "moe-unscaled": folder / "moe-unscaled"}
+
+
+def _make_experts(directory: Path, scaled: bool) -> None:
+    """Write a model of 12 experts, three for a token: more than ten, so that names in another order show.
+
+    Their weights for a token are scaled to add up to 1, or not.
+    """
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    shape: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "moe_intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "num_experts": 12,
+        "num_experts_per_tok": 3,
+        "max_position_embeddings": 128,
+        "norm_topk_prob": scaled,
+    }
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape))
+    stream = torch.Generator().manual_seed(20)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(float(weight.ndim == 1), 0.1, generator=stream)
+    model.save_pretrained(str(directory))
+
+
+def _fixed(model: Path, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the options of every layout: several micro-batches, and a gradient that is clipped."""
+    return {
+        "model_name": str(model),
+        "train_global_batch_size": len(rows),
+        "train_micro_batch_size": 2,
+        "max_grad_norm": 0.05,
+        "optimizer.eps": 1e-4,
+    }
+
+
+def _launch(folder: Path, names: Sequence[str], rows: Sequence[Row], processes: int, device: str) -> None:
+    models = make_models(folder)
+    job = {
+        "device": device,
+        "rows": [asdict(row) for row in rows],
+        "layouts": {
+            name: {**_fixed(models[layouts()[name].model], rows), **layouts()[name].policy} for name in names
+        },
+    }
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    command = launcher.COMMAND
+    launcher.COMMAND = (sys.executable, "-m", *os.environ.get(RANK_COMMAND, __name__).split())
+    try:
+        launcher.launch([str(folder)], processes)
+    finally:
+        launcher.COMMAND = command
+
+
+def _read(folder: Path, name: str, rank: int) -> RankRecord:
+    return RankRecord(**torch.load(folder / f"{name}.{rank}.pt", weights_only=True))
+
+
+def _row(fields: Mapping[str, Any]) -> Row:
+    plain: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+    }
+    return Row(**plain)
+
+
+def _sample(row: Row, config: PolicyConfig) -> TrainSample:
+    """Return a row; where sampling is filtered, as if the filter had kept so many ids at each of its tokens."""
+    sample, number = sample_of(row), config.generation.top_k
+    if number is None:
+        return sample
+    kept = tuple(
+        tuple(sorted({token, *((token + 1 + 7 * place) % VOCAB_SIZE for place in range(number - 1))}))
+        for token in row.completion_ids
+    )
+    return replace(sample, kept_ids=kept)
+
+
+def _train(config: PolicyConfig, rows: Sequence[Row], device: torch.device, world: World) -> RankRecord:
+    policy = build.build_policy(
+        config,
+        make_byte_tokenizer(),
+        device=device,
+        num_updates=NUM_STEPS + 1,
+        with_reference=True,
+        world=world,
+    )
+    batch = build.build_batch([_sample(row, config) for row in rows], config, pad_token_id=PAD_ID)
+    batch.advantages_B = torch.tensor([row.advantage for row in rows])
+    batch.old_logprobs_BT = padded([row.old_logprobs for row in rows])
+    loss = build.build_loss(configuration({"loss_fn.reference_policy_kl_penalty": 0.1}).loss_fn)
+    streams = global_streams()
+    logprobs_BT, batch.ref_logprobs_BT = policy.logprobs(batch), policy.reference_logprobs(batch)
+    assert batch.ref_logprobs_BT is not None
+    metrics = policy.gradients(batch, loss)
+    gradients = {name: gradient.cpu() for name, gradient in policy.named_gradients().items()}
+    grad_norm, _ = policy.step()
+    later = [policy.train(batch, loss) for _ in range(NUM_STEPS)]
+    return RankRecord(
+        backend=policy.backend.name,
+        mesh=dict(policy.backend.mesh),
+        logprobs_BT=logprobs_BT.cpu(),
+        reference_logprobs_BT=batch.ref_logprobs_BT.cpu(),
+        gradients=gradients,
+        grad_norm=grad_norm,
+        metrics=dict(metrics),
+        later_metrics=later,
+        weights={name: weight.detach().clone().cpu() for name, weight in policy.named_weights()},
+        random_streams_untouched=streams == global_streams(),
+    )
+
+
+def main(words: Sequence[str]) -> None:
+    """Run as one rank: train in each layout of the job, and write down what it saw."""
+    folder = Path(words[0])
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    rows = [_row(fields) for fields in job["rows"]]
+    torch.set_num_threads(1)
+    cluster = ClusterConfig(device=job["device"], num_processes=int(os.environ["WORLD_SIZE"]))
+    device = local_device(cluster)
+    with join(cluster) as world:
+        for name, options in job["layouts"].items():
+            record = _train(policy_configuration(options), rows, device, world)
+            torch.save(asdict(record), folder / f"{name}.{world.rank}.pt")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,174 @@
+"""Level 5: does the path through the model that only one architecture has run, train and export?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.weights import stored_tensors
+from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.trials.base import Claim, TrialContext
+from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_claims, smoke_sensors
+from seatrial.trials.launching import launch
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
+from seatrial.trials.sensors.served import SERVED, served
+from seatrial.verdict import Outcome, Verdict
+
+RECIPE = "grpo-smoke"
+LEAST_EXPERTS = 11
+"""From ten on, names sorted as text are in another order than numbers."""
+HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
+Judge = Callable[[RunEvidence], tuple[list[str], str, int]]
+"""Returns what is wrong, what was seen, and on how many tensors that rests."""
+
+
+@dataclass(kw_only=True)
+class Architecture:
+    """GRPO on a model of one architecture. A `seatrial.trials.base.Trial`."""
+
+    name: str
+    made: str
+    """What the target's `make_architecture` calls it."""
+    model: str
+    """How the name of the class that serves it ends."""
+    summary: str
+    claim: str
+    """What its own sensor shows."""
+    sensor: Sensor
+    level: int = 5
+    proves: str = ""
+    """What it claims where nothing stands in the way; follows from the claim."""
+    does_not_prove: str = "that the model learns (level 6), pretrained weights, real sizes, other backends"
+
+    def __post_init__(self) -> None:
+        """Say what it proves."""
+        self.proves = f"{self.model} served the run; {self.claim}; what level 0 proves"
+
+    def run(self, context: TrialContext) -> None:
+        """Make the model, train, judge."""
+        context.target.preflight()
+        model = prepare_model(context, context.directory / "model", context.seed, self.made)
+        if model is None:
+            return
+        request = JobRequest(
+            recipe=RECIPE,
+            model=model,
+            directory=context.directory,
+            seed=context.seed,
+            overrides=context.overrides,
+        )
+        job = context.target.job(request)
+        evidence = RunEvidence(job, launch(context, job, context.directory / "run.log"), context.imports)
+        sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), self.sensor]
+        if judge_run(context, evidence, sensors):
+            context.claim(*self._claims(job))
+
+    def _served(self, evidence: RunEvidence) -> Verdict:
+        return served(evidence, None, {}, model=self.model)
+
+    def _claims(self, job: TrainingJob) -> Sequence[Claim]:
+        return [
+            Claim(text=f"{self.model} served the run", verdicts=(SERVED,)),
+            Claim(text=self.claim, verdicts=(self.sensor.name, PARAMETERS_MOVED.name)),
+            *smoke_claims(job),
+        ]
+
+
+def _sensor(name: str, bound: str, judge: Judge) -> Sensor:
+    """Return a question to the weights of a run."""
+
+    def ask(evidence: RunEvidence) -> Verdict:
+        wrong, seen, number = judge(evidence)
+        good = not wrong and number > 0
+        return Verdict(
+            name=name,
+            outcome=Outcome.PASS if good else Outcome.FAIL,
+            reason="; ".join(wrong) or seen,
+            value=seen,
+            bound=bound,
+            num_samples=number,
+        )
+
+    return Sensor(name, ask)
+
+
+def _dense(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    names = [change.name for change in evidence.weights.changes if change.num_changed]
+    kinds = {kind: [name for name in names if kind in name] for kind in ("self_attn.", ".mlp.", HEAD)}
+    wrong = [f"no tensor of {kind} moved" for kind, of in kinds.items() if not of]
+    wrong += [
+        f"{name} is of another architecture" for name in names if ".experts." in name or "_norm." in name
+    ]
+    return wrong, ", ".join(f"{len(of)} of {kind}" for kind, of in kinds.items()), len(names)
+
+
+def _tied(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """The one matrix has moved, and the export ties it: there is no head beside it, or one with its bits."""
+    final = evidence.job.final_model
+    tensors = stored_tensors(final)
+    embeddings = [name for name in tensors if name.endswith(EMBEDDING)]
+    moved = [
+        change.name for change in evidence.weights.changes if change.name in embeddings and change.num_changed
+    ]
+    try:
+        is_tied = json.loads((final / "config.json").read_text(encoding="utf-8"))["tie_word_embeddings"]
+    except (OSError, ValueError, KeyError) as error:
+        raise BlockedError(
+            f"{final}/config.json does not say whether the embeddings are tied: {error!r}"
+        ) from error
+    wrong = [] if is_tied is True else [f"the export says tie_word_embeddings={is_tied}"]
+    wrong += [] if moved else ["the tied embedding did not move"]
+    if HEAD in tensors and embeddings and (tensors[HEAD].read() != tensors[embeddings[0]].read()).any():
+        wrong.append(f"the export has a {HEAD} of its own")
+    return wrong, f"{', '.join(moved)} moved, and there is no other head", len(moved)
+
+
+def _experts(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Every expert and every router has moved: rows went through each, and the router learns where to send them."""
+    changes = {change.name: change for change in evidence.weights.changes}
+    experts = sorted(name for name in changes if ".mlp.experts." in name)
+    routers = sorted(name for name in changes if name.endswith(".mlp.gate.weight"))
+    numbers = {int(name.partition(".experts.")[2].partition(".")[0]) for name in experts}
+    wrong = [f"{name} did not move" for name in [*experts, *routers] if not changes[name].num_changed][:3]
+    if numbers != set(range(len(numbers))) or len(numbers) < LEAST_EXPERTS:
+        wrong.append(f"experts {sorted(numbers)} are not {LEAST_EXPERTS} or more, from 0 on")
+    if not routers:
+        wrong.append("there is no router")
+    return wrong, f"{len(numbers)} experts in {len(routers)} layers, and their routers, moved", len(experts)
+
+
+def architecture_trials() -> Sequence[Architecture]:
+    """Return the trial of each architecture."""
+    return (
+        Architecture(
+            name="arch-dense",
+            made="dense",
+            model="LlamaForCausalLM",
+            summary="GRPO on a dense model without norms of queries and keys, with a head of its own",
+            claim="attention, feed-forward layers and the head train",
+            sensor=_sensor("dense: every kind of layer trains", "each kind moved", _dense),
+        ),
+        Architecture(
+            name="arch-tied",
+            made="tied",
+            model="Qwen3ForCausalLM",
+            summary="GRPO on a model whose head is its embedding",
+            claim="the tied matrix trains, is one in the sampler and the trainer, and is exported tied",
+            sensor=_sensor("tied: the head is the embedding", "moved, and exported once", _tied),
+        ),
+        Architecture(
+            name="arch-moe",
+            made="moe",
+            model="Qwen3MoeForCausalLM",
+            summary="GRPO on a mixture of more than ten experts",
+            claim="every expert and every router trains, in the sampler's order and the trainer's",
+            sensor=_sensor(
+                "moe: every expert and router trains", f">= {LEAST_EXPERTS} experts, all moved", _experts
+            ),
+            does_not_prove="an auxiliary loss of the router (refrl has none), expert parallelism (relation R2), "
+            "that the model learns (level 6)",
+        ),
+    )

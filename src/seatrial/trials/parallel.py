@@ -1,0 +1,249 @@
+"""Level 4: is a run that several processes share the run of one process?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.weights import compare_weights
+from seatrial.targets.base import JobRequest
+from seatrial.trials.base import Claim, TrialContext
+from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_sensors
+from seatrial.trials.launching import launch
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.served import SERVED, need, served
+from seatrial.verdict import Outcome, Verdict
+
+RECIPE = "grpo-smoke"
+EPSILON = "policy.optimizer.eps=1e-4"
+"""Of both runs: Adam divides by the root of the second moment, and rounding of a gradient near 0 by the usual 1e-8."""
+COMPARED: Mapping[str, tuple[tuple[str, ...], float]] = {
+    "gradient norm": (("train/grad_norm",), 1e-4),
+    "loss and reward": (("train/loss", "train/reward", "train/gen_kl_error"), 1e-4),
+    "counters": (("train/global_valid_toks", "train/global_valid_seqs", "train/total_num_tokens"), 0.0),
+}
+"""Series that must be the same, by what they tell, with the largest difference: absolute below 1, relative above."""
+WEIGHTS_TOLERANCE = 1e-4
+"""Largest difference of an element of the trained weights; a step of the recipe moves them by 1e-3."""
+WEIGHTS = "same weights as of one process"
+
+
+@dataclass
+class ParallelLayout:
+    """A layout of processes against one process. A `seatrial.trials.base.Trial`."""
+
+    name: str
+    summary: str
+    words: tuple[str, ...]
+    """`a.b=value` words that ask for the layout."""
+    backend: str
+    """What serves the policy in it, as the run says of itself."""
+    mesh: Mapping[str, int]
+    """Dimensions of more than one process, likewise."""
+    made: str | None = None
+    """Architecture of the model (`prepare_model`); None: the target's own."""
+    level: int = 4
+    does_not_prove: str = (
+        "raw gradients before clipping (relation R2), more than two processes, other devices"
+    )
+
+    proves: str = ""
+    """What it claims where nothing stands in the way; follows from the summary."""
+
+    def __post_init__(self) -> None:
+        """Say what it proves."""
+        self.proves = f"{self.summary}: gradient norms, losses, counters and weights are those of one process"
+
+    def run(self, context: TrialContext) -> None:
+        """Prepare, train alone and in the layout, compare."""
+        context.target.preflight()
+        need(self.backend)
+        model = prepare_model(context, context.directory / "model", context.seed, self.made)
+        if model is None:
+            return
+        evidence = {}
+        for way, words in (("alone", ()), ("shared", self.words)):
+            directory = context.directory / way
+            directory.mkdir()
+            request = JobRequest(
+                recipe=RECIPE,
+                model=model,
+                directory=directory,
+                seed=context.seed,
+                overrides=(EPSILON, *context.overrides, *words),
+            )
+            job = context.target.job(request)
+            launched = launch(context, job, directory / "run.log")
+            evidence[way] = RunEvidence(job, launched, context.imports)
+            if not judge_run(context, evidence[way], smoke_sensors(job), f"{way}: "):
+                return
+        self._compare(context, evidence["alone"], evidence["shared"])
+
+    def _compare(self, context: TrialContext, alone: RunEvidence, shared: RunEvidence) -> None:
+        questions = [
+            partial(served, shared, self.backend, self.mesh),
+            *(partial(compare_series, what, alone, shared) for what in COMPARED),
+            partial(compare_weights_within, alone, shared),
+        ]
+        for ask in questions:
+            try:
+                context.record(ask())
+            except BlockedError as error:
+                context.record(Verdict(name="layout: evidence", outcome=Outcome.BLOCKED, reason=str(error)))
+        context.claim(
+            Claim(text=f"the policy was served by {self.backend} in this layout", verdicts=(SERVED,)),
+            *(
+                Claim(text=f"the {what} is that of one process", verdicts=(_series_name(what),))
+                for what in COMPARED
+            ),
+            Claim(
+                text="the trained weights are those of one process, and had moved",
+                verdicts=(WEIGHTS, "shared: every trainable tensor moved"),
+            ),
+        )
+
+
+def compare_series(what: str, alone: RunEvidence, shared: RunEvidence) -> Verdict:
+    """Hold series of the two runs against one another, step by step."""
+    tags, tolerance = COMPARED[what]
+    wrong, largest, steps = [], 0.0, []
+    for tag in tags:
+        one, other = alone.series(tag), shared.series(tag)
+        if one is None or other is None or not len(one):
+            wrong.append(f"{tag} is not logged by both")
+        elif one.steps.tolist() != other.steps.tolist():
+            wrong.append(f"{tag} is there at the steps {other.steps.tolist()}, alone at {one.steps.tolist()}")
+        else:
+            errors = np.abs(one.values - other.values) / np.maximum(1.0, np.abs(one.values))
+            largest = float(np.max([largest, *errors]))
+            steps += one.steps.tolist()
+    good = not wrong and bool(steps) and largest <= tolerance
+    return Verdict(
+        name=_series_name(what),
+        outcome=Outcome.PASS if good else Outcome.FAIL,
+        reason="; ".join(wrong) or f"{', '.join(tags)}: largest difference {largest:.3g}",
+        value=largest,
+        bound=f"<= {tolerance:g} at every step, of the larger of 1 and the value",
+        num_samples=len(steps),
+        steps=(min(steps), max(steps)) if steps else None,
+    )
+
+
+def compare_weights_within(alone: RunEvidence, shared: RunEvidence) -> Verdict:
+    """Hold the exported weights of the two runs against one another."""
+    found = compare_weights(alone.job.final_model, shared.job.final_model)
+    wrong = [*found.only_before, *found.only_after, *found.reshaped]
+    wrong += [change.name for change in found.changes if change.num_nonfinite]
+    largest = max((change.max_abs_change for change in found.changes), default=float("nan"))
+    good = not wrong and largest <= WEIGHTS_TOLERANCE
+    return Verdict(
+        name=WEIGHTS,
+        outcome=Outcome.PASS if good else Outcome.FAIL,
+        reason=f"not comparable: {', '.join(wrong[:3])}"
+        if wrong
+        else f"{len(found.changes)} tensors: largest difference {largest:.3g}",
+        value=largest,
+        bound=f"<= {WEIGHTS_TOLERANCE:g}",
+        num_samples=len(found.changes),
+    )
+
+
+def _series_name(what: str) -> str:
+    return f"same {what} as of one process"
+
+
+def layout_trials() -> Sequence[ParallelLayout]:
+    """Return the trial of each layout of two processes."""
+    dtensor = ("cluster.num_processes=2", "policy.dtensor_cfg.enabled=true")
+    return (
+        ParallelLayout(
+            "parallel-dp2",
+            "GRPO on two processes that each have the whole model",
+            ("cluster.num_processes=2",),
+            "hf",
+            {"data": 2},
+        ),
+        ParallelLayout(
+            "parallel-fsdp2",
+            "GRPO on two processes over which all weights are spread (FSDP2)",
+            dtensor,
+            "dtensor",
+            {"data": 2},
+        ),
+        ParallelLayout(
+            "parallel-tp2",
+            "GRPO on two processes that share every layer and the activations between (tensor and sequence parallel)",
+            (
+                *dtensor,
+                "policy.dtensor_cfg.tensor_parallel_size=2",
+                "policy.dtensor_cfg.sequence_parallel=true",
+            ),
+            "dtensor",
+            {"tensor": 2},
+        ),
+        ParallelLayout(
+            "parallel-cp2",
+            "GRPO on two processes that share every sequence (context parallel)",
+            (*dtensor, "policy.dtensor_cfg.context_parallel_size=2"),
+            "dtensor",
+            {"context": 2},
+        ),
+        ParallelLayout(
+            "parallel-ep2",
+            "GRPO on two processes that share the experts of every layer (expert parallel)",
+            (*dtensor, "policy.dtensor_cfg.expert_parallel_size=2"),
+            "dtensor",
+            {"data": 2, "expert": 2},
+            made="moe",
+        ),
+        *_megatron_trials(),
+    )
+
+
+def _megatron_trials() -> Sequence[ParallelLayout]:
+    words = ("cluster.num_processes=2", "policy.megatron_cfg.enabled=true")
+    layouts = (
+        (
+            "parallel-megatron-tp2",
+            "that share every layer and the activations between (tensor and sequence parallel)",
+            ("tensor_model_parallel_size=2", "sequence_parallel=true"),
+            {"tensor": 2},
+            None,
+        ),
+        (
+            "parallel-megatron-pp2",
+            "that each have half of the layers (pipeline parallel)",
+            ("pipeline_model_parallel_size=2",),
+            {"pipeline": 2},
+            None,
+        ),
+        (
+            "parallel-megatron-cp2",
+            "that share every sequence (context parallel)",
+            ("context_parallel_size=2",),
+            {"context": 2},
+            None,
+        ),
+        (
+            "parallel-megatron-ep2",
+            "that share the experts of every layer (expert parallel)",
+            ("expert_model_parallel_size=2",),
+            {"data": 2, "expert": 2},
+            "moe",
+        ),
+    )
+    return [
+        ParallelLayout(
+            name,
+            f"GRPO by Megatron-core on two processes {how}",
+            (*words, *(f"policy.megatron_cfg.{word}" for word in sizes)),
+            "megatron",
+            mesh,
+            made=made,
+        )
+        for name, how, sizes, mesh, made in layouts
+    ]

@@ -1,0 +1,34 @@
+"""The verdict on what the guards saw inside a run."""
+
+from __future__ import annotations
+
+import json
+
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.run import Sensor
+from seatrial.verdict import Outcome, Verdict
+
+NAME = "guards hold"
+
+
+def _hold(evidence: RunEvidence) -> Verdict:
+    """Every guard was asked, and none failed; a run that left no record of them fails."""
+    path = evidence.job.guards_file
+    if path is None or not path.is_file():
+        reason = "the run left no record of its guards: it did not end, or nothing watched it"
+        return Verdict(name=NAME, outcome=Outcome.FAIL, reason=reason)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    failed = {name: one["failed"]["reason"] for name, one in found.items() if one["failed"]}
+    asked = sum(one["asked"] for one in found.values())
+    if failed:
+        name, reason = next(iter(failed.items()))
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        return Verdict(name=NAME, outcome=Outcome.FAIL, reason=f"{name}: {reason}{more}", num_samples=asked)
+    if not asked:
+        return Verdict(name=NAME, outcome=Outcome.SKIPPED, reason="not triggered: no guard was asked")
+    return Verdict(
+        name=NAME, outcome=Outcome.PASS, reason=f"{len(found)} guards, asked {asked} times", num_samples=asked
+    )
+
+
+GUARDS_HOLD = Sensor(NAME, _hold)

@@ -1,0 +1,63 @@
+"""What served a run's policy, as the run says of itself from the objects that ran."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+
+from seatrial.errors import BlockedError
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.verdict import Outcome, Verdict
+
+SERVED = "what was asked for served the policy"
+MODULES = {"megatron": ("megatron", "pip install 'seatrial[megatron]'")}
+"""What a backend needs, and the remedy where it is missing."""
+
+
+def need(*backends: str) -> None:
+    """Look whether backends can run here.
+
+    Raises:
+        BlockedError: a package is missing.
+    """
+    for backend in backends:
+        module, remedy = MODULES.get(backend, (None, ""))
+        if module is not None and importlib.util.find_spec(module) is None:
+            raise BlockedError(f"the {backend} backend needs {module}, which is not installed: {remedy}")
+
+
+def served(
+    evidence: RunEvidence,
+    backend: str | None,
+    mesh: Mapping[str, int],
+    *,
+    model: str = "",
+    name: str = SERVED,
+) -> Verdict:
+    """Judge which backend, which layout and which class served the policy.
+
+    Args:
+        evidence: of the run.
+        backend: its name; None: any.
+        mesh: dimensions of more than one process.
+        model: how the name of the model's class ends.
+        name: of the verdict.
+    """
+    path = evidence.job.ledger_dir / "run_info.json"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))["policy"]
+        live = {dimension: size for dimension, size in said["mesh"].items() if size > 1}
+        found = f"{said['name']} {live}, {said['model']}, {sum(said['weights'].values())} tensors"
+        good = said["name"] == (backend or said["name"]) and live == dict(mesh) and bool(said["weights"])
+        good &= said["model"].endswith(model)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        found, good = f"{path} does not say it ({error!r})", False
+    return Verdict(
+        name=name,
+        outcome=Outcome.PASS if good else Outcome.FAIL,
+        reason=found,
+        value=found,
+        bound=f"{backend or 'any backend'} {dict(mesh)} {model}".rstrip(),
+        num_samples=1,
+    )

@@ -1,0 +1,72 @@
+"""Levels 4 and 5 on the reference stack: layouts, resumes across backends, and architectures."""
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.evidence.identity.redaction import Redactor
+from seatrial.targets.reference.target import ReferenceTarget
+from seatrial.trials.architectures import architecture_trials
+from seatrial.trials.base import Trial
+from seatrial.trials.checkpointing import CheckpointSave
+from seatrial.trials.grpo_smoke import GrpoSmoke
+from seatrial.trials.parallel import layout_trials
+from seatrial.trials.results import TrialResult
+from seatrial.trials.resume_diamond import backend_diamonds
+from seatrial.trials.rundir import RunDirectory
+from seatrial.trials.runner import Request, new_results, run_trials
+from seatrial.trials.sensors.served import SERVED
+from seatrial.verdict import Outcome
+
+pytestmark = pytest.mark.e2e
+ON_EACH: list[Trial] = [GrpoSmoke(), CheckpointSave()]
+"""Trials whose guards read the optimizer's state, in whatever form a backend has it."""
+OF_LEVELS: list[Trial] = [*layout_trials(), *backend_diamonds(), *architecture_trials()]
+TRIALS = {trial.name: trial for trial in (*ON_EACH, *OF_LEVELS)}
+
+
+def tried(folder: Path, name: str, *overrides: str) -> TrialResult:
+    """Return what a trial of the reference stack concludes."""
+    target = ReferenceTarget()
+    request = Request(trials=[TRIALS[name]], words=name, seed=0, overrides=overrides, timeout_seconds=300.0)
+    with RunDirectory.create(folder, target.name) as directory:
+        results = new_results(directory, target, request, Redactor())
+        run_trials(directory, results, target, request, lambda text: None)
+    (result,) = results.requested_trials()
+    return result
+
+
+def failed(result: TrialResult) -> list[str]:
+    """Return the names of the verdicts that failed."""
+    return [verdict.name for verdict in result.verdicts if verdict.outcome is Outcome.FAIL]
+
+
+def test_experts_train_and_a_model_without_them_proves_nothing(tmp_path: Path) -> None:
+    """The model of one trial, given to another, is not of its architecture."""
+    result = tried(tmp_path, "arch-moe")
+    assert not failed(result)
+    assert result.outcome is Outcome.PASS
+    model = next(tmp_path.rglob("5-arch-moe/model"))
+    other = tried(tmp_path, "arch-dense", f"policy.model_name={model}")
+    (sensor,) = (trial.sensor.name for trial in architecture_trials() if trial.name == "arch-dense")
+    assert {SERVED, sensor} <= set(failed(other))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [trial.name for trial in OF_LEVELS if trial.name != "arch-moe"])
+def test_every_trial_of_these_levels_passes(tmp_path: Path, name: str) -> None:
+    """With every claim proved."""
+    result = tried(tmp_path, name)
+    assert not failed(result)
+    assert result.outcome is Outcome.PASS
+    assert result.key_verdicts
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("backend", ["dtensor", "megatron"])
+@pytest.mark.parametrize("name", [trial.name for trial in ON_EACH])
+def test_lower_levels_pass_on_each_backend(tmp_path: Path, name: str, backend: str) -> None:
+    """Their guards hold the same things there."""
+    result = tried(tmp_path, name, f"policy.{backend}_cfg.enabled=true")
+    assert not failed(result)
+    assert result.outcome is Outcome.PASS

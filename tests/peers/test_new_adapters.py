@@ -1,0 +1,38 @@
+"""What `seatrial new adapter` writes for a stack runs at once where that stack is installed."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.conftest import PEERS
+from tests.peers.wild.runner import ROOT, layer
+
+from seatrial.cli import main
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("stack", "release"),
+    [pytest.param("trl", "trl==1.9.0", marks=pytest.mark.nightly), ("verl", "verl==0.5.0")],
+)
+def test_an_adapter_is_held_to_the_relations_as_it_is_written(
+    peer_python: Callable[[str], Path], tmp_path: Path, stack: str, release: str
+) -> None:
+    """With no unexpected failure, and something that passes."""
+    python = peer_python("wild")
+    assert main(["new", "adapter", stack, "--output", str(tmp_path)]) == 0
+    places = [str(layer(python, PEERS / "layers", [release])), str(ROOT / "src")]
+    ran = subprocess.run(
+        [str(python), "-m", "seatrial", "relations", f"my_{stack}:My{stack.capitalize()}", "--seed", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    assert f"Pass          R12.{'window' if stack == 'trl' else 'loss'}" in ran.stdout

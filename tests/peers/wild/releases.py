@@ -1,0 +1,120 @@
+"""Holds targets, all their adapters unchanged, to the relations on many releases, and records what they said.
+
+python -m tests.peers.wild.releases --python ENVIRONMENT/bin/python --layers FOLDER [--release trl==1.9.0]
+python -m tests.peers.wild.releases_table docs/releases.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+from tests.peers.wild.runner import HERE, Task, verdicts_of
+
+_TABLE = tomllib.loads((HERE / "releases.toml").read_text(encoding="utf-8"))
+RELEASES: tuple[Mapping[str, Any], ...] = tuple(_TABLE["release"])
+KNOWN: tuple[Mapping[str, Any], ...] = tuple(_TABLE["known"])
+RECORD = HERE / "releases.json"
+
+Found = dict[str, dict[str, Any]]
+"""What was said of each adapter."""
+
+
+def task_of(entry: Mapping[str, Any]) -> Task:
+    """Return a release as the runner takes it: of its known bugs nothing is said."""
+    return Task(release=(entry["target"], *entry["installed"]))
+
+
+def name_of(entry: Mapping[str, Any]) -> str:
+    """Return what a release is recorded under: the package with its version, or its layer."""
+    return str(entry["installed"][0])
+
+
+def version_of(entry: Mapping[str, Any]) -> Version:
+    """Return the version of a release."""
+    return Version(name_of(entry).replace("==", "-").rpartition("-")[2])
+
+
+def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
+    """Return for each adapter how many laws held, and which did not, or that the release has no such component."""
+    found: Found = {}
+    for verdict in verdicts:
+        adapter, _, rest = verdict["name"].partition(": ")
+        if not rest:
+            found[adapter] = {"gone": verdict["reason"]}
+            continue
+        row = found.setdefault(
+            adapter, {"held": 0, "declared": [], "broken": [], "mended": [], "blocked": []}
+        )
+        relation, details = rest.split()[0], verdict["details"]
+        row["held"] += len(details["laws"])
+        row["declared"] += [f"{relation}/{law}" for law in details["expected_failures"]]
+        row["broken"] += [f"{relation}/{law}" for law in details.get("laws_broken", [])]
+        row["mended"] += [f"{relation}/{law}" for law in details.get("laws_mended", [])]
+        row["blocked"] += [verdict["reason"]] if verdict["outcome"] == "Blocked" else []
+    return found
+
+
+def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> Mapping[str, Any] | None:
+    """Return the known bug of a release that a broken law is about; None where no one knows of it."""
+    for bug in KNOWN:
+        if (
+            bug["target"] == entry["target"]
+            and adapter in bug["adapters"]
+            and version_of(entry) < Version(bug["before"])
+            and any(fnmatchcase(law, pattern) for pattern in bug["laws"])
+        ):
+            return bug
+    return None
+
+
+def unknown(entry: Mapping[str, Any], found: Found) -> list[str]:
+    """Return `ADAPTER: RELATION/law` of all that is broken, or holds against a declaration, unexplained."""
+    return [
+        f"{adapter}: {law}"
+        for adapter, row in found.items()
+        for law in [*row.get("broken", []), *row.get("mended", [])]
+        if law in row["mended"] or known_bug(entry, adapter, law) is None
+    ]
+
+
+def judged(
+    python: Path, layers: Path, entries: Sequence[Mapping[str, Any]], adapters: Sequence[str] = ()
+) -> dict[str, Found]:
+    """Judge releases; all adapters of their target where none is named.
+
+    Raises:
+        RuntimeError: as `runner.judge`.
+    """
+    said = verdicts_of(python, layers, {task_of(entry): adapters for entry in entries})
+    return {name_of(entry): record(said[task_of(entry)]) for entry in entries}
+
+
+def main() -> None:
+    """Judge releases one after another, and put what is found into the record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--python", type=Path, required=True, help="interpreter of the environment `wild`")
+    parser.add_argument("--layers", type=Path, required=True, help="folder that releases are kept in")
+    parser.add_argument("--release", action="append", default=[], help="only this one, such as trl==1.9.0")
+    parser.add_argument("--adapter", action="append", default=[], help="only this one of the target's")
+    asked = parser.parse_args()
+    held = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    for entry in RELEASES:
+        if asked.release and name_of(entry) not in asked.release:
+            continue
+        found = judged(asked.python, asked.layers, [entry], asked.adapter)[name_of(entry)]
+        held[name_of(entry)] = {**(held.get(name_of(entry), {}) if asked.adapter else {}), **found}
+        print(f"{name_of(entry)}: unexplained {unknown(entry, found)}", flush=True)
+        RECORD.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

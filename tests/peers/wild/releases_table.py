@@ -1,0 +1,80 @@
+"""Draws the tables of docs/releases.md from what releases.json holds.
+
+python -m tests.peers.wild.releases_table docs/releases.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.peers.wild.releases import KNOWN, RECORD, RELEASES, Found, known_bug, name_of, unknown
+from tests.peers.wild.table import between_marks
+
+HEADER = (
+    "| release | files of | over | adapters | component gone | laws held | broken as declared | broken by a known bug "
+    "| broken otherwise | Blocked |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+)
+BUGS = ("| what was wrong | mended in | adapters | laws | in |", "|---|---|---|---|---|")
+
+
+def drawn(page: str) -> str:
+    """Return the page with both tables drawn anew."""
+    recorded: Mapping[str, Found] = json.loads(RECORD.read_text(encoding="utf-8"))
+    releases = [*HEADER, *(_row(entry, recorded[name_of(entry)]) for entry in RELEASES)]
+    return between_marks(between_marks(page, "releases", releases), "bugs", [*BUGS, *_bugs(recorded)])
+
+
+def _row(entry: Mapping[str, Any], found: Found) -> str:
+    there = {name: row for name, row in found.items() if "gone" not in row}
+    broken = [(name, law) for name, row in there.items() for law in row["broken"]]
+    cells = (
+        _plain(name_of(entry)),
+        entry["date"].isoformat(),
+        "itself" if len(entry["installed"]) == 1 else _plain(entry["installed"][1]),
+        sum(row["held"] + len(row["declared"]) + len(row["broken"]) > 0 for row in there.values()),
+        ", ".join(sorted(found.keys() - there.keys())) or "none",
+        sum(row["held"] for row in there.values()),
+        sum(len(row["declared"]) for row in there.values()),
+        sum(known_bug(entry, *one) is not None for one in broken),
+        ", ".join(unknown(entry, found)) or "0",
+        sum(len(row["blocked"]) for row in there.values()),
+    )
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _bugs(recorded: Mapping[str, Found]) -> Iterator[str]:
+    """Yield a row for each known bug that was met, with the releases that have it."""
+    met: dict[str, list[str]] = defaultdict(list)
+    laws: dict[str, set[str]] = defaultdict(set)
+    for entry in RELEASES:
+        for adapter, row in recorded[name_of(entry)].items():
+            for law in row.get("broken", []):
+                bug = known_bug(entry, adapter, law)
+                if bug is not None:
+                    met[bug["what"]] += [_plain(name_of(entry))]
+                    laws[bug["what"]] |= {law.partition("/")[0]}
+    for bug in KNOWN:
+        if bug["what"] in met:
+            cells = (
+                bug["what"],
+                f"{bug['target']} {bug['before']}",
+                ", ".join(bug["adapters"]),
+                ", ".join(sorted(laws[bug["what"]])),
+                ", ".join(dict.fromkeys(met[bug["what"]])),
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def _plain(name: str) -> str:
+    return name.replace("==", " ").replace("transformers-", "transformers ")
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(drawn(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,89 @@
+"""The page on many releases says what was recorded, and every broken law in it is declared or a known bug."""
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from tests.peers.wild.releases import KNOWN, RECORD, RELEASES, known_bug, name_of, record, unknown
+from tests.peers.wild.releases_table import drawn
+
+RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
+CURRENT = {entry["target"]: entry for entry in RELEASES}
+"""The last release of each target."""
+
+
+def test_the_tables_are_those_that_the_record_gives(repository: Path) -> None:
+    """Drawn anew, the page is as it stands."""
+    page = (repository / "docs/releases.md").read_text(encoding="utf-8")
+    assert drawn(page) == page
+
+
+def test_the_record_is_of_the_releases_that_are_listed() -> None:
+    assert list(RECORDED) == [name_of(entry) for entry in RELEASES]
+
+
+def test_they_are_many_and_lie_far_apart() -> None:
+    """Six releases of TRL and more over two years, three of verl and more."""
+    dates = {target: [e["date"] for e in RELEASES if e["target"] == target] for target in CURRENT}
+    assert len(dates["trl"]) >= 6
+    assert max(dates["trl"]) - min(dates["trl"]) >= datetime.timedelta(days=730)
+    assert len(dates["verl"]) >= 3
+    assert all(of == sorted(of) for of in dates.values())
+
+
+@pytest.mark.parametrize("entry", RELEASES, ids=[name_of(entry) for entry in RELEASES])
+def test_nothing_is_broken_without_an_explanation(entry: dict) -> None:  # type: ignore[type-arg]
+    found = RECORDED[name_of(entry)]
+    assert unknown(entry, found) == []
+    assert sum(row.get("held", 0) for row in found.values()) > 0
+    assert not any(row.get("blocked") for row in found.values())
+
+
+@pytest.mark.parametrize("entry", CURRENT.values(), ids=list(CURRENT))
+def test_current_releases_break_what_their_adapters_declare_and_nothing_else(entry: dict) -> None:  # type: ignore[type-arg]
+    assert not any(row.get("broken") or row.get("mended") for row in RECORDED[name_of(entry)].values())
+
+
+@pytest.mark.parametrize("bug", KNOWN, ids=[bug["what"] for bug in KNOWN])
+def test_every_known_bug_is_met_somewhere(bug: dict) -> None:  # type: ignore[type-arg]
+    """One that no release shows explains nothing."""
+    met = [
+        known_bug(entry, adapter, law)
+        for entry in RELEASES
+        for adapter, row in RECORDED[name_of(entry)].items()
+        for law in row.get("broken", [])
+    ]
+    assert bug in met
+
+
+def test_a_law_that_no_one_explains_is_named() -> None:
+    """Broken, or holding against a declaration; and a release that mends a bug is not excused by it."""
+    bug = KNOWN[0]
+    entry = next(one for one in reversed(RELEASES) if one["target"] == bug["target"])
+    adapter, law = bug["adapters"][0], bug["laws"][0]
+    found = {
+        adapter: {"held": 3, "declared": [], "broken": [law], "mended": [], "blocked": []},
+        "other": {"held": 3, "declared": [], "broken": [], "mended": ["R9.x/y"], "blocked": []},
+    }
+    assert unknown(entry, found) == [f"{adapter}: {law}", "other: R9.x/y"]
+
+
+def test_verdicts_are_counted_by_adapter() -> None:
+    """A component that the release lacks is named, and Blocked is none of broken."""
+    details = {"laws": ["a", "b"], "expected_failures": {"c": "why"}}
+    found = record(
+        [
+            {"name": "one: R1.loss split", "outcome": "Fail", "details": {**details, "laws_broken": ["d"]}},
+            {"name": "one: R3.loss padding", "outcome": "Blocked", "reason": "needs x", "details": details},
+            {"name": "two", "outcome": "NotRequested", "reason": "gone"},
+        ]
+    )
+    assert found["one"] == {
+        "held": 4,
+        "declared": ["R1.loss/c", "R3.loss/c"],
+        "broken": ["R1.loss/d"],
+        "mended": [],
+        "blocked": ["needs x"],
+    }
+    assert found["two"] == {"gone": "gone"}

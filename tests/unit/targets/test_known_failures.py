@@ -1,0 +1,98 @@
+"""What shipped adapters expect their stacks to break is in docs/findings.md, each with a script without Seatrial."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seatrial.relations.expected import check_expected_failures
+from seatrial.relations.registry import all_relations
+from seatrial.targets import PEERS
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
+from seatrial.targets.common.target import release
+from seatrial.targets.trl.runs import NUM_TOKENS
+
+PAGE = Path(__file__).parents[3] / "docs" / "findings.md"
+BEGINNING = "how its scripts begin"
+
+
+def adapters() -> Iterator[tuple[str, type]]:
+    """Yield every adapter of every target but the reference, with its name; no stack is needed for that."""
+    for point in PEERS:
+        for name, adapter in point.load()().adapters().items():
+            yield f"{point.name} {name}", adapter
+
+
+def known_failures() -> Iterator[tuple[str, KnownFailure]]:
+    """Yield all that is known to be broken, in whichever release, with who knows it."""
+    yield "trl's runs", NUM_TOKENS
+    for name, adapter in adapters():
+        for known in getattr(adapter, "known_failures", ()):
+            yield name, known
+
+
+def scripts() -> dict[str, list[str]]:
+    """Return the blocks of Python under each finding of the page."""
+    found = {}
+    for section in re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        heading, _, body = section.partition("\n")
+        own = re.split(r"^## ", body, flags=re.MULTILINE)[0]
+        found[heading] = re.findall(r"^```python\n(.*?)^```", own, flags=re.MULTILINE | re.DOTALL)
+    return found
+
+
+def test_every_expected_failure_has_its_script() -> None:
+    """Under the heading that it names; the script prints what is wrong, and does not import Seatrial."""
+    found = scripts()
+    for name, known in known_failures():
+        (script,) = found.get(known.finding, [""])
+        assert "print(" in script, f"{name}: docs/findings.md has no script under {known.finding!r}"
+        assert "seatrial" not in script, known.finding
+        assert known.laws and known.reason
+
+
+def test_no_script_is_left_of_what_is_no_longer_expected() -> None:
+    """Each heading is named by an adapter, but for how the scripts of a stack begin."""
+    named = {known.finding for _, known in known_failures()}
+    assert {heading for heading in scripts() if not heading.endswith(BEGINNING)} == named
+
+
+def test_no_adapter_expects_a_failure_beside_those() -> None:
+    """What is not known as data would escape the tests above."""
+    for name, adapter in adapters():
+        given = vars(KnowsFailures)["expected_failures"] if issubclass(adapter, KnowsFailures) else None
+        assert (
+            next(
+                (vars(c)["expected_failures"] for c in adapter.__mro__ if "expected_failures" in vars(c)),
+                None,
+            )
+            is given
+        ), name
+
+
+def test_known_failures_are_of_laws_that_exist() -> None:
+    """A law that is renamed is renamed there."""
+    for name, known in known_failures():
+        if name != "trl's runs":
+            stack = type("Stack", (), {"expected_failures": dict.fromkeys(known.laws, str(known))})
+            check_expected_failures(stack, all_relations())
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("0", {}), ("1000", {"R1.loss": "because (docs/findings.md, X)"})]
+)
+def test_a_failure_is_expected_of_its_releases_alone(version: str, expected: dict[str, str]) -> None:
+    """And may be declared otherwise for one adapter."""
+
+    class Adapter(KnowsFailures):
+        known_failures = (
+            KnownFailure("because", finding="X", releases=before("packaging", version)).of("R1.loss"),
+            KnownFailure("because", finding="X", releases=since("packaging", "1000")).of("R3.loss"),
+        )
+
+    assert release("packaging") != "not installed"
+    adapter = Adapter()
+    assert adapter.expected_failures == expected
+    adapter.expected_failures = {"R5.loss": "mine"}
+    assert adapter.expected_failures == {"R5.loss": "mine"}

@@ -1,0 +1,95 @@
+"""What the trials of level 5 ask of the weights of a run that is not what it should be."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from refrl.models.tiny import TinyModelSpec, make_model
+from seatrial.evidence.weights import compare_weights
+from seatrial.trials.architectures import architecture_trials
+from seatrial.verdict import Outcome
+
+SENSORS = {trial.made: trial.sensor for trial in architecture_trials()}
+SHAPES: Mapping[str, dict[str, Any]] = {
+    "dense": {"family": "llama"},
+    "tied": {"tie_word_embeddings": True},
+    "moe": {"family": "qwen3_moe"},
+}
+
+
+def judged(
+    folder: Path, made: str, shape: Mapping[str, Any], spoil: Mapping[str, Any] | None = None
+) -> Outcome:
+    """Return what the sensor says of a model of which every element moved but those of the spoiled tensors."""
+    before, after = folder / "before", folder / "after"
+    for directory in (before, after):
+        make_model(TinyModelSpec(hidden_size=32, **shape), directory)
+    weights = load_file(after / "model.safetensors")
+    moved = {name: tensor + np.float32(0.01) for name, tensor in weights.items()}
+    for name, what in (spoil or {}).items():
+        if what == "unmoved":
+            moved[name] = weights[name]
+        elif what == "lost":
+            del moved[name]
+        else:
+            moved[name] = moved["model.embed_tokens.weight"] + what
+    save_file(moved, after / "model.safetensors")
+    evidence: Any = SimpleNamespace(
+        job=SimpleNamespace(final_model=after), weights=compare_weights(before, after)
+    )
+    return SENSORS[made].judge(evidence).outcome
+
+
+@pytest.mark.parametrize("made", list(SHAPES))
+def test_a_model_of_the_architecture_that_moved_passes(tmp_path: Path, made: str) -> None:
+    """With every tensor of it."""
+    assert judged(tmp_path, made, SHAPES[made]) is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("made", "spoil"),
+    [
+        ("moe", {"model.layers.1.mlp.experts.11.up_proj.weight": "unmoved"}),
+        ("moe", {"model.layers.0.mlp.gate.weight": "unmoved"}),
+        ("dense", {"lm_head.weight": "unmoved"}),
+        ("tied", {"model.embed_tokens.weight": "unmoved"}),
+        ("tied", {"lm_head.weight": np.float32(1e-3)}),
+    ],
+)
+def test_a_part_that_did_not_train_fails(tmp_path: Path, made: str, spoil: dict[str, Any]) -> None:
+    """One expert, one router, the head; and a head beside the one it is tied to."""
+    assert judged(tmp_path, made, SHAPES[made], spoil) is Outcome.FAIL
+
+
+@pytest.mark.parametrize(("made", "other"), [("moe", "dense"), ("dense", "moe"), ("tied", "dense")])
+def test_a_model_of_another_architecture_fails(tmp_path: Path, made: str, other: str) -> None:
+    """Whatever moved in it."""
+    assert judged(tmp_path, made, SHAPES[other]) is Outcome.FAIL
+
+
+def test_few_experts_are_no_proof(tmp_path: Path) -> None:
+    """Below ten, names in the order of text are in the order of numbers."""
+    assert judged(tmp_path, "moe", {**SHAPES["moe"], "num_experts": 8}) is Outcome.FAIL
+
+
+def test_a_head_tied_by_its_bits_passes(tmp_path: Path) -> None:
+    """An export may write the shared matrix twice."""
+    assert judged(tmp_path, "tied", SHAPES["tied"], {"lm_head.weight": np.float32(0)}) is Outcome.PASS
+
+
+def test_an_export_that_says_it_is_untied_fails(tmp_path: Path) -> None:
+    """Whoever loads it makes a head of its own."""
+    judged(tmp_path, "tied", SHAPES["tied"])
+    path = tmp_path / "after" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tie_word_embeddings": False}))
+    evidence: Any = SimpleNamespace(
+        job=SimpleNamespace(final_model=tmp_path / "after"),
+        weights=compare_weights(tmp_path / "before", tmp_path / "after"),
+    )
+    assert SENSORS["tied"].judge(evidence).outcome is Outcome.FAIL
