@@ -127,7 +127,7 @@ def test_the_loss_of_the_only_actor_ends_the_run_and_its_own_cluster(model: Path
         check=False,
         timeout=PATIENCE,
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.returncode == 0, ran.stdout + ran.stderr + (tmp_path / "chaos.log").read_text()
     assert "it ended in words" in ran.stdout
     folder = os.environ["TMPDIR"]
     assert not list(Path(folder).glob("ray-*"))
