@@ -199,9 +199,9 @@ SD_KNOWN, BAYESECT_TITLE, ENDS_NOT_RUN = (
 )  # fmt: skip
 NUM_HEALTHY = 8
 WORSE, HEALTHY, BOTH = (
-    f"{OURS} --worse higher",
+    f"{OURS}, worse known",
     f"{OURS} --baseline, {NUM_HEALTHY} logs",
-    f"{OURS} --baseline, {NUM_HEALTHY} logs, --worse higher",
+    f"{OURS} --baseline, {NUM_HEALTHY} logs, worse known",
 )
 DECLARED = f"{OURS} --noise none"
 
@@ -236,7 +236,7 @@ def _noisy_cells(first_seed: int) -> Iterator[Cell]:
         seed, others = first_seed + number, row.world
         yield Cell(row.name, OURS, row.world, seed, row.right, row.broken, row.wanted)
         if isinstance(row.world, MetricShift):
-            for title in (WORSE, HEALTHY, BOTH, SD_KNOWN) if row.wanted else ():
+            for title in (WORSE, HEALTHY, BOTH, SD_KNOWN) if row.wanted else (WORSE,):
                 yield Cell(row.name, title, row.world, seed, row.right, row.broken, row.wanted)
             crossing = statistics.NormalDist().cdf(row.world.shift / 2)
             others = FailureRates(1 - crossing, crossing)

@@ -10,6 +10,7 @@ from seatrial.bisect.evidence_model import Question
 from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.records import Run
 from seatrial.bisect.search import Conclusion, Search
+from seatrial.bisect.settings import EITHER
 from seatrial.bisect.task import Task
 from seatrial.verdict import EXIT_BLOCKED, EXIT_FAIL, EXIT_PASS
 
@@ -196,4 +197,6 @@ def _advice(
         if why == _NOT_GOOD:
             return "see that the command runs at all, or give an older GOOD where it passes"
         return f"a change of the failure rate below {task.smallest_rate_change:g} is not looked for: --smallest-change"
+    if conclusion is Conclusion.NO_CULPRIT and task.worse is not None:
+        return f"only {task.worse} values of the metric were taken for worse: --worse {EITHER} looks for any change"
     return ""

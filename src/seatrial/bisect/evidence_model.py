@@ -17,7 +17,7 @@ from seatrial.bisect.exact import exact_likelihoods
 from seatrial.bisect.history import History
 from seatrial.bisect.likelihood import Likelihoods
 from seatrial.bisect.passfail import Counted, pass_fail_likelihoods
-from seatrial.bisect.settings import Noise, Settings
+from seatrial.bisect.settings import Noise, Settings, Worse
 from seatrial.bisect.shift import shift_likelihoods
 
 _RUNS_OF_A_BROKEN_COMMIT = 2
@@ -60,7 +60,7 @@ def likelihoods_of(
     """Choose the model that the results allow, and apply it."""
     repeatable = settings.noise is Noise.NONE or shows_determinism(history, observations)
     if repeatable:
-        exact = _exact(history, observations, question, declared=settings.noise is Noise.NONE)
+        exact = _exact(history, observations, question, settings)
         if exact is not None:
             return Model(exact, exact=True, once_each=True)
     once = repeatable and settings.noise is not Noise.NONE
@@ -106,11 +106,11 @@ def broken_positions(history: History, observations: Sequence[Observation]) -> s
 
 
 def _exact(
-    history: History, observations: Sequence[Observation], question: Question, declared: bool
+    history: History, observations: Sequence[Observation], question: Question, settings: Settings
 ) -> Likelihoods | None:
     """Return exact likelihoods, or None when the results are not those of one clean switch."""
     if question is Question.METRIC:
-        switched = _as_pass_fail(history, observations, nearest=declared)
+        switched = _as_pass_fail(history, observations, settings)
         if switched is None:
             return None
         observations = switched
@@ -122,14 +122,21 @@ def _exact(
 
 
 def _as_pass_fail(
-    history: History, observations: Sequence[Observation], nearest: bool
+    history: History, observations: Sequence[Observation], settings: Settings
 ) -> list[Observation] | None:
-    """Read values as GOOD's or BAD's; None when one is neither (a harmless commit that changes numbers)."""
+    """Read values as GOOD's or BAD's; None when one is neither (a harmless commit that changes numbers).
+
+    Where BAD is better, in the direction that is known, nothing failed.
+    """
     ends = {
         position: next((item.value for item in observations if item.position == position), None)
         for position in (0, history.bad_position)
     }
     good, bad = ends[0], ends[history.bad_position]
+    worse = settings.metric.worse
+    if good is not None and bad is not None and _is_better(bad, good, worse):
+        return [replace(item, failed=False) for item in observations]
+    nearest = settings.noise is Noise.NONE
     result: list[Observation] = []
     for item in observations:
         if item.value == good:
@@ -142,6 +149,11 @@ def _as_pass_fail(
             return None
         result.append(replace(item, failed=failed))
     return result
+
+
+def _is_better(value: float, other: float, worse: Worse | None) -> bool:
+    """Return whether a value is known to be better than another: which are worse must be known."""
+    return (value < other and worse is Worse.HIGHER) or (value > other and worse is Worse.LOWER)
 
 
 def _one_per_content(history: History, observations: Sequence[Observation]) -> list[Observation]:

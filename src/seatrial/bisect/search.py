@@ -219,9 +219,8 @@ class Search:
         if belief.drift < _LEAST_INFORMATION or belief.once_each:
             return None
         counts = Counter(item.position for item in self.observations)
-        ends = [
-            end for end in (0, self.history.bad_position) if end not in self.untestable and end not in pending
-        ]
+        both = (0, self.history.bad_position)
+        ends = [end for end in both if end not in self.untestable and end not in pending]
         return min(ends, key=lambda end: counts[end], default=None)
 
     def _lost_at_good(self) -> int:
@@ -233,7 +232,7 @@ class Search:
 
     def _answer(self) -> Conclusion | None:
         belief = self.belief()
-        if belief.no_culprit >= self.settings.credibility:
+        if belief.no_culprit >= self.settings.credibility and not self._may_have_begun_to_drift(belief):
             return Conclusion.NO_CULPRIT
         if belief.drift >= self.settings.credibility:
             return Conclusion.DRIFT
@@ -244,9 +243,11 @@ class Search:
         settings = self.settings
         of_metric = self.question is Question.METRIC
         largest = settings.largest_no_culprit_metric if of_metric else settings.largest_no_culprit
-        if sure and belief.no_culprit <= largest:
-            return Conclusion.FOUND
-        return None
+        return Conclusion.FOUND if sure and belief.no_culprit <= largest else None
+
+    def _may_have_begun_to_drift(self, belief: Belief) -> bool:
+        directed = self.question is Question.METRIC and self.settings.metric.worse and not belief.exact
+        return bool(directed) and len(self.observations) < self.settings.least_runs_to_clear
 
     def information(self, pending: Collection[int] = ()) -> FloatArray:
         """Return what one more run at each position is expected to teach, in nats; -1 where none is possible.

@@ -25,6 +25,10 @@ class Worse(enum.StrEnum):
     LOWER = "lower"
 
 
+EITHER = "either"
+"""What a command line says for a culprit that may have moved the metric in either direction."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MetricPrior:
     """What is known of a metric before the first run."""
@@ -57,6 +61,9 @@ class Settings:
     """Probability, before any run, that a metric drifts, while the search goes on."""
     stated_prior_drift: float = 0.014
     """The same for what is stated: the prior above is cautious, and doubts a plain drift more than its runs do."""
+    least_runs_to_clear: int = 12
+    """Runs before a metric whose worse direction is known is said not to have become worse. BAD soon looks no worse
+    while a drift has only begun: without this, a drift of 6 sd in 20 runs was called no culprit in 22 % of searches."""
     metric: MetricPrior = MetricPrior()
     smallest_rate_change: float = 0.35
     """Smallest change of the failure rate that counts as a culprit."""

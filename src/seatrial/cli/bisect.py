@@ -14,6 +14,7 @@ from typing import Any
 from seatrial.bisect import edits
 from seatrial.bisect.commits import read_history
 from seatrial.bisect.console import WIDTH, answer_lines, picture_lines, run_line, waiting_text, wrapped
+from seatrial.bisect.direction import direction_of
 from seatrial.bisect.drive import Progress
 from seatrial.bisect.gitlog import GitLog, read_git_log
 from seatrial.bisect.html import page
@@ -22,6 +23,7 @@ from seatrial.bisect.judge import earlier_values
 from seatrial.bisect.private_repo import UserRepository, deepened
 from seatrial.bisect.records import Run
 from seatrial.bisect.session import Session, change_task, new_state
+from seatrial.bisect.settings import EITHER
 from seatrial.bisect.task import Task, metric_check, state_base
 from seatrial.cli.bisect_options import add_arguments
 from seatrial.cli.progress import StatusLine
@@ -192,7 +194,7 @@ def task_of(
         noise=arguments.noise,
         metric_sd=arguments.metric_sd,
         healthy_values=_healthy_values(arguments),
-        worse=arguments.worse,
+        worse=_worse(arguments),
         smallest_rate_change=arguments.smallest_change,
         on_signal=arguments.on_signal,
         on_timeout=arguments.on_timeout,
@@ -203,6 +205,20 @@ def task_of(
     )
     task.validate()
     return task
+
+
+def _worse(arguments: argparse.Namespace) -> str | None:
+    """Return which values are worse: as the command line says, else as the name of the series does; None for both."""
+    if arguments.worse is not None or arguments.metric is None:
+        return None if arguments.worse == EITHER else arguments.worse
+    known = direction_of(arguments.metric)
+    if known is None:
+        return None
+    print(
+        f"worse: {known.worse.value} values, for {known.tag} is {known.metric.name}, of which {known.metric.better} is "
+        f"better; --worse {EITHER} looks for any change"
+    )
+    return known.worse.value
 
 
 def _healthy_values(arguments: argparse.Namespace) -> tuple[float, ...]:

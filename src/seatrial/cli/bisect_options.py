@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from seatrial.bisect.launchers import NAMES
-from seatrial.bisect.settings import Noise, Worse
+from seatrial.bisect.settings import EITHER, Noise, Worse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,8 +148,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     search.add_argument(
         "--worse",
-        choices=[item.value for item in Worse],
-        help="which values of the metric are worse, so that a change for the better is no culprit: saves runs",
+        choices=[*(item.value for item in Worse), EITHER],
+        help="which values of the metric are worse, so that a change for the better is no culprit: saves runs "
+        f"(default: what the vocabulary says of the series, such as lower for a reward; else {EITHER})",
     )
     search.add_argument(
         "--smallest-change",

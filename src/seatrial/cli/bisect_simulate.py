@@ -13,7 +13,7 @@ from seatrial.bisect.outcomes import RunOutcome
 from seatrial.bisect.private_repo import UserRepository
 from seatrial.bisect.records import Run
 from seatrial.bisect.session import read_task
-from seatrial.bisect.settings import MetricPrior, Noise, Settings, Worse
+from seatrial.bisect.settings import EITHER, MetricPrior, Noise, Settings, Worse
 from seatrial.bisect.simulate import (
     FailureRates,
     MetricShift,
@@ -36,7 +36,10 @@ def simulate(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--trials {arguments.trials} must be at least 1")
     settings = Settings(
         noise=Noise(arguments.noise),
-        metric=MetricPrior(sd=arguments.metric_sd, worse=Worse(arguments.worse) if arguments.worse else None),
+        metric=MetricPrior(
+            sd=arguments.metric_sd,
+            worse=None if arguments.worse in (None, EITHER) else Worse(arguments.worse),
+        ),
         credibility=arguments.credibility or Settings.credibility,
         smallest_rate_change=arguments.smallest_change,
         max_runs=arguments.max_runs or Settings.max_runs,

@@ -180,6 +180,15 @@ def twins_of(tag: str) -> tuple[str, ...]:
     return forms_of(tag)
 
 
+def metrics_called(tag: str) -> tuple[Metric, ...]:
+    """Return every canonical metric that a stack, or a loop of one's own, may mean by a tag, whoever wrote it."""
+    names = _names_of(tag) | {tag} & metrics().keys()
+    names |= {plain_names()[tag]} if tag in plain_names() else set()
+    found = [canonical(tag, stack) for stack in stacks().values()]
+    names |= {metric.name for metric in found if metric is not None}
+    return tuple(metrics()[name] for name in sorted(names))
+
+
 def _names_of(tag: str) -> set[str]:
     """Return the canonical names that any stack gives to a tag."""
     return {

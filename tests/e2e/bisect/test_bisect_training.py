@@ -76,6 +76,26 @@ def test_logs_of_earlier_runs_and_the_worse_direction_are_taken_from_the_command
     assert other.returncode == 1 and "no culprit" in other.out.lower(), other.out + other.err
 
 
+def test_a_reward_that_rises_is_no_culprit_unless_any_change_is_asked_for(
+    stack: Callable[..., Any], bisect: Callable[..., Any]
+) -> None:
+    """The name of the series says which values are worse."""
+    repository, hashes = stack(6, 2)
+    script = (repository.path / "train.py").read_text()
+    repository.git("checkout", "--quiet", hashes[1], "--", ".")
+    healthy = {"train.py": (repository.path / "train.py").read_text()}
+    assert healthy["train.py"] != script
+    mended = repository.commit(healthy, "mend")
+    asked = ("--metric", METRIC, "--good", hashes[-1], "--bad", mended)
+    command = ("--", sys.executable, "-S", "train.py", "{logs}")
+    better = bisect(repository, *asked, *command)
+    assert better.returncode == 1, better.out + better.err
+    assert "worse: lower values, for train/reward is reward/mean" in better.out
+    assert "--worse either looks for any change" in better.result()["answer"]["advice"]
+    either = bisect(repository, *asked, "--worse", "either", *command)
+    assert either.suspects() == [mended], either.out + either.err
+
+
 def test_the_same_fault_is_found_by_a_check(stack: Callable[..., Any], bisect: Callable[..., Any]) -> None:
     repository, hashes = stack(COMMITS, CULPRIT)
     command = (sys.executable, "-S", "train.py", "{logs}")

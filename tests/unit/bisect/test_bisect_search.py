@@ -161,6 +161,14 @@ def test_a_change_for_the_better_is_no_culprit_where_the_direction_is_declared()
         assert sum(conclusion is wanted for conclusion in searches) >= 28
 
 
+def test_a_drift_that_has_only_begun_is_not_called_no_culprit_where_the_direction_is_known() -> None:
+    """BAD is not yet worse than GOOD in the first runs, which alternate while the machine changes."""
+    told = with_settings(Settings(metric=MetricPrior(worse=Worse.HIGHER)))
+    drifting = MetricShift(0.0, with_time=6.0)
+    figures = measure(drifting, told, num_suspects=64, trials=60, seed=5, wanted=Conclusion.DRIFT)
+    assert figures.share_right >= 0.9
+
+
 def _named(world: MetricShift, strategy: Strategy, seed: int) -> Conclusion:
     """Return how one search for a culprit in the middle ends."""
     generator = np.random.default_rng(seed)
