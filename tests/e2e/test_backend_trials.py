@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.evidence.identity.redaction import Redactor
+from seatrial.faults.launch import entry
 from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.architectures import architecture_trials
 from seatrial.trials.base import Trial
@@ -25,9 +26,13 @@ OF_LEVELS: list[Trial] = [*layout_trials(), *backend_diamonds(), *architecture_t
 TRIALS = {trial.name: trial for trial in (*ON_EACH, *OF_LEVELS)}
 
 
-def tried(folder: Path, name: str, *overrides: str) -> TrialResult:
-    """Return what a trial of the reference stack concludes."""
-    target = ReferenceTarget()
+PLANTED = {"arch-moe": "padding-routed"}
+"""A fault in the path that only the architecture has."""
+
+
+def tried(folder: Path, name: str, *overrides: str, fault: str | None = None) -> TrialResult:
+    """Return what a trial of the reference stack concludes, with a fault planted in it where one is named."""
+    target = ReferenceTarget() if fault is None else ReferenceTarget(entry(fault))
     request = Request(trials=[TRIALS[name]], words=name, seed=0, overrides=overrides, timeout_seconds=300.0)
     with RunDirectory.create(folder, target.name) as directory:
         results = new_results(directory, target, request, Redactor())
@@ -48,8 +53,18 @@ def test_experts_train_and_a_model_without_them_proves_nothing(tmp_path: Path) -
     assert result.outcome is Outcome.PASS
     model = next(tmp_path.rglob("5-arch-moe/model"))
     other = tried(tmp_path, "arch-dense", f"policy.model_name={model}")
-    (sensor,) = (trial.sensor.name for trial in architecture_trials() if trial.name == "arch-dense")
+    (sensor,) = (trial.sensors[0].name for trial in architecture_trials() if trial.name == "arch-dense")
     assert {SERVED, sensor} <= set(failed(other))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "fault"), PLANTED.items())
+def test_a_fault_in_the_path_of_an_architecture_fails_its_trial(
+    tmp_path: Path, name: str, fault: str
+) -> None:
+    """By the sensors of that trial, not only by those of level 0."""
+    own = {sensor.name for trial in architecture_trials() if trial.name == name for sensor in trial.sensors}
+    assert own & set(failed(tried(tmp_path, name, fault=fault)))
 
 
 @pytest.mark.nightly

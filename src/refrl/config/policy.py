@@ -204,6 +204,8 @@ class PolicyConfig(Section):
     """Keep the inputs of each layer only, and compute the rest again in the backward pass."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """The gradient of an update is scaled down to this norm; None leaves it."""
+    router_aux_loss_coef: float = Field(default=0.0, ge=0)
+    """Weight of the loss that loads the experts of a mixture evenly (sequence-wise, arXiv 2412.19437, eq. 17-20)."""
     lora_cfg: LoraConfig = LoraConfig()
     dtensor_cfg: DTensorConfig = DTensorConfig()
     megatron_cfg: MegatronConfig = MegatronConfig()
@@ -235,6 +237,7 @@ class PolicyConfig(Section):
             refused = {
                 "lora_cfg.enabled": self.lora_cfg.enabled,
                 "logprob_chunk_size": self.logprob_chunk_size is not None,
+                "router_aux_loss_coef": self.router_aux_loss_coef > 0,
             }
             for option in (name for name, is_set in refused.items() if is_set):
                 raise ValueError(
@@ -250,6 +253,11 @@ class PolicyConfig(Section):
             raise ValueError(
                 "policy.sequence_packing.enabled and policy.dynamic_batching.enabled exclude one another: a pack is "
                 "filled by tokens already; switch one off"
+            )
+        if self.sequence_packing.enabled and self.router_aux_loss_coef:
+            raise ValueError(
+                "policy.router_aux_loss_coef is a mean over rows, which policy.sequence_packing.enabled lays end to "
+                "end: take policy.dynamic_batching, or leave one of them out"
             )
         if enabled and self.sequence_length_buckets:
             raise ValueError(

@@ -21,6 +21,7 @@ from refrl.config import ConfigError
 from refrl.distributed import ALONE, World
 from refrl.models.loading import save_directory
 from refrl.policy.adapter_files import save_merged
+from refrl.policy.auxiliary import NONE, Auxiliary
 from refrl.policy.base import Backend, LossFunction, Update
 from refrl.policy.cuts import row_numbers
 from refrl.policy.lora import Adapters
@@ -44,6 +45,7 @@ class HFPolicy:
         global_batch_size: int,
         world: World = ALONE,
         adapters: Adapters | None = None,
+        auxiliary: Auxiliary = NONE,
     ) -> None:
         """Put the parts together.
 
@@ -56,6 +58,7 @@ class HFPolicy:
             global_batch_size: rows of an optimizer step.
             world: the processes that share the rows of a batch.
             adapters: of the model, where they are trained in place of its weights.
+            auxiliary: what is trained or measured beside the policy loss.
         """
         self.model = model
         self._tokenizer = tokenizer
@@ -65,6 +68,7 @@ class HFPolicy:
         self._global_batch_size = global_batch_size
         self._world = world
         self._adapters = adapters
+        self._auxiliary = auxiliary
         self._frozen: str | None = None
 
     @property
@@ -188,7 +192,8 @@ class HFPolicy:
         self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
     ) -> dict[str, float]:
         """Take one optimizer step per global batch of rows (see `refrl.policy.updates.take_updates`)."""
-        return take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
+        metrics = take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
+        return self._auxiliary.finished(metrics)
 
     def save(self, directory: Path) -> None:
         """Export weights, configuration and tokenizer; adapters merged, and in `adapter/` in PEFT's format."""
@@ -221,7 +226,8 @@ class HFPolicy:
         own_rows = list(range(update.num_rows))[self._world.share(update.num_rows)]
         rows_of_all = self._world.gather(row_numbers(cut, own_rows)) if wants_rows else []
         for rows, micro in cut:
-            logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
+            with self._auxiliary.watching():
+                logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
             if scored_BT is not None:
                 micro.old_logprobs_BT = logprobs_BT.detach()
                 scored_BT[self._world.share(update.num_rows)][rows, : logprobs_BT.shape[1]] = (
@@ -234,14 +240,16 @@ class HFPolicy:
                 global_valid_tokens=update.num_valid_tokens,
                 global_valid_seqs=update.num_valid_seqs,
             )
+            beside, more = self._auxiliary.share(micro, update)
+            share = share + beside
             share.backward()
             self._optimizer.add_gradients()
-            parts.append({**metrics})
+            parts.append({**metrics, **more})
         if scored_BT is not None:
             batch.old_logprobs_BT = self._world.sum_rows(scored_BT).to(batch.mask_BT.device)
         if self._world.size == 1:
             return Accumulated(parts, rows_of_all)
-        self._world.sum_gradients(self._optimizer.weights)
+        self._world.sum_gradients([*self._optimizer.weights, *self._auxiliary.weights])
         plain: Parts = [{name: float(value) for name, value in part.items()} for part in parts]
         return Accumulated(self._world.gather(plain), rows_of_all)
 

@@ -34,6 +34,7 @@ from refrl.policy.backends import policy_maker
 from refrl.policy.base import LossFunction, Policy
 from refrl.policy.hf import HFPolicy
 from refrl.policy.optimizer import ClippedAdamW
+from refrl.policy.routers import make_router_loss
 from refrl.policy.scoring import make_scoring
 from refrl.rewards import make_verifier, make_weighted_verifier
 from refrl.rewards.verifiers import Verifier
@@ -165,6 +166,7 @@ def build_policy(
         global_batch_size=config.train_global_batch_size,
         world=world,
         adapters=adapters,
+        auxiliary=make_router_loss(config, model),
     )
 
 

@@ -28,6 +28,7 @@ from seatrial.faults.inputs import OWN_PART, write_models, write_rows
 from seatrial.faults.mutate import all_mutants
 from seatrial.faults.plant import Plant, all_plants, source_path
 from seatrial.faults.traces import differences, read_traces
+from seatrial.targets.reference.target import ARCHITECTURES
 
 PACKAGE = Path(seatrial.__file__).parents[1] / "refrl"
 RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -94,11 +95,11 @@ class Bench:
     def places(self) -> dict[str, str]:
         """Paths that options name in braces: models and files of rows."""
         places = {}
-        for family in ("qwen3", "llama"):
-            output = self.folder / family
-            made = self._refrl(self.source, ["make-model", "--family", family, "--output", str(output)])
+        for name, words in {"qwen3": (), **ARCHITECTURES}.items():
+            output = self.folder / name
+            made = self._refrl(self.source, ["make-model", *words, "--output", str(output)])
             assert made.status == 0, made.last_words
-            places[family] = str(output)
+            places[name] = str(output)
         return {**places, **write_models(self.folder, Path(places["qwen3"])), **write_rows(self.folder)}
 
     def sound(self, plant: Plant) -> Ran:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seatrial.errors import BlockedError
@@ -13,16 +13,15 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_claims, smoke_sensors
 from seatrial.trials.launching import launch
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.paths import expert_load, sensor
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
 from seatrial.trials.sensors.served import SERVED, served
-from seatrial.verdict import Outcome, Verdict
+from seatrial.verdict import Verdict
 
 RECIPE = "grpo-smoke"
 LEAST_EXPERTS = 11
 """From ten on, names sorted as text are in another order than numbers."""
 HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
-Judge = Callable[[RunEvidence], tuple[list[str], str, int]]
-"""Returns what is wrong, what was seen, and on how many tensors that rests."""
 
 
 @dataclass(kw_only=True)
@@ -36,8 +35,10 @@ class Architecture:
     """How the name of the class that serves it ends."""
     summary: str
     claim: str
-    """What its own sensor shows."""
-    sensor: Sensor
+    """What its own sensors show."""
+    sensors: tuple[Sensor, ...]
+    words: tuple[str, ...] = ()
+    """`a.b=value` words of its run, beside those of the smoke."""
     level: int = 5
     proves: str = ""
     """What it claims where nothing stands in the way; follows from the claim."""
@@ -59,10 +60,11 @@ class Architecture:
             directory=context.directory,
             seed=context.seed,
             overrides=context.overrides,
+            words=self.words,
         )
         job = context.target.job(request)
         evidence = RunEvidence(job, launch(context, job, context.directory / "run.log"), context.imports)
-        sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), self.sensor]
+        sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), *self.sensors]
         if judge_run(context, evidence, sensors):
             context.claim(*self._claims(job))
 
@@ -72,27 +74,9 @@ class Architecture:
     def _claims(self, job: TrainingJob) -> Sequence[Claim]:
         return [
             Claim(text=f"{self.model} served the run", verdicts=(SERVED,)),
-            Claim(text=self.claim, verdicts=(self.sensor.name, PARAMETERS_MOVED.name)),
+            Claim(text=self.claim, verdicts=(*(one.name for one in self.sensors), PARAMETERS_MOVED.name)),
             *smoke_claims(job),
         ]
-
-
-def _sensor(name: str, bound: str, judge: Judge) -> Sensor:
-    """Return a question to the weights of a run."""
-
-    def ask(evidence: RunEvidence) -> Verdict:
-        wrong, seen, number = judge(evidence)
-        good = not wrong and number > 0
-        return Verdict(
-            name=name,
-            outcome=Outcome.PASS if good else Outcome.FAIL,
-            reason="; ".join(wrong) or seen,
-            value=seen,
-            bound=bound,
-            num_samples=number,
-        )
-
-    return Sensor(name, ask)
 
 
 def _dense(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -149,7 +133,7 @@ def architecture_trials() -> Sequence[Architecture]:
             model="LlamaForCausalLM",
             summary="GRPO on a dense model without norms of queries and keys, with a head of its own",
             claim="attention, feed-forward layers and the head train",
-            sensor=_sensor("dense: every kind of layer trains", "each kind moved", _dense),
+            sensors=(sensor("dense: every kind of layer trains", "each kind moved", _dense),),
         ),
         Architecture(
             name="arch-tied",
@@ -157,18 +141,26 @@ def architecture_trials() -> Sequence[Architecture]:
             model="Qwen3ForCausalLM",
             summary="GRPO on a model whose head is its embedding",
             claim="the tied matrix trains, is one in the sampler and the trainer, and is exported tied",
-            sensor=_sensor("tied: the head is the embedding", "moved, and exported once", _tied),
+            sensors=(sensor("tied: the head is the embedding", "moved, and exported once", _tied),),
         ),
         Architecture(
             name="arch-moe",
             made="moe",
             model="Qwen3MoeForCausalLM",
-            summary="GRPO on a mixture of more than ten experts",
-            claim="every expert and every router trains, in the sampler's order and the trainer's",
-            sensor=_sensor(
-                "moe: every expert and router trains", f">= {LEAST_EXPERTS} experts, all moved", _experts
+            summary="GRPO on a mixture of more than ten experts, with the balance loss of their routers",
+            claim="every expert and every router trains, in the sampler's order and the trainer's; the load of the "
+            "experts is that of the rows",
+            sensors=(
+                sensor(
+                    "moe: every expert and router trains", f">= {LEAST_EXPERTS} experts, all moved", _experts
+                ),
+                sensor(
+                    "moe: the load of the experts is that of the rows",
+                    "tokens x layers x experts",
+                    expert_load,
+                ),
             ),
-            does_not_prove="an auxiliary loss of the router (refrl has none), expert parallelism (relation R2), "
-            "that the model learns (level 6)",
+            words=("policy.router_aux_loss_coef=0.01",),
+            does_not_prove="expert parallelism (relation R2), that balance improves, that the model learns (level 6)",
         ),
     )

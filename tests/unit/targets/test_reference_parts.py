@@ -68,6 +68,7 @@ NOT_TURNED = {
     "data.": "turned one by one where two values of the made task differ; the rest by tests of tasks and files",
     "logger.": "where evidence goes",
     "checkpointing.": "what is left at the end; R13.run",
+    "policy.router_aux_loss_coef": "of a mixture of experts: tests/unit/refrl/policy/test_routers.py, arch-moe",
     "policy.lora_cfg.": "R10.adapters, R7.adapters",
     "policy.dtensor_cfg.": "must change nothing: R2, R25",
     "policy.megatron_cfg.": "must change nothing: tests/unit/refrl/policy/megatron",

@@ -15,7 +15,7 @@ from seatrial.evidence.weights import compare_weights
 from seatrial.trials.architectures import architecture_trials
 from seatrial.verdict import Outcome
 
-SENSORS = {trial.made: trial.sensor for trial in architecture_trials()}
+SENSORS = {trial.made: trial.sensors[0] for trial in architecture_trials()}
 SHAPES: Mapping[str, dict[str, Any]] = {
     "dense": {"family": "llama"},
     "tied": {"tie_word_embeddings": True},

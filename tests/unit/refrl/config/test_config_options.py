@@ -148,6 +148,7 @@ policy.optimizer.eps
 policy.optimizer.lr
 policy.optimizer.weight_decay
 policy.precision
+policy.router_aux_loss_coef
 policy.scheduler.min_lr_ratio
 policy.scheduler.name
 policy.scheduler.warmup_steps
