@@ -2,22 +2,18 @@
 
 import fcntl
 import gc
-import hashlib
 import json
 import os
 import signal
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import threading
-import tomllib
-import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.peers.making import PEERS, MakingError, environment
 
 # Tests run beside one another, on models that gain nothing from threads; threads that wait for each other crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,7 +22,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS = Path(os.environ.get("SEATRIAL_PEER_ENVIRONMENTS", ROOT / ".venv-peers"))
 
 
 DEADLINE_S = 70 * 60
@@ -139,10 +134,18 @@ def repository() -> Path:
 def peer_python() -> Callable[[str], Path]:
     """Return a function that gives the interpreter of a peer's environment, making it when it is missing.
 
-    The environments are listed in tests/peers/environments.toml. One that cannot be made skips the test with
-    pip's last words, and fails it when CI=true, so that CI never leaves it out in silence.
+    The environments are listed in tests/peers/environments.toml. One that cannot be made skips the test with the
+    installer's last words, and fails it when CI=true, so that CI never leaves it out in silence.
     """
-    return _peer_python
+
+    def made(name: str) -> Path:
+        try:
+            return environment(name)
+        except MakingError as error:
+            reason = f"environment {name!r} could not be made: {error}"
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+    return made
 
 
 @pytest.fixture
@@ -176,47 +179,3 @@ def formats_worker(peer_python: Callable[[str], Path], repository: Path) -> Call
         return result
 
     return run
-
-
-def _pip(python: Path) -> list[str]:
-    """Return the words that call our own pip on another environment, which then needs none."""
-    return [sys.executable, "-m", "pip", "--python", str(python)]
-
-
-def _install(name: str, python: Path, words: list[str]) -> None:
-    made = subprocess.run(
-        [*_pip(python), "install", "--quiet", "--no-compile", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        reason = f"environment {name!r} could not be made: {made.stderr.strip()[-400:]}"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-
-
-def _peer_python(name: str) -> Path:
-    wanted = tomllib.loads((ROOT / "tests/peers/environments.toml").read_text())[name]
-    requirements = [str(item) for item in wanted["requirements"]]
-    alone = [str(item) for item in wanted.get("without_dependencies", [])]
-    removed = [str(item) for item in wanted.get("remove", [])]
-    beside = [sysconfig.get_path("purelib")] if wanted.get("beside", False) else []
-    key = hashlib.sha256(
-        "\n".join([sys.version, *requirements, *alone, *beside, *removed]).encode()
-    ).hexdigest()[:12]
-    home = PEERS / f"{name}-{key}"
-    python = home / "bin" / "python"
-    PEERS.mkdir(parents=True, exist_ok=True)
-    with (PEERS / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / ".ready").exists():
-            venv.EnvBuilder(clear=True).create(home)
-            for folder in home.glob("lib/python*/site-packages"):
-                (folder / "beside.pth").write_text("".join(f"{place}\n" for place in beside))
-            for words in (requirements, ["--no-deps", *alone] if alone else []):
-                if words:
-                    _install(name, python, words)
-            if removed:
-                subprocess.run([*_pip(python), "uninstall", "--quiet", "--yes", *removed], check=True)
-            (home / ".ready").touch()
-    return python

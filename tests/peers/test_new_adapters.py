@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conftest import PEERS
+from tests.peers.making import PEERS
 from tests.peers.wild.runner import ROOT, layer
 
 from seatrial.cli import main

@@ -2,7 +2,7 @@
 
     python -m tests.peers.wild.runner --python ENVIRONMENT/bin/python --layers FOLDER [--pair NAME] [--record]
 
-The environment is `wild` of tests/peers/environments.toml. A release is a folder of its package alone, made by pip in
+The environment is `wild` of tests/peers/environments.toml. A release is a folder of its package alone, made in
 seconds and put before the environment on the path, so that twenty releases share one torch.
 """
 
@@ -14,13 +14,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.peers.making import install
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -92,9 +93,8 @@ def layer(python: Path, folder: Path, requirements: Sequence[str]) -> Path:
     if not home.exists():
         folder.mkdir(parents=True, exist_ok=True)
         making = Path(tempfile.mkdtemp(dir=folder))
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
-        subprocess.run(
-            [*pip, "--no-deps", "--no-build-isolation", "--target", str(making), *requirements], check=True
+        install(
+            python, ["--quiet", "--no-deps", "--no-build-isolation", "--target", str(making), *requirements]
         )
         try:
             making.rename(home)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import PEERS
+from tests.peers.making import PEERS
 from tests.peers.wild.releases import RECORD, RELEASES, judged, name_of, unknown
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3600)]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import PEERS
+from tests.peers.making import PEERS
 from tests.peers.wild.runner import NIGHTLY, ORDINARY, Judged, judge
 
 Verdicts = dict[tuple[str, str], Judged]
