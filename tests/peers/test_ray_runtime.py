@@ -19,7 +19,7 @@ pytestmark = [
 @pytest.fixture
 def environment(repository: Path) -> Iterator[dict[str, str]]:
     """Return variables by which Ray keeps to a folder of ours, with a short path: its sockets lie there."""
-    with tempfile.TemporaryDirectory(prefix="sea-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="s-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         yield {
             **kept,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 
 from refrl.config import ConfigError, GRPORunConfig
 
@@ -14,6 +14,9 @@ STARTS = 3
 """How often a cluster of a run's own is tried: on a busy machine a node may need more than the 30 s that Ray gives."""
 TOO_SLOW = "timed out during startup"
 """What Ray says then, in an exception of no class of its own."""
+LONGEST_PLACE = 107 - len("/ray-01234567/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""Bytes. Linux allows 107 for the path of a socket, and Ray puts its own there."""
+SHORT_PLACE = "/tmp"
 
 
 @contextmanager
@@ -38,10 +41,9 @@ def ray_cluster(config: GRPORunConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    # Ray's sockets lie in this folder, and the path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+    with ExitStack() as folders:
         try:
-            _init(config, Path(folder))
+            _init(config, folders)
         except (ConnectionError, RuntimeError, ValueError) as error:
             place = config.cluster.ray_address or "null (a cluster of the run's own)"
             raise ConfigError(f"cluster.ray_address={place}: {error}") from error
@@ -56,7 +58,13 @@ def needs_ray(config: GRPORunConfig) -> bool:
     return config.policy.generation.placement == "ray" or config.data_plane.implementation != "local"
 
 
-def _init(config: GRPORunConfig, folder: Path) -> None:
+def place_for_sockets() -> str:
+    """Return the folder in which Ray's own is made: of temporary files, or /tmp where that has too long a path."""
+    place = tempfile.gettempdir()
+    return place if len(os.fsencode(place)) <= LONGEST_PLACE else SHORT_PLACE
+
+
+def _init(config: GRPORunConfig, folders: ExitStack) -> None:
     import ray
 
     common = {
@@ -73,8 +81,10 @@ def _init(config: GRPORunConfig, folder: Path) -> None:
     if config.data_plane.implementation == "transfer_queue":
         num_cpus += 2
     for number in range(1, STARTS + 1):
+        made = tempfile.TemporaryDirectory(prefix="ray-", dir=place_for_sockets(), ignore_cleanup_errors=True)
+        folder = folders.enter_context(made)
         try:
-            ray.init(address="local", num_cpus=num_cpus, _temp_dir=str(folder / str(number)), **common)
+            ray.init(address="local", num_cpus=num_cpus, _temp_dir=folder, **common)
         except Exception as error:
             if TOO_SLOW not in str(error):
                 raise
