@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from refrl.config import ConfigError, LoraConfig
@@ -49,54 +50,87 @@ def make_adapters(model: PreTrainedModel, config: LoraConfig) -> Adapters | None
     return adapters
 
 
-def save_adapters(adapters: Adapters, base_model: str, output: Path) -> None:
-    """Write the adapters as a directory that PEFT loads; it appears whole or not at all.
+def save_adapters(weights: Mapping[str, Tensor], config: LoraConfig, base_model: str, output: Path) -> None:
+    """Write adapters as a directory that PEFT loads; it appears whole or not at all.
 
     Args:
-        adapters: what is written.
+        weights: `<layer>.lora_A.weight` and `<layer>.lora_B.weight`, whole, by the Hugging Face names of the layers.
+        config: their rank and scale.
         base_model: directory of the model that they belong to; written down, not read.
         output: a missing or empty directory.
 
     Raises:
         OSError: it cannot be written.
     """
-    config = {
+    described = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base_model,
         "inference_mode": True,
-        "r": adapters.config.dim,
-        "lora_alpha": adapters.config.alpha,
+        "r": config.dim,
+        "lora_alpha": config.alpha,
         "lora_dropout": 0.0,
         "init_lora_weights": True,
-        "target_modules": sorted(adapters.layers),
+        "target_modules": sorted({name.rpartition(".lora_")[0] for name in weights}),
         "exclude_modules": None,
         **_PLAIN,
     }
-    tensors = {
-        f"{PREFIX}{name}": weight.detach().cpu().contiguous() for name, weight in adapters.weights().items()
-    }
+    tensors = {f"{PREFIX}{name}": weight.detach().cpu().contiguous() for name, weight in weights.items()}
     with new_directory(output) as folder, writing(output):
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (folder / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def save_merged(adapters: Adapters, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:
+def save_merged(
+    adapters: Adapters,
+    tokenizer: PreTrainedTokenizerBase,
+    output: Path,
+    *,
+    merged: Iterable[tuple[str, Tensor]],
+    weights: Mapping[str, Tensor],
+) -> None:
     """Export a model with its adapters merged as a Hugging Face directory, and the adapters in `adapter/` within it.
+
+    Args:
+        adapters: of the model.
+        tokenizer: exported beside it.
+        output: a missing or empty directory.
+        merged: the merged weights of the model, and its buffers, whole.
+        weights: the adapters, whole.
 
     Raises:
         OSError: it cannot be written.
     """
     model = adapters.model
     names = model.state_dict().keys()
-    merged = {name: tensor.detach() for name, tensor in adapters.named_weights() if name in names}
+    chosen = {name: tensor.detach() for name, tensor in merged if name in names}
     with new_directory(output) as folder, writing(output):
-        write_model(model, tokenizer, folder, weights=merged)
-        save_adapters(adapters, str(model.config.name_or_path), folder / "adapter")
+        write_model(model, tokenizer, folder, weights=chosen)
+        save_adapters(weights, adapters.config, str(model.config.name_or_path), folder / "adapter")
 
 
+@torch.no_grad()
 def load_adapters(adapters: Adapters, directory: Path) -> None:
     """Give the adapters the values of a PEFT directory.
+
+    Raises:
+        ConfigError: as `read_adapters`.
+    """
+    own = adapters.weights()
+    shapes = {name: tuple(weight.shape) for name, weight in own.items()}
+    for name, tensor in read_adapters(directory, adapters.config, shapes).items():
+        own[name].copy_(tensor)
+
+
+def read_adapters(
+    directory: Path, lora: LoraConfig, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
+    """Return the tensors of a PEFT directory.
+
+    Args:
+        directory: of the adapter.
+        lora: the rank and the scale that it must have.
+        shapes: of the tensors that it must hold, and no others.
 
     Raises:
         ConfigError: it is no adapter, not a plain LoRA, or not of these layers, rank and scale.
@@ -107,7 +141,7 @@ def load_adapters(adapters: Adapters, directory: Path) -> None:
         tensors = load_file(directory / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"{where} holds no adapter in PEFT's format: {error}") from error
-    wanted = {"peft_type": "LORA", "r": adapters.config.dim, "lora_alpha": adapters.config.alpha}
+    wanted = {"peft_type": "LORA", "r": lora.dim, "lora_alpha": lora.alpha}
     for key, value in {**_PLAIN, **wanted}.items():
         found = config.get(key, value if key in _PLAIN else None)
         if found != value and not (found in (None, {}, []) and value in (None, {})):
@@ -119,18 +153,16 @@ def load_adapters(adapters: Adapters, directory: Path) -> None:
             raise ConfigError(
                 f"{where}: {CONFIG} has {key}={found!r}, and this run needs {value!r}: {remedy}"
             )
-    own = adapters.weights()
     given = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
-    missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+    missing, unknown = sorted(shapes.keys() - given.keys()), sorted(given.keys() - shapes.keys())
     if missing or unknown:
         raise ConfigError(
             f"{where}: it lacks {len(missing)} tensors {missing[:2]} and has {len(unknown)} unknown ones "
             f"{unknown[:2]}: set policy.lora_cfg.target_modules to the adapter's"
         )
-    with torch.no_grad():
-        for name, weight in own.items():
-            if weight.shape != given[name].shape:
-                raise ConfigError(
-                    f"{where}: {name} has shape {tuple(given[name].shape)}, and the model needs {tuple(weight.shape)}"
-                )
-            weight.copy_(given[name])
+    for name, shape in shapes.items():
+        if tuple(given[name].shape) != shape:
+            raise ConfigError(
+                f"{where}: {name} has shape {tuple(given[name].shape)}, and the model needs {shape}"
+            )
+    return given

@@ -27,7 +27,7 @@ from refrl.policy.cuts import row_numbers
 from refrl.policy.lora import Adapters
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Scoring
-from refrl.policy.tensors import class_name, digest, forms, named_weights
+from refrl.policy.tensors import FROZEN_DIFFER, class_name, digest, forms, named_weights
 from refrl.policy.updates import Accumulated, Parts, take_updates
 
 
@@ -139,10 +139,7 @@ class HFPolicy:
             ConfigError: frozen weights or the reference are not those that the checkpoint was trained with.
         """
         if facts["frozen"] != self.state_facts()["frozen"]:
-            raise ConfigError(
-                "policy.model_name: the frozen weights or the reference are not those that the checkpoint was trained "
-                "with; give the model that the run started from"
-            )
+            raise ConfigError(FROZEN_DIFFER)
         self._optimizer.num_updates_done = facts["num_updates_done"]
         if self._adapters is not None:
             self._adapters.refresh()
@@ -202,7 +199,9 @@ class HFPolicy:
         if self._adapters is None:
             save_directory(self.model, self._tokenizer, directory)
         else:
-            save_merged(self._adapters, self._tokenizer, directory)
+            adapters = self._adapters
+            merged, weights = adapters.named_weights(), adapters.weights()
+            save_merged(adapters, self._tokenizer, directory, merged=merged, weights=weights)
 
     def accumulate(
         self,

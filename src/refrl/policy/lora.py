@@ -2,7 +2,7 @@
 
 B starts at zero, so that new adapters change nothing. A layer scores unmerged, W and its adapter apart. What samples
 gets merged weights under Hugging Face names, and so does what is exported, with the adapters beside it in PEFT's format
- (`refrl.policy.adapter_files`).
+(`refrl.policy.adapter_files`). Every backend has adapters under these names, with these first values, merged so.
 """
 
 from __future__ import annotations
@@ -41,10 +41,8 @@ class LoraLinear(nn.Module):
         self.lora_B = nn.Linear(dim, base.out_features, bias=False, **like)
         self.scaling = alpha / dim
         self.adapts = True
-        bound = 1 / math.sqrt(base.in_features)
         with torch.no_grad():
-            drawn = torch.rand(self.lora_A.weight.shape, generator=stream, dtype=torch.float32)
-            self.lora_A.weight.copy_((2 * drawn - 1) * bound)
+            self.lora_A.weight.copy_(first_low(dim, base.in_features, stream))
             self.lora_B.weight.zero_()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -57,9 +55,33 @@ class LoraLinear(nn.Module):
 
     @torch.no_grad()
     def merged(self) -> Tensor:
-        """Return W + alpha / dim * B A, added up in float32 and rounded once."""
-        product = self.lora_B.weight.float() @ self.lora_A.weight.float()
-        return (self.weight.float() + product * self.scaling).to(self.weight.dtype)
+        """Return W + alpha / dim * B A (see `merge`)."""
+        return merge(self.weight, self.lora_A.weight, self.lora_B.weight, self.scaling)
+
+
+@torch.no_grad()
+def merge(base: Tensor, low: Tensor, high: Tensor, scaling: float) -> Tensor:
+    """Return W + scaling * B A, added up in float32 and rounded once.
+
+    Args:
+        base: W [out, in]; its type is that of the result.
+        low: A [r, in].
+        high: B [out, r].
+        scaling: `alpha / r`.
+    """
+    product = high.float() @ low.float()
+    return (base.float() + product * scaling).to(base.dtype)
+
+
+def first_low(dim: int, in_features: int, stream: torch.Generator) -> Tensor:
+    """Return the first A [r, in]: uniform within 1 / sqrt(in), as PEFT's is."""
+    drawn = torch.rand((dim, in_features), generator=stream, dtype=torch.float32)
+    return (2 * drawn - 1) * (1 / math.sqrt(in_features))
+
+
+def stream_of(layer: str, config: LoraConfig) -> torch.Generator:
+    """Return what the first A of a layer (its Hugging Face name) is drawn from."""
+    return random_stream(config.seed, f"lora_A of {layer}", 0)
 
 
 class Adapters:
@@ -121,17 +143,20 @@ def add_adapters(model: PreTrainedModel, config: LoraConfig) -> Adapters:
         ConfigError: no layer is meant, or one that shares its weight with another.
     """
     model.requires_grad_(False)
-    chosen = _chosen_layers(model, config)
     layers = {}
-    for name, linear in chosen.items():
-        stream = random_stream(config.seed, f"lora_A of {name}", 0)
-        layer = LoraLinear(linear, dim=config.dim, alpha=config.alpha, stream=stream)
+    for name, linear in chosen_layers(model, config).items():
+        layer = LoraLinear(linear, dim=config.dim, alpha=config.alpha, stream=stream_of(name, config))
         model.set_submodule(name, layer)
         layers[name] = layer
     return Adapters(model, layers, config)
 
 
-def _chosen_layers(model: PreTrainedModel, config: LoraConfig) -> dict[str, nn.Linear]:
+def chosen_layers(model: PreTrainedModel, config: LoraConfig) -> dict[str, nn.Linear]:
+    """Return the linear layers of a model that get an adapter, by name.
+
+    Raises:
+        ConfigError: as `add_adapters`.
+    """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     head = model.get_output_embeddings()
     if config.target_modules is None:

@@ -11,6 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+FROZEN_DIFFER = (
+    "policy.model_name: the frozen weights or the reference are not those that the checkpoint was trained with; give "
+    "the model that the run started from"
+)
+"""Message where the digest of what stays as it is differs."""
+
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield every parameter and buffer, live."""

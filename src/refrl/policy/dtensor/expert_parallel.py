@@ -30,7 +30,8 @@ def share_experts(model: PreTrainedModel, mesh: DeviceMesh) -> list[nn.Parameter
             continue
         _check(model, module, mesh.size())
         for key, whole in list(module.named_parameters(recurse=False)):
-            weight = nn.Parameter(distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None))
+            own = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
+            weight = nn.Parameter(own, requires_grad=whole.requires_grad)
             module.register_parameter(key, weight)
             weights.append(weight)
         module.num_experts //= mesh.size()

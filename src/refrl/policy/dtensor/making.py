@@ -10,10 +10,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from refrl.config import ConfigError, PolicyConfig
 from refrl.distributed import World
 from refrl.models.loading import load_model
+from refrl.policy.adapter_files import make_adapters
 from refrl.policy.dtensor.meshes import Meshes, make_meshes
-from refrl.policy.dtensor.policy import DTensorPolicy, SpreadModel
+from refrl.policy.dtensor.policy import DTensorPolicy
 from refrl.policy.dtensor.scoring import SharedForward
+from refrl.policy.dtensor.spread_model import SpreadModel
 from refrl.policy.dtensor.spreading import spread
+from refrl.policy.lora import Adapters
 from refrl.policy.optimizer import ClippedAdamW, clip_spread_gradients
 from refrl.policy.scoring import (
     PROBE_TOLERANCE,
@@ -44,13 +47,14 @@ def make_policy(
     meshes = make_meshes(config.dtensor_cfg, world, device)
     dtype = getattr(torch, config.precision)
     model = load_model(Path(config.model_name))
+    adapters = make_adapters(model, config.lora_cfg)
     probe = probe_batch(model)
     with torch.no_grad():
         expected_BT = padded_forward(temperature)(model, probe)[0]
-    spread_model = _spread(model, config, meshes, device, dtype)
+    spread_model = _spread(model, config, meshes, device, dtype, adapters)
     optimizer = ClippedAdamW(model, config, num_updates, clip_spread_gradients, precision=torch.float32)
-    reference = None
-    if with_reference:
+    reference = spread_model if with_reference and adapters is not None else None
+    if with_reference and adapters is None:
         frozen = load_model(Path(config.model_name)).requires_grad_(False)
         reference = _spread(frozen, config, meshes, device, dtype)
     scoring = _make_scoring(config, model, meshes, temperature)
@@ -69,11 +73,16 @@ def make_policy(
 
 
 def _spread(
-    model: PreTrainedModel, config: PolicyConfig, meshes: Meshes, device: torch.device, dtype: torch.dtype
+    model: PreTrainedModel,
+    config: PolicyConfig,
+    meshes: Meshes,
+    device: torch.device,
+    dtype: torch.dtype,
+    adapters: Adapters | None = None,
 ) -> SpreadModel:
     model.eval().to(device=device)
     experts = spread(model, config.dtensor_cfg, meshes, dtype)
-    return SpreadModel(model, meshes, experts, dtype)
+    return SpreadModel(model, meshes, experts, dtype, adapters)
 
 
 def _make_scoring(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +15,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from refrl.algorithms.batching import Batch
 from refrl.algorithms.metrics import merge_metrics
 from refrl.config import ConfigError
-from refrl.directories import new_directory
 from refrl.distributed import World
-from refrl.models.loading import write_model, writing
 from refrl.policy.base import Backend, LossFunction, Update
 from refrl.policy.cuts import row_numbers
-from refrl.policy.dtensor.meshes import Meshes
 from refrl.policy.dtensor.replicas import check_replicas
+from refrl.policy.dtensor.spread_model import SpreadModel
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Cut, Scoring
-from refrl.policy.tensors import class_name, digest, forms, whole
+from refrl.policy.tensors import FROZEN_DIFFER, class_name, digest, forms, whole
 from refrl.policy.updates import Accumulated, Parts, take_updates
-
-
-@dataclass(frozen=True)
-class SpreadModel:
-    """A model that is spread, and the meshes it is spread over."""
-
-    model: PreTrainedModel
-    meshes: Meshes
-    experts: Sequence[Tensor]
-    """Weights whose gradients the model does not sum over `meshes.expert_copies`."""
-    dtype: torch.dtype
-    """That it computes in, and its weights have outside."""
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Gather and yield every parameter and buffer, in the type that the model computes in."""
-        for name, tensor in chain(self.model.named_parameters(), self.model.named_buffers()):
-            own = tensor.detach()
-            yield name, whole(own.to(self.dtype) if own.is_floating_point() else own)
 
 
 class DTensorPolicy:
@@ -71,7 +49,7 @@ class DTensorPolicy:
             tokenizer: exported beside it.
             scoring: how rows are cut into micro-batches and scored.
             optimizer: of the model's own parts of the weights.
-            reference: a frozen copy, spread alike; None where no KL is asked for.
+            reference: a frozen copy, spread alike, or with adapters `spread` itself; None where no KL is asked for.
             global_batch_size: rows of an optimizer step.
             world: all processes of the run.
         """
@@ -117,7 +95,7 @@ class DTensorPolicy:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Gather and yield every parameter and buffer under its Hugging Face name, in `policy.precision`."""
+        """Gather and yield every parameter and buffer under its Hugging Face name, merged, in `policy.precision`."""
         return self._spread.named_weights()
 
     def trained_weights(self) -> Mapping[str, Tensor]:
@@ -126,32 +104,29 @@ class DTensorPolicy:
 
     def reference_weights(self) -> Iterator[tuple[str, Tensor]] | None:
         """Gather and yield the weights of the frozen reference; None where none is kept."""
-        return None if self._reference is None else self._reference.named_weights()
+        return None if self._reference is None else self._reference.base_weights()
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`)."""
-        weights = chain(self.model.named_parameters(), self.model.named_buffers())
-        state = {f"model.{name}": tensor.detach() for name, tensor in weights}
+        """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`); of adapters, theirs alone."""
+        state = {f"model.{name}": tensor.detach() for name, tensor in self._spread.own_weights()}
         return state | {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
 
     def state_facts(self) -> Mapping[str, Any]:
-        """Return the number of updates, and a digest of the reference."""
+        """Return the number of updates, and a digest of the weights that stay as they are."""
         if self._frozen is None:
-            reference = self.reference_weights()
-            self._frozen = digest({f"reference {name}": tensor for name, tensor in reference or ()})
+            frozen = {} if self._spread.adapters is None else dict(self._spread.base_weights())
+            frozen |= {f"reference {name}": tensor for name, tensor in self.reference_weights() or ()}
+            self._frozen = digest(frozen)
         return {"num_updates_done": self._optimizer.num_updates_done, "frozen": self._frozen}
 
     def load_state_facts(self, facts: Mapping[str, Any]) -> None:
         """Take in the number of updates (see `refrl.policy.base.Policy`).
 
         Raises:
-            ConfigError: the reference is not the one that the checkpoint was trained with.
+            ConfigError: frozen weights or the reference are not those that the checkpoint was trained with.
         """
         if facts["frozen"] != self.state_facts()["frozen"]:
-            raise ConfigError(
-                "policy.model_name: the reference is not the one that the checkpoint was trained with; give the model "
-                "that the run started from"
-            )
+            raise ConfigError(FROZEN_DIFFER)
         self._optimizer.num_updates_done = facts["num_updates_done"]
 
     def free_gradients(self) -> None:
@@ -164,7 +139,10 @@ class DTensorPolicy:
 
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
         """Return logprobs_BT under the frozen reference; None where none is kept."""
-        return None if self._reference is None else self._score(self._reference.model, batch)
+        if self._reference is None:
+            return None
+        with self._reference.as_loaded():
+            return self._score(self._reference.model, batch)
 
     def gradients(
         self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
@@ -198,14 +176,8 @@ class DTensorPolicy:
         return take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
 
     def save(self, directory: Path) -> None:
-        """Export weights, configuration and tokenizer; the first process writes them."""
-        weights = dict(self.named_weights())
-        if self._world.rank:
-            return
-        names = self.model.state_dict().keys()
-        chosen = {name: weight for name, weight in weights.items() if name in names}
-        with new_directory(directory) as folder, writing(directory):
-            write_model(self.model, self._tokenizer, folder, weights=chosen)
+        """Export weights, configuration and tokenizer, and adapters in PEFT's format; the first process writes them."""
+        self._spread.save(self._tokenizer, directory, writes=self._world.rank == 0)
 
     def accumulate(
         self,

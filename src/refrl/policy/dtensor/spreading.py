@@ -24,7 +24,7 @@ def spread(
     """Spread a model with float32 weights; it computes in `dtype`, and sums gradients in float32.
 
     Returns:
-        The weights of shared experts: their gradients are not summed over `meshes.expert_copies`.
+        The trained weights of shared experts: their gradients are not summed over `meshes.expert_copies`.
 
     Raises:
         ConfigError: it cannot be spread so.
@@ -53,7 +53,7 @@ def spread(
             # The loss divides by the counts of all rows: gradients are summed, not averaged.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    return experts
+    return [weight for weight in experts if weight.requires_grad]
 
 
 def _silence_warnings() -> None:

@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
 from transformers import PreTrainedModel
 
 from refrl.config import ConfigError
+from refrl.policy.dtensor.adapter_parallel import with_adapters
 
 SEQUENCE = Shard(1)
 """How the residual stream [B, S, D] is cut with sequence parallelism."""
@@ -66,7 +67,10 @@ def parallelize(model: PreTrainedModel, mesh: DeviceMesh, *, sequence_parallel: 
     if sequence_parallel:
         plan |= dict.fromkeys(_residual_norms(model, plan), SequenceParallel(use_local_output=True))
     is_tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    parallelize_module(model, mesh, plan)
+    frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
+    parallelize_module(model, mesh, with_adapters(model, plan))
+    for name in frozen:  # torch 2.13 makes norms under sequence parallelism trainable, whatever they were
+        model.get_parameter(name).requires_grad_(False)
     if is_tied:  # each got a DTensor of its own
         model.get_output_embeddings().weight = model.get_input_embeddings().weight
     if sequence_parallel:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 from refrl.algorithms.batching import TrainSample
 from refrl.config import ClusterConfig, PolicyConfig
@@ -38,6 +39,8 @@ from seatrial.targets.reference.ranks import RANK_COMMAND
 PAD_ID = 0
 BACKENDS = ("dtensor_cfg.", "megatron_cfg.")
 """Sections of the policy that name what shares it."""
+ADAPTER_RANK, ADAPTER_ALPHA = 3, 6.0
+"""Rank and scale of the adapters that some layouts train; the rank is divided by no number of processes."""
 NUM_STEPS = 2
 """Updates after the first one, whose raw gradient is kept."""
 
@@ -112,7 +115,7 @@ def train_alone(name: str, rows: Sequence[Row], *, device: str = "cpu") -> RankR
     with tempfile.TemporaryDirectory() as folder:
         layout = layouts()[name]
         own = {key: value for key, value in layout.policy.items() if not key.startswith(BACKENDS)}
-        config = policy_configuration({**_fixed(make_models(Path(folder))[layout.model], rows), **own})
+        config = policy_configuration({**_fixed(layout, make_models(Path(folder)), rows), **own})
         return _train(config, rows, torch.device(device), ALONE)
 
 
@@ -125,7 +128,25 @@ def make_models(folder: Path) -> dict[str, Path]:
     make_model(shape, dense)
     for name, scaled in (("moe", True), ("moe-unscaled", False)):
         _make_experts(folder / name, scaled)
-    return {"dense": dense, "moe": folder / "moe", "moe-unscaled": folder / "moe-unscaled"}
+    models = {"dense": dense, "moe": folder / "moe", "moe-unscaled": folder / "moe-unscaled"}
+    for model in models.values():
+        _make_adapter(model)
+    return models
+
+
+def _make_adapter(model: Path) -> None:
+    """Write an adapter of a model in PEFT's format beside it: both halves random, so that each has a gradient."""
+    stream = torch.Generator().manual_seed(21)
+    tensors = {}
+    for name, weight in load_file(model / "model.safetensors").items():
+        if name.endswith("_proj.weight") and ".experts." not in name:
+            layer, (rows, columns) = f"base_model.model.{name.removesuffix('.weight')}", weight.shape
+            for part, shape in (("lora_A", (ADAPTER_RANK, columns)), ("lora_B", (rows, ADAPTER_RANK))):
+                tensors[f"{layer}.{part}.weight"] = 0.1 * torch.randn(shape, generator=stream)
+    config = {"peft_type": "LORA", "r": ADAPTER_RANK, "lora_alpha": ADAPTER_ALPHA}
+    (model / "adapter").mkdir()
+    (model / "adapter" / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(tensors, model / "adapter" / "adapter_model.safetensors")
 
 
 def _make_experts(directory: Path, scaled: bool) -> None:
@@ -157,9 +178,14 @@ def _make_experts(directory: Path, scaled: bool) -> None:
     model.save_pretrained(str(directory))
 
 
-def _fixed(model: Path, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the options of every layout: several micro-batches, and a gradient that is clipped."""
+def _fixed(layout: Layout, models: Mapping[str, Path], rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the options of every layout: several micro-batches, a gradient that is clipped, where adapters start."""
+    model = models[layout.model]
+    adapters: dict[str, Any] = {}
+    if layout.policy.get("lora_cfg.enabled"):
+        adapters = {"adapter_path": str(model / "adapter"), "dim": ADAPTER_RANK, "alpha": ADAPTER_ALPHA}
     return {
+        **{f"lora_cfg.{key}": value for key, value in adapters.items()},
         "model_name": str(model),
         "train_global_batch_size": len(rows),
         "train_micro_batch_size": 2,
@@ -174,7 +200,7 @@ def _launch(folder: Path, names: Sequence[str], rows: Sequence[Row], processes: 
         "device": device,
         "rows": [asdict(row) for row in rows],
         "layouts": {
-            name: {**_fixed(models[layouts()[name].model], rows), **layouts()[name].policy} for name in names
+            name: {**_fixed(layouts()[name], models, rows), **layouts()[name].policy} for name in names
         },
     }
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")

@@ -96,9 +96,9 @@ def test_what_is_exported_is_what_was_trained(tiny_model: Path, batch: Batch, tm
 
 
 def test_an_option_that_is_not_built_is_refused(tiny_model: Path) -> None:
-    """Adapters on this backend are refused by name, and not left out."""
-    with pytest.raises(ConfigError, match=r"policy\.lora_cfg\.enabled is not built for policy\.dtensor_cfg"):
-        make(tiny_model, enabled=True, lora_cfg={"enabled": True})
+    """Logits in chunks are refused by name, and not left out."""
+    with pytest.raises(ConfigError, match=r"policy\.logprob_chunk_size is not built for policy\.dtensor_cfg"):
+        make(tiny_model, enabled=True, logprob_chunk_size=8)
 
 
 def test_experts_of_a_dense_model_are_refused(tiny_model: Path) -> None:

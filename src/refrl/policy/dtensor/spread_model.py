@@ -1,0 +1,90 @@
+"""A model that is spread over processes, with its adapters where it has some: whole tensors out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from refrl.directories import new_directory
+from refrl.models.loading import write_model, writing
+from refrl.policy.adapter_files import save_merged
+from refrl.policy.dtensor.meshes import Meshes
+from refrl.policy.lora import Adapters, merge
+from refrl.policy.tensors import named_weights, whole
+
+
+@dataclass(frozen=True)
+class SpreadModel:
+    """A model that is spread, and the meshes it is spread over."""
+
+    model: PreTrainedModel
+    meshes: Meshes
+    experts: Sequence[Tensor]
+    """Trained weights whose gradients the model does not sum over `meshes.expert_copies`."""
+    dtype: torch.dtype
+    """That it computes in, and its weights have outside."""
+    adapters: Adapters | None = None
+    """Trained in place of its weights; spread as they are."""
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Gather and yield every parameter and buffer, merged, in the type that the model computes in."""
+        layers = {} if self.adapters is None else self.adapters.layers
+        for name, weight in self.base_weights():
+            layer = layers.get(name.removesuffix(".weight"))
+            if layer is None:
+                yield name, weight
+                continue
+            low, high = self._whole(layer.lora_A.weight), self._whole(layer.lora_B.weight)
+            yield name, merge(weight, low, high, layer.scaling)
+
+    def base_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Gather and yield every parameter and buffer without adapters."""
+        own = named_weights(self.model) if self.adapters is None else self.adapters.base_weights()
+        for name, tensor in own:
+            yield name, self._whole(tensor)
+
+    def own_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what training changes, live and spread: every parameter and buffer, or the adapters."""
+        yield from named_weights(self.model) if self.adapters is None else self.adapters.weights().items()
+
+    def as_loaded(self) -> AbstractContextManager[None]:
+        """Let the model be the frozen one, without adapters."""
+        return nullcontext() if self.adapters is None else self.adapters.off()
+
+    def save(self, tokenizer: PreTrainedTokenizerBase, output: Path, *, writes: bool) -> None:
+        """Export weights, configuration and tokenizer; adapters merged, and in `adapter/` in PEFT's format.
+
+        Args:
+            tokenizer: exported beside the model.
+            output: a missing or empty directory.
+            writes: whether this process writes what all of them gather.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        merged = dict(self.named_weights())
+        adapters = self.adapters
+        weights = (
+            {}
+            if adapters is None
+            else {name: self._whole(tensor) for name, tensor in adapters.weights().items()}
+        )
+        if not writes:
+            return
+        if adapters is not None:
+            save_merged(adapters, tokenizer, output, merged=merged.items(), weights=weights)
+            return
+        names = self.model.state_dict().keys()
+        chosen = {name: weight for name, weight in merged.items() if name in names}
+        with new_directory(output) as folder, writing(output):
+            write_model(self.model, tokenizer, folder, weights=chosen)
+
+    def _whole(self, tensor: Tensor) -> Tensor:
+        own = tensor.detach()
+        return whole(own.to(self.dtype) if own.is_floating_point() else own)
