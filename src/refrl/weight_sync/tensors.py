@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from refrl.weight_sync.base import WeightSyncError
+
+if TYPE_CHECKING:  # an import of seconds, for two annotations
+    from transformers import PreTrainedModel
 
 
 def share_tensors(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:

@@ -148,10 +148,7 @@ def _cut(part: Part, count: int) -> tuple[Part, Part | None]:
 
 def _sparse(name: str, flat_N: Tensor, changed: Changes) -> Part:
     """Return the values at these places, or all values where that is less to send."""
-    indices_K = changed.places_K
-    if flat_N.numel() <= torch.iinfo(torch.int32).max:
-        indices_K = indices_K.to(torch.int32)
-    part = Part(name, changed.values_K, indices_N=indices_K)
+    part = Part(name, changed.values_K, indices_N=changed.places_K)
     whole = Part(name, flat_N)
     return part if _num_bytes(part) < _num_bytes(whole) else whole
 
