@@ -34,6 +34,7 @@ FIRST = (
     "tests/peers/wild/test_wild_pairs.py",
     "tests/unit/relations/test_reference.py",
     "tests/peers/test_data_plane.py",
+    "tests/peers/test_vllm.py",
     "tests/fuzz/test_readers.py",
     "tests/unit/test_house_rules.py",
     "tests/e2e/test_planted_faults.py",
@@ -43,7 +44,7 @@ FIRST = (
     "tests/peers/test_trl_trials.py",
 )
 """Files of a minute and more, longest first: a worker that began one last would work on while the others are idle.
-Three of them make environments of peers, which waits for the network while the others compute."""
+Four of them make environments of peers, which waits for the network while the others compute."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

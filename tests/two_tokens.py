@@ -80,13 +80,13 @@ def chi_square(completions: list[Completion], expected: Mapping[tuple[int, int],
     return sum((counts[ids] - number * share) ** 2 / (number * share) for ids, share in expected.items())
 
 
-def hold(directory: Path, generation: Mapping[str, Any]) -> None:
+def hold(directory: Path, generation: Mapping[str, Any], *, num_samples: int = NUM_SAMPLES) -> None:
     """Hold an engine to the distribution, its log-probabilities, where rows stop, and how long prompts may be."""
     expected = probabilities(directory)
     assert min(expected.values()) > 0.01
     with closing(open_engine(directory, generation)) as engine:
         params = SamplingParams(max_new_tokens=2, stop_token_ids=())
-        rows = engine.generate([PROMPT] * NUM_SAMPLES, params, torch.Generator().manual_seed(0))
+        rows = engine.generate([PROMPT] * num_samples, params, torch.Generator().manual_seed(0))
         statistic = chi_square(rows, expected)
         assert statistic < CRITICAL, f"chi-square {statistic:.1f} of {Counter(row.ids for row in rows)}"
         said = {row.ids: torch.tensor(row.logprobs).sum().exp().item() for row in rows}

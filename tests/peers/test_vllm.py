@@ -11,8 +11,7 @@ import pytest
 from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome
 
-# The environment takes minutes to make and 3 GB.
-pytestmark = [pytest.mark.peer, pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800)]
 
 QUICK = {
     "VLLM_CPU_CI_ENV": "1",
@@ -22,14 +21,16 @@ QUICK = {
 }
 
 
+@pytest.mark.parametrize("chosen", ["not nightly", pytest.param("nightly", marks=pytest.mark.nightly)])
 def test_the_engine_samples_with_the_weights_that_it_was_given(
-    peer_python: Callable[[str], Path], repository: Path
+    peer_python: Callable[[str], Path], repository: Path, chosen: str
 ) -> None:
     """Its own tests, where vLLM is."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ran = subprocess.run(
         [
             *(str(peer_python("vllm")), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull),
+            *("-m", chosen, "-o", "markers=nightly: too long for every change"),
             *("--rootdir", str(repository), str(repository / "tests/peers/vllm_engine.py")),
         ],
         capture_output=True,
@@ -45,6 +46,7 @@ def test_the_engine_samples_with_the_weights_that_it_was_given(
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-3000:]
 
 
+@pytest.mark.nightly
 def test_the_trial_passes(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
     """Training here, vLLM in its own environment."""
     ran = subprocess.run(

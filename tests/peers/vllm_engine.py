@@ -1,6 +1,10 @@
-"""Tests of refrl's vLLM engine, run by test_vllm.py where vLLM is installed."""
+"""Tests of refrl's vLLM engine, run by test_vllm.py where vLLM is installed.
 
-from collections.abc import Iterator
+Starting vLLM and every model take seconds of processor time: at each change one model is served, the one whose head
+vLLM loses, by a few ways of sampling; the rest is left to the night.
+"""
+
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -38,9 +42,15 @@ MODELS = {
     "tied": TinyModelSpec(**SPEC, tie_word_embeddings=True),
     "llama": TinyModelSpec(**SPEC, family="llama"),
 }
+NIGHTLY = pytest.mark.nightly
 
 
-@pytest.fixture(scope="module", params=MODELS)
+def by_night(names: Iterable[str], ordinary: Iterable[str]) -> list[Any]:
+    """Return parameters, of which all but the ordinary ones are nightly."""
+    return [pytest.param(name, marks=() if name in ordinary else NIGHTLY) for name in names]
+
+
+@pytest.fixture(scope="module", params=by_night(MODELS, ["tied"]))
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model, on disk."""
     output = tmp_path_factory.mktemp("model") / request.param
@@ -102,7 +112,7 @@ def send(generator: VllmGenerator, model: nn.Module, version: int, *, size: int 
     generator.commit({name: fingerprint(tensor) for name, tensor in weights.items()})
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", by_night(SAMPLINGS, ["plain", "filtered", "stops"]))
 def test_log_probabilities_are_the_models(generator: VllmGenerator, directory: Path, sampling: str) -> None:
     """After syncs too; rows end where they should, and equal prompts get samples of their own."""
     params = SAMPLINGS[sampling]
@@ -134,17 +144,30 @@ def test_twenty_syncs_are_exact(generator: VllmGenerator, directory: Path) -> No
     assert worst(model, rows, SAMPLINGS["plain"]) <= 1e-5
 
 
-@pytest.mark.parametrize("way", ["whole", "delta"])
+CHANGES = {"enabled": True, "full_sync_interval": 7, "sparse_bucket_size_bytes": 5000}
+WAYS: dict[str, dict[str, Any]] = {"whole": {}, "delta": {"delta_compression": CHANGES}}
+
+
+def test_adapters_and_changes_alone_arrive(tmp_path: Path) -> None:
+    """One cell of the table of syncs, with the most on the way: merged adapters, of which what changed is sent."""
+    changed = {**CHANGES, "full_sync_interval": 3}
+    generation = {"backend": "vllm", "delta_compression": changed}
+    directory = write_models(tmp_path)["dense"]
+    assert hold_syncs(directory, "lora", generation, num_syncs=4).num_syncs == 4
+
+
+@NIGHTLY
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "moe"])
 def test_twenty_updates_and_syncs_are_exact(kind: str, way: str, tmp_path: Path) -> None:
     """The cells of the table of syncs: bits and log-probabilities after each."""
     models = write_models(tmp_path)
-    changes = {"enabled": True, "full_sync_interval": 7, "sparse_bucket_size_bytes": 5000}
-    generation = {"backend": "vllm", **({"delta_compression": changes} if way == "delta" else {})}
     directory = models["dense" if kind == "lora" else kind]
+    generation = {"backend": "vllm", **WAYS[way]}
     assert hold_syncs(directory, kind, generation, num_syncs=20).num_syncs == 20
 
 
+@NIGHTLY
 def test_experts_that_cannot_be_read_back_are_named(tmp_path: Path) -> None:
     """vLLM keeps them together in a layer of its own: the first sync is refused."""
     models = write_models(tmp_path)
@@ -152,9 +175,10 @@ def test_experts_that_cannot_be_read_back_are_named(tmp_path: Path) -> None:
         hold_syncs(models["moe"], "moe", {"backend": "vllm"}, num_syncs=1)
 
 
-def test_twenty_thousand_completions_are_of_the_distribution(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [2000, pytest.param(two_tokens.NUM_SAMPLES, marks=NIGHTLY)])
+def test_completions_are_of_the_distribution(number: int, tmp_path: Path) -> None:
     """Chi-square, stops and prompts at the limits, as of the other engines."""
-    two_tokens.hold(two_tokens.make(tmp_path / "model"), {"backend": "vllm"})
+    two_tokens.hold(two_tokens.make(tmp_path / "model"), {"backend": "vllm"}, num_samples=number)
 
 
 def test_a_head_that_is_left_behind_is_named(
