@@ -26,7 +26,7 @@ OF_LEVELS: list[Trial] = [*layout_trials(), *backend_diamonds(), *architecture_t
 TRIALS = {trial.name: trial for trial in (*ON_EACH, *OF_LEVELS)}
 
 
-PLANTED = {"arch-moe": "padding-routed"}
+PLANTED = {"arch-moe": "padding-routed", "arch-quantised": "never-quantised"}
 """A fault in the path that only the architecture has."""
 
 

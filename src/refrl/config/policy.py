@@ -87,6 +87,9 @@ class GenerationConfig(Section):
     timeout_seconds: float = Field(default=600.0, gt=0)
     """How long an engine in a process of its own may take for an answer."""
     delta_compression: DeltaCompressionConfig = DeltaCompressionConfig()
+    quantization: Literal["int8"] | None = None
+    """Type that the weights of linear layers but the output head are rounded to when they reach the generator, with a
+    scale an output channel (`backend=torch` within the training process); None takes `policy.precision`."""
     max_new_tokens: int = Field(default=16, gt=0)
     """Longest completion, in tokens, the end token included."""
     temperature: float = Field(default=1.0, gt=0)
@@ -105,7 +108,18 @@ class GenerationConfig(Section):
             f"placement={self.placement}": self.placement != "inline",
             "delta_compression.enabled=true": self.delta_compression.enabled,
             f"backend={self.backend}": self.backend != "torch",
+            f"quantization={self.quantization}": self.quantization is not None,
         }
+        if self.quantization and (self.backend, self.placement) != ("torch", "inline"):
+            raise ValueError(
+                f"policy.generation.quantization={self.quantization} is built for the torch engine within the training "
+                "process: set policy.generation.backend=torch and policy.generation.placement=inline, or leave it out"
+            )
+        if self.quantization and self.delta_compression.enabled:
+            raise ValueError(
+                "policy.generation.delta_compression sends changes of weights that are not rounded: leave out "
+                f"policy.generation.quantization={self.quantization}, or it"
+            )
         for option in (name for name, is_set in travels.items() if is_set and self.colocated.enabled):
             raise ValueError(
                 f"policy.generation.{option} needs weights of the generator's own: set "

@@ -18,11 +18,12 @@ from refrl.generation.decoding import decode
 from refrl.generation.lean_decoder import LeanDecoder
 from refrl.generation.lean_support import supports_lean
 from refrl.generation.prompts import check_prompts
+from refrl.generation.quantized import load_tensors, num_quantized
 from refrl.generation.sampling import row_uniforms
 from refrl.models.loading import end_ids
 from refrl.weight_sync.base import Part, Receipt, TensorSpec
 from refrl.weight_sync.receiver import Receiver
-from refrl.weight_sync.tensors import copy_tensors, share_tensors
+from refrl.weight_sync.tensors import share_tensors
 
 
 class TorchGenerator:
@@ -53,8 +54,9 @@ class TorchGenerator:
 
     @property
     def engine(self) -> str:
-        """The library that samples, and its version."""
-        return f"torch {torch.__version__}"
+        """The library that samples, its version, and how many layers it holds in int8."""
+        layers = num_quantized(self._model)
+        return f"torch {torch.__version__}{f', {layers} layers in int8' if layers else ''}"
 
     @property
     def weight_version(self) -> int:
@@ -75,7 +77,7 @@ class TorchGenerator:
 
     def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy the weights into its own (see `refrl.weight_sync.base.WeightTarget`)."""
-        copy_tensors(self._model, dict(weights))
+        load_tensors(self._model, dict(weights))
         self.weight_version = version
 
     def specs(self) -> Mapping[str, TensorSpec]:

@@ -13,6 +13,7 @@ from refrl.config import GenerationConfig, PolicyConfig
 from refrl.generation.base import Generator
 from refrl.generation.megatron.engine import MegatronGenerator
 from refrl.generation.process import ProcessGenerator, SocketLink
+from refrl.generation.quantized import quantize_layers
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.generation.vllm.engine import VllmGenerator
 from refrl.models.loading import load_model
@@ -50,6 +51,8 @@ def build_engine(config: PolicyConfig, *, pad_token_id: int, device: torch.devic
 def _torch_engine(config: PolicyConfig, pad_token_id: int, device: torch.device) -> Generator:
     model = load_model(Path(config.model_name)).eval().requires_grad_(False)
     model.to(device=device, dtype=getattr(torch, config.precision))
+    if config.generation.quantization == "int8":
+        quantize_layers(model)
     return TorchGenerator(
         model,
         pad_token_id,

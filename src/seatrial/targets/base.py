@@ -57,6 +57,7 @@ class TrainingJob(Job):
     num_generations_per_prompt: int = 1
     num_updates_per_step: int = 1
     precision: str
+    """Of the weights that score, or of those that sample where they are coarser: `float32`, `bfloat16`, `int8`."""
     ratio_clip: tuple[float, float] = (0.0, math.inf)
     """The interval that the clamped probability ratio is held to."""
     advantage: AdvantageFacts | None = None

@@ -13,7 +13,7 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_claims, smoke_sensors
 from seatrial.trials.launching import launch
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.paths import expert_load, sensor
+from seatrial.trials.sensors.paths import FLOAT_GAP, INT8_GAP, expert_load, int8_gap, int8_layers, sensor
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
 from seatrial.trials.sensors.served import SERVED, served
 from seatrial.verdict import Verdict
@@ -162,5 +162,30 @@ def architecture_trials() -> Sequence[Architecture]:
             ),
             words=("policy.router_aux_loss_coef=0.01",),
             does_not_prove="expert parallelism (relation R2), that balance improves, that the model learns (level 6)",
+        ),
+        Architecture(
+            name="arch-quantised",
+            made="quantised",
+            model="Qwen3ForCausalLM",
+            summary="GRPO sampled from int8 weights, rounded at every weight sync",
+            claim="the sampler holds every linear layer in int8, its distribution is another than the trainer's by a "
+            "bounded gap, and the loss weighs tokens by it",
+            sensors=(
+                sensor(
+                    "quantised: every linear layer of the sampler is int8", "all but the head", int8_layers
+                ),
+                sensor(
+                    "quantised: sampler and trainer differ by the rounding",
+                    f"{FLOAT_GAP:g} to {INT8_GAP:g} nats",
+                    int8_gap,
+                ),
+            ),
+            words=(
+                "policy.generation.quantization=int8",
+                "policy.generation.colocated.enabled=false",
+                "loss_fn.importance_sampling=truncated",
+            ),
+            does_not_prove="fp8, activations in int8, quantisation-aware training, speed, that the model learns "
+            "(level 6)",
         ),
     )

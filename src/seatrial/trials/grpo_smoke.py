@@ -43,8 +43,12 @@ AGREEMENT_CHECKS = {
     "bfloat16": check_sensor(
         'max(data["train/token_mult_prob_error"]) < 1.05', "sampler and trainer agree within 5 % on average"
     ),
+    "int8": check_sensor(
+        'max(data["train/token_mult_prob_error"]) < 1.05',
+        "an int8 sampler and the trainer agree within 5 % on average",
+    ),
 }
-"""By precision; the bound in bfloat16 is that of the seed's smoke."""
+"""By precision; the bound in bfloat16 is that of the seed's smoke, and int8 is held to it too."""
 
 
 def _ledger_sensor(name: str, judge: ledger_sensors.LedgerSensor) -> Sensor:

@@ -99,7 +99,7 @@ def test_what_is_said_of_a_run_is_held(logs: Path, words: list[str], code: int) 
         ["--estimator", "gae"],
         ["--temperature", "nan"],
         ["--max-lag", "-1"],
-        ["--precision", "int8"],
+        ["--precision", "int3"],
     ],
 )
 def test_wrong_words_are_refused(logs: Path, words: list[str]) -> None:

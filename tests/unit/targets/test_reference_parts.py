@@ -42,6 +42,7 @@ NOT_TURNED = {
     "policy.generation.backend": "vLLM lives in an environment of its own: tests/peers/vllm_engine.py",
     "policy.generation.vllm_cfg.": "of vLLM alone",
     "policy.generation.colocated.enabled": "must change nothing: the equivalence class grpo-colocated",
+    "policy.generation.quantization": "rounds the sampler's weights: the guard of int8, arch-quantised",
     "policy.generation.placement": "must change nothing: grpo-colocated",
     "policy.generation.delta_compression.": "must change nothing: grpo-colocated",
     "policy.generation.weight_bucket_size_bytes": "must change nothing: tests of the weight sync",

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from refrl.algorithms.batching import Batch
 from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.rollout.sync import Rollouts
@@ -30,6 +32,7 @@ from seatrial.targets.reference.as_given import AsGiven
 from seatrial.targets.reference.as_loaded import hold_loaded
 from seatrial.targets.reference.as_logged import AsLogged
 from seatrial.targets.reference.as_rewarded import AsRewarded
+from seatrial.targets.reference.as_rounded import hold_int8
 from seatrial.targets.reference.as_sampled import hold_rows, hold_samples, hold_texts, versions_of
 from seatrial.targets.reference.as_saved import AsSaved
 from seatrial.targets.reference.as_scheduled import AsScheduled
@@ -185,7 +188,10 @@ class RunGuards(Observer):
         self._write(session)
 
     def _hold_sync(self, session: Session) -> None:
-        trained, served = dict(session.policy.named_weights()), dict(session.generator.named_weights())
+        trained: Mapping[str, Tensor] = dict(session.policy.named_weights())
+        served: Mapping[str, Tensor] = dict(session.generator.named_weights())
+        if self._config.policy.generation.quantization == "int8":
+            trained, served = hold_int8(trained, served, self.guards)
         self.guards.same_weights(trained, served)
         if self._config.policy.generation.backend == "torch":
             # Rotary frequencies are computed from the configuration by each side: nothing of them is sent.

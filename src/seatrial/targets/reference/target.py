@@ -36,6 +36,7 @@ ARCHITECTURES = {
     "dense": ("--family", "llama"),
     "tied": ("--tie-word-embeddings",),
     "moe": ("--family", "qwen3_moe"),
+    "quantised": (),
 }
 """Words of `refrl make-model`, by what trials call an architecture."""
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -203,7 +204,7 @@ class ReferenceTarget:
             ledger_dir=directory / "logs",
             initial_model=model,
             final_model=directory / "checkpoints" / "final",
-            precision=config.policy.precision,
+            precision=config.policy.generation.quantization or config.policy.precision,
             vocabulary_size=_vocabulary_size(model),
             byte_level=_is_byte_level(Path(config.policy.tokenizer.name or model)),
             checkpoint_dir=directory / "checkpoints",

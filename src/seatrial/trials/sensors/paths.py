@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError
+from seatrial.evidence.weights import stored_tensors
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.run import Sensor
 from seatrial.verdict import Outcome, Verdict
 
 Judge = Callable[[RunEvidence], tuple[list[str], str, int]]
 """Returns what is wrong, what was seen, and on how many values that rests."""
+FLOAT_GAP, INT8_GAP = 1e-5, 0.05
+"""Nats by which sampler and trainer differ on average: rounding in float32 is a hundredth of the first, the second is
+the bound of a smoke in bfloat16."""
 LOAD = "train/moe/tokens_per_expert/"
 
 
@@ -50,6 +54,16 @@ def model_facts(folder: Path) -> dict[str, Any]:
     return found
 
 
+def run_facts(evidence: RunEvidence) -> dict[str, Any]:
+    """Return what a run says of itself (`run_info.json`); nothing where it does not."""
+    try:
+        text = (evidence.job.ledger_dir / "run_info.json").read_text(encoding="utf-8")
+        found: dict[str, Any] = json.loads(text)
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
 def by_step(evidence: RunEvidence, tag: str) -> Mapping[int, float]:
     """Return the values of a series by step; none where it was not logged."""
     series = evidence.series(tag)
@@ -77,3 +91,39 @@ def expert_load(evidence: RunEvidence) -> tuple[list[str], str, int]:
                 f"step {step}: the balance loss is {balance.get(step)}, not within 0 and {len(logged)}"
             )
     return wrong[:3], f"{sum(tokens.values())} tokens x {layers} layers x {chosen} experts", len(tokens)
+
+
+def int8_layers(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """The engine says that it holds every linear layer in int8: all matrices but the embedding and the head."""
+    tensors = stored_tensors(evidence.job.initial_model)
+    layers = [
+        name
+        for name, tensor in tensors.items()
+        if len(tensor.shape) == 2 and "embed_tokens" not in name and "lm_head" not in name
+    ]
+    said = run_facts(evidence).get("generator", "")
+    bound = f"{len(layers)} layers in int8"
+    wrong = [] if str(said).endswith(bound) else [f"the generator is {said!r}, not one of {bound}"]
+    return wrong, str(said), len(layers)
+
+
+def int8_gap(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """At every step sampler and trainer differ by more than rounding in float32, and by no more than a smoke allows."""
+    gaps: dict[int, list[float]] = defaultdict(list)
+    for row in evidence.ledger:
+        pairs = zip(row.generation_logprobs or (), row.prev_logprobs or (), strict=True)
+        gaps[row.step] += [abs(sampled - scored) for sampled, scored in pairs]
+    means = {step: math.fsum(of) / max(1, len(of)) for step, of in sorted(gaps.items())}
+    corrected = by_step(evidence, "train/sampling_importance_ratio")
+    wrong = [
+        f"step {step}: {mean:.3g} nats apart on average, not within {FLOAT_GAP:g} and {INT8_GAP:g}"
+        for step, mean in means.items()
+        if not FLOAT_GAP < mean < INT8_GAP
+    ]
+    wrong += [
+        f"step {step}: the importance weight is {corrected.get(step, 1.0)}: nothing was corrected"
+        for step in means
+        if not 0 < abs(corrected.get(step, 1.0) - 1) < INT8_GAP
+    ]
+    seen = ", ".join(f"{mean:.3g}" for mean in means.values())
+    return wrong[:3], f"{seen} nats apart on average", sum(map(len, gaps.values()))

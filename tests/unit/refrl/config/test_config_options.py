@@ -115,6 +115,7 @@ policy.generation.delta_compression.sparse_bucket_size_bytes
 policy.generation.delta_compression.transport
 policy.generation.max_new_tokens
 policy.generation.placement
+policy.generation.quantization
 policy.generation.stop_token_ids
 policy.generation.temperature
 policy.generation.timeout_seconds
