@@ -59,7 +59,7 @@ def main() -> None:
     policy = Tensors(megabytes)
     data = memoryview(torch.cat([tensor.flatten() for tensor in policy.tensors.values()]).numpy()).cast("B")
     facts = RunFacts(run_id="benchmark", seed=0, examples=(), config={})
-    raw, blocked, written = [], [], []
+    raw, blocked, written, ended = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         config = CheckpointingConfig(checkpoint_dir=folder, save_period=1, keep_top_k=1)
         checkpointer = Checkpointer(config, policy, {}, facts=facts, world=ALONE)
@@ -71,11 +71,16 @@ def main() -> None:
             blocked.append(time.perf_counter() - started)
             checkpointer.wait()
             written.append(time.perf_counter() - started)
+            checkpointer.finish()
+            ended.append(time.perf_counter() - started)
         checkpointer.close()
-    raw_median, total, blocking = (statistics.median(of[1:]) for of in (raw, written, blocked))
-    print(f"{megabytes} MB: raw file {raw_median:.3f} s, checkpoint {total:.3f} s, blocked {blocking:.3f} s")
+    raw_median, whole, total, blocking = (statistics.median(of[1:]) for of in (raw, written, ended, blocked))
     print(
-        f"speed against the raw file {raw_median / total:.2f}, share that training waits {blocking / total:.3f}"
+        f"{megabytes} MB: raw file {raw_median:.3f} s, checkpoint {whole:.3f} s, with the removal of the one before "
+        f"{total:.3f} s, of which training waits {blocking:.3f} s"
+    )
+    print(
+        f"speed against the raw file {raw_median / whole:.2f}, share that training waits {blocking / total:.3f}"
     )
 
 

@@ -29,7 +29,7 @@ def global_streams() -> dict[str, Any]:
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "python": [version, list(words), gauss],
-        "numpy": [str(kind), [int(key) for key in keys], int(position), int(has_gauss), float(cached)],
+        "numpy": [str(kind), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
         "torch": _hexadecimal(torch.get_rng_state()),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -49,7 +49,7 @@ def restore_global_streams(state: Mapping[str, Any]) -> None:
 
 
 def _hexadecimal(state: torch.Tensor) -> str:
-    return bytes(state.cpu().tolist()).hex()
+    return str(state.cpu().numpy().tobytes().hex())
 
 
 def _bytes(text: str) -> torch.Tensor:

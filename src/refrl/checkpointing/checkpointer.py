@@ -130,7 +130,9 @@ class Checkpointer:
             config=dict(self._facts.config),
             files={},
         )
-        self._writer.start(lambda: self._write(info, tensors))
+        self._writer.start(
+            lambda: self._write(info, tensors), then=lambda: remove_superfluous(self._root, self._config)
+        )
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Bring policy and parts to the state of a checkpoint; `restore_streams` comes last, when all is built.
@@ -160,18 +162,26 @@ class Checkpointer:
             restore_global_streams(checkpoint.info.streams[self._world.rank])
 
     def wait(self) -> None:
-        """Return when everything is written.
+        """Return when the last checkpoint is whole and on disk; older ones may still be being removed.
 
         Raises:
-            OSError: it cannot be.
+            OSError: it cannot be written.
         """
         self._writer.wait()
 
-    def close(self) -> None:
-        """Wait until everything is written, and end.
+    def finish(self) -> None:
+        """Return when older ones are removed, too.
 
         Raises:
-            OSError: it cannot be.
+            OSError: it cannot be written, or they cannot be removed.
+        """
+        self._writer.finish()
+
+    def close(self) -> None:
+        """Finish, and end.
+
+        Raises:
+            OSError: it cannot be written, or older ones cannot be removed.
         """
         self._writer.close()
 
@@ -191,7 +201,6 @@ class Checkpointer:
             for path in (*folder.rglob("*"), folder):
                 _to_disk(path)
         _to_disk(self._root)
-        remove_superfluous(self._root, self._config)
 
 
 def metric_tag(config: CheckpointingConfig) -> str | None:

@@ -18,6 +18,7 @@ class BackgroundWriter:
         """Start idle."""
         self._executor = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._running: Future[None] | None = None
+        self._following: Future[None] | None = None
         self._staged: dict[str, Tensor] = {}
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -32,20 +33,22 @@ class BackgroundWriter:
                     self._staged[name] = gathered.to("cpu", copy=True).contiguous()
         return self._staged
 
-    def start(self, task: Callable[[], None]) -> None:
-        """Run a task after the one before it.
+    def start(self, task: Callable[[], None], then: Callable[[], None]) -> None:
+        """Run a task after those before it, and another one when it has ended well, for which no copy waits.
 
         Raises:
-            OSError: as the earlier task did, or this one where nothing runs in the background.
+            OSError: as an earlier one did, or these where nothing runs in the background.
         """
-        self.wait()
+        self.finish()
         if self._executor is None:
             task()
+            then()
         else:
-            self._running = self._executor.submit(task)
+            self._running = running = self._executor.submit(task)
+            self._following = self._executor.submit(lambda: None if running.exception() else then())
 
     def wait(self) -> None:
-        """Return when nothing runs.
+        """Return when the last task has ended.
 
         Raises:
             OSError: as the task did.
@@ -54,14 +57,25 @@ class BackgroundWriter:
         if running is not None:
             running.result()
 
-    def close(self) -> None:
-        """Wait, and end the thread.
+    def finish(self) -> None:
+        """Return when nothing runs.
 
         Raises:
-            OSError: as the task did.
+            OSError: as a task did.
+        """
+        self.wait()
+        following, self._following = self._following, None
+        if following is not None:
+            following.result()
+
+    def close(self) -> None:
+        """Finish, and end the thread.
+
+        Raises:
+            OSError: as a task did.
         """
         try:
-            self.wait()
+            self.finish()
         finally:
             if self._executor is not None:
                 self._executor.shutdown()
