@@ -26,7 +26,11 @@ OF_LEVELS: list[Trial] = [*layout_trials(), *backend_diamonds(), *architecture_t
 TRIALS = {trial.name: trial for trial in (*ON_EACH, *OF_LEVELS)}
 
 
-PLANTED = {"arch-moe": "padding-routed", "arch-quantised": "never-quantised"}
+PLANTED = {
+    "arch-moe": "padding-routed",
+    "arch-quantised": "never-quantised",
+    "arch-draft": "draft-sees-no-states",
+}
 """A fault in the path that only the architecture has."""
 
 

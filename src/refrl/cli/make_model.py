@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="share the input embedding with the output layer",
     )
+    parser.add_argument(
+        "--draft-head",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="write a head that guesses the token after next into draft/",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -190,6 +190,23 @@ class LoraConfig(Section):
         return self
 
 
+class DraftConfig(Section):
+    """A draft head that is trained beside the policy (NeMo RL's `policy.draft`)."""
+
+    enabled: bool = False
+    """Train a head that guesses the token after next, from the policy's hidden states."""
+    model_name: str | None = None
+    """Directory of the head; None takes the folder `draft` in `policy.model_name`."""
+
+    @model_validator(mode="after")
+    def _options_have_effect(self) -> DraftConfig:
+        if self.model_name is not None and not self.enabled:
+            raise ValueError(
+                "policy.draft.model_name has no effect without policy.draft.enabled=true: set it, or leave it out"
+            )
+        return self
+
+
 class PolicyConfig(Section):
     """The model that is trained."""
 
@@ -220,6 +237,7 @@ class PolicyConfig(Section):
     """The gradient of an update is scaled down to this norm; None leaves it."""
     router_aux_loss_coef: float = Field(default=0.0, ge=0)
     """Weight of the loss that loads the experts of a mixture evenly (sequence-wise, arXiv 2412.19437, eq. 17-20)."""
+    draft: DraftConfig = DraftConfig()
     lora_cfg: LoraConfig = LoraConfig()
     dtensor_cfg: DTensorConfig = DTensorConfig()
     megatron_cfg: MegatronConfig = MegatronConfig()
@@ -252,6 +270,7 @@ class PolicyConfig(Section):
                 "lora_cfg.enabled": self.lora_cfg.enabled and self.backend == "megatron",
                 "logprob_chunk_size": self.logprob_chunk_size is not None,
                 "router_aux_loss_coef": self.router_aux_loss_coef > 0,
+                "draft.enabled": self.draft.enabled,
             }
             for option in (name for name, is_set in refused.items() if is_set):
                 raise ValueError(
@@ -267,6 +286,11 @@ class PolicyConfig(Section):
             raise ValueError(
                 "policy.sequence_packing.enabled and policy.dynamic_batching.enabled exclude one another: a pack is "
                 "filled by tokens already; switch one off"
+            )
+        if self.draft.enabled and (self.sequence_packing.enabled or self.lora_cfg.enabled):
+            other = "sequence_packing" if self.sequence_packing.enabled else "lora_cfg"
+            raise ValueError(
+                f"policy.draft.enabled is not built for policy.{other}.enabled=true: leave one of them out"
             )
         if self.sequence_packing.enabled and self.router_aux_loss_coef:
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"\.\d+\.")
 
 
-def save_directory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:
+def save_directory(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    output: Path,
+    beside: Callable[[Path], None] | None = None,
+) -> None:
     """Save weights (safetensors), configuration and tokenizer; the directory appears whole or not at all.
 
     Args:
         model: what is saved.
         tokenizer: saved beside it.
         output: an empty or missing directory.
+        beside: writes more into the folder.
 
     Raises:
         ConfigError: the directory cannot be made.
@@ -33,6 +39,8 @@ def save_directory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, o
     """
     with new_directory(output) as folder, writing(output):
         write_model(model, tokenizer, folder)
+        if beside is not None:
+            beside(folder)
 
 
 @contextmanager

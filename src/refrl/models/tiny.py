@@ -8,7 +8,7 @@ transformers' own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -55,6 +55,8 @@ class TinyModelSpec:
     experts_per_token: int = 3
     max_positions: int = 512
     tie_word_embeddings: bool = False
+    draft_head: bool = False
+    """Write a head that guesses the token after next (`refrl.policy.draft`) into `draft/`."""
     initializer_range: float = 0.02
     """Standard deviation of weights; 0.02 is what both families draw them with, more makes peaked distributions."""
     seed: int = 0
@@ -109,6 +111,12 @@ def make_model(spec: TinyModelSpec, output: Path) -> None:
             "tokenizer_config.json": tokenizer_config(),
         }.items():
             (folder / name).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        if spec.draft_head:
+            draft = folder / "draft"
+            draft.mkdir()
+            save_file(dict(draft_weights(spec)), draft / "model.safetensors", metadata={"format": "pt"})
+            sizes = {"hidden_size": spec.hidden_size, "intermediate_size": spec.feed_forward_size}
+            (draft / "config.json").write_text(json.dumps(sizes, indent=2) + "\n")
 
 
 def model_config(spec: TinyModelSpec) -> dict[str, Any]:
@@ -143,8 +151,27 @@ def _expert_config(spec: TinyModelSpec) -> dict[str, Any]:
 
 def weights(spec: TinyModelSpec) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     """Yield every parameter by its name in the model; matrices are normal, norms 1, all drawn from the seed."""
-    generator = np.random.default_rng(spec.seed)
-    for name, shape in _shapes(spec):
+    yield from _drawn(_shapes(spec), spec, np.random.default_rng(spec.seed))
+
+
+def draft_weights(spec: TinyModelSpec) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    """Yield every parameter of the draft head, drawn as the model's."""
+    D, F = spec.hidden_size, spec.feed_forward_size
+    shapes: list[tuple[str, tuple[int, ...]]] = [
+        ("hidden_proj.weight", (D, D)),
+        ("embed_proj.weight", (D, D)),
+        ("norm.weight", (D,)),
+        ("up_proj.weight", (F, D)),
+        ("down_proj.weight", (D, F)),
+        ("final_norm.weight", (D,)),
+    ]
+    yield from _drawn(shapes, spec, np.random.default_rng([spec.seed, 1]))
+
+
+def _drawn(
+    shapes: Iterable[tuple[str, tuple[int, ...]]], spec: TinyModelSpec, generator: np.random.Generator
+) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    for name, shape in shapes:
         if len(shape) == 1:
             yield name, np.ones(shape, dtype=np.float32)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torch import Tensor
@@ -47,8 +47,66 @@ class Auxiliary:
         """Return, live and by name, what it needs to go on from a checkpoint."""
         return {}
 
-    def save(self, directory: Path) -> None:
-        """Write what it trains of its own into the folder of an exported model."""
+    def resume(self, num_updates_done: int) -> None:
+        """Go on after so many updates, with the tensors of a checkpoint."""
+
+    def write(self, folder: Path) -> None:
+        """Write what it trains of its own into the folder of a model that is exported."""
 
 
 NONE = Auxiliary()
+
+
+class Together(Auxiliary):
+    """Several as one."""
+
+    def __init__(self, parts: Sequence[Auxiliary]) -> None:
+        """Put them together."""
+        self._parts = [part for part in parts if part is not NONE]
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Let each see the forward."""
+        with ExitStack() as stack:
+            for part in self._parts:
+                stack.enter_context(part.watching())
+            yield
+
+    def share(self, micro: Batch, update: Batch) -> Share:
+        """Return the sum of the shares, and all metrics."""
+        total, metrics = super().share(micro, update)
+        for part in self._parts:
+            loss, more = part.share(micro, update)
+            total, metrics = total + loss, {**metrics, **more}
+        return total, metrics
+
+    def step(self) -> None:
+        """Update each."""
+        for part in self._parts:
+            part.step()
+
+    def finished(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Let each add its metrics."""
+        done = dict(metrics)
+        for part in self._parts:
+            done = part.finished(done)
+        return done
+
+    @property
+    def weights(self) -> Sequence[Tensor]:
+        """Weights of all."""
+        return [weight for part in self._parts for weight in part.weights]
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        """Return the tensors of all."""
+        return {name: tensor for part in self._parts for name, tensor in part.state_tensors().items()}
+
+    def resume(self, num_updates_done: int) -> None:
+        """Let each go on."""
+        for part in self._parts:
+            part.resume(num_updates_done)
+
+    def write(self, folder: Path) -> None:
+        """Let each write."""
+        for part in self._parts:
+            part.write(folder)

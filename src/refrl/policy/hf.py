@@ -122,7 +122,8 @@ class HFPolicy:
         """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`); of adapters, theirs alone."""
         weights = self.named_weights() if self._adapters is None else self._adapters.weights().items()
         state = {f"model.{name}": tensor.detach() for name, tensor in weights}
-        return state | {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
+        state |= {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
+        return {**state, **self._auxiliary.state_tensors()}
 
     def state_facts(self) -> Mapping[str, Any]:
         """Return the number of updates, and a digest of the weights that stay as they are."""
@@ -141,6 +142,7 @@ class HFPolicy:
         if facts["frozen"] != self.state_facts()["frozen"]:
             raise ConfigError(FROZEN_DIFFER)
         self._optimizer.num_updates_done = facts["num_updates_done"]
+        self._auxiliary.resume(facts["num_updates_done"])
         if self._adapters is not None:
             self._adapters.refresh()
 
@@ -180,9 +182,10 @@ class HFPolicy:
             refrl.distributed.DivergenceError: the ranks' weights are no longer the same.
         """
         norm, rate = self._optimizer.step()
+        self._auxiliary.step()
         if self._adapters is not None:
             self._adapters.refresh()
-        self._world.check_agreement(norm, self._optimizer.weights)
+        self._world.check_agreement(norm, [*self._optimizer.weights, *self._auxiliary.weights])
         return norm, rate
 
     def train(
@@ -197,7 +200,7 @@ class HFPolicy:
         if self._world.rank:
             return
         if self._adapters is None:
-            save_directory(self.model, self._tokenizer, directory)
+            save_directory(self.model, self._tokenizer, directory, self._auxiliary.write)
         else:
             adapters = self._adapters
             merged, weights = adapters.named_weights(), adapters.weights()

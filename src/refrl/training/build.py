@@ -30,8 +30,10 @@ from refrl.models.loading import check_model_directory, load_model
 from refrl.models.prompts import PromptEncoder
 from refrl.models.tokenization import load_tokenizer
 from refrl.policy.adapter_files import make_adapters
+from refrl.policy.auxiliary import Together
 from refrl.policy.backends import policy_maker
 from refrl.policy.base import LossFunction, Policy
+from refrl.policy.draft import make_draft
 from refrl.policy.hf import HFPolicy
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.routers import make_router_loss
@@ -166,7 +168,17 @@ def build_policy(
         global_batch_size=config.train_global_batch_size,
         world=world,
         adapters=adapters,
-        auxiliary=make_router_loss(config, model),
+        auxiliary=Together(
+            [
+                make_router_loss(config, model),
+                make_draft(
+                    config,
+                    model,
+                    num_updates=num_updates,
+                    temperature=temperature or config.generation.temperature,
+                ),
+            ]
+        ),
     )
 
 

@@ -13,7 +13,16 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_claims, smoke_sensors
 from seatrial.trials.launching import launch
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.paths import FLOAT_GAP, INT8_GAP, expert_load, int8_gap, int8_layers, sensor
+from seatrial.trials.sensors.paths import (
+    FLOAT_GAP,
+    INT8_GAP,
+    draft_tensors,
+    draft_tokens,
+    expert_load,
+    int8_gap,
+    int8_layers,
+    sensor,
+)
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
 from seatrial.trials.sensors.served import SERVED, served
 from seatrial.verdict import Verdict
@@ -187,5 +196,20 @@ def architecture_trials() -> Sequence[Architecture]:
             ),
             does_not_prove="fp8, activations in int8, quantisation-aware training, speed, that the model learns "
             "(level 6)",
+        ),
+        Architecture(
+            name="arch-draft",
+            made="draft",
+            model="Qwen3ForCausalLM",
+            summary="GRPO with a draft head that is trained beside the policy",
+            claim="the draft head trains on the policy's hidden states and tokens; how often its drafts would be "
+            "accepted is logged",
+            sensors=(
+                sensor("draft: every tensor of the head moved", "all moved", draft_tensors),
+                sensor("draft: the head saw the tokens of the rows", "tokens with two before", draft_tokens),
+            ),
+            words=("policy.draft.enabled=true",),
+            does_not_prove="that rollouts are faster (nothing is sampled with the head), several draft tokens, "
+            "that the model learns (level 6)",
         ),
     )

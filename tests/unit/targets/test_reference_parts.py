@@ -70,6 +70,7 @@ NOT_TURNED = {
     "logger.": "where evidence goes",
     "checkpointing.": "what is left at the end; R13.run",
     "policy.router_aux_loss_coef": "of a mixture of experts: tests/unit/refrl/policy/test_routers.py, arch-moe",
+    "policy.draft.": "trains a head beside the policy: tests/unit/refrl/policy/test_draft.py, arch-draft",
     "policy.lora_cfg.": "R10.adapters, R7.adapters",
     "policy.dtensor_cfg.": "must change nothing: R2, R25",
     "policy.megatron_cfg.": "must change nothing: tests/unit/refrl/policy/megatron",

@@ -37,6 +37,7 @@ ARCHITECTURES = {
     "tied": ("--tie-word-embeddings",),
     "moe": ("--family", "qwen3_moe"),
     "quantised": (),
+    "draft": ("--draft-head",),
 }
 """Words of `refrl make-model`, by what trials call an architecture."""
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

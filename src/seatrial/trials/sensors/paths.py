@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.weights import stored_tensors
+from seatrial.evidence.weights import compare_weights, stored_tensors
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.run import Sensor
 from seatrial.verdict import Outcome, Verdict
@@ -91,6 +91,42 @@ def expert_load(evidence: RunEvidence) -> tuple[list[str], str, int]:
                 f"step {step}: the balance loss is {balance.get(step)}, not within 0 and {len(logged)}"
             )
     return wrong[:3], f"{sum(tokens.values())} tokens x {layers} layers x {chosen} experts", len(tokens)
+
+
+def draft_tensors(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Every tensor of the draft head moved: of the half that takes hidden states, and of the half that takes tokens."""
+    changes = compare_weights(
+        evidence.job.initial_model / "draft", evidence.job.final_model / "draft"
+    ).changes
+    names = {change.name for change in changes}
+    wrong = [f"{change.name} did not move" for change in changes if not change.num_changed]
+    wrong += [
+        f"there is no {name}" for name in ("hidden_proj.weight", "embed_proj.weight") if name not in names
+    ]
+    return wrong[:3], f"{len(changes)} tensors of the draft head moved", len(changes)
+
+
+def draft_tokens(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """The head learned from every trained token that has two before it, and its drafts have a chance to be accepted."""
+    tokens: Counter[int] = Counter()
+    for row in evidence.ledger:
+        tokens[row.step] += sum(map(bool, (row.loss_mask or ())[2:]))
+    logged, rates = (
+        by_step(evidence, "train/draft/num_tokens"),
+        by_step(evidence, "train/draft/acceptance_rate"),
+    )
+    wrong = [
+        f"step {step}: the draft head saw {logged.get(step)} tokens an update, the rows have {number}"
+        for step, number in sorted(tokens.items())
+        if not abs(logged.get(step, math.nan) * evidence.job.num_updates_per_step - number) < 0.5
+    ]
+    wrong += [
+        f"step {step}: the acceptance rate is {rates.get(step)}, not within 0 and 1"
+        for step in sorted(tokens)
+        if not 0 < rates.get(step, math.nan) <= 1
+    ]
+    seen = ", ".join(f"{rate:.3f}" for rate in rates.values())
+    return wrong[:3], f"acceptance {seen}, on {sum(tokens.values())} tokens", len(tokens)
 
 
 def int8_layers(evidence: RunEvidence) -> tuple[list[str], str, int]:

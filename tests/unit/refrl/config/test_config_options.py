@@ -97,6 +97,8 @@ loss_fn.reference_policy_kl_importance_sampling
 loss_fn.reference_policy_kl_penalty
 loss_fn.reference_policy_kl_type
 policy.activation_checkpointing
+policy.draft.enabled
+policy.draft.model_name
 policy.dtensor_cfg.context_parallel_size
 policy.dtensor_cfg.enabled
 policy.dtensor_cfg.expert_parallel_size
