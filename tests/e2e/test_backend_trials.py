@@ -9,7 +9,7 @@ from seatrial.faults.launch import entry
 from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.architectures import architecture_trials
 from seatrial.trials.base import Trial
-from seatrial.trials.checkpointing import CheckpointSave
+from seatrial.trials.checkpointing import CheckpointSave, GrpoLora
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.parallel import layout_trials
 from seatrial.trials.results import TrialResult
@@ -20,7 +20,7 @@ from seatrial.trials.sensors.served import SERVED
 from seatrial.verdict import Outcome
 
 pytestmark = pytest.mark.e2e
-ON_EACH: list[Trial] = [GrpoSmoke(), CheckpointSave()]
+ON_EACH: list[Trial] = [GrpoSmoke(), CheckpointSave(), GrpoLora()]
 """Trials whose guards read the optimizer's state, in whatever form a backend has it."""
 OF_LEVELS: list[Trial] = [*layout_trials(), *backend_diamonds(), *architecture_trials()]
 TRIALS = {trial.name: trial for trial in (*ON_EACH, *OF_LEVELS)}

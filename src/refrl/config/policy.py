@@ -267,7 +267,6 @@ class PolicyConfig(Section):
             )
         if self.backend != "hf":
             refused = {
-                "lora_cfg.enabled": self.lora_cfg.enabled and self.backend == "megatron",
                 "logprob_chunk_size": self.logprob_chunk_size is not None,
                 "router_aux_loss_coef": self.router_aux_loss_coef > 0,
                 "draft.enabled": self.draft.enabled,

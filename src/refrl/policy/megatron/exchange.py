@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from refrl.policy.megatron.conversion import Link, as_in_checkpoint, links
+from refrl.policy.megatron.conversion import Link, as_in_checkpoint
 from refrl.policy.megatron.model import LocalModel, fill
 from refrl.policy.megatron.parallel import Parallel
 
@@ -28,7 +28,7 @@ def gather(
     """
     parallel = local.parallel
     device = next(iter(local.parameters.values())).device
-    for link in links(local.architecture):
+    for link in local.every:
         here = own(link.parameter)
         parts = [None] * len(link.tensors) if here is None else link.divide(here.detach())
         for number, name in enumerate(link.tensors):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from refrl.config import LoraConfig
 from refrl.directories import new_directory
 from refrl.models.loading import writing
+from refrl.policy.adapter_files import save_adapters
 from refrl.policy.megatron.architecture import Architecture
 from refrl.policy.megatron.checkpoint_files import write_tensors
 from refrl.policy.megatron.conversion import links
@@ -27,6 +29,8 @@ def save_directory(
     dtype: torch.dtype,
     tokenizer: PreTrainedTokenizerBase,
     output: Path,
+    *,
+    adapters: tuple[Mapping[str, Tensor], LoraConfig] | None = None,
 ) -> None:
     """Write weights (safetensors), configuration and tokenizer; the directory appears whole or not at all.
 
@@ -36,6 +40,7 @@ def save_directory(
         dtype: of the weights.
         tokenizer: saved beside them.
         output: an empty or missing directory; the first process writes it.
+        adapters: whole, with their configuration: written in `adapter/` within it, in PEFT's format.
 
     Raises:
         ConfigError: the directory cannot be made.
@@ -58,6 +63,8 @@ def save_directory(
         tokenizer.save_pretrained(str(folder))
         if config.name_or_path:
             _copy_generation_config(Path(config.name_or_path), folder)
+        if adapters is not None:
+            save_adapters(*adapters, str(config.name_or_path), folder / "adapter")
 
 
 def _copy_generation_config(source: Path, folder: Path) -> None:

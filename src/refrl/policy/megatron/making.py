@@ -77,6 +77,7 @@ def _make(
     temperature: float,
 ) -> MegatronPolicy:
     from refrl.policy.megatron import cpu
+    from refrl.policy.megatron.adapters import add_adapters
     from refrl.policy.megatron.architecture import check_divides, read_architecture
     from refrl.policy.megatron.conversion import ConversionError
     from refrl.policy.megatron.forward import Scorer
@@ -85,6 +86,7 @@ def _make(
     from refrl.policy.megatron.parallel import join_parallel
     from refrl.policy.megatron.passes import sum_gradients
     from refrl.policy.megatron.policy import MegatronPolicy
+    from refrl.policy.megatron.weights import Weights
 
     cpu.prepare()
     directory = Path(config.model_name)
@@ -93,19 +95,23 @@ def _make(
     check_divides(architecture, config.megatron_cfg)
     parallel = join_parallel(config.megatron_cfg, world)
     precision = getattr(torch, config.precision)
+    own_reference = with_reference and not config.lora_cfg.enabled
     try:
         local = load_model(directory, architecture, parallel, config, device)
-        reference = load_model(directory, architecture, parallel, config, device) if with_reference else None
+        reference = load_model(directory, architecture, parallel, config, device) if own_reference else None
     except ConversionError as error:
         raise ConfigError(f"policy.model_name={directory}: {error}") from error
-    optimizer = MegatronOptimizer(local, config, num_updates)
+    adapters = add_adapters(local, config.lora_cfg) if config.lora_cfg.enabled else None
+    weights = Weights(local, precision, adapters)
+    optimizer = MegatronOptimizer(weights.trained, config, num_updates)
     local.module.to(dtype=precision)
     if reference is not None:
         reference.module.to(dtype=precision).requires_grad_(False)
+    kept = None if reference is None else Weights(reference, precision)
     trained = local.trained()
     local.module.config.finalize_model_grads_func = sum_gradients
     return MegatronPolicy(
-        local,
+        weights,
         trained,
         tokenizer,
         config,
@@ -117,5 +123,5 @@ def _make(
             dtype=precision,
         ),
         optimizer=optimizer,
-        reference=reference,
+        reference=weights if with_reference and adapters is not None else kept,
     )

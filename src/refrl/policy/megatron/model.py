@@ -42,6 +42,8 @@ class LocalModel:
     """Of every parameter of this rank, under its name over the whole model."""
     parameters: Mapping[str, nn.Parameter]
     """By the same names, in the order of the module's own."""
+    every: Sequence[Link]
+    """Of every parameter of the whole model, in the order of the Hugging Face model."""
 
     def trained(self) -> DistributedDataParallel:
         """Return the module as it is trained: gradients are added up in float32, in each parameter's `main_grad`."""
@@ -81,8 +83,9 @@ def load_model(
     module.to(device=device, dtype=torch.float32).eval()
     frequencies = rotary_buffers(architecture)["model.rotary_emb.inv_freq"]
     module.rotary_pos_emb.inv_freq = frequencies.detach().to(device, copy=True)
-    parameters = {_global_name(name, module, parallel): weight for name, weight in module.named_parameters()}
-    wanted = {link.parameter: link for link in links(architecture)}
+    parameters = own_parameters(module, parallel)
+    every = tuple(links(architecture))
+    wanted = {link.parameter: link for link in every}
     if architecture.tied and stage:
         wanted["output_layer.weight"] = tied_head(architecture)
     unknown = sorted(parameters.keys() - wanted.keys())
@@ -96,6 +99,7 @@ def load_model(
         parallel=parallel,
         links={name: wanted[name] for name in parameters},
         parameters=parameters,
+        every=every,
     )
     load_weights(local, directory)
     return local
@@ -197,7 +201,12 @@ def fill(parameter: torch.Tensor, link: Link, tensors: Sequence[torch.Tensor], p
     parameter.copy_(link.merge(parts))
 
 
-def _global_name(name: str, model: GPTModel, parallel: Parallel) -> str:
+def own_parameters(module: GPTModel, parallel: Parallel) -> dict[str, nn.Parameter]:
+    """Return the parameters of this rank by their names over the whole model."""
+    return {global_name(name, module, parallel): weight for name, weight in module.named_parameters()}
+
+
+def global_name(name: str, model: GPTModel, parallel: Parallel) -> str:
     """Return the name over the whole model of a parameter of this rank: layers and experts numbered over all."""
     head, found, rest = name.partition("decoder.layers.")
     if not found:

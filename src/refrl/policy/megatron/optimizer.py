@@ -56,7 +56,13 @@ class MegatronOptimizer:
     """Steps, and the moments by the name of the parameter over the whole model."""
 
     def __init__(self, local: LocalModel, config: PolicyConfig, num_updates: int) -> None:
-        """Take the float32 weights; cast the module to the precision of the configuration after this."""
+        """Take the float32 weights; cast the module to the precision of the configuration after this.
+
+        Args:
+            local: this rank's share of what is trained: of the model, or of its adapters.
+            config: of the optimizer.
+            num_updates: length of the schedule.
+        """
         self.local = local
         self.adamw = ClippedAdamW(local.module, config, num_updates, WholeNorm(local))
         self._names = {name: place for place, name in enumerate(local.parameters)}
@@ -89,16 +95,15 @@ class MegatronOptimizer:
         return kinds
 
     def _state(self) -> Iterator[tuple[str, str, Tensor]]:
-        ours = {
-            local: name
-            for name, local in zip(
-                self.local.parameters, dict(self.local.module.named_parameters()), strict=True
-            )
-        }
+        ours = {local: name for name, local in zip(self.local.parameters, self._trained_names(), strict=True)}
         for key, tensor in self.adamw.state_tensors().items():
             local, _, kind = key.rpartition(".")
             if kind != "step":
                 yield ours[local], kind, tensor
+
+    def _trained_names(self) -> list[str]:
+        """Return the module's own names of what is trained."""
+        return [name for name, weight in self.local.module.named_parameters() if weight.requires_grad]
 
     def set_steps(self, num_updates: int) -> None:
         """Go on after so many updates: every weight has seen all of them."""

@@ -21,17 +21,14 @@ from refrl.algorithms.metrics import merge_metrics
 from refrl.config import ConfigError, PolicyConfig
 from refrl.policy.base import Backend, LossFunction, Update
 from refrl.policy.cuts import row_numbers
-from refrl.policy.megatron.architecture import rotary_buffers
-from refrl.policy.megatron.conversion import in_memory
 from refrl.policy.megatron.even import even_passes
-from refrl.policy.megatron.exchange import gather, take
-from refrl.policy.megatron.export import save_directory
+from refrl.policy.megatron.exchange import take
 from refrl.policy.megatron.forward import Scorer
-from refrl.policy.megatron.model import LocalModel
 from refrl.policy.megatron.optimizer import MegatronOptimizer
 from refrl.policy.megatron.passes import score_passes, train_passes
+from refrl.policy.megatron.weights import Weights
 from refrl.policy.scoring import make_cuts
-from refrl.policy.tensors import class_name, digest, forms
+from refrl.policy.tensors import FROZEN_DIFFER, class_name, digest, forms
 from refrl.policy.updates import Accumulated, Parts, take_updates
 
 
@@ -40,26 +37,27 @@ class MegatronPolicy:
 
     def __init__(
         self,
-        local: LocalModel,
+        weights: Weights,
         trained: DistributedDataParallel,
         tokenizer: PreTrainedTokenizerBase,
         config: PolicyConfig,
         *,
         scorer: Scorer,
         optimizer: MegatronOptimizer,
-        reference: LocalModel | None,
+        reference: Weights | None,
     ) -> None:
         """Put the parts together.
 
         Args:
-            local: this rank's share of the model, in its precision.
+            weights: this rank's share of the model, in its precision, and of its adapters.
             trained: the module that is called, which adds up the gradients.
             tokenizer: exported beside it.
             config: how a batch is cut, and the model's directory.
             scorer: how micro-batches go through the model.
-            optimizer: of this rank's share.
-            reference: a frozen copy of the share; None where no KL is asked for.
+            optimizer: of this rank's share of what is trained.
+            reference: a frozen copy of the share, or with adapters `weights` itself; None where no KL is asked for.
         """
+        self._weights, local = weights, weights.local
         self._local = local
         self._trained = trained
         self._tokenizer = tokenizer
@@ -70,8 +68,6 @@ class MegatronPolicy:
         self._reference = reference
         self._parallel = local.parallel
         self._rows = local.parallel.rows
-        self._buffers = rotary_buffers(local.architecture)
-        self._dtype = next(iter(local.parameters.values())).dtype
         self._device = next(iter(local.parameters.values())).device
         self._state: dict[str, Tensor] = {}
         self._frozen: str | None = None
@@ -112,39 +108,33 @@ class MegatronPolicy:
         return getattr(self._local.architecture.config, "max_position_embeddings", None)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield a copy of every parameter, gathered one by one, and every buffer, under its Hugging Face name."""
-        yield from self._whole(self._local.parameters.get, self._dtype)
-        yield from self._buffers.items()
+        """Yield a copy of every parameter, merged and gathered, and every buffer, under its Hugging Face name."""
+        return self._weights.named_weights()
 
     def trained_weights(self) -> Mapping[str, Tensor]:
         """Return a copy of every weight that training changes."""
-        return dict(self._whole(self._local.parameters.get, self._dtype))
+        return dict(self._weights.trained_weights())
 
     def reference_weights(self) -> Iterator[tuple[str, Tensor]] | None:
         """Return the weights of the frozen reference; None where none is kept."""
-        if self._reference is None:
-            return None
-        return self._reference_weights(self._reference)
-
-    def _reference_weights(self, reference: LocalModel) -> Iterator[tuple[str, Tensor]]:
-        yield from self._whole(reference.parameters.get, self._dtype)
-        yield from self._buffers.items()
+        return None if self._reference is None else self._reference.base_weights()
 
     def state_tensors(self) -> Mapping[str, Tensor]:
         """Return whole copies of the weights and of what the optimizer keeps; `load_state_facts` takes them back."""
-        self._state = {f"model.{name}": tensor.clone() for name, tensor in self.named_weights()}
-        names = [name for name, _ in self._whole(self._local.parameters.get, self._dtype)]
+        self._state = {f"model.{name}": tensor.clone() for name, tensor in self._weights.own_weights()}
+        names = [name for name, _ in self._weights.trained_weights()]
         for kind, tensors in self._optimizer.state().items():
-            for name, tensor in self._whole(tensors.get, torch.float32):
+            for name, tensor in self._weights.whole(tensors.get, torch.float32):
                 self._state[f"optimizer.{name}.{kind}"] = tensor.clone()
         steps = torch.tensor(float(self._optimizer.adamw.num_updates_done))
         self._state |= {f"optimizer.{name}.step": steps.clone() for name in names}
         return self._state
 
     def state_facts(self) -> Mapping[str, Any]:
-        """Return the number of updates, and a digest of the reference, which stays as it is."""
+        """Return the number of updates, and a digest of the weights that stay as they are."""
         if self._frozen is None:
-            frozen = {f"reference {name}": tensor for name, tensor in self.reference_weights() or ()}
+            frozen = {} if self._weights.adapters is None else dict(self._weights.base_weights())
+            frozen |= {f"reference {name}": tensor for name, tensor in self.reference_weights() or ()}
             self._frozen = digest(frozen)
         return {"num_updates_done": self._optimizer.adamw.num_updates_done, "frozen": self._frozen}
 
@@ -152,19 +142,17 @@ class MegatronPolicy:
         """Take in the tensors that `state_tensors` gave out, and the number of updates.
 
         Raises:
-            ConfigError: the reference is not the one that the checkpoint was trained with.
+            ConfigError: frozen weights or the reference are not those that the checkpoint was trained with.
         """
         if facts["frozen"] != self.state_facts()["frozen"]:
-            raise ConfigError(
-                "policy.model_name: the reference is not the one that the checkpoint was trained with; give the model "
-                "that the run started from"
-            )
+            raise ConfigError(FROZEN_DIFFER)
         weights = {
             name.removeprefix("model."): tensor
             for name, tensor in self._state.items()
             if name.startswith("model.")
         }
-        take(weights, self._local.parameters, self._local)
+        trained = self._weights.trained
+        take(weights, trained.parameters, trained)
         for kind, targets in self._optimizer.state().items():
             ending = f".{kind}"
             moments = {
@@ -172,7 +160,7 @@ class MegatronPolicy:
                 for name, tensor in self._state.items()
                 if name.startswith("optimizer.") and name.endswith(ending)
             }
-            take(moments, targets, self._local)
+            take(moments, targets, trained)
         self._optimizer.set_steps(facts["num_updates_done"])
         self._state = {}
 
@@ -186,7 +174,10 @@ class MegatronPolicy:
 
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
         """Return logprobs_BT under the frozen reference; None where none is kept."""
-        return None if self._reference is None else self._score(self._reference.module, batch)
+        if self._reference is None:
+            return None
+        with self._reference.as_loaded():
+            return self._score(self._reference.local.module, batch)
 
     def gradients(
         self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
@@ -196,7 +187,7 @@ class MegatronPolicy:
 
     def named_gradients(self) -> dict[str, Tensor]:
         """Return a whole copy of the raw gradient of each trainable weight; zero where there is none."""
-        gathered = self._whole(self._optimizer.gradient, torch.float32)
+        gathered = self._weights.whole(self._optimizer.gradient, torch.float32)
         return {name: gradient.clone() for name, gradient in gathered}
 
     def step(self) -> tuple[float, float]:
@@ -206,7 +197,8 @@ class MegatronPolicy:
             refrl.distributed.DivergenceError: weights that ranks hold alike are no longer the same.
         """
         norm, rate = self._optimizer.adamw.step()
-        self._parallel.check_agreement(norm, self._local.parameters, self._local.links)
+        trained = self._weights.trained
+        self._parallel.check_agreement(norm, trained.parameters, trained.links)
         return norm, rate
 
     def train(
@@ -218,8 +210,7 @@ class MegatronPolicy:
 
     def save(self, directory: Path) -> None:
         """Export weights, configuration and tokenizer; the first process writes what all of them gather."""
-        weights = gather(self._local.parameters.get, self._local, self._dtype)
-        save_directory(weights, self._local.architecture, self._dtype, self._tokenizer, directory)
+        self._weights.save(self._tokenizer, directory)
 
     def accumulate(
         self,
@@ -291,7 +282,3 @@ class MegatronPolicy:
     def _own(self, batch: Batch) -> Batch:
         """Return the rows that this rank trains on."""
         return batch if self._rows.size == 1 else batch.rows(self._rows.share(batch.num_rows))
-
-    def _whole(self, own: Callable[[str], Tensor | None], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yield whole tensors laid out as the parameters are, under Hugging Face names as in memory."""
-        return in_memory(gather(own, self._local, dtype), self._local.architecture)

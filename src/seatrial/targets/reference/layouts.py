@@ -251,10 +251,10 @@ def _train(config: PolicyConfig, rows: Sequence[Row], device: torch.device, worl
     streams = global_streams()
     logprobs_BT, batch.ref_logprobs_BT = policy.logprobs(batch), policy.reference_logprobs(batch)
     assert batch.ref_logprobs_BT is not None
-    metrics = policy.gradients(batch, loss)
+    metrics = _shared_metrics(policy.gradients(batch, loss))
     gradients = {name: gradient.cpu() for name, gradient in policy.named_gradients().items()}
     grad_norm, _ = policy.step()
-    later = [policy.train(batch, loss) for _ in range(NUM_STEPS)]
+    later = [_shared_metrics(policy.train(batch, loss)) for _ in range(NUM_STEPS)]
     return RankRecord(
         backend=policy.backend.name,
         mesh=dict(policy.backend.mesh),
@@ -262,11 +262,16 @@ def _train(config: PolicyConfig, rows: Sequence[Row], device: torch.device, worl
         reference_logprobs_BT=batch.ref_logprobs_BT.cpu(),
         gradients=gradients,
         grad_norm=grad_norm,
-        metrics=dict(metrics),
+        metrics=metrics,
         later_metrics=later,
         weights={name: weight.detach().clone().cpu() for name, weight in policy.named_weights()},
         random_streams_untouched=streams == global_streams(),
     )
+
+
+def _shared_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return what every backend logs: the load of experts is logged by the model's own code alone."""
+    return {name: value for name, value in metrics.items() if not name.startswith("moe/")}
 
 
 def main(words: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Adapters on a spread model are those of the plain backend: training, files, checkpoints, what is sent."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from refrl.policy.base import Policy
 from refrl.training.build import build_loss, build_policy
 
 Make = Callable[..., Policy]
-BACKENDS = ("dtensor",)
-SPREAD = pytest.mark.parametrize("backend", BACKENDS)
+NO_MEGATRON = find_spec("megatron") is None or torch.cuda.is_available()
+MEGATRON = pytest.mark.skipif(NO_MEGATRON, reason="Megatron-core is not installed, or takes the CUDA device")
+SPREAD = pytest.mark.parametrize("backend", ["dtensor", pytest.param("megatron", marks=MEGATRON)])
 LOSS = build_loss(validate_config(LossConfig, {}, source="test"))
 ON: dict[str, Any] = {"enabled": True, "dim": 3, "alpha": 6.0}
 

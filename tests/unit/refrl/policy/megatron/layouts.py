@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tests.unit.refrl.policy.megatron.rows import ragged_rows
+from tests.unit.refrl.policy.megatron.rows import ragged_rows, shared
 from tests.unit.refrl.policy.megatron.rows import worst as worst_error
 
 from refrl.config import LossConfig, PolicyConfig, validate_config
@@ -32,6 +32,8 @@ class Layout:
     family: str
     sizes: dict[str, Any] = field(default_factory=dict)
     packs: bool = False
+    adapters: bool = False
+    """Beside a frozen model."""
 
 
 def _sizes(**short: int) -> dict[str, Any]:
@@ -52,6 +54,7 @@ TWO: dict[str, Layout] = {
     "TP2, SP, tied": Layout("qwen2", _sizes(tp=2, sp=1)),
     "PP2": Layout("qwen3", _sizes(pp=2)),
     "PP2, tied": Layout("qwen2", _sizes(pp=2)),
+    "PP2, tied, adapters": Layout("qwen2", _sizes(pp=2), adapters=True),
     "PP2, packed": Layout("qwen3", _sizes(pp=2), packs=True),
     "CP2": Layout("qwen3", _sizes(cp=2)),
     "CP2, packed": Layout("qwen3", _sizes(cp=2), packs=True),
@@ -137,6 +140,7 @@ def _policy(layout: Layout, model: Path, device: torch.device, world: World | No
         "max_total_sequence_length": 32,
         "optimizer": {"lr": 1e-3, "eps": 1e-4, "weight_decay": 0.1},
         "sequence_packing": {"enabled": layout.packs},
+        "lora_cfg": {"enabled": layout.adapters},
         **({} if world is None else {"megatron_cfg": {"enabled": True, **layout.sizes}}),
     }
     return build_policy(
@@ -155,7 +159,7 @@ def _errors(layout: Layout, model: Path, world: World, device: torch.device) -> 
     batch = ragged_rows()
     batch.old_logprobs_BT = alone.logprobs(batch)
     scores = spread.logprobs(batch) - batch.old_logprobs_BT
-    metrics, expected = (policy.gradients(batch, loss) for policy in (spread, alone))
+    metrics, expected = (shared(policy.gradients(batch, loss)) for policy in (spread, alone))
     assert metrics.keys() == expected.keys()
     gradients = worst_error(spread.named_gradients(), alone.named_gradients())
     norms = [policy.step()[0] for policy in (spread, alone)]

@@ -28,6 +28,11 @@ def ragged_rows() -> Batch:
     return make_batch(samples, pad_token_id=0)
 
 
+def shared(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return what every backend logs: the load of experts is logged by the model's own code alone."""
+    return {name: value for name, value in metrics.items() if not name.startswith("moe/")}
+
+
 def worst(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
     """Return the largest relative error of any tensor; both have the same names.
 

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Megatron-core takes the CUDA devices: tests/gpu/test_megatron_gpu.py"
 )
 TOLERANCE = 1e-5
-COMMON = ("TP2, SP, tied", "PP2, tied")
-"""Weights that two layers share; every commit holds the others of two processes to R2, as the night does here."""
+COMMON = ("TP2, SP, tied", "PP2, tied", "PP2, tied, adapters")
+"""Weights that two layers share, also frozen; every commit holds the others of two ranks to R2, the night to this."""
 
 
 def test_two_processes_compute_what_one_does(models: dict[str, Path], tmp_path: Path) -> None:
