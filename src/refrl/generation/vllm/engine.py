@@ -16,6 +16,7 @@ from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.prompts import check_prompts
 from refrl.generation.sampling import row_seeds
 from refrl.generation.staged import StagedEngine
+from refrl.generation.vllm.experts import pack_experts
 from refrl.generation.vllm.requests import Token, completion, vllm_params
 from refrl.generation.vllm.weights import TIED_HEAD, pack_tied_head, served_weights
 from refrl.models.loading import load_model
@@ -123,6 +124,7 @@ class VllmGenerator(StagedEngine):
     def _take(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
         self._vllm.collective_rpc("reload_weights", kwargs={"weights_iterator": list(parameters)})
         self._vllm.apply_model(pack_tied_head)
+        self._vllm.apply_model(pack_experts)
 
     def _served(self) -> Iterator[tuple[str, Tensor]]:
         (served,) = self._vllm.apply_model(lambda model: dict(served_weights(model, self._shapes())))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from refrl.generation.vllm.experts import served_experts
 from refrl.weight_sync.base import WeightSyncError
 
 _ROWS = 1024
@@ -33,7 +34,7 @@ def served_weights(model: nn.Module, names: Mapping[str, tuple[int, ...]]) -> It
         WeightSyncError: the model has no layer that a name stands for.
     """
     for name, shape in names.items():
-        yield name, _served(model, name)[: shape[0]]
+        yield name, _served(model, name, shape)[: shape[0]]
 
 
 def pack_tied_head(model: nn.Module) -> None:
@@ -47,7 +48,7 @@ def pack_tied_head(model: nn.Module) -> None:
         head.quant_method.process_weights_after_loading(head)
 
 
-def _served(model: Any, name: str) -> Tensor:
+def _served(model: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     path, _, leaf = name.rpartition(".")
     above, _, last = path.rpartition(".")
     for joined, parts in model.packed_modules_mapping.items():
@@ -56,7 +57,9 @@ def _served(model: Any, name: str) -> Tensor:
             place, sizes = parts.index(last), list(layer.output_sizes)
             start = sum(sizes[:place])
             return _value(layer, leaf, name)[start : start + sizes[place]]
-    return _value(_layer(model, path, name), leaf, name)
+    layer = _layer(model, path, name)
+    experts = served_experts(layer, leaf, shape)
+    return _value(layer, leaf, name) if experts is None else experts
 
 
 def _layer(model: nn.Module, path: str, name: str) -> Any:
@@ -78,7 +81,7 @@ def _value(layer: Any, leaf: str, name: str) -> Tensor:
     """Return a parameter of a layer, rows beyond its true ones (padding) included.
 
     Raises:
-        WeightSyncError: the layer has none; experts are kept together, and packed, by a layer of another kind.
+        WeightSyncError: the layer has none, as experts whose kernel is not known.
     """
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
