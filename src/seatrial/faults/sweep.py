@@ -76,6 +76,7 @@ NEAREST = {
     "refrl.timing": ("R22.left",),
     "refrl.runtime": ("R1.run",),
     "refrl.distributed": ("R1.run",),
+    "refrl.rollout.multi_turn": ("R19.turns", "R6.engine"),
     "refrl.rollout.shared": ("R1.run",),
     "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *BESIDE),
     "refrl.training.asynchronous": BESIDE,
@@ -83,7 +84,7 @@ NEAREST = {
     "refrl.training.validation": ("R23.schedule", "R23.run", "R22.run"),
     "refrl.training.step_metrics": ("R22.run",),
     "refrl.training.step_records": ("R22.left", "R22.run"),
-    "refrl.checkpointing": ("R13.run", "R21.export", "R21.left"),
+    "refrl.checkpointing": ("R21.saving", "R13.run", "R21.export", "R21.left"),
     "refrl.weight_sync": (
         "R7.sync",
         "R8.sync",

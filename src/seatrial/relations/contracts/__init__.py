@@ -38,6 +38,7 @@ from seatrial.relations.contracts.resume import ResumableRun
 from seatrial.relations.contracts.resumed_training import ResumedTraining
 from seatrial.relations.contracts.rollout_flow import RolloutFlow
 from seatrial.relations.contracts.run import ShortRun
+from seatrial.relations.contracts.saving import Saving
 from seatrial.relations.contracts.syncs import CutSync, TrainedSync
 from seatrial.relations.contracts.tables import RowTables
 from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
@@ -268,6 +269,7 @@ COMPONENTS: Mapping[str, type] = {
     "ranked_loss": RankedLoss,
     "resume": ResumableRun,
     "resumed_training": ResumedTraining,
+    "saving": Saving,
     "run": ShortRun,
     "left_run": LeftRuns,
     "tokenized_run": TokenizedRun,

@@ -24,6 +24,16 @@ class Filters:
     top_k: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spoken:
+    """An episode of several turns."""
+
+    row: Sampled
+    """What the environment wrote stands in it too, with any log-probability."""
+    mask: tuple[int, ...]
+    """1 on the tokens that were sampled."""
+
+
 class OpenSync(Protocol):
     """A policy and its engine, whose weights are those of the policy."""
 
@@ -51,8 +61,26 @@ class OpenSync(Protocol):
         """Return one completion of seven tokens per prompt, in order."""
         ...
 
-    def score(self, rows: Sequence[Sampled]) -> list[tuple[float, ...]]:
-        """Return the policy's log-probability of each token of these completions, as for training."""
+    def converse(self, prompts: Sequence[Sequence[int]], words: Sequence[str], *, seed: int) -> list[Spoken]:
+        """Return an episode per prompt, of 60 tokens at most.
+
+        Args:
+            prompts: ids.
+            words: what the environment writes after each turn but the last, so many turns at most. About half of the
+                ids end a turn.
+            seed: of what is drawn.
+        """
+        ...
+
+    def score(
+        self, rows: Sequence[Sampled], masks: Sequence[tuple[int, ...]] | None = None
+    ) -> list[tuple[float, ...]]:
+        """Return the policy's log-probability of each token of these completions, as for training.
+
+        Args:
+            rows: completions.
+            masks: of each, 1 on the tokens that were sampled; None: all were.
+        """
         ...
 
     def close(self) -> None:
@@ -88,6 +116,8 @@ class Cut:
     """Places of the tensors, in the order in which they are sent."""
     changes_alone: bool
     """Send what changed since the last sync, where there was one."""
+    whole_every: int = 1000
+    """Every so manieth sync carries every element, the first one included."""
 
 
 class OpenCutSync(Protocol):

@@ -66,6 +66,7 @@ MODULES = (
     "run_tuning",
     "run_updates",
     "run_validation",
+    "saving",
     "staleness",
     "sync_cuts",
     "synced_engines",

@@ -103,6 +103,18 @@ def kept_as_configured(stack: Any, case: ResumeCase) -> Measure:
     )
 
 
+def last_step_is_saved(stack: Any, case: ResumeCase) -> Measure:
+    """A run that ends between two periods saves its last step, too, so that nothing is trained again."""
+    left = case.run(stack)
+    period, last = case.options["checkpointing.save_period"], case.options["grpo.max_num_steps"]
+    wanted = tuple(step for step in range(1, last + 1) if step % period == 0 or step == last)
+    return Measure(
+        error=float(left.kept_steps != wanted),
+        bound=0,
+        what=f"checkpoints of {left.kept_steps}, due {wanted}",
+    )
+
+
 def exported_is_trained(stack: Any, case: ResumeCase) -> Measure:
     """The exported names and bits are those of the recorded final weights of the same run."""
     import torch
@@ -230,6 +242,13 @@ RELATIONS = (
                 ),
                 measure=kept_as_configured,
                 suspects="a sort that leaves equals in their order",
+                seeded=False,
+            ),
+            Law(
+                name="the last step is saved",
+                make=resuming(1, 3, checkpointing__save_period=2),
+                measure=last_step_is_saved,
+                suspects="a period that alone decides when to save",
                 seeded=False,
             ),
         ),

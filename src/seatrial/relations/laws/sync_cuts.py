@@ -25,6 +25,7 @@ class CutCase:
     is_reversed: bool
     num_changes: int
     seed: int
+    whole_every: int = 1000
 
     def smaller(self) -> Iterator[CutCase]:
         """Yield fewer changes, then the usual order, then large messages."""
@@ -42,7 +43,12 @@ class CutCase:
     def open(self, stack: Any) -> OpenCutSync:
         """Open the sync that the case describes."""
         order = tuple(range(len(SHAPES)))[:: -1 if self.is_reversed else 1]
-        cut = Cut(bucket_bytes=self.bucket_bytes, order=order, changes_alone=self.changes_alone)
+        cut = Cut(
+            bucket_bytes=self.bucket_bytes,
+            order=order,
+            changes_alone=self.changes_alone,
+            whole_every=self.whole_every,
+        )
         opened: OpenCutSync = stack.open_cut_sync(SHAPES, cut)
         return opened
 
@@ -57,6 +63,10 @@ def _make(stack: Any, seed: int, tidy: bool) -> CutCase:
 
 def _make_changes(stack: Any, seed: int, tidy: bool) -> CutCase:
     return replace(_make(stack, seed, tidy), changes_alone=True)
+
+
+def _make_intervals(stack: Any, seed: int, tidy: bool) -> CutCase:
+    return replace(_make_changes(stack, seed, tidy), num_changes=7, whole_every=2 + seed % 3)
 
 
 def _changed(opened: OpenCutSync, number: int, seed: int) -> dict[str, Tensor]:
@@ -122,6 +132,22 @@ def _counts(stack: Any, case: CutCase) -> Measure:
     return Measure.of_errors(wrong, "syncs that count other bytes than they send, or send more at a time")
 
 
+def _whole_in_time(stack: Any, case: CutCase) -> Measure:
+    """Every so manieth sync carries every element, and none between: one element changes before each."""
+    opened = case.open(stack)
+    every = sum(4 * tensor.numel() for tensor in opened.tensors().values())
+    wrong = []
+    for number in range(1, case.num_changes + 1):
+        name, tensor = max(opened.tensors().items(), key=lambda item: item[1].numel())
+        tensor.view(-1)[number] += 1.0
+        opened.change({name: tensor})
+        _, messages = opened.sync()
+        is_whole = sum(messages) >= every
+        if is_whole != (number % case.whole_every == 0):
+            wrong.append(f"sync {number} of {sum(messages)} bytes, {every} in all, with {case.whole_every}")
+    return Measure.of_errors(wrong, "syncs that are whole out of their turn, or are not in it")
+
+
 def _half_serves_nothing(stack: Any, case: CutCase) -> Measure:
     """Ended after any message of a sync the receiver serves nothing; a whole sync later it has the sender's bits."""
     wrong = []
@@ -145,7 +171,7 @@ RELATIONS = (
         name="however-it-is-cut-the-same-arrives",
         component="cut_sync",
         statement="Size and order of messages change nothing, nor does a second sync, and the sender is never touched.",
-        catalogue=("SB234", "SB251", "SB264", "SB271", "SB342", "SB384", "SB100"),
+        catalogue=("SB234", "SB251", "SB264", "SB271", "SB342", "SB384", "SB100", "SB188"),
         cost="CPU, milliseconds",
         laws=(
             Law(
@@ -165,6 +191,12 @@ RELATIONS = (
                 make=_make_changes,
                 measure=_counts,
                 suspects="places of changes that are not counted",
+            ),
+            Law(
+                name="whole in their interval",
+                make=_make_intervals,
+                measure=_whole_in_time,
+                suspects="a count that begins a sync late, an interval that nobody reads",
             ),
         ),
     ),

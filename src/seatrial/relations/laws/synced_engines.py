@@ -20,6 +20,8 @@ FILTERS = (
     Filters(temperature=0.7, top_p=0.8),
     Filters(temperature=1.3, top_k=7),
 )
+WORDS = (" =7;", " no\n")
+"""What an environment writes between turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,10 @@ def _make_sent(stack: Any, seed: int, tidy: bool) -> UpdatesCase:
     return replace(_make(stack, seed, tidy), sent=True)
 
 
+def _make_many(stack: Any, seed: int, tidy: bool) -> UpdatesCase:
+    return replace(_make_sent(stack, seed, tidy), num_updates=3 if tidy else 20)
+
+
 def _same_bits(stack: Any, case: UpdatesCase) -> Measure:
     """Every tensor of the engine is the policy's after each sync, and no name stands on one side alone."""
     wrong: list[str] = []
@@ -101,6 +107,50 @@ def _agree(stack: Any, case: UpdatesCase) -> Measure:
                     if not error <= worst:  # a NaN is the worst of all
                         worst, where = error, f"after {number} syncs, {filters}"
     return Measure(error=worst, bound=BOUND, what=f"nats between engine and policy ({where})")
+
+
+def _agree_late(stack: Any, case: UpdatesCase) -> Measure:
+    """They are the policy's after the first syncs and after the last of many, too."""
+    worst, where = 0.0, "none"
+    with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=FILTERS[1])) as opened:
+        for number in range(1, case.num_updates + 1):
+            opened.train()
+            opened.sync()
+            if number > 2 and number < case.num_updates:
+                continue
+            rows = opened.sample(case.prompts, seed=case.seed)
+            for row, logprobs in zip(rows, opened.score(rows), strict=True):
+                error = float((torch.tensor(row.logprobs) - torch.tensor(logprobs)).abs().max())
+                if not error <= worst:
+                    worst, where = error, f"after {number} syncs"
+    return Measure(error=worst, bound=BOUND, what=f"nats between engine and policy ({where})")
+
+
+def _agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
+    """Those of the tokens that were sampled, in each turn of an episode that is scored as one row."""
+    worst, where, num_later = 0.0, "none", 0
+    for filters in FILTERS[1:]:
+        with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=filters)) as opened:
+            for number in range(case.num_updates + 1):
+                if number:
+                    opened.train()
+                    opened.sync()
+                episodes = opened.converse(case.prompts, WORDS, seed=case.seed + number)
+                scored = opened.score([one.row for one in episodes], [one.mask for one in episodes])
+                for episode, logprobs in zip(episodes, scored, strict=True):
+                    mask_T = torch.tensor(episode.mask).bool()
+                    num_later += int(0 in episode.mask)
+                    differences_T = torch.tensor(episode.row.logprobs) - torch.tensor(logprobs)
+                    error = float(differences_T[mask_T].abs().max())
+                    if not error <= worst:
+                        worst, where = error, f"after {number} syncs, {filters}"
+    if not num_later:
+        return None
+    return Measure(
+        error=worst,
+        bound=BOUND,
+        what=f"nats between engine and policy over turns, {num_later} rows with an answer ({where})",
+    )
 
 
 def _filters_hold(stack: Any, case: UpdatesCase) -> Measure | None:
@@ -177,6 +227,21 @@ RELATIONS = (
                 measure=_agree,
                 suspects="keys and values of older weights, weights that arrived and were not loaded, "
                 "log-probabilities from before temperature and filters",
+            ),
+            Law(
+                name="log-probabilities agree after twenty syncs",
+                make=_make_many,
+                measure=_agree_late,
+                suspects="errors that add up from sync to sync, a sync of many that is left out",
+                seeded=False,
+            ),
+            Law(
+                name="log-probabilities agree over several turns",
+                make=_make,
+                measure=_agree_over_turns,
+                suspects="later turns sampled with other filters, tokens of the environment shifted by one, "
+                "keys and values of the turn before",
+                seeded=False,
             ),
             Law(
                 name="top-k holds",

@@ -49,6 +49,7 @@ from seatrial.targets.reference.parts import ReferenceParts
 from seatrial.targets.reference.resumed_training import ReferenceResumedTraining
 from seatrial.targets.reference.resuming import ReferenceResumes
 from seatrial.targets.reference.runs import ReferenceRuns
+from seatrial.targets.reference.saving import ReferenceSaving
 from seatrial.targets.reference.synced_engines import ReferenceSyncs
 from seatrial.targets.reference.texts import ReferenceTexts
 from seatrial.targets.reference.tuning import ReferenceTuning
@@ -71,6 +72,7 @@ class ReferenceComponents(
     ReferenceResumedTraining,
     ReferenceResumes,
     ReferenceRuns,
+    ReferenceSaving,
     ReferenceSyncs,
     ReferenceTuning,
     ReferenceTexts,

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from refrl.algorithms.batching import Batch, TrainSample
 from refrl.config import DeltaCompressionConfig, GRPORunConfig
 from refrl.generation.base import Generator
+from refrl.rollout.multi_turn import take_turns
 from refrl.timing import Timer
 from refrl.training import build
 from refrl.training.build_generation import build_generator, build_weight_sync
@@ -20,14 +21,19 @@ from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
 from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.transferred import TransferredWeights
 from seatrial.relations import NotServed
-from seatrial.relations.contracts.syncs import Cut, Filters
+from seatrial.relations.contracts.syncs import Cut, Filters, Spoken
 from seatrial.relations.records import Sampled
 from seatrial.targets.reference.configuration import MODEL, configuration, wide_model_directory
 from seatrial.targets.reference.engines import sampled
+from seatrial.targets.reference.transfers import MadeEnvironment
 
 CPU = torch.device("cpu")
 PAD_ID = 0
 NUM_UPDATES = 100
+ROOM = 60
+"""Tokens of an episode."""
+TURN_ENDS = tuple(range(0, 256, 2))
+"""Ids that end a turn."""
 SENT = {
     "policy.generation.colocated.enabled": False,
     "policy.generation.delta_compression.enabled": True,
@@ -79,18 +85,36 @@ class TrainedSync:
         params = build.build_sampling(self._config.policy.generation, self._generator, encoder)
         return sampled(self._generator.generate(prompts, params, torch.Generator().manual_seed(seed)))
 
-    def score(self, rows: Sequence[Sampled]) -> list[tuple[float, ...]]:
+    def converse(self, prompts: Sequence[Sequence[int]], words: Sequence[str], *, seed: int) -> list[Spoken]:
+        encoder = build.build_encoder(self._config.policy, self._config.data, self._tokenizer)
+        params = replace(
+            build.build_sampling(self._config.policy.generation, self._generator, encoder),
+            max_new_tokens=ROOM,
+            stop_token_ids=TURN_ENDS,
+        )
+        stream = torch.Generator().manual_seed(seed)
+        episodes = take_turns(
+            self._generator, MadeEnvironment(words), self._tokenizer, prompts, params, stream
+        )
+        return [
+            Spoken(row=row, mask=episode.mask or (1,) * len(episode.ids))
+            for row, episode in zip(sampled(episodes), episodes, strict=True)
+        ]
+
+    def score(
+        self, rows: Sequence[Sampled], masks: Sequence[tuple[int, ...]] | None = None
+    ) -> list[tuple[float, ...]]:
         delta = self._config.policy.generation.delta_compression
         if (delta.enabled and delta.dtype) or self._config.policy.precision != "float32":
             raise NotServed("weights that are rounded on their way agree to their rounding")
-        scored = self._policy.logprobs(self._batch(rows)).tolist()
+        scored = self._policy.logprobs(self._batch(rows, masks)).tolist()
         return [tuple(values[: len(row.ids)]) for values, row in zip(scored, rows, strict=True)]
 
     def close(self) -> None:
         if self._generator not in _STARTED.values():
             self._generator.close()
 
-    def _batch(self, rows: Sequence[Sampled]) -> Batch:
+    def _batch(self, rows: Sequence[Sampled], masks: Sequence[tuple[int, ...]] | None = None) -> Batch:
         samples = [
             TrainSample(
                 prompt_ids=row.prompt_ids,
@@ -100,6 +124,7 @@ class TrainedSync:
                 group_id=number // 2,
                 advantage=1.0 - 2.0 * (number % 2),
                 kept_ids=row.kept_ids,
+                completion_mask=None if masks is None else masks[number],
             )
             for number, row in enumerate(rows)
         ]
@@ -117,7 +142,9 @@ class CutWeights:
         self.shares_weights = True
         self._link = _Link(Receiver(lambda: iter(self._had.items()), load_batch_bytes=24))
         delta = DeltaCompressionConfig(
-            enabled=cut.changes_alone, sparse_bucket_size_bytes=cut.bucket_bytes, full_sync_interval=1000
+            enabled=cut.changes_alone,
+            sparse_bucket_size_bytes=cut.bucket_bytes,
+            full_sync_interval=cut.whole_every,
         )
         self._sync = TransferredWeights(
             self, self._link, bucket_bytes=cut.bucket_bytes, delta=delta, timer=Timer()

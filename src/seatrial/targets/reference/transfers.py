@@ -57,7 +57,7 @@ class _MadeEngine:
         """Nothing is held."""
 
 
-class _MadeEnvironment:
+class MadeEnvironment:
     """An environment that answers with given words, one after another."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -153,7 +153,7 @@ class ReferenceTransfers:
     ) -> Episode:
         engine = _MadeEngine(turns, "stop")
         stream, params = torch.Generator().manual_seed(0), SamplingParams(max_new_tokens=max_new_tokens)
-        environment = _MadeEnvironment(words)
+        environment = MadeEnvironment(words)
         (whole,) = take_turns(engine, environment, self.tokenizer, [tuple(prompt_ids)], params, stream)
         return Episode(
             ids=whole.ids,

@@ -1,0 +1,48 @@
+"""Contract of saving itself: which checkpoints are kept, what a writer beside the training writes, and random streams.
+
+Part of `seatrial.relations.contracts`, which lists every component. Whole runs that end and begin again: `resume`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """Numbers that one rank drew from its global random streams."""
+
+    unbroken: tuple[float, ...]
+    """When it went on."""
+    resumed: tuple[float, ...]
+    """When it was ended before them, and resumed from the checkpoint."""
+
+
+@runtime_checkable
+class Saving(Protocol):
+    """The stack's own checkpoints, of a state that is made."""
+
+    def kept_of(
+        self, metrics: Sequence[float | None], *, keep: int, higher_is_better: bool
+    ) -> tuple[int, ...]:
+        """Save after each of the steps 1, 2, ... and return the steps whose checkpoints are there at the end.
+
+        Args:
+            metrics: what each is ranked by; None: there was none at that step.
+            keep: the best of them to be kept, beside the latest.
+            higher_is_better: how they are ranked.
+        """
+        ...
+
+    def saved_behind(self, tensors: Mapping[str, Tensor], change: Callable[[], None]) -> Mapping[str, Tensor]:
+        """Save these tensors, call `change` as soon as training may go on, and return what the checkpoint has."""
+        ...
+
+    def drawn_after_resume(self, seeds: Sequence[int]) -> Sequence[Draws]:
+        """Seed the global streams of as many ranks, save, and return what each draws next, by rank."""
+        ...
