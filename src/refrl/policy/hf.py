@@ -1,8 +1,4 @@
-"""A Hugging Face causal language model on one device, or on one device per process.
-
-The model stays in evaluation mode throughout: with dropout, the log-probabilities before an update and those inside
-it would differ, and the ratio would not be 1 on the first update.
-"""
+"""A Hugging Face causal language model on one device, or on one device per process."""
 
 from __future__ import annotations
 
@@ -16,8 +12,6 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import Batch
-from refrl.algorithms.metrics import merge_metrics
-from refrl.config import ConfigError
 from refrl.distributed import ALONE, World
 from refrl.models.loading import save_directory
 from refrl.policy.adapter_files import save_merged
@@ -25,13 +19,14 @@ from refrl.policy.auxiliary import NONE, Auxiliary
 from refrl.policy.base import Backend, LossFunction, Update
 from refrl.policy.cuts import row_numbers
 from refrl.policy.lora import Adapters
+from refrl.policy.module_policy import ModulePolicy
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Scoring
-from refrl.policy.tensors import FROZEN_DIFFER, class_name, digest, forms, named_weights
+from refrl.policy.tensors import class_name, forms, named_weights
 from refrl.policy.updates import Accumulated, Parts, take_updates
 
 
-class HFPolicy:
+class HFPolicy(ModulePolicy):
     """A `refrl.policy.base.Policy`; `refrl.training.build.build_policy` makes one from a configuration."""
 
     def __init__(
@@ -60,16 +55,14 @@ class HFPolicy:
             adapters: of the model, where they are trained in place of its weights.
             auxiliary: what is trained or measured beside the policy loss.
         """
-        self.model = model
+        super().__init__(model, optimizer)
         self._tokenizer = tokenizer
         self._scoring = scoring
-        self._optimizer = optimizer
         self._reference = reference
         self._global_batch_size = global_batch_size
         self._world = world
         self._adapters = adapters
         self._auxiliary = auxiliary
-        self._frozen: str | None = None
 
     @property
     def backend(self) -> Backend:
@@ -83,26 +76,6 @@ class HFPolicy:
     def shares_weights(self) -> bool:
         """Whether `named_weights` yields the tensors that are trained: yes."""
         return True
-
-    @property
-    def version(self) -> int:
-        """Optimizer steps that the weights have seen."""
-        return self._optimizer.num_updates_done
-
-    @property
-    def in_training_mode(self) -> bool:
-        """Whether dropout and the like are on in any part of the model."""
-        return any(module.training for module in self.model.modules())
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids that the model knows."""
-        return int(self.model.config.get_text_config().vocab_size)
-
-    @property
-    def max_positions(self) -> int | None:
-        """Longest sequence that the model takes, in tokens; None where it names none."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter and buffer, live, under its Hugging Face name; those with an adapter merged."""
@@ -119,40 +92,15 @@ class HFPolicy:
         return self._adapters.base_weights()
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`); of adapters, theirs alone."""
-        weights = self.named_weights() if self._adapters is None else self._adapters.weights().items()
-        state = {f"model.{name}": tensor.detach() for name, tensor in weights}
-        state |= {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
-        return {**state, **self._auxiliary.state_tensors()}
-
-    def state_facts(self) -> Mapping[str, Any]:
-        """Return the number of updates, and a digest of the weights that stay as they are."""
-        if self._frozen is None:
-            frozen = {} if self._adapters is None else dict(self._adapters.base_weights())
-            frozen |= {f"reference {name}": tensor for name, tensor in self.reference_weights() or ()}
-            self._frozen = digest(frozen)
-        return {"num_updates_done": self._optimizer.num_updates_done, "frozen": self._frozen}
+        """Return every tensor that a run needs to go on, also of what is trained beside the policy loss."""
+        return {**super().state_tensors(), **self._auxiliary.state_tensors()}
 
     def load_state_facts(self, facts: Mapping[str, Any]) -> None:
-        """Take in the number of updates (see `refrl.policy.base.Policy`).
-
-        Raises:
-            ConfigError: frozen weights or the reference are not those that the checkpoint was trained with.
-        """
-        if facts["frozen"] != self.state_facts()["frozen"]:
-            raise ConfigError(FROZEN_DIFFER)
-        self._optimizer.num_updates_done = facts["num_updates_done"]
+        """Take in the number of updates (see `ModulePolicy`), and bring merged weights up to date."""
+        super().load_state_facts(facts)
         self._auxiliary.resume(facts["num_updates_done"])
         if self._adapters is not None:
             self._adapters.refresh()
-
-    def free_gradients(self) -> None:
-        """Give back the memory of the gradients."""
-        self._optimizer.clear_gradients()
-
-    def logprobs(self, batch: Batch) -> Tensor:
-        """Return logprobs_BT under the current weights, without gradient, on the batch's device."""
-        return self._score(self.model, batch)
 
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
         """Return logprobs_BT under the frozen reference; None where none is kept."""
@@ -160,12 +108,6 @@ class HFPolicy:
             return None
         with contextlib.nullcontext() if self._adapters is None else self._adapters.off():
             return self._score(self._reference, batch)
-
-    def gradients(
-        self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
-    ) -> dict[str, float]:
-        """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
-        return merge_metrics(self.accumulate(batch, loss, micro_batches).parts)
 
     def named_gradients(self) -> dict[str, Tensor]:
         """Return a copy of the raw gradient of each trainable weight; zero where there is none."""
@@ -254,6 +196,12 @@ class HFPolicy:
         self._world.sum_gradients([*self._optimizer.weights, *self._auxiliary.weights])
         plain: Parts = [{name: float(value) for name, value in part.items()} for part in parts]
         return Accumulated(self._world.gather(plain), rows_of_all)
+
+    def _own_weights(self) -> Iterator[tuple[str, Tensor]]:
+        return self.named_weights() if self._adapters is None else iter(self._adapters.weights().items())
+
+    def _frozen_weights(self) -> Iterator[tuple[str, Tensor]]:
+        return iter(()) if self._adapters is None else self._adapters.base_weights()
 
     @torch.no_grad()
     def _score(self, model: PreTrainedModel, batch: Batch) -> Tensor:

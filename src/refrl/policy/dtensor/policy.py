@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,20 +12,19 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import Batch
-from refrl.algorithms.metrics import merge_metrics
-from refrl.config import ConfigError
 from refrl.distributed import World
 from refrl.policy.base import Backend, LossFunction, Update
 from refrl.policy.cuts import row_numbers
 from refrl.policy.dtensor.replicas import check_replicas
 from refrl.policy.dtensor.spread_model import SpreadModel
+from refrl.policy.module_policy import ModulePolicy
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Cut, Scoring
-from refrl.policy.tensors import FROZEN_DIFFER, class_name, digest, forms, whole
+from refrl.policy.tensors import class_name, forms, whole
 from refrl.policy.updates import Accumulated, Parts, take_updates
 
 
-class DTensorPolicy:
+class DTensorPolicy(ModulePolicy):
     """A `refrl.policy.base.Policy`; `refrl.training.build.build_policy` makes one from a configuration."""
 
     shares_weights = False
@@ -53,16 +51,14 @@ class DTensorPolicy:
             global_batch_size: rows of an optimizer step.
             world: all processes of the run.
         """
-        self.model = spread.model
+        super().__init__(spread.model, optimizer)
         self._spread = spread
         self._data = spread.meshes.data
         self._tokenizer = tokenizer
         self._scoring = scoring
-        self._optimizer = optimizer
         self._reference = reference
         self._global_batch_size = global_batch_size
         self._world = world
-        self._frozen: str | None = None
 
     @property
     def backend(self) -> Backend:
@@ -73,26 +69,6 @@ class DTensorPolicy:
             mesh=self._spread.meshes.sizes(),
             weights=forms(self._optimizer.weights),
         )
-
-    @property
-    def version(self) -> int:
-        """Optimizer steps that the weights have seen."""
-        return self._optimizer.num_updates_done
-
-    @property
-    def in_training_mode(self) -> bool:
-        """Whether dropout and the like are on in any part of the model."""
-        return any(module.training for module in self.model.modules())
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids that the model knows."""
-        return int(self.model.config.get_text_config().vocab_size)
-
-    @property
-    def max_positions(self) -> int | None:
-        """Longest sequence that the model takes, in tokens; None where it names none."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Gather and yield every parameter and buffer under its Hugging Face name, merged, in `policy.precision`."""
@@ -106,49 +82,12 @@ class DTensorPolicy:
         """Gather and yield the weights of the frozen reference; None where none is kept."""
         return None if self._reference is None else self._reference.base_weights()
 
-    def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`); of adapters, theirs alone."""
-        state = {f"model.{name}": tensor.detach() for name, tensor in self._spread.own_weights()}
-        return state | {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
-
-    def state_facts(self) -> Mapping[str, Any]:
-        """Return the number of updates, and a digest of the weights that stay as they are."""
-        if self._frozen is None:
-            frozen = {} if self._spread.adapters is None else dict(self._spread.base_weights())
-            frozen |= {f"reference {name}": tensor for name, tensor in self.reference_weights() or ()}
-            self._frozen = digest(frozen)
-        return {"num_updates_done": self._optimizer.num_updates_done, "frozen": self._frozen}
-
-    def load_state_facts(self, facts: Mapping[str, Any]) -> None:
-        """Take in the number of updates (see `refrl.policy.base.Policy`).
-
-        Raises:
-            ConfigError: frozen weights or the reference are not those that the checkpoint was trained with.
-        """
-        if facts["frozen"] != self.state_facts()["frozen"]:
-            raise ConfigError(FROZEN_DIFFER)
-        self._optimizer.num_updates_done = facts["num_updates_done"]
-
-    def free_gradients(self) -> None:
-        """Give back the memory of the gradients."""
-        self._optimizer.clear_gradients()
-
-    def logprobs(self, batch: Batch) -> Tensor:
-        """Return logprobs_BT under the current weights, without gradient, on the batch's device."""
-        return self._score(self.model, batch)
-
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
         """Return logprobs_BT under the frozen reference; None where none is kept."""
         if self._reference is None:
             return None
         with self._reference.as_loaded():
             return self._score(self._reference.model, batch)
-
-    def gradients(
-        self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
-    ) -> dict[str, float]:
-        """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
-        return merge_metrics(self.accumulate(batch, loss, micro_batches).parts)
 
     def named_gradients(self) -> dict[str, Tensor]:
         """Gather and return the raw gradient of each trainable weight; zero where there is none."""
@@ -246,6 +185,12 @@ class DTensorPolicy:
         masked = batch.rows(slice(0, 1))
         masked.mask_BT = torch.zeros_like(masked.mask_BT)
         return [*passes, *[(None, masked)] * (most - len(passes))]
+
+    def _own_weights(self) -> Iterator[tuple[str, Tensor]]:
+        return self._spread.own_weights()
+
+    def _frozen_weights(self) -> Iterator[tuple[str, Tensor]]:
+        return iter(()) if self._spread.adapters is None else self._spread.base_weights()
 
     @torch.no_grad()
     def _score(self, model: PreTrainedModel, batch: Batch) -> Tensor:
