@@ -30,6 +30,8 @@ PLANTED = {
     "arch-moe": "padding-routed",
     "arch-quantised": "never-quantised",
     "arch-draft": "draft-sees-no-states",
+    "arch-vlm": "image-of-zeros",
+    "arch-audio": "image-of-zeros",
 }
 """A fault in the path that only the architecture has."""
 

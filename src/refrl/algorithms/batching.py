@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from refrl.algorithms.kept_ids import KeptIds, gather_kept_ids
+from refrl.media import stack
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class TrainSample:
     on sampled tokens only. None: no filter was on."""
     weight_version: int = 0
     """Optimizer steps that the weights it was sampled with had seen."""
+    media: str | None = None
+    """The image or sound that stands in the prompt (`refrl.media`)."""
 
 
 @dataclass
@@ -63,6 +66,8 @@ class Batch:
     """How many completion tokens clamping cut off each row; 0 almost always."""
     kept_ids: KeptIds | None = None
     """What the filter of sampling kept at each completion token; None: no filter was on."""
+    media_BX: Tensor | None = None
+    """Float32: the image or sound of each prompt, in their own two or three dimensions; None: prompts are text."""
 
     @property
     def num_rows(self) -> int:
@@ -215,6 +220,7 @@ def make_batch(
             [len(sample.completion_ids) - length for sample, length in zip(samples, lens, strict=True)]
         ),
         kept_ids=_gather_kept_ids(samples, lens, T),
+        media_BX=stack([sample.media for sample in samples]),
     )
 
 

@@ -49,6 +49,7 @@ class RunFacts:
         total = hashlib.sha256()
         for example in self.examples:
             total.update(json.dumps([example.prompt_id, example.prompt, example.answer]).encode())
+            total.update((example.media or "").encode())
         return total.hexdigest()
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare where the model goes and its shape; what is left out is the default of `TinyModelSpec`."""
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty directory")
-    parser.add_argument("--family", choices=["qwen3", "qwen3_moe", "llama"], default=argparse.SUPPRESS)
+    parser.add_argument(
+        "--family", choices=["qwen3", "qwen3_moe", "llama", "llava", "qwen2_audio"], default=argparse.SUPPRESS
+    )
     for name, text in {
         "hidden-size": "width of the model",
         "num-layers": "transformer layers",

@@ -12,15 +12,14 @@ from refrl.config.data_plane import DataPlaneConfig
 from refrl.config.dtensor import DTensorConfig
 from refrl.config.loading import ConfigError, load_config, validate_config
 from refrl.config.megatron import MegatronConfig
+from refrl.config.optimizer import OptimizerConfig, SchedulerConfig
 from refrl.config.policy import (
     BatchTokensConfig,
     ColocatedConfig,
     DeltaCompressionConfig,
     GenerationConfig,
     LoraConfig,
-    OptimizerConfig,
     PolicyConfig,
-    SchedulerConfig,
     TokenizerConfig,
 )
 from refrl.config.run import (

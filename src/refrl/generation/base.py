@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -104,6 +104,21 @@ class Sampler(Protocol):
             ValueError: a prompt is empty or holds an id outside the vocabulary.
             refrl.config.ConfigError: a prompt leaves no room for a completion.
         """
+        ...
+
+
+@runtime_checkable
+class MediaSampler(Protocol):
+    """An engine whose prompts may hold an image or a sound."""
+
+    def generate_with_media(
+        self,
+        prompts: Sequence[Sequence[int]],
+        media: Sequence[str | None],
+        params: SamplingParams,
+        generator: torch.Generator,
+    ) -> list[Completion]:
+        """Sample as `Sampler.generate` does, with the image or sound of each prompt (`refrl.media`)."""
         ...
 
 

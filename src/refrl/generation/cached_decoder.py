@@ -9,6 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from refrl.config.loading import ConfigError
 from refrl.generation.decoder import PaddedPrompts
+from refrl.media import model_inputs
 
 
 class CachedDecoder:
@@ -38,7 +39,9 @@ class CachedDecoder:
         """Read the prompts into the cache; return logits_PV."""
         self._mask_BS = prompts.mask_PS().long()
         self._lens_B = prompts.lens_P
-        return self._forward(prompts.ids_PS, prompts.positions_PS())
+        inputs = model_inputs(prompts.media, self._model.dtype)
+        inputs = {name: one.to(prompts.ids_PS.device) for name, one in inputs.items()}
+        return self._forward(prompts.ids_PS, prompts.positions_PS(), **inputs)
 
     def expand(self, prompt_of_row_B: torch.Tensor) -> None:
         """Make one row of the cache for each sequence."""
@@ -57,7 +60,9 @@ class CachedDecoder:
         self._mask_BS = self._mask_BS[rows]
         self._lens_B = self._lens_B[rows]
 
-    def _forward(self, ids_BS: torch.Tensor, positions_BS: torch.Tensor) -> torch.Tensor:
+    def _forward(
+        self, ids_BS: torch.Tensor, positions_BS: torch.Tensor, **media: torch.Tensor
+    ) -> torch.Tensor:
         positions = {"position_ids": positions_BS} if self._takes_positions else {}
         output = self._model(
             input_ids=ids_BS,
@@ -66,5 +71,6 @@ class CachedDecoder:
             use_cache=True,
             logits_to_keep=1,
             **positions,
+            **media,
         )
         return output.logits[:, -1]

@@ -22,6 +22,8 @@ class PaddedPrompts:
     """Long; real tokens of each prompt."""
     is_ragged: bool
     """Whether any prompt is padded."""
+    media: torch.Tensor | None = None
+    """Image or sound of each prompt, [P, ...]; None where they are text."""
 
     def mask_PS(self) -> torch.Tensor:
         """Return True on real tokens."""

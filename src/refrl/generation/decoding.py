@@ -14,6 +14,7 @@ from refrl.generation.base import FinishReason, SamplingParams
 from refrl.generation.decoder import Decoder, pad_prompts
 from refrl.generation.kept import KeptRecorder
 from refrl.generation.sampling import draw
+from refrl.media import stack
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def decode(
     stop_ids: frozenset[int],
     pad_token_id: int,
     gives_up: Callable[[], bool] = lambda: False,
+    media: Sequence[str | None] | None = None,
 ) -> list[SampledRow]:
     """Sample a completion for each of B prompts; equal prompts are read into the cache once.
 
@@ -75,15 +77,19 @@ def decode(
         stop_ids: ids that end a row.
         pad_token_id: fills the unused slots of short prompts.
         gives_up: asked after each token; where it says so, rows that still run are returned as they are.
+        media: image or sound of each prompt; prompts with different ones are different.
 
     Raises:
         FloatingPointError: the model's logits are not finite.
     """
     device = uniforms_BT.device
     num_rows, num_tokens = uniforms_BT.shape
-    distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    prompt_of_row_B = torch.tensor([distinct[prompt] for prompt in prompts], device=device)
-    logits_RV = decoder.prefill(pad_prompts(list(distinct), pad_token_id, device))[prompt_of_row_B]
+    keys = list(zip(prompts, media or [None] * num_rows, strict=True))
+    distinct = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    prompt_of_row_B = torch.tensor([distinct[key] for key in keys], device=device)
+    padded = pad_prompts([prompt for prompt, _ in distinct], pad_token_id, device)
+    padded = replace(padded, media=stack([one for _, one in distinct]))
+    logits_RV = decoder.prefill(padded)[prompt_of_row_B]
     decoder.expand(prompt_of_row_B)
 
     running = _Running(

@@ -110,6 +110,16 @@ class TorchGenerator:
             FloatingPointError: the model's logits are not finite.
             refrl.weight_sync.base.WeightSyncError: a sync of the weights is open, or failed half-way.
         """
+        return self.generate_with_media(prompts, [None] * len(prompts), params, generator)
+
+    def generate_with_media(
+        self,
+        prompts: Sequence[Sequence[int]],
+        media: Sequence[str | None],
+        params: SamplingParams,
+        generator: torch.Generator,
+    ) -> list[Completion]:
+        """Sample one completion per prompt with its image or sound (see `refrl.generation.base.MediaSampler`)."""
         self._receiver.check_whole()
         rows = [tuple(prompt) for prompt in prompts]
         if not rows:
@@ -117,7 +127,7 @@ class TorchGenerator:
         check_prompts(
             rows,
             vocab_size=self._embedding().num_embeddings,
-            limit=getattr(self._model.config, "max_position_embeddings", None),
+            limit=getattr(self._model.config.get_text_config(), "max_position_embeddings", None),
             max_new_tokens=params.max_new_tokens,
         )
         stop_ids = frozenset(params.stop_token_ids) if params.stop_token_ids is not None else self.stop_ids()
@@ -138,6 +148,7 @@ class TorchGenerator:
                 stop_ids=stop_ids,
                 pad_token_id=self._pad_token_id,
                 gives_up=self._aborting.is_set,
+                media=media,
             )
         return [
             Completion(

@@ -5,6 +5,8 @@ Without torch and transformers, whose import takes seconds: making a model needs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 PAD, BOS, EOS = "<|pad|>", "<|bos|>", "<|eos|>"
@@ -23,14 +25,18 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else next(rest) for byte in range(256)]
 
 
-def byte_tokenizer() -> Tokenizer:
-    """Return the tokenizer with one token per byte; it puts `<|bos|>` before a text."""
+def byte_tokenizer(further: Sequence[str] = ()) -> Tokenizer:
+    """Return the tokenizer with one token per byte; it puts `<|bos|>` before a text.
+
+    Args:
+        further: special tokens beside its own, above them.
+    """
     vocabulary = {character: byte for byte, character in enumerate(byte_alphabet())}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKEN_IDS]
+        [AddedToken(token, special=True, normalized=False) for token in (*SPECIAL_TOKEN_IDS, *further)]
     )
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, SPECIAL_TOKEN_IDS[BOS])]

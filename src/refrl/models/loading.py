@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from refrl.directories import naming, new_directory
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+NEVER = -1e9
+"""Logit of a token that is never written: its probability is 0 in float32 and in bfloat16, and no logit is infinite."""
 _NUMBER = re.compile(r"\.\d+\.")
 
 
@@ -81,19 +84,23 @@ def write_model(
 
 
 def load_model(directory: Path) -> PreTrainedModel:
-    """Load a causal language model with float32 weights; nothing is downloaded.
+    """Load a causal language model, one that sees or hears too, with float32 weights; nothing is downloaded.
 
     Raises:
         ConfigError: the directory, its configuration or its weights are missing or unreadable.
     """
     check_model_directory(directory)
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     _silence_progress_bars()
     try:
         with _no_load_report():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            kind = AutoConfig.from_pretrained(str(directory), local_files_only=True).model_type
+            is_text = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            of_kind: Any = AutoModelForCausalLM if is_text else AutoModelForMultimodalLM
+            loaded: Any = of_kind.from_pretrained(
                 str(directory), local_files_only=True, dtype=torch.float32, output_loading_info=True
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
@@ -113,7 +120,27 @@ def load_model(directory: Path) -> PreTrainedModel:
             f"the {getattr(model.config, 'num_hidden_layers', 'few')} of config.json (num_hidden_layers): the model "
             "would be cut; copy config.json and weights of one model"
         )
+    placeholder = media_token_id(directory)
+    if placeholder is not None and not is_text:
+        _never_write(model, placeholder)
+        _freeze_as_made(model)
     return model.eval()
+
+
+def _freeze_as_made(model: PreTrainedModel) -> None:
+    """Freeze what the class of a model freezes when it makes one, such as sines for positions: loading thaws it."""
+    with torch.device("meta"):
+        made = dict(type(model)(model.config).named_parameters())
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(made[name].requires_grad)
+
+
+def _never_write(model: PreTrainedModel, token: int) -> None:
+    """Take a token out of every distribution: one that is sampled would be taken for the place of a further feature."""
+    head: Any = model.get_output_embeddings()
+    head.register_forward_hook(
+        lambda module, inputs, logits: logits.index_fill(-1, torch.tensor(token, device=logits.device), NEVER)
+    )
 
 
 def _of_further_layers(unexpected: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -153,6 +180,13 @@ def check_model_directory(directory: Path) -> None:
         raise ConfigError(
             f"policy.model_name={directory} holds no weights (*.safetensors); copy the whole model"
         )
+
+
+def media_token_id(directory: Path) -> int | None:
+    """Return the id that stands in a prompt for a feature of an image or a sound; None where the model takes none."""
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    names = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+    return next((config[name] for name in names if isinstance(config.get(name), int)), None)
 
 
 def _silence_progress_bars() -> None:

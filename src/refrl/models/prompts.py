@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from transformers import PreTrainedTokenizerBase
 
 from refrl.config import ConfigError
+from refrl.media import PLACEHOLDER
 from refrl.models.chat import BYTE_CHAT_TEMPLATE, ChatEncoder, Message
 from refrl.models.tokenization import encode_answers, encode_prompts
 
@@ -21,13 +22,20 @@ class PromptEncoder:
         *,
         chat_template: str | None = None,
         system_prompt: str | None = None,
+        media_token_id: int | None = None,
     ) -> None:
         """Take a tokenizer and the form of prompts (`policy.tokenizer.chat_template`, `data.system_prompt`).
+
+        Args:
+            tokenizer: of the model.
+            chat_template: as the option.
+            system_prompt: as the option.
+            media_token_id: stands where a prompt spells `refrl.media.PLACEHOLDER`; None leaves that as text.
 
         Raises:
             ConfigError: the tokenizer has no template and none is given.
         """
-        self._tokenizer = tokenizer
+        self._tokenizer, self._media_token_id = tokenizer, media_token_id
         self._system: list[Message] = []
         if system_prompt is not None:
             self._system = [{"role": "system", "content": system_prompt}]
@@ -44,6 +52,8 @@ class PromptEncoder:
             ConfigError: the chat template leaves a turn out or rewrites it.
         """
         if self.chat is None:
+            if self._media_token_id is not None and any(PLACEHOLDER in text for text in texts):
+                return [self._with_media(text, self._media_token_id) for text in texts]
             return encode_prompts(self._tokenizer, texts)
         with _template_errors():
             return [tuple(self.chat.encode(self._asked(text), add_generation_prompt=True)) for text in texts]
@@ -71,6 +81,11 @@ class PromptEncoder:
     def end_token_id(self) -> int:
         """Return the id that ends an answer."""
         return self.answers(["?"], ["!"])[0][-1]
+
+    def _with_media(self, text: str, token: int) -> tuple[int, ...]:
+        first, *others = text.split(PLACEHOLDER)
+        (ids,) = encode_prompts(self._tokenizer, [first])
+        return (*ids, *(one for part in encode_answers(self._tokenizer, others) for one in (token, *part)))
 
     def _asked(self, text: str) -> list[Message]:
         return [*self._system, {"role": "user", "content": text}]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +27,9 @@ from refrl.models.byte_tokenizer import (
     byte_tokenizer,
     tokenizer_config,
 )
+from refrl.models.tiny_media import MEDIA_TOKEN, MEDIA_TOKEN_ID, SPREAD, media_config, media_shapes
 
-Family = Literal["qwen3", "qwen3_moe", "llama"]
+Family = Literal["qwen3", "qwen3_moe", "llama", "llava", "qwen2_audio"]
 ARCHITECTURES: dict[Family, str] = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
@@ -41,7 +42,8 @@ class TinyModelSpec:
     """Shape of a model that is made here."""
 
     family: Family = "qwen3"
-    """`qwen3` normalises queries and keys per head, `llama` does not; `qwen3_moe` has experts in every layer."""
+    """`qwen3` normalises queries and keys per head, `llama` does not; `qwen3_moe` has experts in every layer;
+    `llava` and `qwen2_audio` are a `qwen3` that sees and one that hears."""
     hidden_size: int = 64
     num_layers: int = 2
     num_heads: int = 4
@@ -82,6 +84,11 @@ class TinyModelSpec:
             raise ConfigError(f"seed={self.seed} must not be negative")
 
     @property
+    def has_tower(self) -> bool:
+        """Whether it sees or hears."""
+        return self.family in ("llava", "qwen2_audio")
+
+    @property
     def feed_forward_size(self) -> int:
         """Width of the feed-forward layer."""
         return self.intermediate_size or 3 * self.hidden_size
@@ -104,7 +111,7 @@ def make_model(spec: TinyModelSpec, output: Path) -> None:
         raise ConfigError(f"{output} exists and is not an empty directory; name another one")
     with new_directory(output) as folder:
         save_file(dict(weights(spec)), folder / "model.safetensors", metadata={"format": "pt"})
-        byte_tokenizer().save(str(folder / "tokenizer.json"))
+        byte_tokenizer([MEDIA_TOKEN] if spec.has_tower else []).save(str(folder / "tokenizer.json"))
         for name, content in {
             "config.json": model_config(spec),
             "generation_config.json": {"_from_model_config": True, **_token_ids()},
@@ -121,6 +128,11 @@ def make_model(spec: TinyModelSpec, output: Path) -> None:
 
 def model_config(spec: TinyModelSpec) -> dict[str, Any]:
     """Return what config.json says of a model; what is left out is transformers' default for the family."""
+    if spec.has_tower:
+        text = model_config(replace(spec, family="qwen3"))
+        inner = {key: value for key, value in text.items() if key not in ("architectures", "dtype")}
+        inner["vocab_size"] = MEDIA_TOKEN_ID + 1
+        return {**media_config(spec.family), "dtype": "float32", "text_config": inner, **_token_ids()}
     return {
         "architectures": [ARCHITECTURES[spec.family]],
         "model_type": spec.family,
@@ -151,7 +163,13 @@ def _expert_config(spec: TinyModelSpec) -> dict[str, Any]:
 
 def weights(spec: TinyModelSpec) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     """Yield every parameter by its name in the model; matrices are normal, norms 1, all drawn from the seed."""
-    yield from _drawn(_shapes(spec), spec, np.random.default_rng(spec.seed))
+    generator = np.random.default_rng(spec.seed)
+    if not spec.has_tower:
+        yield from _drawn(_shapes(spec), spec.initializer_range, generator)
+        return
+    for name, tensor in _drawn(_shapes(spec), spec.initializer_range, generator):
+        yield f"language_model.{name}", tensor
+    yield from _drawn(media_shapes(spec.family, spec.hidden_size), SPREAD, generator)
 
 
 def draft_weights(spec: TinyModelSpec) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
@@ -165,23 +183,26 @@ def draft_weights(spec: TinyModelSpec) -> Iterator[tuple[str, npt.NDArray[np.flo
         ("down_proj.weight", (D, F)),
         ("final_norm.weight", (D,)),
     ]
-    yield from _drawn(shapes, spec, np.random.default_rng([spec.seed, 1]))
+    yield from _drawn(shapes, spec.initializer_range, np.random.default_rng([spec.seed, 1]))
 
 
 def _drawn(
-    shapes: Iterable[tuple[str, tuple[int, ...]]], spec: TinyModelSpec, generator: np.random.Generator
+    shapes: Iterable[tuple[str, tuple[int, ...]]], spread: float, generator: np.random.Generator
 ) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     for name, shape in shapes:
-        if len(shape) == 1:
+        if name.endswith("bias"):
+            yield name, np.zeros(shape, dtype=np.float32)
+        elif len(shape) == 1:
             yield name, np.ones(shape, dtype=np.float32)
         else:
-            yield name, spec.initializer_range * generator.standard_normal(shape, dtype=np.float32)
+            yield name, spread * generator.standard_normal(shape, dtype=np.float32)
 
 
 def _shapes(spec: TinyModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the names and shapes of parameters; a linear layer is (outputs, inputs)."""
     D, H = spec.hidden_size, spec.head_dim
-    yield "model.embed_tokens.weight", (VOCAB_SIZE, D)
+    V = MEDIA_TOKEN_ID + 1 if spec.has_tower else VOCAB_SIZE
+    yield "model.embed_tokens.weight", (V, D)
     for number in range(spec.num_layers):
         layer = f"model.layers.{number}"
         yield f"{layer}.input_layernorm.weight", (D,)
@@ -196,7 +217,7 @@ def _shapes(spec: TinyModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from _feed_forward(spec, f"{layer}.mlp")
     yield "model.norm.weight", (D,)
     if not spec.tie_word_embeddings:
-        yield "lm_head.weight", (VOCAB_SIZE, D)
+        yield "lm_head.weight", (V, D)
 
 
 def _feed_forward(spec: TinyModelSpec, place: str) -> Iterator[tuple[str, tuple[int, ...]]]:

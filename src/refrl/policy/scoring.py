@@ -22,7 +22,9 @@ from refrl.algorithms.microbatches import split_by_rows, split_by_tokens
 from refrl.algorithms.ops import compute_logprobs
 from refrl.algorithms.packing import PackedBatch, assign_packs, compute_logprobs_packed, pack_batch
 from refrl.config import ConfigError, PolicyConfig
+from refrl.media import model_inputs
 from refrl.policy.base import Forward
+from refrl.policy.forms import check_head, check_text
 
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
 """Largest difference of a probe's log-probability from the model's own forward, in nats. Measured rounding: 1e-6 in
@@ -71,7 +73,7 @@ def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: floa
     plain = padded_forward(temperature)
     forward: Forward = partial(_packed, temperature=temperature) if packed else plain
     if chunk is not None:
-        _check_head(model)
+        check_head(model)
         states = _packed_states if packed else _padded_states
         forward = partial(_chunked, temperature=temperature, states=states, chunk=chunk)
     if packed:
@@ -144,12 +146,14 @@ def _rows_by_packs(batch: Batch, max_tokens: int) -> list[list[int]]:
 def _padded(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
     """One row per sequence, through the model's own forward; no logits before the first completion's predictor."""
     first = max(0, int(batch.prompt_lens_B.min()) - 1)
+    num_kept = batch.input_ids_BS.shape[1] - first
     logits_BSV = model(
         input_ids=batch.input_ids_BS,
         attention_mask=batch.attention_mask_BS,
         use_cache=False,
-        logits_to_keep=batch.input_ids_BS.shape[1] - first,
-    ).logits
+        logits_to_keep=num_kept,
+        **model_inputs(batch.media_BX, model.dtype),
+    ).logits[:, -num_kept:]  # some models make all logits, whatever is asked for
     return compute_logprobs(
         logits_BSV,
         batch.completion_ids_BT,
@@ -197,6 +201,7 @@ def _chunked(
 
 def _padded_states(model: PreTrainedModel, batch: Batch) -> Tensor:
     """Return states_BSD after the final norm."""
+    check_text("policy.logprob_chunk_size", batch)
     return model.base_model(
         input_ids=batch.input_ids_BS, attention_mask=batch.attention_mask_BS, use_cache=False
     ).last_hidden_state
@@ -211,6 +216,7 @@ def _packed_states(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 def _pack(model: PreTrainedModel, batch: Batch) -> tuple[PackedBatch, dict[str, Any]]:
     """Return all rows in one pack of exactly their tokens, and what the model takes of it."""
+    check_text("policy.sequence_packing.enabled", batch)
     packed = pack_batch(batch, pack_length=int(batch.attention_mask_BS.sum()), pad_token_id=0)
     return packed, {
         "input_ids": packed.input_ids_PS,
@@ -218,26 +224,6 @@ def _pack(model: PreTrainedModel, batch: Batch) -> tuple[PackedBatch, dict[str, 
         "attention_mask": packed.attention_mask_P1SS(model.dtype),
         "use_cache": False,
     }
-
-
-def _check_head(model: PreTrainedModel) -> None:
-    """Refuse a head that is more than a matrix, by name: a probe of small weights would not tell.
-
-    Raises:
-        ConfigError: names what the head does.
-    """
-    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    head = model.get_output_embeddings()
-    if cap is not None:
-        what = f"caps its logits softly after the head (final_logit_softcapping={cap:g})"
-    elif getattr(head, "bias", None) is not None:
-        what = "has a head with a bias"
-    else:
-        return
-    raise ConfigError(
-        f"policy.logprob_chunk_size: {type(model).__name__} {what}, which scoring in chunks leaves out; unset the "
-        "option"
-    )
 
 
 def check_window(option: str, config: PolicyConfig, model: PreTrainedModel) -> None:

@@ -9,9 +9,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import TrainSample
-from refrl.config import RewardShapingConfig
+from refrl.config import ConfigError, RewardShapingConfig
 from refrl.distributed import ALONE, World
-from refrl.generation.base import Completion, Sampler, SamplingParams
+from refrl.generation.base import Completion, MediaSampler, Sampler, SamplingParams
 from refrl.models.tokenization import decode_completions
 from refrl.rewards import Scores, join_scores, score_completions
 from refrl.rewards.shaping import penalise_length
@@ -73,6 +73,7 @@ class Rollouts:
                 completion_mask=completion.mask,
                 weight_version=completion.weight_version,
                 kept_ids=completion.kept_ids,
+                media=example.media,
             )
             for example, completion, reward in zip(
                 self.examples, self.completions, self.scores.rewards, strict=True
@@ -127,8 +128,28 @@ class RolloutWorker:
     def sample(
         self, examples: Sequence[Example], params: SamplingParams, stream: torch.Generator
     ) -> list[Completion]:
-        """Sample one completion per example; repeat an example for a group."""
+        """Sample one completion per example; repeat an example for a group.
+
+        Raises:
+            ConfigError: a prompt has an image or a sound, and what samples takes none.
+        """
         prompts = self.prompt_ids(examples)
+        media = [example.media for example in examples]
+        if any(media):
+            if self.environment is not None or not isinstance(self.generator, MediaSampler):
+                raise ConfigError(
+                    "data.task has images or sounds, which only the torch engine within one training process takes, in "
+                    "one turn: set policy.generation.backend=torch, placement=inline, cluster.num_processes=1, and "
+                    "leave data.environment and grpo.async_grpo out"
+                )
+            try:
+                return self.generator.generate_with_media(prompts, media, params, stream)
+            except (TypeError, ValueError, RuntimeError) as error:
+                reason = " ".join(str(error).split())
+                raise ConfigError(
+                    f"data.task: the model does not take its images or sounds ({reason}); take a model that sees or "
+                    "hears, and set data.task_args.num_features to the features that it makes of one"
+                ) from error
         if self.environment is None:
             return self.generator.generate(prompts, params, stream)
         return take_turns(self.generator, self.environment, self.tokenizer, prompts, params, stream)

@@ -127,7 +127,7 @@ def _draw(task: Task, num: int, stream: random.Random) -> list[int]:
 
 def _examples(task: Task, numbers: Iterable[int]) -> list[Example]:
     countable = task.num_examples < _COUNTABLE
-    solution = getattr(task, "solution", None)
+    solution, media = getattr(task, "solution", None), getattr(task, "media", None)
     examples = []
     for number in numbers:
         prompt, answer = task.example(number)
@@ -138,6 +138,7 @@ def _examples(task: Task, numbers: Iterable[int]) -> list[Example]:
                 answer=answer,
                 task=task.name,
                 solution=None if solution is None else solution(number),
+                media=None if media is None else media(number),
             )
         )
     return examples

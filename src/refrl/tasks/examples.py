@@ -23,6 +23,9 @@ class Example:
     solution: str | None = None
     """A completion that is right, where it is not the answer itself (code: the answer is a list of tests)."""
 
+    media: str | None = None
+    """The image or sound that stands in the prompt (`refrl.media`)."""
+
     @property
     def target(self) -> str:
         """The completion that fine-tuning learns."""

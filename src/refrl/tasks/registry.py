@@ -9,6 +9,8 @@ TASKS: dict[str, str] = {
     "add": "refrl.tasks.text:AddTask",
     "count_letters": "refrl.tasks.text:CountLettersTask",
     "lookup": "refrl.tasks.lookup:LookupTask",
+    "colour": "refrl.tasks.media:ColourTask",
+    "pitch": "refrl.tasks.media:PitchTask",
     "code_print": "refrl.tasks.code:CodePrintTask",
 }
 """The built-in tasks by the name that `data.task` takes."""

@@ -19,6 +19,7 @@ from refrl.algorithms.losses import policy_loss
 from refrl.config import (
     AdvantageConfig,
     ClusterConfig,
+    ConfigError,
     DataConfig,
     GenerationConfig,
     LossConfig,
@@ -26,7 +27,7 @@ from refrl.config import (
 )
 from refrl.distributed import ALONE, World, local_device
 from refrl.generation.base import Generator, SamplingParams
-from refrl.models.loading import check_model_directory, load_model
+from refrl.models.loading import check_model_directory, load_model, media_token_id
 from refrl.models.prompts import PromptEncoder
 from refrl.models.tokenization import load_tokenizer
 from refrl.policy.adapter_files import make_adapters
@@ -96,7 +97,10 @@ def build_encoder(
         ConfigError: there is no chat template where one is asked for.
     """
     return PromptEncoder(
-        tokenizer, chat_template=config.tokenizer.chat_template, system_prompt=data.system_prompt
+        tokenizer,
+        chat_template=config.tokenizer.chat_template,
+        system_prompt=data.system_prompt,
+        media_token_id=media_token_id(Path(config.model_name)),
     )
 
 
@@ -206,7 +210,13 @@ def build_prompt_ids(
     """
     prompt_ids = PromptIds(encoder, policy, config)
     for examples in splits:
-        prompt_ids(longest_prompts(examples))
+        longest = longest_prompts(examples)
+        prompt_ids(longest)
+        if policy.backend.name != "hf" and any(example.media for example in longest):
+            raise ConfigError(
+                f"data.task has images or sounds, which policy.{policy.backend.name}_cfg.enabled=true is not built "
+                "for: leave it out"
+            )
     return prompt_ids
 
 

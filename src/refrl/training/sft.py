@@ -103,6 +103,7 @@ def make_answer_batch(session: Session, config: SFTRunConfig, examples: Sequence
                 sampling_logprobs=(0.0,) * len(answer),
                 reward=0.0,
                 group_id=example.prompt_id,
+                media=example.media,
             )
             for example, prompt, answer in zip(examples, prompts, answers, strict=True)
         ],

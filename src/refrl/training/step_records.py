@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -102,6 +103,8 @@ def train_rows(
     ):
         ids, length, prompt_length, sampling_logprobs, old_logprobs, reward, advantage, mask = row
         extra: dict[str, Any] = {} if verifier is None else {"verifier": verifier}
+        if example.media is not None:
+            extra["media"] = hashlib.sha256(example.media.encode()).hexdigest()[:16]
         if rollouts.scores.penalties is not None:
             extra["length_penalty"] = rollouts.scores.penalties[index]
         if completion.kept_ids is not None:

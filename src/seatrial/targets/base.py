@@ -62,6 +62,8 @@ class TrainingJob(Job):
     """The interval that the clamped probability ratio is held to."""
     advantage: AdvantageFacts | None = None
     """How the stack says it computes advantages; None when logged rewards alone do not determine them."""
+    frozen: tuple[str, ...] = ()
+    """Ends of the names of tensors that the architecture keeps as they are: all others train."""
     has_reference: bool = False
     """Whether a frozen reference policy takes part, so that the distance to it is logged."""
     max_lag: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.weights import stored_tensors
@@ -21,7 +22,9 @@ from seatrial.trials.sensors.paths import (
     expert_load,
     int8_gap,
     int8_layers,
+    media_rows,
     sensor,
+    tower_moved,
 )
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
 from seatrial.trials.sensors.served import SERVED, served
@@ -46,6 +49,7 @@ class Architecture:
     claim: str
     """What its own sensors show."""
     sensors: tuple[Sensor, ...]
+    recipe: str = RECIPE
     words: tuple[str, ...] = ()
     """`a.b=value` words of its run, beside those of the smoke."""
     level: int = 5
@@ -64,7 +68,7 @@ class Architecture:
         if model is None:
             return
         request = JobRequest(
-            recipe=RECIPE,
+            recipe=self.recipe,
             model=model,
             directory=context.directory,
             seed=context.seed,
@@ -210,6 +214,42 @@ def architecture_trials() -> Sequence[Architecture]:
             ),
             words=("policy.draft.enabled=true",),
             does_not_prove="that rollouts are faster (nothing is sampled with the head), several draft tokens, "
+            "that the model learns (level 6)",
+        ),
+        Architecture(
+            name="arch-vlm",
+            made="vlm",
+            model="LlavaForConditionalGeneration",
+            recipe="grpo-vlm",
+            summary="GRPO on a model that sees, with an image in each prompt",
+            claim="the tower and the projector train through the image of each row, in sampler and trainer alike",
+            sensors=(
+                sensor(
+                    "vlm: the tower and the projector moved",
+                    "all moved",
+                    partial(tower_moved, part="vision_tower", first="patch_conv.weight"),
+                ),
+                sensor("vlm: each prompt has its placeholders", "in the prompt alone", media_rows),
+            ),
+            does_not_prove="several images or sounds in a prompt, unequal sizes, other backends and engines, SFT, "
+            "that the model learns (level 6)",
+        ),
+        Architecture(
+            name="arch-audio",
+            made="audio",
+            model="Qwen2AudioForConditionalGeneration",
+            recipe="grpo-audio",
+            summary="GRPO on a model that hears, with a sound in each prompt",
+            claim="the tower and the projector train through the sound of each row, in sampler and trainer alike",
+            sensors=(
+                sensor(
+                    "audio: the tower and the projector moved",
+                    "all moved",
+                    partial(tower_moved, part="audio_tower", first="conv1.weight"),
+                ),
+                sensor("audio: each prompt has its placeholders", "in the prompt alone", media_rows),
+            ),
+            does_not_prove="several images or sounds in a prompt, unequal sizes, other backends and engines, SFT, "
             "that the model learns (level 6)",
         ),
     )

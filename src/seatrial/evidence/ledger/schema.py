@@ -28,6 +28,8 @@ class LedgerRow:
     """The prompt before a chat template."""
     prompt_text: str | None = None
     """The prompt as the model was given it, special tokens spelled out."""
+    media: str | None = None
+    """Digest of the image or sound in the prompt."""
     completion: str | None = None
     """The text that was rewarded."""
     answer: str | None = None

@@ -42,8 +42,9 @@ class AsConfigured:
             == (given.max_new_tokens, given.temperature, given.top_p, given.top_k)
         ) and wanted.stop_token_ids in (None, given.stop_token_ids)
         self._guards.hold("sampling as configured", same, f"completions are drawn with {given}", number=1)
-        held_out = {example.prompt for example in session.validation}
-        both = [example.prompt for example in session.train_examples if example.prompt in held_out]
+        held_out = {(example.prompt, example.media) for example in session.validation}
+        trained = session.train_examples
+        both = [one.prompt for one in trained if (one.prompt, one.media) in held_out]
         self._guards.hold(
             "held-out prompts", not both, f"{len(both)} are trained on too", number=len(held_out)
         )

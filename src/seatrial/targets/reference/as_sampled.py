@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from refrl.config import GRPORunConfig
 from refrl.generation.base import Completion
+from refrl.media import stack
 from refrl.rollout.sync import Rollouts
 from refrl.tasks import Example
 from refrl.training.observer import TrainedStep
@@ -33,7 +36,14 @@ def hold_rows(session: Session, step: TrainedStep, config: GRPORunConfig, guards
         batch.completion_ids_BT[trains],
         batch.mask_BT[trains],
     )
-    prompts = [completion.prompt_ids for completion in completions]
+    media = [example.media for example in step.rollouts.examples]
+    if any(media):
+        right, given = stack(media), batch.media_BX
+        good = right is not None and given is not None and torch.equal(given.cpu(), right)
+        guards.hold(
+            "media of the rows", good, "a row does not have its own image or sound", number=len(media)
+        )
+    prompts = [(c.prompt_ids, one) for c, one in zip(completions, media, strict=True)]
     size = config.grpo.num_generations_per_prompt
     guards.group_identity(prompts, batch.group_ids_B.tolist(), size)
 

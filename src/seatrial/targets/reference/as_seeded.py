@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from refrl.config import GRPORunConfig, SFTRunConfig
-from refrl.generation.base import Completion, SamplingParams
+from refrl.generation.base import Completion, MediaSampler, SamplingParams
 from refrl.rollout.sync import Rollouts
 from refrl.tasks import Example
 from refrl.tasks.base import make_task
@@ -163,9 +163,11 @@ class AsSeeded:
         )
         digest = hashlib.sha256(f"{self._loop.seed}/{purpose}/{step}".encode()).digest()
         stream = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-        return session.generator.generate(
-            session.encoder.prompts([one.prompt for one in rows]), params, stream
-        )
+        prompts = session.encoder.prompts([one.prompt for one in rows])
+        if any(one.media for one in rows) and isinstance(session.generator, MediaSampler):
+            media = [one.media for one in rows]
+            return session.generator.generate_with_media(prompts, media, params, stream)
+        return session.generator.generate(prompts, params, stream)
 
     def _hold_replay(
         self, where: str, again: Sequence[Completion], given: Sequence[Completion], what: str

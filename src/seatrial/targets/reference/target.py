@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import seatrial
 from seatrial.errors import BlockedError, UsageError
 from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
+from seatrial.targets.reference.model_files import is_byte_level, model_type, vocabulary_size
 
 if TYPE_CHECKING:
     from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
@@ -38,8 +38,12 @@ ARCHITECTURES = {
     "moe": ("--family", "qwen3_moe"),
     "quantised": (),
     "draft": ("--draft-head",),
+    "vlm": ("--family", "llava"),
+    "audio": ("--family", "qwen2_audio"),
 }
 """Words of `refrl make-model`, by what trials call an architecture."""
+FROZEN = {"qwen2_audio": ("audio_tower.embed_positions.weight",)}
+"""Tensors that transformers' own code keeps fixed, by the type of model."""
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Nothing is downloaded: models and tokenizers are local folders."""
 _SMALL_MODEL_BYTES = 16 * 2**20
@@ -132,7 +136,11 @@ class ReferenceTarget:
         if request.recipe.startswith("sft"):
             return self._sft(request)
         # The first run has the trial's own seed, and every other one of any trial another.
-        loop_seed = request.seed if request.recipe == "grpo-smoke" else 1000 * request.seed + request.number
+        loop_seed = (
+            request.seed
+            if request.recipe in ("grpo-smoke", "grpo-vlm", "grpo-audio")
+            else 1000 * request.seed + request.number
+        )
         chosen = [word for word in request.overrides if not word.startswith("policy.model_name=")]
         words = [
             *_own_words(request, "grpo", loop_seed),
@@ -206,8 +214,9 @@ class ReferenceTarget:
             initial_model=model,
             final_model=directory / "checkpoints" / "final",
             precision=config.policy.generation.quantization or config.policy.precision,
-            vocabulary_size=_vocabulary_size(model),
-            byte_level=_is_byte_level(Path(config.policy.tokenizer.name or model)),
+            vocabulary_size=vocabulary_size(model),
+            byte_level=is_byte_level(Path(config.policy.tokenizer.name or model)),
+            frozen=FROZEN.get(model_type(model), ()),
             checkpoint_dir=directory / "checkpoints",
             adapter_dir=directory / "checkpoints" / "final" / "adapter"
             if config.policy.lora_cfg.enabled
@@ -281,20 +290,3 @@ def verifier_in_force(data: DataConfig) -> str | None:
     if data.verifiers is not None:
         return None
     return data.verifier or default_verifier(data)
-
-
-def _vocabulary_size(model: Path) -> int | None:
-    try:
-        size = json.loads((model / "config.json").read_text()).get("vocab_size")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return size if isinstance(size, int) else None
-
-
-def _is_byte_level(tokenizer: Path) -> bool:
-    """Whether the tokenizer has one token per byte and no merges."""
-    try:
-        model = json.loads((tokenizer / "tokenizer.json").read_text())["model"]
-        return sorted(model["vocab"].values()) == list(range(256)) and not model["merges"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False

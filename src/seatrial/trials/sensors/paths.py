@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,48 @@ def draft_tokens(evidence: RunEvidence) -> tuple[list[str], str, int]:
     ]
     seen = ", ".join(f"{rate:.3f}" for rate in rates.values())
     return wrong[:3], f"acceptance {seen}, on {sum(tokens.values())} tokens", len(tokens)
+
+
+def tower_moved(evidence: RunEvidence, part: str, first: str) -> tuple[list[str], str, int]:
+    """What is seen or heard reached the loss: every tensor of the tower moved, its first layer and the projector too.
+
+    Args:
+        evidence: of the run.
+        part: name of the tower.
+        first: tensor that takes what is seen or heard; an input of zeros leaves it without a gradient.
+    """
+    frozen = tuple(evidence.job.frozen)
+    changes = {
+        change.name: change
+        for change in evidence.weights.changes
+        if part in change.name or "multi_modal_projector" in change.name
+    }
+    trains = {name: one for name, one in changes.items() if not (frozen and name.endswith(frozen))}
+    wrong = [f"{name} did not move" for name, one in trains.items() if not one.num_changed]
+    wrong += [
+        f"there is no {name}"
+        for name in (first, "multi_modal_projector")
+        if not any(name in one for one in trains)
+    ]
+    return wrong[:3], f"{len(trains)} tensors of {part} and projector moved", len(trains)
+
+
+def media_rows(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Each row holds as many placeholders as the model makes features, and none was sampled."""
+    facts = model_facts(evidence.job.initial_model)
+    token = facts.get("image_token_index", facts.get("audio_token_index"))
+    wrong = []
+    for row in evidence.ledger:
+        ids, length = row.token_ids or (), row.prompt_length or 0
+        if not ids[:length].count(token) or ids[length:].count(token):
+            wrong.append(
+                f"step {row.step} row {row.index}: placeholders are {_places(ids, token)} of {len(ids)} tokens"
+            )
+    return wrong[:3], f"{len(evidence.ledger)} rows with an image or a sound", len(evidence.ledger)
+
+
+def _places(ids: Sequence[int], token: int | None) -> list[int]:
+    return [place for place, one in enumerate(ids) if one == token]
 
 
 def int8_layers(evidence: RunEvidence) -> tuple[list[str], str, int]:

@@ -217,17 +217,24 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
             reason=f"the run left no trained model at {job.final_model} ({evidence.launched.describe()})",
         )
     found = evidence.weights
+    frozen = tuple(evidence.job.frozen)
+    unmoved = [name for name in found.unmoved if not (frozen and name.endswith(frozen))]
     names = {
+        "moved, though frozen": [
+            change.name
+            for change in found.changes
+            if frozen and change.name.endswith(frozen) and change.num_changed
+        ],
         "lost": found.only_before,
         "added": found.only_after,
         "reshaped": found.reshaped,
         "not finite": [change.name for change in found.changes if change.num_nonfinite],
-        "did not move": found.unmoved,
+        "did not move": unmoved,
     }
     wrong = [f"{len(of)} tensors {what}: {_few(list(of))}" for what, of in names.items() if of]
     smallest = min((change.max_abs_change for change in found.changes), default=0.0)
     num_steps = len({row.step for row in evidence.ledger})
-    if found.unmoved and len(wrong) == 1 and len(evidence.steps_without_signal) == num_steps:
+    if unmoved and len(wrong) == 1 and len(evidence.steps_without_signal) == num_steps:
         return Verdict(
             name=name,
             outcome=Outcome.SKIPPED,

@@ -14,8 +14,13 @@ SMALL = {
     "count_letters": {"length": 4, "alphabet_size": 3},
     "code_print": {"limit": 5, "num_operators": 3},
     "lookup": {"max_length": 2, "alphabet_size": 8},
+    "colour": {},
+    "pitch": {"num_bands": 2},
 }
-SIZES = {"reverse": 4 + 16 + 64, "add": 100, "count_letters": 3 * 81, "code_print": 75, "lookup": 8 + 64}
+SIZES = {
+    "reverse": 4 + 16 + 64, "add": 100, "count_letters": 3 * 81, "code_print": 75, "lookup": 8 + 64,
+    "colour": 4 * 3**4, "pitch": 4 * 2**4,
+}  # fmt: skip
 
 
 def test_every_task_is_tested() -> None:
@@ -25,9 +30,10 @@ def test_every_task_is_tested() -> None:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_numbers_and_prompts_are_one_to_one(name: str) -> None:
-    """All numbers of the space give different prompts, as many as combinatorics says."""
+    """All numbers of the space give different prompts or media, as many as combinatorics says."""
     task = make_task(name, SMALL[name])
-    prompts = {task.example(number)[0] for number in range(task.num_examples)}
+    media = getattr(task, "media", lambda number: None)
+    prompts = {(task.example(number)[0], media(number)) for number in range(task.num_examples)}
     assert len(prompts) == task.num_examples == SIZES[name]
 
 
@@ -68,7 +74,9 @@ def test_splits_share_no_prompt_and_hold_what_was_asked(name: str) -> None:
     """Also when they take the whole space."""
     size = SIZES[name]
     splits = make_splits(DataConfig(task=name, task_args=SMALL[name], num_train=size - 20, num_validation=20))
-    train, validation = ({example.prompt for example in split} for split in (splits.train, splits.validation))
+    train, validation = (
+        {(example.prompt, example.media) for example in split} for split in (splits.train, splits.validation)
+    )
     assert len(train) == size - 20
     assert len(validation) == 20
     assert not train & validation
@@ -103,7 +111,11 @@ def test_a_space_too_small_for_disjoint_splits_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("sort", {}, "data.task='sort' is unknown; known: add, code_print, count_letters, lookup, reverse"),
+        (
+            "sort",
+            {},
+            "data.task='sort' is unknown; known: add, code_print, colour, count_letters, lookup, pitch, reverse",
+        ),
         ("add", {"digit": 2}, "data.task_args.digit is unknown to add; it takes digits"),
         ("add", {"digits": "2"}, "data.task_args.digits should be an integer"),
         ("add", {"digits": True}, "data.task_args.digits should be an integer"),

@@ -163,7 +163,7 @@ def _repeated_steps(steps: Mapping[int, Sequence[LedgerRow]]) -> Iterator[tuple[
 
 
 def groups_are_prompts(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
-    """Rows of a prompt have its text and tokens; in a step, another prompt's number has another text."""
+    """Rows of a prompt have its text, tokens and media; in a step, another prompt's number has another text."""
     known = [row for row in rows if row.prompt is not None or (row.token_ids and row.prompt_length)]
     if not known:
         return not_exercised(missing("prompt or token_ids"))
@@ -172,7 +172,7 @@ def groups_are_prompts(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResu
             f"not exercised: {facts.stack} writes no number of a prompt; rows were grouped by its text"
         )
     first: dict[int, LedgerRow] = {}
-    numbers: dict[tuple[int, str], LedgerRow] = {}
+    numbers: dict[tuple[int, str, str | None], LedgerRow] = {}
     faults = []
     for row in known:
         one = first.setdefault(row.prompt_id, row)
@@ -180,10 +180,14 @@ def groups_are_prompts(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResu
             faults.append(
                 at(row, f"prompt {row.prompt_id} is {row.prompt!r}, and {one.prompt!r} in {one.where()}")
             )
+        elif row.media != one.media:
+            faults.append(
+                at(row, f"the image or sound of prompt {row.prompt_id} is not that of {one.where()}")
+            )
         elif _prompt_ids(row) != _prompt_ids(one):
             faults.append(at(row, f"the tokens of prompt {row.prompt_id} are not those of {one.where()}"))
         if row.prompt is not None:
-            other = numbers.setdefault((row.step, row.prompt), row)
+            other = numbers.setdefault((row.step, row.prompt, row.media), row)
             if other.prompt_id != row.prompt_id:
                 faults.append(
                     at(

@@ -100,7 +100,9 @@ def _frame(row: LedgerRow) -> tuple[str, str] | None:
     """Return what a chat template put before and after the prompt; None when the prompt is not in its tokens."""
     given = text_of((row.token_ids or ())[: row.prompt_length])
     # A template may strip the white space around a turn; the last place is the prompt's own turn.
-    for words in (row.prompt or "", (row.prompt or "").strip()):
+    # What stands for an image or a sound is no text.
+    prompt = row.prompt or "" if row.media is None else _SPECIAL.sub("", row.prompt or "")
+    for words in (prompt, prompt.strip()):
         before, found, after = given.rpartition(words) if words else ("", "", "")
         if found:
             return before, after

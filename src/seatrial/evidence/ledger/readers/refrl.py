@@ -30,6 +30,7 @@ _COLUMNS: Mapping[str, Callable[[Any], Any]] = {
     "group": integer,
     "prompt": text,
     "prompt_text": text,
+    "media": text,
     "completion": text,
     "answer": text,
     "token_ids": integers,

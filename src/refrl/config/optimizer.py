@@ -1,0 +1,33 @@
+"""`policy.optimizer` and `policy.scheduler`: how weights move, and how fast."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from refrl.config.base import Section
+
+
+class OptimizerConfig(Section):
+    """AdamW."""
+
+    lr: float = Field(default=1e-3, ge=0)
+    """Learning rate after the warm-up."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of the running means of the gradient and of its square."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the mean square."""
+
+
+class SchedulerConfig(Section):
+    """Learning rate: linear warm-up, then constant, linear or cosine decay to `min_lr_ratio`."""
+
+    name: Literal["constant", "linear", "cosine"] = "constant"
+    """What follows the warm-up."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Updates over which the learning rate rises to `lr`."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Where the decay ends, as a share of `lr`."""
