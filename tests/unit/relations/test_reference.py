@@ -15,6 +15,8 @@ from seatrial.targets.reference.components import ReferenceComponents
 from seatrial.targets.reference.configuration import allowed
 from seatrial.verdict import Outcome
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 Disobeyed = Callable[[Mapping[str, Any], Iterable[str], list[int]], list[str]]
 CELLS = list(cells())
 FORMULAS = (

@@ -134,13 +134,13 @@ class ReferenceComponents(
         return self._gradients(self.fixed, rows, micro_batches)
 
     def gradients_packed(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
-        return self._gradients(self.build_policy(PACKED), rows, micro_batches)
+        return self._gradients(self.fixed_with(PACKED), rows, micro_batches)
 
     def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
-        return self._score(self.build_policy({"policy.generation.temperature": temperature}), rows)
+        return self._score(self.fixed_with({"policy.generation.temperature": temperature}), rows)
 
     def score_packed(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
-        return self._score(self.build_policy({"policy.generation.temperature": temperature, **PACKED}), rows)
+        return self._score(self.fixed_with({"policy.generation.temperature": temperature, **PACKED}), rows)
 
     def reset(self) -> None:
         self._trained: dict[tuple[float | None, float | None], Policy] = {}
@@ -154,7 +154,9 @@ class ReferenceComponents(
     ) -> float:
         chosen = {"policy.optimizer.lr": lr, "policy.max_grad_norm": max_grad_norm}
         given = {name: value for name, value in chosen.items() if value is not None}
-        policy = self._trained.setdefault((lr, max_grad_norm), self.build_policy(given))
+        if (lr, max_grad_norm) not in self._trained:
+            self._trained[lr, max_grad_norm] = self.build_policy(given)
+        policy = self._trained[lr, max_grad_norm]
         return policy.train(self._batch(rows), build.build_loss(self.config.loss_fn))["grad_norm"]
 
     def learning_rates(

@@ -83,6 +83,17 @@ class ReferenceTransfers:
         """The policy that is scored and differentiated and never updated."""
         return self.build_policy({})
 
+    def fixed_with(self, options: Mapping[str, Any]) -> Policy:
+        """Return one like it under further options, which is built once."""
+        key = repr(sorted(options.items()))
+        if key not in self._fixed:
+            self._fixed[key] = self.build_policy(options)
+        return self._fixed[key]
+
+    @cached_property
+    def _fixed(self) -> dict[str, Policy]:
+        return {}
+
     def build_policy(self, options: Mapping[str, Any]) -> Policy:
         policy = configuration({**self.options, **options}).policy
         return build.build_policy(
