@@ -37,7 +37,8 @@ class Plant:
     differs: tuple[str, ...] = ()
     """Where a run with the fault was seen to differ from one without it (`seatrial.faults.verify`), or, where no run on
     one CPU comes to it, what was called with and without it and answered otherwise (`outside a run: ...`)."""
-    loop: Literal["grpo", "sft"] = "grpo"
+    loop: Literal["grpo", "sft", "grpo-vlm"] = "grpo"
+    """Which run shows it: of the smoke recipe, of supervised fine-tuning, or with an image in each prompt."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Configuration keys, beside those of the smoke recipe, under which it matters."""
     starts: int = 1

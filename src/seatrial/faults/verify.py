@@ -33,6 +33,7 @@ from seatrial.targets.reference.target import ARCHITECTURES
 PACKAGE = Path(seatrial.__file__).parents[1] / "refrl"
 RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "grpo": ("grpo-smoke", ()),
+    "grpo-vlm": ("grpo-vlm", ()),
     "sft": (
         "sft-warmup",
         (
@@ -120,7 +121,7 @@ class Bench:
 
     def _words(self, plant: Plant) -> list[str]:
         recipe, changed = RECIPES[plant.loop]
-        words = [plant.loop, "--config", recipe, *changed]
+        words = [plant.loop.partition("-")[0], "--config", recipe, *changed]
         words += [f"policy.model_name={self.places['qwen3']}"]
         words += ["logger.log_dir=logs", "checkpointing.checkpoint_dir=checkpoints"]
         return words + [f"{key}={self._value(value)}" for key, value in plant.options.items()]
