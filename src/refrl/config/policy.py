@@ -61,6 +61,9 @@ class GenerationConfig(Section):
     the policy's after every sync (not with `colocated.enabled`)."""
     weight_bucket_size_bytes: int = Field(default=64 * 2**20, gt=0)
     """Most bytes of a message of weights, without delta compression."""
+    weight_transport: Literal["messages", "broadcast"] = "messages"
+    """How weights reach an engine in a process of its own: within messages, or broadcast by torch.distributed (gloo), a
+    bucket packed while the other side puts the one before it in its places. `broadcast` needs `placement=process`."""
     timeout_seconds: float = Field(default=600.0, gt=0)
     """How long an engine in a process of its own may take for an answer."""
     delta_compression: DeltaCompressionConfig = DeltaCompressionConfig()
@@ -101,6 +104,11 @@ class GenerationConfig(Section):
             raise ValueError(
                 f"policy.generation.{option} needs weights of the generator's own: set "
                 "policy.generation.colocated.enabled=false"
+            )
+        if self.weight_transport == "broadcast" and self.placement != "process":
+            raise ValueError(
+                "policy.generation.weight_transport=broadcast needs an engine in a process of its own on this host, "
+                f"and placement={self.placement}: set placement=process, or weight_transport=messages"
             )
         return self
 

@@ -25,7 +25,6 @@ from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl.runtime.generator_process")
 """What is started; the number of its end of the connection follows. A program that wraps refrl names itself here."""
-
 ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error for error in (ConfigError, WeightSyncError, ValueError, FloatingPointError)
 }
@@ -112,15 +111,17 @@ class SocketLink:
         """Send a message and wait for the answer (see `Link.ask`)."""
         try:
             self._connection.settimeout(self.timeout_seconds)
-            send(self._connection, message)
-            return receive(self._connection)
+            return self._exchange(message)
         except (OSError, EOFError) as error:
             late = isinstance(error, TimeoutError)
             self.close()
             how = "did not answer in time and was ended" if late else _how_it_ended(self._process)
-            raise GeneratorLostError(
-                f"the generator's process {self.pid} {how}, asked to {message.kind}"
-            ) from error
+            what = f"the generator's process {self.pid} {how}, asked to {message.kind}"
+            raise GeneratorLostError(what) from error
+
+    def _exchange(self, message: Message) -> Message:
+        send(self._connection, message)
+        return receive(self._connection)
 
     def abort(self) -> None:
         """Have the process give up what it generates after the next token, until `resume`."""
@@ -295,6 +296,5 @@ def _end(process: subprocess.Popen[bytes], connection: socket.socket) -> None:
 
 def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
     status = process.returncode
-    if status is not None and status < 0:
-        return f"ended by signal {-status}"
-    return f"ended with exit status {status}"
+    by_signal = status is not None and status < 0
+    return f"ended by signal {-status}" if by_signal else f"ended with exit status {status}"

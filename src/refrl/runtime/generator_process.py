@@ -15,9 +15,11 @@ import torch
 
 from refrl.config import PolicyConfig
 from refrl.generation.base import Generator, SamplingParams
+from refrl.generation.broadcast_link import BroadcastEnd
 from refrl.generation.messages import Message, dtype_name, receive, send, unpack_parts
 from refrl.generation.process import ABORT, ERRORS, RESUME
 from refrl.training.build_generation import build_engine
+from refrl.weight_sync.broadcast import PeerLostError
 
 
 def main() -> None:
@@ -36,7 +38,10 @@ def serve(connection: socket.socket) -> None:
             message = receive(connection)
         except (EOFError, OSError):
             return
-        answer = server.answer(message)
+        try:
+            answer = server.answer(message)
+        except PeerLostError:
+            return
         try:
             send(connection, answer)
         except OSError:
@@ -49,6 +54,7 @@ class GeneratorServer:
     def __init__(self) -> None:
         """Wait to be opened."""
         self._engine: Generator | None = None
+        self._broadcasts: BroadcastEnd | None = None
 
     def answer(self, message: Message) -> Message:
         """Answer a message; what the engine raises of `refrl.generation.process.ERRORS` is an answer too."""
@@ -56,6 +62,11 @@ class GeneratorServer:
             if self._engine is None:
                 self._engine, opened = _open(message)
                 return opened
+            if message.kind == "join":
+                self._broadcasts = BroadcastEnd(message.fields)
+                return Message("joined")
+            if message.kind == "broadcast" and self._broadcasts is not None:
+                message = self._broadcasts.whole(message)
             return _ANSWERS[message.kind](self._engine, message)
         except tuple(ERRORS.values()) as error:
             name = next(name for name, kind in ERRORS.items() if isinstance(error, kind))

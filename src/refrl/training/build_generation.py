@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from refrl.config import GenerationConfig, PolicyConfig
 from refrl.generation.base import Generator
+from refrl.generation.broadcast_link import BroadcastLink
 from refrl.generation.megatron.engine import MegatronGenerator
 from refrl.generation.process import ProcessGenerator, SocketLink
 from refrl.generation.quantized import quantize_layers
@@ -62,9 +63,8 @@ def _torch_engine(config: PolicyConfig, pad_token_id: int, device: torch.device)
 
 def _engine_in_process(config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> Generator:
     python = config.generation.vllm_cfg.python if config.generation.backend == "vllm" else None
-    return ProcessGenerator(
-        config, pad_token_id=pad_token_id, device=device, connect=partial(SocketLink, python)
-    )
+    link = LINKS[config.generation.weight_transport]
+    return ProcessGenerator(config, pad_token_id=pad_token_id, device=device, connect=partial(link, python))
 
 
 def _vllm_engine(config: PolicyConfig, pad_token_id: int, device: torch.device) -> Generator:
@@ -91,6 +91,10 @@ ENGINES: Mapping[str, Callable[[PolicyConfig, int, torch.device], Generator]] = 
     "megatron": _megatron_engine,
 }
 """Generation engines by the name that `policy.generation.backend` takes."""
+
+
+LINKS: Mapping[str, type[SocketLink]] = {"messages": SocketLink, "broadcast": BroadcastLink}
+"""Ways to an engine in a process of its own by the name that `policy.generation.weight_transport` takes."""
 
 
 def build_weight_sync(

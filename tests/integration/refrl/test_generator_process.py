@@ -18,7 +18,7 @@ from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.timing import Timer
 from refrl.training.build_generation import build_generator
-from refrl.weight_sync.base import WeightSyncError
+from refrl.weight_sync.base import Part, WeightSyncError
 from refrl.weight_sync.fingerprints import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights
 
@@ -119,6 +119,35 @@ def test_both_sample_the_same_after_every_sync(
         }
     assert apart.stop_ids() == inline.stop_ids()
     assert {row.weight_version for row in apart.generate(PROMPTS, SAMPLING, streams[1])} == {3}
+
+
+def test_weights_that_are_broadcast_are_the_same(inline: Generator, model: Path) -> None:
+    """Whole and changes alone, in many buckets; what a bucket does wrong is told before the sync ends, as is a loss."""
+    wanted = config(model, placement="process", timeout_seconds=60, weight_transport="broadcast")
+    with closing(build_generator(wanted, make_byte_tokenizer(), device=CPU)) as generator:
+        assert isinstance(generator, ProcessGenerator)
+        for is_delta in (False, True):
+            delta = DeltaCompressionConfig(enabled=is_delta, sparse_bucket_size_bytes=999)
+            sync = TransferredWeights(
+                AsSource(inline), generator, bucket_bytes=999, delta=delta, timer=Timer()
+            )
+            for _ in range(2):
+                live = move(inline)
+                assert sync.sync()["weight_sync/tensors_verified"] == len(live)
+                assert {name: fingerprint(tensor) for name, tensor in generator.named_weights()} == {
+                    name: fingerprint(tensor) for name, tensor in live.items()
+                }
+            streams = [torch.Generator().manual_seed(3) for _ in range(2)]
+            assert sample(generator, streams[0]) == sample(inline, streams[1])
+        generator.begin(9, None)
+        generator.receive([Part("nobody", torch.zeros(3))])
+        with pytest.raises(WeightSyncError, match="nobody arrived"):
+            generator.commit({})
+        generator.begin(9, None)
+        os.kill(generator.link.pid, signal.SIGKILL)
+        with pytest.raises(GeneratorLostError, match=r"ended by signal 9, asked to receive"):
+            for _ in range(3):
+                generator.receive([Part("nobody", torch.zeros(10**6))])
 
 
 def test_a_generation_that_is_given_up_goes_on_when_it_is_resumed(apart: ProcessGenerator) -> None:

@@ -46,6 +46,7 @@ NOT_TURNED = {
     "policy.generation.placement": "must change nothing: grpo-colocated",
     "policy.generation.delta_compression.": "must change nothing: grpo-colocated",
     "policy.generation.weight_bucket_size_bytes": "must change nothing: tests of the weight sync",
+    "policy.generation.weight_transport": "must change nothing: tests/integration/refrl/test_generator_process.py",
     "policy.generation.timeout_seconds": "how long a generator's process may be silent",
     "policy.sequence_packing.": "must change nothing: grpo-batch-forms",
     "policy.dynamic_batching.": "must change nothing: grpo-batch-forms",

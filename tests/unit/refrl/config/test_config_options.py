@@ -127,6 +127,7 @@ policy.generation.vllm_cfg.enforce_eager
 policy.generation.vllm_cfg.gpu_memory_utilization
 policy.generation.vllm_cfg.python
 policy.generation.weight_bucket_size_bytes
+policy.generation.weight_transport
 policy.logprob_batch_size
 policy.logprob_chunk_size
 policy.lora_cfg.adapter_path

@@ -1,0 +1,91 @@
+"""Bytes broadcast from one process to another by torch.distributed, in a group of the two beside any other group.
+
+gloo: the bytes lie in host memory on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_HOST = "127.0.0.1"
+_torch: Any = dist
+"""Groups that are made by hand have no types."""
+
+
+class PeerLostError(OSError):
+    """The other process is gone, or did not take part in time."""
+
+
+class BroadcastPair:
+    """A group of a sender (rank 0) and a receiver (rank 1) on one host."""
+
+    def __init__(self, *, port: int | None, timeout_seconds: float) -> None:
+        """Join, when the other side joins.
+
+        Args:
+            port: where the sender waits; None: be the sender, whose `port` the receiver is told before `join`.
+            timeout_seconds: how long the other side may take, here and later.
+        """
+        self._rank = int(port is not None)
+        self._timeout = timedelta(seconds=timeout_seconds)
+        self._received_N = torch.empty(0, dtype=torch.uint8)
+        with _naming("did not open a group"):
+            self._store = _torch.TCPStore(
+                _HOST, port or 0, is_master=port is None, wait_for_workers=False, timeout=self._timeout
+            )
+        self.port: int = self._store.port
+
+    def join(self) -> None:
+        """Return when both have joined.
+
+        Raises:
+            PeerLostError: the other one did not.
+        """
+        options = _torch.ProcessGroupGloo._Options()
+        options._timeout = self._timeout
+        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=_HOST)]
+        with _naming("did not join"):
+            self._group = _torch.ProcessGroupGloo(self._store, self._rank, 2, options)
+
+    def send(self, bytes_N: Tensor) -> None:
+        """Send so many bytes, which the other side receives at the same time.
+
+        Raises:
+            PeerLostError: it is gone.
+        """
+        self._broadcast(bytes_N)
+
+    def receive(self, count: int) -> Tensor:
+        """Return so many bytes, uint8; they are valid until the next call.
+
+        Raises:
+            PeerLostError: the other side is gone.
+        """
+        if self._received_N.numel() < count:
+            self._received_N = torch.empty(count, dtype=torch.uint8)
+        bytes_N = self._received_N[:count]
+        self._broadcast(bytes_N)
+        return bytes_N
+
+    def _broadcast(self, bytes_N: Tensor) -> None:
+        if bytes_N.numel():
+            with _naming("did not take part in a broadcast"):
+                options = _torch.BroadcastOptions()
+                options.rootRank = 0
+                self._group.broadcast([bytes_N], options).wait()
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Raise what torch.distributed raises as one error."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLostError(f"the other process {what}: {str(error).splitlines()[0]}") from error
