@@ -54,6 +54,7 @@ UPDATES = ("R9.run", "R10.run", "R12.run", "R10.update", "R24.run")
 LAYOUTS = ("R2", "R25")
 """Processes that share training: these do not depend on the cell."""
 STATE = ("R13.run", "R21.export", "R13.trainer")
+ADAPTERS = ("R10.adapters", "R7.adapters")
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
 NEAREST = {
     "refrl.__main__": ("R18.command",),
@@ -94,8 +95,12 @@ NEAREST = {
         "R6.run",
         "R7.adapters",
     ),
-    "refrl.policy.lora": ("R10.adapters", "R7.adapters"),
+    "refrl.policy.lora": ADAPTERS,
     "refrl.policy.adapter_files": ("R10.adapters",),
+    "refrl.policy.dtensor.spread_model": ADAPTERS,
+    "refrl.policy.megatron.adapters": ADAPTERS,
+    "refrl.policy.megatron.adapter_layers": ADAPTERS,
+    "refrl.policy.megatron.weights": ADAPTERS,
     "refrl.policy.dtensor": (*LAYOUTS, *UPDATES, *STATE),
     "refrl.policy.megatron": (*UPDATES, *LAYOUTS, *STATE),
     "refrl.policy": (*UPDATES, "R22.run"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,7 +68,7 @@ def add_adapters(local: LocalModel, config: LoraConfig) -> MegatronAdapters:
         ConfigError: they do not fit the model, or leave a pipeline stage without any.
     """
     chosen = _chosen(local.architecture, config)
-    _check_stages(chosen, local)
+    check_stages(chosen, num_layers=local.architecture.num_layers, num_stages=local.parallel.pipeline.size())
     module = local.module.requires_grad_(False)
     if module.pre_process:
         module.embedding.register_forward_hook(let_gradients_start)
@@ -120,20 +120,24 @@ def _chosen(architecture: Architecture, config: LoraConfig) -> dict[str, list[in
     return found
 
 
-def _check_stages(chosen: Mapping[str, Sequence[int]], local: LocalModel) -> None:
+def check_stages(chosen: Iterable[str], *, num_layers: int, num_stages: int) -> None:
     """Look whether each pipeline stage has something to train.
+
+    Args:
+        chosen: parameters that get an adapter, by their names over the whole model.
+        num_layers: of the model.
+        num_stages: that have equal numbers of layers.
 
     Raises:
         ConfigError: one has no adapter.
     """
-    stages = local.parallel.pipeline.size()
-    num_layers = local.architecture.num_layers // stages
-    trained = {int(name.split(".")[2]) // num_layers for name in chosen}
-    for stage in sorted(set(range(stages)) - trained):
+    each = num_layers // num_stages
+    trained = {int(name.split(".")[2]) // each for name in chosen}
+    for stage in sorted(set(range(num_stages)) - trained):
         raise ConfigError(
-            f"policy.lora_cfg.target_modules: no layer of pipeline stage {stage} (layers {stage * num_layers} to "
-            f"{(stage + 1) * num_layers - 1}) gets an adapter, so that it would have nothing to train; name layers "
-            "in each, or lower policy.megatron_cfg.pipeline_model_parallel_size"
+            f"policy.lora_cfg.target_modules: no layer of pipeline stage {stage} (layers {stage * each} to "
+            f"{(stage + 1) * each - 1}) gets an adapter, so that it would have nothing to train; name layers in each, "
+            "or lower policy.megatron_cfg.pipeline_model_parallel_size"
         )
 
 

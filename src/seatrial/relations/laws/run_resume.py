@@ -223,6 +223,22 @@ RELATIONS = (
                 )
                 for backend in ("dtensor", "megatron")
             ),
+            *(
+                Law(
+                    name=f"with adapters, gone on with by {backend}",
+                    make=resuming(
+                        2,
+                        3,
+                        {f"policy.{backend}_cfg.enabled": True},
+                        policy__optimizer__eps=1e-4,
+                        **{name.replace(".", "__"): value for name, value in ADAPTERS.items()},
+                    ),
+                    measure=same_to_rounding,
+                    suspects="adapters of another layer, or of layers that lie in one laid out otherwise",
+                    seeded=False,
+                )
+                for backend in ("dtensor", "megatron")
+            ),
             Law(
                 name="more than ten steps",
                 make=resuming(12, 12, grpo__num_generations_per_prompt=2),

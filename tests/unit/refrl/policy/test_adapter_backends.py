@@ -226,3 +226,44 @@ def test_an_adapter_of_other_layers_is_refused(tiny_model: Path, adapter: Path, 
     changes = {**ON, "adapter_path": str(adapter), "target_modules": ["q_proj"]}
     with pytest.raises(ConfigError, match=r"has \d+ unknown ones .*target_modules"):
         make(tiny_model, backend, lora_cfg=changes)
+
+
+@MEGATRON
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        (
+            {"target_modules": ["lm_head", "q_proj"]},
+            "lm_head has no adapter on policy.megatron_cfg.*exclude_modules",
+        ),
+        ({"target_modules": ["w_pack"]}, r"is called w_pack; there are .*q_proj"),
+    ],
+)
+def test_a_layer_that_has_no_adapter_there_is_refused(
+    tiny_model: Path, lora: dict[str, Any], message: str
+) -> None:
+    """By its name, and not left out."""
+    with pytest.raises(ConfigError, match=message):
+        make(tiny_model, "megatron", lora_cfg={**ON, **lora})
+
+
+@MEGATRON
+def test_a_pipeline_stage_without_adapters_is_refused() -> None:
+    """Of four layers over two stages, adapters in the first two leave the second stage nothing to train."""
+    from refrl.policy.megatron.adapters import check_stages
+
+    chosen = [f"decoder.layers.{layer}.self_attention.linear_proj.weight" for layer in (0, 1)]
+    with pytest.raises(ConfigError, match=r"no layer of pipeline stage 1 \(layers 2 to 3\) gets an adapter"):
+        check_stages(chosen, num_layers=4, num_stages=2)
+    check_stages([*chosen, "decoder.layers.3.mlp.linear_fc2.weight"], num_layers=4, num_stages=2)
+
+
+@MEGATRON
+def test_hidden_states_behind_a_frozen_embedding_have_a_gradient(tiny_model: Path) -> None:
+    """Or else layers that Megatron-core computes again on a GPU would train nothing; scoring alone keeps none."""
+    policy: Any = make(tiny_model, "megatron")
+    embedding = policy._local.module.embedding
+    ids, positions = torch.zeros(1, 3, dtype=torch.long), torch.arange(3).unsqueeze(0)
+    assert embedding(ids, positions).requires_grad
+    with torch.no_grad():
+        assert not embedding(ids, positions).requires_grad
