@@ -11,6 +11,7 @@ from refrl.config.data import DataConfig
 from refrl.config.data_plane import DataPlaneConfig
 from refrl.config.dtensor import DTensorConfig
 from refrl.config.loading import ConfigError, load_config, validate_config
+from refrl.config.lora import LoraConfig
 from refrl.config.megatron import MegatronConfig
 from refrl.config.optimizer import OptimizerConfig, SchedulerConfig
 from refrl.config.policy import (
@@ -18,7 +19,6 @@ from refrl.config.policy import (
     ColocatedConfig,
     DeltaCompressionConfig,
     GenerationConfig,
-    LoraConfig,
     PolicyConfig,
     TokenizerConfig,
 )

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from refrl.config.base import Section
 from refrl.config.dtensor import DTensorConfig
+from refrl.config.lora import LoraConfig
 from refrl.config.megatron import MegatronConfig
 from refrl.config.optimizer import OptimizerConfig, SchedulerConfig
 
@@ -142,37 +143,6 @@ class BatchTokensConfig(Section):
     """Most tokens of a forward and backward pass; None takes `train_micro_batch_size` rows of the longest."""
     logprob_mb_tokens: int | None = Field(default=None, gt=0)
     """Most tokens of a forward pass that only scores; None takes `logprob_batch_size` rows of the longest."""
-
-
-class LoraConfig(Section):
-    """Low-rank adapters (LoRA, arXiv 2106.09685) in place of training all weights (NeMo RL's `lora_cfg`)."""
-
-    enabled: bool = False
-    """Freeze the model, and train adapters beside its linear layers."""
-    dim: int = Field(default=8, gt=0)
-    """Rank of each adapter."""
-    alpha: float = Field(default=32, gt=0)
-    """An adapter's output is multiplied by `alpha / dim`."""
-    target_modules: tuple[str, ...] | None = None
-    """Linear layers that get one, by the end of their names (`q_proj`); None takes all but the output head."""
-    exclude_modules: tuple[str, ...] = ()
-    """Linear layers that get none, by the end of their names."""
-    adapter_path: str | None = None
-    """Directory of an adapter in PEFT's format to start from; None starts with adapters that change nothing."""
-    seed: int = Field(default=0, ge=0)
-    """Of the random half of new adapters."""
-
-    @model_validator(mode="after")
-    def _options_have_effect(self) -> LoraConfig:
-        given = sorted(self.model_fields_set - {"enabled"})
-        if not self.enabled and any(
-            getattr(self, name) != LoraConfig.model_fields[name].default for name in given
-        ):
-            raise ValueError(
-                f"policy.lora_cfg.{given[0]} has no effect without policy.lora_cfg.enabled=true: set it, or leave "
-                "it out"
-            )
-        return self
 
 
 class DraftConfig(Section):
