@@ -90,7 +90,8 @@ class RouterLoss(Auxiliary):
         loss = torch.stack(losses).mean()
         load_E = torch.stack(loads).sum(0)
         metrics = {f"{LOAD}{number}": count for number, count in enumerate(load_E)}
-        return self._coefficient * loss, {"moe/router_aux_loss": loss.detach(), **metrics}
+        weighted = self._coefficient * loss if self._coefficient else torch.zeros_like(loss)
+        return weighted, {"moe/router_aux_loss": loss.detach(), **metrics}
 
     def finished(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Add how many times the mean load the most loaded expert has."""
@@ -105,7 +106,9 @@ class RouterLoss(Auxiliary):
 def balance(logits_BSE: Tensor, chosen_BSK: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
     """Return loss_B of one layer, 0 where a row has no token, and load_E, the tokens that each expert got."""
     num_experts, num_chosen = logits_BSE.shape[-1], chosen_BSK.shape[-1]
-    probs_BSE = logits_BSE.float().softmax(-1) * mask_BS[:, :, None]
+    # Left out before the softmax: what stands at padding is nobody's, and a NaN there times 0 is one.
+    logits_BSE = logits_BSE.float().masked_fill(mask_BS[:, :, None] == 0, 0.0)
+    probs_BSE = logits_BSE.softmax(-1) * mask_BS[:, :, None]
     sent_BSE = nn.functional.one_hot(chosen_BSK, num_experts).sum(2) * mask_BS[:, :, None]
     tokens_B1 = mask_BS.sum(1, keepdim=True).clamp_min(1)
     load_BE = sent_BSE.sum(1)

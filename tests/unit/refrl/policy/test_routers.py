@@ -8,6 +8,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from refrl.algorithms.batching import Batch
 from refrl.config import ConfigError
 from refrl.models.tiny import TinyModelSpec, make_model
+from refrl.policy.routers import balance
 
 from .conftest import MakePolicy
 from .test_hf_policy import mean_logprob_loss
@@ -58,6 +59,23 @@ def test_the_gradient_does_not_depend_on_the_cut(
     gates = [name for name in whole if name.endswith("gate.weight")]
     assert len(gates) == LAYERS
     assert all(float((whole[name] - without[name]).abs().max()) > 1e-4 for name in gates)
+
+
+def test_what_stands_at_padding_reaches_neither_the_loss_nor_its_gradient() -> None:
+    random = torch.Generator().manual_seed(3)
+    logits_BSE = torch.randn(2, 5, 4, generator=random)
+    chosen_BSK = logits_BSE.topk(2).indices
+    mask_BS = torch.tensor([[1.0, 1, 1, 0, 0], [0, 1, 1, 1, 1]])
+    found = []
+    for at_padding in (0.0, torch.nan):
+        leaf = logits_BSE.masked_fill(mask_BS[:, :, None] == 0, at_padding).requires_grad_()
+        loss_B, load_E = balance(leaf, chosen_BSK, mask_BS)
+        loss_B.sum().backward()
+        assert leaf.grad is not None
+        found.append((loss_B, load_E, leaf.grad))
+    for here, there in zip(*found, strict=True):
+        assert torch.equal(here, there)
+        assert here.isfinite().all()
 
 
 def test_a_model_without_experts_is_refused(make_policy: MakePolicy) -> None:
