@@ -178,7 +178,7 @@ def _answer(
         if change is not None:
             plant(change)
             os.environ["SEATRIAL_RANK_COMMAND"] = f"seatrial.faults.ranks {change.id}"
-            os.environ["SEATRIAL_COMMAND"] = f"seatrial.faults.launch {change.id} --"
+            os.environ["SEATRIAL_REFRL_COMMAND"] = f"seatrial.faults.launch {change.id} --"
             plant_engines(change)
         sending.send(("answer", question(*arguments)))
     except Exception:  # noqa: BLE001  handed over whole to the process that asked, which raises it

@@ -56,7 +56,7 @@ def fork_server(repository: Path) -> Iterator[str]:
 @pytest.fixture
 def forked_processes(fork_server: str, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the reference's commands and ranks start with the stack imported."""
-    monkeypatch.setenv("SEATRIAL_COMMAND", f"tests.forked {fork_server} refrl")
+    monkeypatch.setenv("SEATRIAL_REFRL_COMMAND", f"tests.forked {fork_server} refrl")
     monkeypatch.setenv("SEATRIAL_RANK_COMMAND", f"tests.forked {fork_server} tests.forked.ranks")
     path = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(repository), *([path] if path else [])]))

@@ -20,7 +20,7 @@ from refrl.training import build
 from seatrial.relations.contracts.command import Ended, ReadPrompt, ReadPrompts
 from seatrial.targets.reference.configuration import configuration, dotted, least
 
-COMMAND = "SEATRIAL_COMMAND"
+COMMAND = "SEATRIAL_REFRL_COMMAND"
 """Variable with the module, and its first words, that is run in place of refrl: a fault is planted so."""
 SECONDS = 300.0
 
