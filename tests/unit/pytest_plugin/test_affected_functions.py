@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from seatrial.pytest_plugin.affected.functions import keepers
+from seatrial.pytest_plugin.affected.keepers import keepers
 from seatrial.pytest_plugin.affected.probes import Probes, compile_with_probes
 
 FILES = {
@@ -282,6 +282,20 @@ def test_a_module_with_probes_is_the_same_module(tmp_path: Path) -> None:
         ),
         ("class C:\n    def __init__(self):\n        if self.x:\n            self.x = 1\n", False),
         ("class C:\n    def f(self, value):\n        self.x = value\n", False),
+        (
+            "class C:\n def f(self, k):\n  if k not in self.x: self.x[k] = make(k)\n  return self.x[k]\n",
+            True,
+        ),
+        (
+            "class C:\n def f(self, k):\n  try: return self.x[k]\n  except KeyError: self.x[k] = make(k)\n",
+            True,
+        ),
+        (
+            "class C:\n def f(self, k):\n  y = self.x.get(k)\n  if y is None: y = self.x[k] = make(k)\n",
+            True,
+        ),
+        ("class C:\n    def f(self, k):\n        if k in self.x:\n            self.y[k] = 1\n", False),
+        ("class C:\n    def f(self, k):\n        self.x[k] = self.x.get(k, 0) + 1\n", False),
         ("def f():\n    return 1\n", False),
     ],
 )

@@ -8,7 +8,7 @@
 | `windows` | whose use it is: the test or fixture that runs, the module that is being imported |
 | `runs` | which functions ran, and in which scope: a test, a fixture, an import |
 | `calls`, `probes` | how functions tell that they run: `sys.monitoring`, or on Python 3.11 a probe in each |
-| `functions` | the functions of a file, what is left without their bodies, which of them keep results |
+| `functions`, `keepers` | the functions of a file, what is left without their bodies, which of them keep results |
 | `sources` | a Python file without its comments and layout; its imports; its parts one by one |
 | `graph` | transitive imports |
 | `items` | which parts of which files make up a test |

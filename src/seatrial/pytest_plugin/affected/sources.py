@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from seatrial.pytest_plugin.affected.compilers import may_be_compiled
-from seatrial.pytest_plugin.affected.functions import Keepers, docstrings, functions, keepers, skeleton
+from seatrial.pytest_plugin.affected.functions import docstrings, functions, skeleton
+from seatrial.pytest_plugin.affected.keepers import Keepers, keepers
 from seatrial.pytest_plugin.affected.modules_of_tests import parts_of_tests
 from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
 from seatrial.pytest_plugin.affected.parts import REST, Part, digest, joined, part_of
