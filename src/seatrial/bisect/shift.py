@@ -25,7 +25,7 @@ from seatrial.bisect.likelihood import Likelihoods
 from seatrial.bisect.settings import MetricPrior, Worse
 
 _SHIFTS = np.geomspace(1.2, 8.0, 18)
-_CAUTIOUS, _STATED = (2.4, 0.2), (3.2, 0.4)
+_CAUTIOUS, _STATED = (2.4, 0.2), (3.5, 0.4)
 """Centre of each prior of the shift, in sd, and its spread as a natural logarithm."""
 _CAUTIOUS_SD_KNOWN = (2.0, 0.2)
 """The same where the standard deviation is given: then the runs do not hold the search back while they teach it."""
