@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -142,9 +142,31 @@ def interrupt_when(says: str, number: int) -> Callable[[float, str], None]:
     return progress
 
 
+@pytest.fixture
+def hang_up() -> Iterator[Callable[[signal.Handlers], None]]:
+    """Return a function that sets what a hang-up does; the tests themselves may run under nohup."""
+    before = signal.getsignal(signal.SIGHUP)
+
+    def does(handler: signal.Handlers) -> None:
+        signal.signal(signal.SIGHUP, handler)
+
+    yield does
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored(hang_up: Callable[[signal.Handlers], None]) -> None:
+    """As under nohup."""
+    hang_up(signal.SIG_IGN)
+    with termination_interrupts():
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_us_ends_the_group_and_interrupts(tmp_path: Path, number: int) -> None:
+def test_a_signal_to_us_ends_the_group_and_interrupts(
+    tmp_path: Path, number: int, hang_up: Callable[[signal.Handlers], None]
+) -> None:
     """Ctrl-C, termination and hang-up unwind alike and leave no orphan."""
+    hang_up(signal.SIG_DFL)
     with termination_interrupts(), pytest.raises(KeyboardInterrupt):
         python(tmp_path, family(tmp_path), progress=interrupt_when("child", number))
     assert gone(tmp_path)
