@@ -7,23 +7,20 @@ nothing is sampled until a sync succeeds.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from refrl.models.loading import end_ids
-from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
-from refrl.weight_sync.receiver import Receiver
+from refrl.generation.receiving import ReceivingEngine
+from refrl.weight_sync.base import Receipt, WeightSyncError
 from refrl.weight_sync.tensors import copy_tensors
 
 
-class StagedEngine(ABC):
-    """The part of a `refrl.generation.base.Generator` that takes weights, and that is told to give up."""
+class StagedEngine(ReceivingEngine, ABC):
+    """The part of a `refrl.generation.base.Generator` that has a library take the weights that arrived."""
 
     library: str
     """Its name in messages."""
@@ -35,13 +32,9 @@ class StagedEngine(ABC):
             model: its parameters and buffers are where weights arrive.
             load_batch_bytes: changed values that are put in their places at a time.
         """
-        self._model = model
-        self._receiver = Receiver(
-            lambda: chain(model.named_parameters(), model.named_buffers()), load_batch_bytes=load_batch_bytes
-        )
+        super().__init__(model, load_batch_bytes=load_batch_bytes)
         self._buffers = {name: tensor.clone() for name, tensor in model.named_buffers()}
         self._is_loaded = True
-        self._aborting = threading.Event()
 
     @abstractmethod
     def _take(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
@@ -58,15 +51,6 @@ class StagedEngine(ABC):
         Raises:
             WeightSyncError: it cannot.
         """
-
-    @property
-    def weight_version(self) -> int:
-        """Optimizer steps that its weights have seen."""
-        return self._receiver.weight_version
-
-    @weight_version.setter
-    def weight_version(self, version: int) -> None:
-        self._receiver.weight_version = version
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter that the library computes with, and the model's buffers, by name."""
@@ -90,18 +74,6 @@ class StagedEngine(ABC):
         self._load()
         self.weight_version = version
 
-    def specs(self) -> Mapping[str, TensorSpec]:
-        """Return the tensors that it samples with (see `refrl.weight_sync.base.WeightReceiver`)."""
-        return self._receiver.specs()
-
-    def begin(self, version: int, based_on: int | None) -> None:
-        """Sample no more, and take weights in parts."""
-        self._receiver.begin(version, based_on)
-
-    def receive(self, parts: Sequence[Part]) -> None:
-        """Put parts of weights in their places."""
-        self._receiver.receive(parts)
-
     def commit(self, fingerprints: Mapping[str, str]) -> Receipt:
         """Sample again, when every tensor arrived whole and the library computes with it.
 
@@ -109,27 +81,9 @@ class StagedEngine(ABC):
             WeightSyncError: names the tensors that did not arrive, or that the library did not take.
         """
         self._is_loaded = False
-        receipt = self._receiver.commit(fingerprints)
+        receipt = super().commit(fingerprints)
         self._load()
         return receipt
-
-    def abort(self) -> None:
-        """Give up, after its next token, what another thread lets it generate, until `resume`."""
-        self._aborting.set()
-
-    def resume(self) -> None:
-        """Generate to the end again."""
-        self._aborting.clear()
-
-    def stop_ids(self) -> frozenset[int]:
-        """Return every end-of-sequence id of the model."""
-        return end_ids(self._model)
-
-    def _vocab_size(self) -> int:
-        """Return how many ids the model knows."""
-        embedding = self._model.get_input_embeddings()
-        assert isinstance(embedding, nn.Embedding)
-        return embedding.num_embeddings
 
     def _check_serving(self) -> None:
         """Refuse to sample with weights that are not whole, or that the library did not take.

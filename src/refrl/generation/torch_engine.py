@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -14,19 +13,17 @@ from transformers import PreTrainedModel
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.cached_decoder import CachedDecoder
 from refrl.generation.decoder import Decoder
-from refrl.generation.decoding import decode
+from refrl.generation.decoding import decode, finish_reason
 from refrl.generation.lean_decoder import LeanDecoder
 from refrl.generation.lean_support import supports_lean
 from refrl.generation.prompts import check_prompts
 from refrl.generation.quantized import load_tensors, num_quantized
+from refrl.generation.receiving import ReceivingEngine
 from refrl.generation.sampling import row_uniforms
-from refrl.models.loading import end_ids
-from refrl.weight_sync.base import Part, Receipt, TensorSpec
-from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.tensors import share_tensors
 
 
-class TorchGenerator:
+class TorchGenerator(ReceivingEngine):
     """A `refrl.generation.base.Generator`."""
 
     def __init__(
@@ -46,26 +43,15 @@ class TorchGenerator:
                 forward.
             load_batch_bytes: changed weights that are put in their places at a time.
         """
-        self._model = model
+        super().__init__(model, load_batch_bytes=load_batch_bytes)
         self._pad_token_id = pad_token_id
         self._lean = lean
-        self._receiver = Receiver(self.named_weights, load_batch_bytes=load_batch_bytes)
-        self._aborting = threading.Event()
 
     @property
     def engine(self) -> str:
         """The library that samples, its version, and how many layers it holds in int8."""
         layers = num_quantized(self._model)
         return f"torch {torch.__version__}{f', {layers} layers in int8' if layers else ''}"
-
-    @property
-    def weight_version(self) -> int:
-        """Optimizer steps that its weights have seen."""
-        return self._receiver.weight_version
-
-    @weight_version.setter
-    def weight_version(self, version: int) -> None:
-        self._receiver.weight_version = version
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every parameter and buffer that it samples with, by name."""
@@ -79,25 +65,6 @@ class TorchGenerator:
         """Copy the weights into its own (see `refrl.weight_sync.base.WeightTarget`)."""
         load_tensors(self._model, dict(weights))
         self.weight_version = version
-
-    def specs(self) -> Mapping[str, TensorSpec]:
-        """Return the tensors that it samples with (see `refrl.weight_sync.base.WeightReceiver`)."""
-        return self._receiver.specs()
-
-    def begin(self, version: int, based_on: int | None) -> None:
-        """Sample no more, and take weights in parts."""
-        self._receiver.begin(version, based_on)
-
-    def receive(self, parts: Sequence[Part]) -> None:
-        """Put parts of weights in their places."""
-        self._receiver.receive(parts)
-
-    def commit(self, fingerprints: Mapping[str, str]) -> Receipt:
-        """Sample again, when every tensor arrived whole."""
-        return self._receiver.commit(fingerprints)
-
-    def close(self) -> None:
-        """Hold nothing outside this process."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
@@ -155,31 +122,12 @@ class TorchGenerator:
                 prompt_ids=prompt,
                 ids=row.ids,
                 logprobs=row.logprobs,
-                finish_reason=(
-                    "stop" if row.ids[-1] in stop_ids else "length" if len(row.ids) == num_tokens else "abort"
-                ),
+                finish_reason=finish_reason(row.ids, params, stop_ids),
                 kept_ids=row.kept_ids,
                 weight_version=self.weight_version,
             )
             for prompt, row in zip(rows, sampled, strict=True)
         ]
-
-    def abort(self) -> None:
-        """Give up, after its next token, what another thread lets it generate, until `resume`."""
-        self._aborting.set()
-
-    def resume(self) -> None:
-        """Generate to the end again."""
-        self._aborting.clear()
-
-    def stop_ids(self) -> frozenset[int]:
-        """Return every end-of-sequence id of the model, of its configuration and of its generation configuration."""
-        return end_ids(self._model)
-
-    def _embedding(self) -> nn.Embedding:
-        embedding = self._model.get_input_embeddings()
-        assert isinstance(embedding, nn.Embedding)
-        return embedding
 
 
 @contextlib.contextmanager

@@ -68,9 +68,6 @@ class MegatronGenerator(StagedEngine):
         """The library that samples, and its version."""
         return f"megatron-core {version('megatron-core')}"
 
-    def close(self) -> None:
-        """Hold nothing outside this process."""
-
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
     ) -> list[Completion]:
@@ -86,7 +83,7 @@ class MegatronGenerator(StagedEngine):
         rows = [tuple(prompt) for prompt in prompts]
         if not rows:
             return []
-        vocab_size = self._vocab_size()
+        vocab_size = self._embedding().num_embeddings
         check_prompts(rows, vocab_size=vocab_size, limit=self._limit, max_new_tokens=params.max_new_tokens)
         stop_ids = frozenset(params.stop_token_ids) if params.stop_token_ids is not None else self.stop_ids()
         module = self._served_model.module

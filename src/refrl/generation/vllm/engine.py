@@ -81,7 +81,10 @@ class VllmGenerator(StagedEngine):
         self._check_serving()
         rows = [tuple(prompt) for prompt in prompts]
         check_prompts(
-            rows, vocab_size=self._vocab_size(), limit=self._limit, max_new_tokens=params.max_new_tokens
+            rows,
+            vocab_size=self._embedding().num_embeddings,
+            limit=self._limit,
+            max_new_tokens=params.max_new_tokens,
         )
         stop_ids = frozenset(params.stop_token_ids) if params.stop_token_ids is not None else self.stop_ids()
         sampled = self._sample(rows, params, stop_ids, row_seeds(len(rows), generator))
