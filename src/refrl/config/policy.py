@@ -223,7 +223,7 @@ class PolicyConfig(Section):
         if self.backend != "hf":
             refused = {
                 "logprob_chunk_size": self.logprob_chunk_size is not None,
-                "router_aux_loss_coef": self.router_aux_loss_coef > 0,
+                "router_aux_loss_coef": self.router_aux_loss_coef > 0 and self.backend == "megatron",
                 "draft.enabled": self.draft.enabled,
             }
             for option in (name for name, is_set in refused.items() if is_set):

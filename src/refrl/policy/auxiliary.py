@@ -14,6 +14,21 @@ Share = tuple[Tensor, dict[str, Tensor]]
 """A micro-batch's share of a loss, and its shares of metrics: both add up over the micro-batches of an update."""
 
 
+class Positions:
+    """Which positions of a row this process gives to the model's layers: all of them."""
+
+    def own(self, values_BS: Tensor) -> Tensor:
+        """Return values of the positions that the layers have here, in their order; 0 where one is only filled up."""
+        return values_BS
+
+    def total(self, part: Tensor) -> Tensor:
+        """Return the sum over the processes that have parts of the same rows; each goes on with its part's gradient."""
+        return part
+
+
+WHOLE = Positions()
+
+
 class Auxiliary:
     """A term beside the policy loss, of what the forward of a micro-batch shows; this one is none."""
 

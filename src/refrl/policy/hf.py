@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from refrl.distributed import ALONE, World
 from refrl.models.loading import save_directory
 from refrl.policy.adapter_files import save_merged
 from refrl.policy.auxiliary import NONE, Auxiliary
-from refrl.policy.base import Backend, LossFunction, Update
+from refrl.policy.base import Backend, LossFunction
 from refrl.policy.cuts import row_numbers
 from refrl.policy.lora import Adapters
 from refrl.policy.module_policy import ModulePolicy
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Scoring
 from refrl.policy.tensors import class_name, forms, named_weights
-from refrl.policy.updates import Accumulated, Parts, take_updates
+from refrl.policy.updates import Accumulated, Parts
 
 
 class HFPolicy(ModulePolicy):
@@ -55,14 +55,17 @@ class HFPolicy(ModulePolicy):
             adapters: of the model, where they are trained in place of its weights.
             auxiliary: what is trained or measured beside the policy loss.
         """
-        super().__init__(model, optimizer)
+        super().__init__(
+            model,
+            scoring=scoring,
+            optimizer=optimizer,
+            auxiliary=auxiliary,
+            global_batch_size=global_batch_size,
+        )
         self._tokenizer = tokenizer
-        self._scoring = scoring
         self._reference = reference
-        self._global_batch_size = global_batch_size
         self._world = world
         self._adapters = adapters
-        self._auxiliary = auxiliary
 
     @property
     def backend(self) -> Backend:
@@ -91,14 +94,9 @@ class HFPolicy(ModulePolicy):
             return None if self._reference is None else named_weights(self._reference)
         return self._adapters.base_weights()
 
-    def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a run needs to go on, also of what is trained beside the policy loss."""
-        return {**super().state_tensors(), **self._auxiliary.state_tensors()}
-
     def load_state_facts(self, facts: Mapping[str, Any]) -> None:
         """Take in the number of updates (see `ModulePolicy`), and bring merged weights up to date."""
         super().load_state_facts(facts)
-        self._auxiliary.resume(facts["num_updates_done"])
         if self._adapters is not None:
             self._adapters.refresh()
 
@@ -129,13 +127,6 @@ class HFPolicy(ModulePolicy):
             self._adapters.refresh()
         self._world.check_agreement(norm, [*self._optimizer.weights, *self._auxiliary.weights])
         return norm, rate
-
-    def train(
-        self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
-    ) -> dict[str, float]:
-        """Take one optimizer step per global batch of rows (see `refrl.policy.updates.take_updates`)."""
-        metrics = take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
-        return self._auxiliary.finished(metrics)
 
     def save(self, directory: Path) -> None:
         """Export weights, configuration and tokenizer; adapters merged, and in `adapter/` in PEFT's format."""
@@ -170,25 +161,10 @@ class HFPolicy(ModulePolicy):
         own_rows = list(range(update.num_rows))[self._world.share(update.num_rows)]
         rows_of_all = self._world.gather(row_numbers(cut, own_rows)) if wants_rows else []
         for rows, micro in cut:
-            with self._auxiliary.watching():
-                logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
+            logprobs_BT, metrics = self._learn(micro, update, loss, scores=scores)
             if scored_BT is not None:
-                micro.old_logprobs_BT = logprobs_BT.detach()
-                scored_BT[self._world.share(update.num_rows)][rows, : logprobs_BT.shape[1]] = (
-                    micro.old_logprobs_BT
-                )
-            share, metrics = loss(
-                logprobs_BT,
-                entropy_BT,
-                micro,
-                global_valid_tokens=update.num_valid_tokens,
-                global_valid_seqs=update.num_valid_seqs,
-            )
-            beside, more = self._auxiliary.share(micro, update)
-            share = share + beside
-            share.backward()
-            self._optimizer.add_gradients()
-            parts.append({**metrics, **more})
+                scored_BT[self._world.share(update.num_rows)][rows, : logprobs_BT.shape[1]] = logprobs_BT
+            parts.append(metrics)
         if scored_BT is not None:
             batch.old_logprobs_BT = self._world.sum_rows(scored_BT).to(batch.mask_BT.device)
         if self._world.size == 1:

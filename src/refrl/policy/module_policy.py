@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,10 +12,12 @@ from transformers import PreTrainedModel
 from refrl.algorithms.batching import Batch
 from refrl.algorithms.metrics import merge_metrics
 from refrl.config import ConfigError
-from refrl.policy.base import LossFunction
+from refrl.policy.auxiliary import Auxiliary
+from refrl.policy.base import LossFunction, Update
 from refrl.policy.optimizer import ClippedAdamW
+from refrl.policy.scoring import Scoring
 from refrl.policy.tensors import FROZEN_DIFFER, digest
-from refrl.policy.updates import Accumulated
+from refrl.policy.updates import Accumulated, take_updates
 
 
 class ModulePolicy(ABC):
@@ -25,10 +27,29 @@ class ModulePolicy(ABC):
     inside it would differ, and the ratio would not be 1 on the first update.
     """
 
-    def __init__(self, model: PreTrainedModel, optimizer: ClippedAdamW) -> None:
-        """Take the module that is called, and the optimizer of its weights or of this process's parts of them."""
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        scoring: Scoring,
+        optimizer: ClippedAdamW,
+        auxiliary: Auxiliary,
+        global_batch_size: int,
+    ) -> None:
+        """Take what both have.
+
+        Args:
+            model: the module that is called.
+            scoring: how rows are cut into micro-batches and scored.
+            optimizer: of its weights, or of this process's parts of them.
+            auxiliary: what is trained or measured beside the policy loss.
+            global_batch_size: rows of an optimizer step.
+        """
         self.model = model
+        self._scoring = scoring
         self._optimizer = optimizer
+        self._auxiliary = auxiliary
+        self._global_batch_size = global_batch_size
         self._frozen: str | None = None
 
     @property
@@ -70,7 +91,8 @@ class ModulePolicy(ABC):
     def state_tensors(self) -> Mapping[str, Tensor]:
         """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`); of adapters, theirs alone."""
         state = {f"model.{name}": tensor.detach() for name, tensor in self._own_weights()}
-        return state | {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
+        state |= {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
+        return {**state, **self._auxiliary.state_tensors()}
 
     def state_facts(self) -> Mapping[str, Any]:
         """Return the number of updates, and a digest of the weights that stay as they are."""
@@ -89,6 +111,7 @@ class ModulePolicy(ABC):
         if facts["frozen"] != self.state_facts()["frozen"]:
             raise ConfigError(FROZEN_DIFFER)
         self._optimizer.num_updates_done = facts["num_updates_done"]
+        self._auxiliary.resume(facts["num_updates_done"])
 
     def free_gradients(self) -> None:
         """Give back the memory of the gradients."""
@@ -103,6 +126,60 @@ class ModulePolicy(ABC):
     ) -> dict[str, float]:
         """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
         return merge_metrics(self.accumulate(batch, loss, micro_batches).parts)
+
+    def train(
+        self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
+    ) -> dict[str, float]:
+        """Take one optimizer step per global batch of rows (see `refrl.policy.updates.take_updates`)."""
+        metrics = take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
+        return self._auxiliary.finished(metrics)
+
+    def _learn(
+        self, micro: Batch, update: Batch, loss: LossFunction, *, scores: bool
+    ) -> tuple[Tensor, dict[str, Tensor | float]]:
+        """Add the gradient of a micro-batch, and of what is trained beside it.
+
+        Args:
+            micro: its rows; they get the log-probabilities of this pass as the old ones where `scores` says so.
+            update: all rows of the optimizer step: the loss is divided by their counts.
+            loss: the share of a micro-batch.
+            scores: see `refrl.policy.updates.Accumulating`.
+
+        Returns:
+            (logprobs_BT, shares of the metrics).
+        """
+        with self._auxiliary.watching():
+            logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
+        if scores:
+            micro.old_logprobs_BT = logprobs_BT.detach()
+        share, metrics = loss(
+            logprobs_BT,
+            entropy_BT,
+            micro,
+            global_valid_tokens=update.num_valid_tokens,
+            global_valid_seqs=update.num_valid_seqs,
+        )
+        beside, more = self._auxiliary.share(micro, update)
+        share = share + beside
+        share.backward()
+        self._optimizer.add_gradients()
+        return logprobs_BT.detach(), {**metrics, **more}
+
+    @abstractmethod
+    def named_gradients(self) -> dict[str, Tensor]:
+        """Return whole copies of the raw gradients (see `refrl.policy.base.Policy`)."""
+
+    @abstractmethod
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield whole weights (see `refrl.policy.base.Policy`)."""
+
+    @abstractmethod
+    def trained_weights(self) -> Mapping[str, Tensor]:
+        """Return what training changes (see `refrl.policy.base.Policy`)."""
+
+    @abstractmethod
+    def step(self) -> tuple[float, float]:
+        """Clip, update, clear the gradients (see `refrl.policy.base.Policy`)."""
 
     @abstractmethod
     def _own_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -15,13 +15,13 @@ from transformers import PreTrainedModel
 
 from refrl.algorithms.batching import Batch
 from refrl.config import ConfigError, PolicyConfig
-from refrl.policy.auxiliary import NONE, Auxiliary, Share
+from refrl.policy.auxiliary import NONE, WHOLE, Auxiliary, Positions, Share
 
 LOAD = "moe/tokens_per_expert/"
 """What the number of an expert is put behind; the value is summed over the layers, for one update."""
 
 
-def make_router_loss(config: PolicyConfig, model: PreTrainedModel) -> Auxiliary:
+def make_router_loss(config: PolicyConfig, model: PreTrainedModel, positions: Positions = WHOLE) -> Auxiliary:
     """Return what watches the routers of a model, and balances them where the configuration says so.
 
     Rows that are laid end to end (`policy.sequence_packing`) are not watched.
@@ -31,7 +31,7 @@ def make_router_loss(config: PolicyConfig, model: PreTrainedModel) -> Auxiliary:
     """
     routers = [module for module in model.modules() if _is_router(module)]
     if routers and not config.sequence_packing.enabled:
-        return RouterLoss(routers, config.router_aux_loss_coef)
+        return RouterLoss(routers, config.router_aux_loss_coef, positions)
     if config.router_aux_loss_coef:
         raise ConfigError(
             f"policy.router_aux_loss_coef={config.router_aux_loss_coef:g}: {type(model).__name__} has no routers of "
@@ -54,15 +54,17 @@ class RouterLoss(Auxiliary):
     on, prompts included and padding not, so that it does not depend on how the update is cut.
     """
 
-    def __init__(self, routers: list[nn.Module], coefficient: float) -> None:
+    def __init__(self, routers: list[nn.Module], coefficient: float, positions: Positions = WHOLE) -> None:
         """Watch these routers, one a layer.
 
         Args:
             routers: they have the attributes `num_experts` and `top_k`, and return (logits, weights, chosen experts).
             coefficient: of the loss; 0 only measures.
+            positions: of the rows that the routers decide on in this process.
         """
         self._routers = routers
         self._coefficient = coefficient
+        self._positions = positions
         self._seen: list[tuple[Tensor, Tensor]] = []
 
     @contextmanager
@@ -80,10 +82,11 @@ class RouterLoss(Auxiliary):
         """Return the share of a micro-batch (see `refrl.policy.auxiliary.Auxiliary`)."""
         trained_B = micro.mask_BT.sum(1) > 0
         mask_BS = (micro.attention_mask_BS * trained_B[:, None]).float()
+        own_BS = self._positions.own(mask_BS)
         losses, loads = [], []
         for logits, chosen in self._seen:
             loss_B, load_E = balance(
-                logits.unflatten(0, mask_BS.shape), chosen.unflatten(0, mask_BS.shape), mask_BS
+                logits.unflatten(0, own_BS.shape), chosen.unflatten(0, own_BS.shape), own_BS, self._positions
             )
             losses.append(loss_B.sum() / update.num_valid_seqs)
             loads.append(load_E)
@@ -103,14 +106,20 @@ class RouterLoss(Auxiliary):
         self._seen.append((logits, chosen))
 
 
-def balance(logits_BSE: Tensor, chosen_BSK: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """Return loss_B of one layer, 0 where a row has no token, and load_E, the tokens that each expert got."""
+def balance(
+    logits_BSE: Tensor, chosen_BSK: Tensor, mask_BS: Tensor, positions: Positions = WHOLE
+) -> tuple[Tensor, Tensor]:
+    """Return loss_B of one layer, 0 where a row has no token, and load_E, the tokens that each expert got.
+
+    Both are of whole rows, also where this process has some of their positions alone.
+    """
     num_experts, num_chosen = logits_BSE.shape[-1], chosen_BSK.shape[-1]
     # Left out before the softmax: what stands at padding is nobody's, and a NaN there times 0 is one.
     logits_BSE = logits_BSE.float().masked_fill(mask_BS[:, :, None] == 0, 0.0)
     probs_BSE = logits_BSE.softmax(-1) * mask_BS[:, :, None]
     sent_BSE = nn.functional.one_hot(chosen_BSK, num_experts).sum(2) * mask_BS[:, :, None]
-    tokens_B1 = mask_BS.sum(1, keepdim=True).clamp_min(1)
-    load_BE = sent_BSE.sum(1)
+    sums = positions.total(torch.cat([probs_BSE.sum(1), sent_BSE.sum(1), mask_BS.sum(1, keepdim=True)], 1))
+    probs_BE, load_BE, tokens_B1 = sums.split([num_experts, num_experts, 1], 1)
+    load_BE, tokens_B1 = load_BE.detach(), tokens_B1.detach().clamp_min(1)
     share_BE = load_BE * num_experts / (num_chosen * tokens_B1)
-    return (share_BE * probs_BSE.sum(1) / tokens_B1).sum(-1), load_BE.sum(0)
+    return (share_BE * probs_BE / tokens_B1).sum(-1), load_BE.sum(0)

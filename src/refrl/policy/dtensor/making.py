@@ -13,11 +13,12 @@ from refrl.models.loading import load_model
 from refrl.policy.adapter_files import make_adapters
 from refrl.policy.dtensor.meshes import Meshes, make_meshes
 from refrl.policy.dtensor.policy import DTensorPolicy
-from refrl.policy.dtensor.scoring import SharedForward
+from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
 from refrl.policy.dtensor.spread_model import SpreadModel
 from refrl.policy.dtensor.spreading import spread
 from refrl.policy.lora import Adapters
 from refrl.policy.optimizer import ClippedAdamW, clip_spread_gradients
+from refrl.policy.routers import make_router_loss
 from refrl.policy.scoring import (
     PROBE_TOLERANCE,
     Scoring,
@@ -57,7 +58,8 @@ def make_policy(
     if with_reference and adapters is None:
         frozen = load_model(Path(config.model_name)).requires_grad_(False)
         reference = _spread(frozen, config, meshes, device, dtype)
-    scoring = _make_scoring(config, model, meshes, temperature)
+    positions = OwnPositions(meshes, config.dtensor_cfg.sequence_parallel)
+    scoring = _make_scoring(config, model, positions, temperature)
     with torch.no_grad():
         found_BT = scoring.forward(model, probe.to(device))[0].cpu()
     _check_probe(config, found_BT, expected_BT)
@@ -69,6 +71,7 @@ def make_policy(
         reference=reference,
         global_batch_size=config.train_global_batch_size,
         world=world,
+        auxiliary=make_router_loss(config, model, positions),
     )
 
 
@@ -86,7 +89,7 @@ def _spread(
 
 
 def _make_scoring(
-    config: PolicyConfig, model: PreTrainedModel, meshes: Meshes, temperature: float
+    config: PolicyConfig, model: PreTrainedModel, positions: OwnPositions, temperature: float
 ) -> Scoring:
     """Return how rows are cut and scored: as one process does it, unless several have parts of a sequence."""
     dtensor = config.dtensor_cfg
@@ -94,9 +97,8 @@ def _make_scoring(
         return make_scoring(config, model, temperature)
     check_window("policy.dtensor_cfg.context_parallel_size and sequence_parallel", config, model)
     forward = SharedForward(
-        meshes=meshes,
+        positions=positions,
         packed=config.sequence_packing.enabled,
-        sequence_parallel=dtensor.sequence_parallel,
         temperature=temperature,
         dtype=getattr(torch, config.precision),
     )

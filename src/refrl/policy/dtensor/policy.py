@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import Batch
 from refrl.distributed import World
-from refrl.policy.base import Backend, LossFunction, Update
+from refrl.policy.auxiliary import Auxiliary
+from refrl.policy.base import Backend, LossFunction
 from refrl.policy.cuts import row_numbers
 from refrl.policy.dtensor.replicas import check_replicas
 from refrl.policy.dtensor.spread_model import SpreadModel
@@ -21,7 +22,7 @@ from refrl.policy.module_policy import ModulePolicy
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Cut, Scoring
 from refrl.policy.tensors import class_name, forms, whole
-from refrl.policy.updates import Accumulated, Parts, take_updates
+from refrl.policy.updates import Accumulated, Parts
 
 
 class DTensorPolicy(ModulePolicy):
@@ -39,6 +40,7 @@ class DTensorPolicy(ModulePolicy):
         reference: SpreadModel | None,
         global_batch_size: int,
         world: World,
+        auxiliary: Auxiliary,
     ) -> None:
         """Put the parts together.
 
@@ -50,14 +52,19 @@ class DTensorPolicy(ModulePolicy):
             reference: a frozen copy, spread alike, or with adapters `spread` itself; None where no KL is asked for.
             global_batch_size: rows of an optimizer step.
             world: all processes of the run.
+            auxiliary: what is trained or measured beside the policy loss.
         """
-        super().__init__(spread.model, optimizer)
+        super().__init__(
+            spread.model,
+            scoring=scoring,
+            optimizer=optimizer,
+            auxiliary=auxiliary,
+            global_batch_size=global_batch_size,
+        )
         self._spread = spread
         self._data = spread.meshes.data
         self._tokenizer = tokenizer
-        self._scoring = scoring
         self._reference = reference
-        self._global_batch_size = global_batch_size
         self._world = world
 
     @property
@@ -108,12 +115,6 @@ class DTensorPolicy(ModulePolicy):
         check_replicas(norm, dict(self._trained()), self._spread.meshes, self._world)
         return norm, rate
 
-    def train(
-        self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
-    ) -> dict[str, float]:
-        """Take one optimizer step per global batch of rows (see `refrl.policy.updates.take_updates`)."""
-        return take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
-
     def save(self, directory: Path) -> None:
         """Export weights, configuration and tokenizer, and adapters in PEFT's format; the first process writes them."""
         self._spread.save(self._tokenizer, directory, writes=self._world.rank == 0)
@@ -141,21 +142,9 @@ class DTensorPolicy(ModulePolicy):
         own_rows = list(range(update.num_rows))[share]
         rows_of_all = self._data.gather(row_numbers(real, own_rows)) if wants_rows else []
         for rows, micro in passes:
-            logprobs_BT, entropy_BT = self._scoring.train_forward(self.model, micro)
-            if scores:
-                micro.old_logprobs_BT = logprobs_BT.detach()
+            logprobs_BT, metrics = self._learn(micro, update, loss, scores=scores)
             if rows is not None:
-                scored_BT[share][rows, : logprobs_BT.shape[1]] = logprobs_BT.detach()
-            part, metrics = loss(
-                logprobs_BT,
-                entropy_BT,
-                micro,
-                global_valid_tokens=update.num_valid_tokens,
-                global_valid_seqs=update.num_valid_seqs,
-            )
-            part.backward()
-            self._optimizer.add_gradients()
-            if rows is not None:
+                scored_BT[share][rows, : logprobs_BT.shape[1]] = logprobs_BT
                 parts.append({name: float(value) for name, value in metrics.items()})
         if scores:
             batch.old_logprobs_BT = self._data.sum_rows(scored_BT).to(batch.mask_BT.device)

@@ -12,17 +12,44 @@ from transformers import PreTrainedModel
 from refrl.algorithms.batching import Batch
 from refrl.algorithms.ops import checked_ids, scatter, score, support_at, valid_positions
 from refrl.algorithms.packing import pack_batch
+from refrl.policy.auxiliary import Positions
 from refrl.policy.dtensor.context_parallel import sum_of_parts
 from refrl.policy.dtensor.meshes import Meshes
+
+
+@dataclass(frozen=True)
+class OwnPositions(Positions):
+    """One part of every row for each process of the context dimension; rows are filled up so that it divides them."""
+
+    meshes: Meshes
+    sequence_parallel: bool
+
+    def own(self, values_BS: Tensor) -> Tensor:
+        """Return the values of this process's part."""
+        filled_BS = self.fill(values_BS)
+        return filled_BS[:, self.part(filled_BS.shape[1])]
+
+    def total(self, part: Tensor) -> Tensor:
+        """Return the sum over the context dimension."""
+        return sum_of_parts(part, self.meshes.context)
+
+    def fill(self, values_BS: Tensor) -> Tensor:
+        """Return rows of a length that the processes divide, 0 behind their ends."""
+        divisor = self.meshes.context.size() * (self.meshes.tensor.size() if self.sequence_parallel else 1)
+        return functional.pad(values_BS, (0, -values_BS.shape[1] % divisor))
+
+    def part(self, num_positions: int) -> slice:
+        """Return the positions of this process, of rows that are filled up."""
+        size, rank = self.meshes.context.size(), self.meshes.context.get_local_rank()
+        return slice(num_positions * rank // size, num_positions * (rank + 1) // size)
 
 
 @dataclass(frozen=True)
 class SharedForward:
     """A `refrl.policy.base.Forward` over parts of sequences. Rows are padded on the right, or packed."""
 
-    meshes: Meshes
+    positions: OwnPositions
     packed: bool
-    sequence_parallel: bool
     temperature: float
     dtype: torch.dtype
     """That the model computes in."""
@@ -30,9 +57,8 @@ class SharedForward:
     def __call__(self, model: PreTrainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
         """Score the completions (see `refrl.policy.base.Forward`); every process of the rows gets all values."""
         rows = self._lay_out(batch)
-        size, rank = self.meshes.context.size(), self.meshes.context.get_local_rank()
-        num_own = rows.num_positions // size
-        own = slice(rank * num_own, (rank + 1) * num_own)
+        own = self.positions.part(rows.num_positions)
+        num_own = own.stop - own.start
         logits_PLV = model(
             input_ids=rows.input_ids_PS[:, own],
             position_ids=rows.position_ids_PS[:, own],
@@ -50,11 +76,10 @@ class SharedForward:
             support_at(batch.kept_ids, is_own_BT, V),
         )
         values_2BT = torch.stack([scatter(logprobs_N, is_own_BT), scatter(entropy_N, is_own_BT)])
-        logprobs_BT, entropy_BT = sum_of_parts(values_2BT, self.meshes.context)
+        logprobs_BT, entropy_BT = self.positions.total(values_2BT)
         return logprobs_BT, entropy_BT
 
     def _lay_out(self, batch: Batch) -> _Rows:
-        divisor = self.meshes.context.size() * (self.meshes.tensor.size() if self.sequence_parallel else 1)
         if self.packed:
             pack = pack_batch(batch, pack_length=int(batch.attention_mask_BS.sum()), pad_token_id=0)
             ids, positions, segments = pack.input_ids_PS, pack.position_ids_PS, pack.segment_ids_PS
@@ -64,11 +89,10 @@ class SharedForward:
             positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
             first_B = torch.arange(batch.num_rows, device=ids.device) * ids.shape[1]
         pack_B, place_B = first_B // ids.shape[1], first_B % ids.shape[1]
-        missing = -ids.shape[1] % divisor
         return _Rows(
-            input_ids_PS=functional.pad(ids, (0, missing)),
-            position_ids_PS=functional.pad(positions, (0, missing)),
-            segment_ids_PS=functional.pad(segments, (0, missing)),
+            input_ids_PS=self.positions.fill(ids),
+            position_ids_PS=self.positions.fill(positions),
+            segment_ids_PS=self.positions.fill(segments),
             pack_B=pack_B,
             place_B=place_B,
         )

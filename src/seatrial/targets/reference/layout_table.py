@@ -1,5 +1,5 @@
-"""`python -m seatrial.targets.reference.layout_table docs/parallelism.md`: train in every layout, and write down how
-far its raw gradient is from one process's, between the marks of the page."""
+"""`python -m seatrial.targets.reference.layout_table docs/parallelism.md [LAYOUT ...]`: train in every layout, or in
+those named, and write down how far its raw gradient is from one process's, between the marks of the page."""
 
 from __future__ import annotations
 
@@ -41,19 +41,22 @@ def row(name: str, ranks: Sequence[RankRecord], alone: RankRecord) -> str:
     )
 
 
-def table() -> str:
-    """Train in every layout; return the table."""
+def measured(names: Sequence[str]) -> dict[str, str]:
+    """Train in these layouts; return the line of each."""
     rows = make_rollout(3, vocab_size=259, num_prompts=3, num_generations=3).rows
-    found: Mapping[str, Sequence[RankRecord]] = train_in_layouts(list(layouts()), rows)
-    return "\n".join([*HEADER, *(row(name, found[name], train_alone(name, rows)) for name in layouts())])
+    found: Mapping[str, Sequence[RankRecord]] = train_in_layouts(names, rows)
+    return {name: row(name, found[name], train_alone(name, rows)) for name in names}
 
 
 def main(words: Sequence[str]) -> None:
-    """Replace the table of a page."""
-    page = Path(words[0])
+    """Replace the table of a page, or the lines of the layouts that are named."""
+    page, names = Path(words[0]), words[1:]
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    write_text(page, f"{before}{BEGIN}\n{table()}\n{END}{after}")
+    table, _, after = rest.partition(END)
+    known = {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines() if " | " in line}
+    lines = (known if names else {}) | measured(names or list(layouts()))
+    ordered = "\n".join([*HEADER, *(lines[name] for name in layouts() if name in lines)])
+    write_text(page, f"{before}{BEGIN}\n{ordered}\n{END}{after}")
 
 
 if __name__ == "__main__":

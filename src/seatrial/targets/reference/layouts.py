@@ -116,7 +116,12 @@ def train_alone(name: str, rows: Sequence[Row], *, device: str = "cpu") -> RankR
         layout = layouts()[name]
         own = {key: value for key, value in layout.policy.items() if not key.startswith(BACKENDS)}
         config = policy_configuration({**_fixed(layout, make_models(Path(folder)), rows), **own})
-        return _train(config, rows, torch.device(device), ALONE)
+        alone = _train(config, rows, torch.device(device), ALONE)
+    return replace(
+        alone,
+        metrics=_logged(layout, alone.metrics),
+        later_metrics=[_logged(layout, metrics) for metrics in alone.later_metrics],
+    )
 
 
 def make_models(folder: Path) -> dict[str, Path]:
@@ -251,10 +256,10 @@ def _train(config: PolicyConfig, rows: Sequence[Row], device: torch.device, worl
     streams = global_streams()
     logprobs_BT, batch.ref_logprobs_BT = policy.logprobs(batch), policy.reference_logprobs(batch)
     assert batch.ref_logprobs_BT is not None
-    metrics = _shared_metrics(policy.gradients(batch, loss))
+    metrics = policy.gradients(batch, loss)
     gradients = {name: gradient.cpu() for name, gradient in policy.named_gradients().items()}
     grad_norm, _ = policy.step()
-    later = [_shared_metrics(policy.train(batch, loss)) for _ in range(NUM_STEPS)]
+    later = [policy.train(batch, loss) for _ in range(NUM_STEPS)]
     return RankRecord(
         backend=policy.backend.name,
         mesh=dict(policy.backend.mesh),
@@ -269,9 +274,11 @@ def _train(config: PolicyConfig, rows: Sequence[Row], device: torch.device, worl
     )
 
 
-def _shared_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return what every backend logs: the load of experts is logged by the model's own code alone."""
-    return {name: value for name, value in metrics.items() if not name.startswith("moe/")}
+def _logged(layout: Layout, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return what a layout logs of this: Megatron-core's model does not show the load of its experts."""
+    return {
+        name: value for name, value in metrics.items() if not (layout.is_megatron and name.startswith("moe/"))
+    }
 
 
 def main(words: Sequence[str]) -> None:

@@ -9,9 +9,19 @@ import torch
 from refrl.algorithms.batching import Batch
 from refrl.config import ConfigError, LossConfig, PolicyConfig, validate_config
 from refrl.models.loading import load_model
+from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.policy.base import Policy
 from refrl.training.build import build_loss, build_policy
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model of twelve experts in two layers."""
+    directory = tmp_path_factory.mktemp("experts") / "model"
+    make_model(TinyModelSpec(family="qwen3_moe", hidden_size=32, initializer_range=0.2), directory)
+    return directory
+
 
 LOSS = build_loss(validate_config(LossConfig, {}, source="test"))
 
@@ -63,6 +73,24 @@ def test_it_trains_as_the_plain_model_does(tiny_model: Path, batch: Batch, chang
     weights = dict(plain.named_weights())
     for name, weight in spread.named_weights():
         torch.testing.assert_close(weight, weights[name].detach(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("changes", [{}, {"activation_checkpointing": True}], ids=str)
+def test_routers_are_balanced_as_in_the_plain_model(
+    experts: Path, batch: Batch, changes: dict[str, Any]
+) -> None:
+    """Its loss is part of what trains them, and the load of each expert is counted alike."""
+    plain, spread = (
+        make(experts, enabled=enabled, router_aux_loss_coef=1.0, **changes) for enabled in (False, True)
+    )
+    for _ in range(2):
+        logged, same = trained(plain, batch), trained(spread, batch)
+        assert logged == pytest.approx(same, rel=1e-5, abs=1e-7)
+        assert logged["moe/router_aux_loss"] > 1
+        assert logged["moe/tokens_per_expert/11"] >= 1
+    weights = dict(plain.named_weights())
+    for name, weight in spread.named_weights():
+        torch.testing.assert_close(weight, weights[name].detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_it_says_what_serves_it(tiny_model: Path) -> None:
