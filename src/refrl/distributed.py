@@ -2,7 +2,7 @@
 
 Every rank holds the whole batch (rows are small, activations are not), so that counts, advantages and filters need no
 exchange; losses are divided by the counts of the whole batch, and the ranks' gradients are summed. Ranks are started
-by `refrl.runtime.launcher` or by `torchrun`.
+by `refrl.runtime.launcher`, as processes of this host or in a Ray cluster, or by `torchrun`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from refrl.config import ClusterConfig, ConfigError
-from refrl.lifeline import RENDEZVOUS, watch_lifeline
+from refrl.lifeline import LISTENING, RENDEZVOUS, is_started, node, placed_by, watch_lifeline
 
 ItemT = TypeVar("ItemT")
 
@@ -120,21 +120,19 @@ def join(config: ClusterConfig) -> Iterator[World]:
     Raises:
         ConfigError: the processes that were started are not those that the configuration names.
     """
-    started = int(os.environ.get("WORLD_SIZE", "1")) if _is_started() else 1
+    started = int(os.environ.get("WORLD_SIZE", "1")) if is_started() else 1
     if started != config.num_processes:
         raise ConfigError(
             f"{started} processes were started and cluster.num_processes={config.num_processes}: start them with "
             f"`refrl grpo` or `refrl sft`, or with torchrun --nproc-per-node={config.num_processes}"
         )
+    watch_lifeline()
     if started == 1:
         yield ALONE
         return
-    watch_lifeline()
     world = World(rank=int(os.environ["RANK"]), size=started)
     backend = "cpu:gloo,cuda:nccl" if config.device != "cpu" and torch.cuda.is_available() else "gloo"
-    dist.init_process_group(
-        backend, init_method=os.environ.get(RENDEZVOUS, "env://"), rank=world.rank, world_size=world.size
-    )
+    dist.init_process_group(backend, rank=world.rank, world_size=world.size, **_meeting(world))
     quiet = contextlib.redirect_stdout(io.StringIO()) if world.rank else contextlib.nullcontext()
     with quiet:
         yield world
@@ -142,14 +140,31 @@ def join(config: ClusterConfig) -> Iterator[World]:
     dist.destroy_process_group()
 
 
+def _meeting(world: World) -> dict[str, Any]:
+    """Return where the ranks meet, as a word of `init_process_group`."""
+    url = os.environ.get(RENDEZVOUS, "env://")
+    if not url.startswith("tcp://"):
+        return {"init_method": url}
+    host, _, port = url.removeprefix("tcp://").rpartition(":")
+    listening = os.environ.get(LISTENING)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        host,
+        int(port),
+        world.size,
+        is_master=listening is not None,
+        master_listen_fd=None if listening is None else int(listening),
+    )
+    return {"store": store}
+
+
+def placement(world: World) -> dict[str, Any]:
+    """Return what started the ranks, and where each of them is: its node and process."""
+    return {"by": placed_by(), "ranks": world.gather([{"node": node(), "pid": os.getpid()}])}
+
+
 def local_rank() -> int:
-    """Return the rank among the processes of this host, which is the number of its device."""
-    return int(os.environ.get("LOCAL_RANK", "0")) if _is_started() else 0
-
-
-def _is_started() -> bool:
-    """Tell whether this process is one of several; variables of other launchers mean nothing."""
-    return RENDEZVOUS in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+    """Return the rank among the processes of this host that see the same devices: the number of its own."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if is_started() else 0
 
 
 def local_device(config: ClusterConfig) -> torch.device:

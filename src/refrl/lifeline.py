@@ -1,16 +1,41 @@
-"""What ties the ranks of a run to the launcher that started them: where they meet, and a pipe that tells its end."""
+"""What ties ranks to what started them: where they meet, which placement that is, a pipe that ends with it."""
 
 from __future__ import annotations
 
 import os
+import socket
 import threading
 
 RENDEZVOUS = "REFRL_RENDEZVOUS"
-"""Variable with the URL of the file in which ranks meet; set in ranks that `refrl.runtime.launcher` started."""
+"""Variable with the URL of the file or of the port at which ranks meet; set in ranks that `refrl.runtime` started."""
+LISTENING = "REFRL_LISTENING"
+"""Variable of rank 0 with the number of a socket that listens at that port: nobody else can take it."""
 LIFELINE = "REFRL_LIFELINE"
 """Variable with the number of the pipe's reading end."""
+RAY_NODE = "REFRL_RAY_NODE"
+"""Variable with the id of the node of a Ray cluster on which the rank was placed."""
+RAY_CLUSTER = "REFRL_RAY_CLUSTER"
+"""Variable with the address of that cluster."""
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""Variable that torchrun sets in the ranks that it starts."""
 LOST_LAUNCHER = 1
 """Exit status of a rank whose launcher is gone."""
+
+
+def is_started() -> bool:
+    """Tell whether this process is a rank that something has started; variables of other launchers mean nothing."""
+    return RENDEZVOUS in os.environ or TORCHRUN in os.environ
+
+
+def placed_by() -> str:
+    """Return what started this process as a rank: `ray`, `process`, `torchrun`; `inline` where nothing did."""
+    kinds = {RAY_NODE: "ray", RENDEZVOUS: "process", TORCHRUN: "torchrun"}
+    return next((kind for name, kind in kinds.items() if name in os.environ), "inline")
+
+
+def node() -> str:
+    """Return where this process is: the id of its node of a Ray cluster, or the name of its host."""
+    return os.environ.get(RAY_NODE) or socket.gethostname()
 
 
 def watch_lifeline() -> None:

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from refrl.config import load_config
+from refrl.config import GRPORunConfig, SFTRunConfig, load_config
 from refrl.config.describe import effective_yaml
 from refrl.recipes import find_config
 from refrl.runtime.launcher import is_launcher, launch
+from refrl.runtime.ray_cluster import ray_cluster
 
 SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
@@ -49,9 +50,15 @@ def read_config(arguments: argparse.Namespace, schema: type[SchemaT]) -> SchemaT
     return None
 
 
-def launch_processes(arguments: argparse.Namespace, num_processes: int) -> bool:
-    """Run the command in so many processes, and wait for them; False where this process is the one, or one of them."""
-    if not is_launcher(num_processes):
+def launch_processes(arguments: argparse.Namespace, config: GRPORunConfig | SFTRunConfig) -> bool:
+    """Run the command as the ranks that are asked for, and wait for them; False where this process is to train.
+
+    Raises:
+        ConfigError: a rank refused the configuration, or there is no place for the ranks.
+        RankError: a rank ended otherwise.
+    """
+    if not is_launcher(config.cluster):
         return False
-    launch([arguments.command, "--config", arguments.config, *arguments.overrides], num_processes)
+    with ray_cluster(config):
+        launch([arguments.command, "--config", arguments.config, *arguments.overrides], config.cluster)
     return True

@@ -17,11 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Train, in this process or in several; the configuration is validated before torch is imported."""
     config = read_config(arguments, SFTRunConfig)
-    if config is None or launch_processes(arguments, config.cluster.num_processes):
+    if config is None or launch_processes(arguments, config):
         return
     gc.disable()  # nothing of the thousands of modules could be freed
+    from refrl.runtime.ray_cluster import ray_cluster
     from refrl.training.sft import run_sft
 
     gc.enable()
 
-    run_sft(config)
+    with ray_cluster(config):
+        run_sft(config)

@@ -161,6 +161,29 @@ class _RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _generators_reach_ray(self) -> Self:
+        several = self.cluster.num_processes > 1 and self.cluster.placement != "ray"
+        if self.policy.generation.placement == "ray" and several:
+            raise ValueError(
+                f"policy.generation.placement=ray and cluster.num_processes={self.cluster.num_processes}: processes of "
+                "one host are in no Ray cluster that their generators could be in; set cluster.placement=ray, or take "
+                "policy.generation.placement=process"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ray_has_something_to_do(self) -> Self:
+        if self.cluster.ray_address and not self._uses_ray():
+            raise ValueError(
+                "cluster.ray_address has no effect: set cluster.placement=ray or policy.generation.placement=ray, or "
+                "leave it out"
+            )
+        return self
+
+    def _uses_ray(self) -> bool:
+        return "ray" in (self.cluster.placement, self.policy.generation.placement)
+
 
 class GRPORunConfig(_RunConfig):
     """Everything a `refrl grpo` run reads."""
@@ -168,6 +191,9 @@ class GRPORunConfig(_RunConfig):
     grpo: GRPOConfig
     loss_fn: LossConfig = Field(default_factory=LossConfig)
     data_plane: DataPlaneConfig = DataPlaneConfig()
+
+    def _uses_ray(self) -> bool:
+        return super()._uses_ray() or self.data_plane.implementation != "local"
 
     @model_validator(mode="after")
     def _batch_sizes_divide(self) -> GRPORunConfig:
@@ -226,20 +252,6 @@ class GRPORunConfig(_RunConfig):
                 f"data_plane.implementation={self.data_plane.implementation} serves one training process, and "
                 f"cluster.num_processes={self.cluster.num_processes} are several, which each sample and put the same "
                 "rows: leave one of them out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _ray_has_something_to_do(self) -> GRPORunConfig:
-        placement, num_processes = self.policy.generation.placement, self.cluster.num_processes
-        if placement == "ray" and num_processes > 1:
-            raise ValueError(
-                f"policy.generation.placement=ray and cluster.num_processes={num_processes}: one training process "
-                "feeds the actors of a Ray cluster; set it to 1, or take placement=process"
-            )
-        if self.cluster.ray_address and placement != "ray" and self.data_plane.implementation == "local":
-            raise ValueError(
-                "cluster.ray_address has no effect: set policy.generation.placement=ray, or leave it out"
             )
         return self
 

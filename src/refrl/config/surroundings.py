@@ -39,6 +39,9 @@ class ClusterConfig(Section):
     num_processes: int = Field(default=1, gt=0)
     """Processes that each sample, reward, score and train their share of the rows. More than one are started by
     refrl itself, or by `torchrun --nproc-per-node`, which must start as many."""
+    placement: Literal["process", "ray"] = "process"
+    """Where refrl starts them: on this host, a single one being the command's own process; or each in an actor of a
+    Ray cluster, spread over its nodes, with a GPU of its own where training computes on one."""
     ray_address: str | None = None
-    """Ray cluster to join where a part is placed on Ray, as `host:port` of its head; None starts one on this host that
-    ends with the run."""
+    """Ray cluster to join where ranks or another part are placed on Ray, as `host:port` of its head; None starts one on
+    this host that ends with the run."""

@@ -1,8 +1,8 @@
-"""Starts the processes of a data-parallel run on this host, and ends them all when one of them ends badly.
+"""Starts the ranks of a run, as processes of this host or in a Ray cluster, and ends them all when one ends badly.
 
 Each is the same command with a rank in its environment (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, as torchrun sets them).
-They meet in a file, so that no port can be taken by another. No process outlives the launcher, however that ends:
-each holds the reading end of a pipe whose writing end the launcher alone has, and leaves when it closes.
+Those of one host meet in a file, so that no port can be taken by another. No rank outlives the launcher, however that
+ends: each holds the reading end of a pipe whose writing end the launcher alone has, and leaves when it closes.
 """
 
 from __future__ import annotations
@@ -10,154 +10,107 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from refrl.config.loading import ConfigError
-from refrl.lifeline import LIFELINE, RENDEZVOUS
+from refrl.config import ClusterConfig, ConfigError
+from refrl.lifeline import TORCHRUN, is_started
+from refrl.runtime.rank_process import Ended, Rank, RankProcess, end, threads, variables
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl")
 """What a rank runs, before its words; a program that wraps refrl names itself here."""
-
-GRACE_SECONDS = 5.0
-"""Between asking a rank to end and killing it."""
 
 
 class RankError(OSError):
     """A rank ended badly."""
 
 
-@dataclass(frozen=True)
-class Rank:
-    """A started process."""
+def is_launcher(cluster: ClusterConfig) -> bool:
+    """Tell whether this process is to start the ranks, and is not one of them itself.
 
-    number: int
-    process: subprocess.Popen[bytes]
-    errors: Path
-    """What it wrote to standard error."""
+    Raises:
+        ConfigError: ranks are to be placed on Ray, and torchrun has started this one.
+    """
+    if cluster.placement == "ray" and TORCHRUN in os.environ:
+        raise ConfigError(
+            "cluster.placement=ray, and torchrun has started this process: start refrl without torchrun, or set "
+            "cluster.placement=process"
+        )
+    return (cluster.num_processes > 1 or cluster.placement == "ray") and not is_started()
 
 
-def is_launcher(num_processes: int) -> bool:
-    """Tell whether this process is to start the others, and is not one of them itself."""
-    return num_processes > 1 and RENDEZVOUS not in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
-
-
-def launch(words: Sequence[str], num_processes: int) -> None:
+def launch(words: Sequence[str], cluster: ClusterConfig) -> None:
     """Run `python -m refrl WORDS` as so many ranks, and return when all have ended well.
 
     Rank 0's standard output is this process's. Standard error is shown at the end: rank 0's after success, and after
     a failure that of the rank that failed first (the others fail because of it).
 
     Raises:
-        ConfigError: a rank refused the configuration (exit status 2); in its words.
+        ConfigError: a rank refused the configuration (exit status 2), in its words; or there is no place for them.
         RankError: a rank ended otherwise.
     """
-    with tempfile.TemporaryDirectory(prefix="refrl-") as folder, _lifeline() as (reading, environment):
-        ranks: list[Rank] = []
-        try:
-            for number in range(num_processes):
-                ranks.append(_start(words, number, num_processes, Path(folder), reading, environment))
-            failed = _first_failure(ranks)
-        finally:
-            _end(ranks)
-        if failed is not None:
-            _report(failed, words[0])
-        with ranks[0].errors.open(encoding="utf-8", errors="replace") as errors:
-            shutil.copyfileobj(errors, sys.stderr)
+    starting = _local_ranks
+    if cluster.placement == "ray":
+        from refrl.runtime.ray_ranks import ray_ranks as starting
+    with starting([*COMMAND, *words], cluster) as ranks:
+        number, ended = _first_failure(ranks)
+    if ended.status != 0:
+        _report(number, ended, words[0])
+    sys.stderr.write(ended.errors)
 
 
 @contextlib.contextmanager
-def _lifeline() -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the reading end of the pipe, and the variables that tell a rank of it."""
-    reading, writing = os.pipe()
-    try:
-        yield reading, {LIFELINE: str(reading)}
-    finally:
-        os.close(reading)
-        os.close(writing)
+def _local_ranks(command: Sequence[str], cluster: ClusterConfig) -> Iterator[Sequence[Rank]]:
+    """Start the ranks as processes of this host, and end them with the block."""
+    size = cluster.num_processes
+    ranks: list[RankProcess] = []
+    with tempfile.TemporaryDirectory(prefix="refrl-") as folder:
+        rendezvous = (Path(folder) / "rendezvous").as_uri()
+        try:
+            for number in range(size):
+                own = variables(number, size, rendezvous, local_rank=number)
+                environment = {"OMP_NUM_THREADS": threads(size), **os.environ, **own}
+                stdout = subprocess.DEVNULL if number else None
+                ranks.append(RankProcess(number, command, environment, stdout=stdout))
+            yield ranks
+        finally:
+            end(ranks)
 
 
-def _start(
-    words: Sequence[str],
-    number: int,
-    num_processes: int,
-    folder: Path,
-    reading: int,
-    environment: Mapping[str, str],
-) -> Rank:
-    # As torchrun does, but by the processors that there are: ranks that each take all of them wait for one another.
-    threads = str(max(1, (os.cpu_count() or 1) // num_processes))
-    errors = folder / f"rank{number}.err"
-    with errors.open("wb") as file:
-        process = subprocess.Popen(
-            [*COMMAND, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL if number else None,
-            stderr=file,
-            pass_fds=(reading,),
-            env={
-                "OMP_NUM_THREADS": threads,
-                **os.environ,
-                **environment,
-                RENDEZVOUS: (folder / "rendezvous").as_uri(),
-                "RANK": str(number),
-                "LOCAL_RANK": str(number),
-                "WORLD_SIZE": str(num_processes),
-            },
-        )
-    return Rank(number, process, errors)
-
-
-def _first_failure(ranks: Sequence[Rank]) -> Rank | None:
-    """Wait until all ranks have ended well, or one has not."""
-    ended: queue.SimpleQueue[Rank] = queue.SimpleQueue()
+def _first_failure(ranks: Sequence[Rank]) -> tuple[int, Ended]:
+    """Wait until a rank has ended badly, and return which and how; rank 0 where all have ended well."""
+    ended: queue.SimpleQueue[tuple[int, Ended]] = queue.SimpleQueue()
 
     def wait(rank: Rank) -> None:
-        rank.process.wait()
-        ended.put(rank)
+        ended.put((rank.number, rank.wait()))
 
     for rank in ranks:
         threading.Thread(target=wait, args=(rank,), daemon=True).start()
+    well: dict[int, Ended] = {}
     for _ in ranks:
-        rank = ended.get()
-        if rank.process.returncode:
-            return rank
-    return None
+        number, how = ended.get()
+        if how.status != 0:
+            return number, how
+        well[number] = how
+    return 0, well[0]
 
 
-def _end(ranks: Sequence[Rank]) -> None:
-    """End what still runs: with a word first, then without."""
-    running = [rank for rank in ranks if rank.process.poll() is None]
-    for rank in running:
-        rank.process.terminate()
-    for rank in running:
-        try:
-            rank.process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            rank.process.kill()
-            rank.process.wait()
-
-
-def _report(failed: Rank, command: str) -> None:
+def _report(number: int, failed: Ended, command: str) -> NoReturn:
     """Say in the failed rank's own words what happened.
 
     Raises:
         ConfigError: its exit status is 2.
         RankError: any other status.
     """
-    status = failed.process.returncode
-    text = failed.errors.read_text(encoding="utf-8", errors="replace").strip()
-    prefix = f"refrl {command}: "
-    last = text.splitlines()[-1].removeprefix(prefix) if text else "it said nothing"
-    if status == 2:
+    text = failed.errors.strip()
+    last = text.splitlines()[-1].removeprefix(f"refrl {command}: ") if text else "it said nothing"
+    if failed.status == 2:
         raise ConfigError(last)
-    how = f"ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
     if text.count("\n"):
         print(text, file=sys.stderr)
-    raise RankError(f"rank {failed.number} {how}, and the others were ended: {last}")
+    raise RankError(f"rank {number} {failed.how}, and the others were ended: {last}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from refrl.config import ConfigError, GRPORunConfig
+from refrl.config import ConfigError, GRPORunConfig, SFTRunConfig
+from refrl.lifeline import RAY_CLUSTER, is_started
 
 STARTS = 3
 """How often a cluster of a run's own is tried: on a busy machine a node may need more than the 30 s that Ray gives."""
@@ -20,11 +23,12 @@ SHORT_PLACE = "/tmp"
 
 
 @contextmanager
-def ray_cluster(config: GRPORunConfig) -> Iterator[None]:
+def ray_cluster(config: GRPORunConfig | SFTRunConfig) -> Iterator[None]:
     """Have Ray for the block, where the configuration places something on it and this process has none yet.
 
     A cluster of the run's own lives on this host, in a temporary folder, and nobody else's is looked for. At the end
-    this process leaves the cluster; what the run started there ends with it, and its own cluster too.
+    this process leaves the cluster; what the run started there ends with it, and its own cluster too. A rank that was
+    placed in a cluster joins that one.
 
     Raises:
         ConfigError: Ray is not installed, or `cluster.ray_address` does not answer.
@@ -43,7 +47,8 @@ def ray_cluster(config: GRPORunConfig) -> Iterator[None]:
         return
     with ExitStack() as folders:
         try:
-            _init(config, folders)
+            with _own_handler_of_sigterm():
+                _init(config, folders)
         except (ConnectionError, RuntimeError, ValueError) as error:
             place = config.cluster.ray_address or "null (a cluster of the run's own)"
             raise ConfigError(f"cluster.ray_address={place}: {error}") from error
@@ -53,9 +58,38 @@ def ray_cluster(config: GRPORunConfig) -> Iterator[None]:
             ray.shutdown()
 
 
-def needs_ray(config: GRPORunConfig) -> bool:
-    """Return whether a part of the run is placed on Ray."""
-    return config.policy.generation.placement == "ray" or config.data_plane.implementation != "local"
+def needs_ray(config: GRPORunConfig | SFTRunConfig) -> bool:
+    """Return whether this process places something on Ray: a part of the run, or the ranks that it starts."""
+    places_ranks = config.cluster.placement == "ray" and not is_started()
+    return places_ranks or config.policy.generation.placement == "ray" or _stores_on_ray(config)
+
+
+def _stores_on_ray(config: GRPORunConfig | SFTRunConfig) -> bool:
+    return isinstance(config, GRPORunConfig) and config.data_plane.implementation != "local"
+
+
+def cpus_of(config: GRPORunConfig | SFTRunConfig) -> int:
+    """Return how many CPUs a cluster of the run's own has: counted, not measured, its parts share what there is.
+
+    Each rank has a generator, and one counts for validations; TransferQueue's two actors ask for a CPU each.
+    """
+    replicas = config.grpo.async_grpo.num_replicas if isinstance(config, GRPORunConfig) else 1
+    queue = isinstance(config, GRPORunConfig) and config.data_plane.implementation == "transfer_queue"
+    ranks = config.cluster.num_processes
+    return ranks * (1 + replicas + (config.cluster.placement == "ray")) + 2 * queue
+
+
+@contextmanager
+def _own_handler_of_sigterm() -> Iterator[None]:
+    """Keep what this process does at SIGTERM, which Ray sets anew: a run that is terminated ends with status 143."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    own = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, own)
 
 
 def place_for_sockets() -> str:
@@ -64,7 +98,7 @@ def place_for_sockets() -> str:
     return place if len(os.fsencode(place)) <= LONGEST_PLACE else SHORT_PLACE
 
 
-def _init(config: GRPORunConfig, folders: ExitStack) -> None:
+def _init(config: GRPORunConfig | SFTRunConfig, folders: ExitStack) -> None:
     import ray
 
     common = {
@@ -73,13 +107,11 @@ def _init(config: GRPORunConfig, folders: ExitStack) -> None:
         "logging_level": logging.ERROR,
         "namespace": "refrl",
     }
-    if config.cluster.ray_address is not None:
-        ray.init(address=config.cluster.ray_address, **common)
+    address = os.environ.get(RAY_CLUSTER, config.cluster.ray_address)
+    if address is not None:
+        ray.init(address=address, **common)
         return
-    # CPUs are counted, not measured: the replicas share what there is. TransferQueue's two actors ask for one each.
-    num_cpus = 1 + config.grpo.async_grpo.num_replicas
-    if config.data_plane.implementation == "transfer_queue":
-        num_cpus += 2
+    num_cpus = cpus_of(config)
     for number in range(1, STARTS + 1):
         made = tempfile.TemporaryDirectory(prefix="ray-", dir=place_for_sockets(), ignore_cleanup_errors=True)
         folder = folders.enter_context(made)

@@ -14,7 +14,7 @@ from refrl.checkpointing.base import Stateful
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts, metric_tag
 from refrl.checkpointing.export import final_directory
 from refrl.config import GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
-from refrl.distributed import World, join
+from refrl.distributed import World, join, placement
 from refrl.generation.base import Generator, SamplingParams
 from refrl.generation.sampling import check_stop_ids
 from refrl.logging import RunLogger
@@ -162,6 +162,7 @@ def open_session(
         with closing(generator), log as logger, closing(checkpointer):
             facts_of_run = {
                 **attempt.log_facts,
+                "placement": placement(world),
                 "policy": asdict(policy.backend),
                 "generator": generator.engine,
             }

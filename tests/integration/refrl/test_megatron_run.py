@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from refrl.config import ClusterConfig
 from refrl.runtime.launcher import launch
 
 pytest.importorskip(
@@ -30,9 +31,11 @@ def furthest(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> 
 @pytest.mark.parametrize("split", ["tensor", "pipeline"])
 def test_two_processes_train_as_one_does(overrides: Overrides, split: str) -> None:
     alone, together = overrides("alone"), overrides("together")
-    launch(["grpo", "--config", "grpo-smoke", *alone, ON_MEGATRON], 1)
+    launch(["grpo", "--config", "grpo-smoke", *alone, ON_MEGATRON], ClusterConfig())
     spread = [f"policy.megatron_cfg.{split}_model_parallel_size=2", "cluster.num_processes=2"]
-    launch(["grpo", "--config", "grpo-smoke", *together, ON_MEGATRON, *spread], 2)
+    launch(
+        ["grpo", "--config", "grpo-smoke", *together, ON_MEGATRON, *spread], ClusterConfig(num_processes=2)
+    )
     places = [
         Path(one.partition("=")[2]) / "final" / "model.safetensors"
         for words in (alone, together)

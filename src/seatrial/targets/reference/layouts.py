@@ -212,9 +212,13 @@ def _launch(folder: Path, names: Sequence[str], rows: Sequence[Row], processes: 
     command = launcher.COMMAND
     launcher.COMMAND = (sys.executable, "-m", *os.environ.get(RANK_COMMAND, __name__).split())
     try:
-        launcher.launch([str(folder)], processes)
+        launcher.launch([str(folder)], _cluster(device, processes))
     finally:
         launcher.COMMAND = command
+
+
+def _cluster(device: str, processes: int) -> ClusterConfig:
+    return ClusterConfig.model_validate({"device": device, "num_processes": processes})
 
 
 def _read(folder: Path, name: str, rank: int) -> RankRecord:
@@ -287,7 +291,7 @@ def main(words: Sequence[str]) -> None:
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     rows = [_row(fields) for fields in job["rows"]]
     torch.set_num_threads(1)
-    cluster = ClusterConfig(device=job["device"], num_processes=int(os.environ["WORLD_SIZE"]))
+    cluster = _cluster(job["device"], int(os.environ["WORLD_SIZE"]))
     device = local_device(cluster)
     with join(cluster) as world:
         for name, options in job["layouts"].items():

@@ -14,6 +14,7 @@ import torch
 
 from refrl.config import GRPORunConfig
 from refrl.runtime import launcher
+from refrl.runtime.ray_cluster import ray_cluster
 from refrl.training.grpo import run_grpo
 from refrl.training.recorder import RunRecorder
 
@@ -28,7 +29,8 @@ def recorded(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
     command = launcher.COMMAND
     launcher.COMMAND = (sys.executable, "-m", *os.environ.get(RANK_COMMAND, __name__).split())
     try:
-        launcher.launch([str(written), str(output)], config.cluster.num_processes)
+        with ray_cluster(config):
+            launcher.launch([str(written), str(output)], config.cluster)
     finally:
         launcher.COMMAND = command
     recording: dict[str, Any] = torch.load(output, weights_only=True)

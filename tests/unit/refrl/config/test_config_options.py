@@ -23,6 +23,7 @@ checkpointing.save_period
 cluster.device
 cluster.num_processes
 cluster.num_threads
+cluster.placement
 cluster.ray_address
 data.answer_key
 data.environment

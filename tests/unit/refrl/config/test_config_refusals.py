@@ -7,6 +7,7 @@ from refrl.recipes import recipe_path
 
 SMOKE = recipe_path("grpo-smoke")
 PACKED, DYNAMIC = "policy.sequence_packing.enabled=true", "policy.dynamic_batching.enabled=true"
+APART = "policy.generation.colocated.enabled=false"
 SHAPED = "grpo.reward_shaping.enabled=true"
 
 
@@ -26,6 +27,8 @@ SHAPED = "grpo.reward_shaping.enabled=true"
         (["data.verifier=null", "data.verifiers={exact_match: 0}"], "data.verifiers.exact_match"),
         (["cluster.num_processes=3"], "is no multiple of cluster.num_processes=3"),
         (["cluster.num_processes=2", "data_plane.implementation=ray"], "ray serves one training process"),
+        ([APART, "cluster.num_processes=2", "policy.generation.placement=ray"], "set cluster.placement=ray, or take"),
+        (["cluster.ray_address=head:6379"], "cluster.ray_address has no effect"),
         (["data_plane.journal=a.jsonl"], "data_plane.journal is about a store in processes of its own"),
         (["data_plane.timeout_s=1"], "implementation=local has none: leave timeout_s out"),
         (["grpo.use_dynamic_sampling=true", "grpo.zero_variance_filter=true"], "zero_variance_filter has no effect"),
@@ -60,6 +63,8 @@ def test_what_cannot_work_together_is_told_with_the_remedy(words: list[str], mes
         [SHAPED, "grpo.reward_shaping.overlong_buffer_length=4", "grpo.reward_shaping.max_response_length=11"],
         ["grpo.use_dynamic_sampling=true", "grpo.overlong_filtering=true", "data.num_train=8"],
         ["policy.tokenizer.chat_template=byte", "data.system_prompt=be brief"],
+        ["cluster.placement=ray", "cluster.num_processes=2", "cluster.ray_address=head:6379"],
+        [APART, "policy.generation.placement=ray", "cluster.placement=ray", "cluster.num_processes=2"],
         ["data.verifier=null", "data.verifiers={exact_match: 1, byte_closeness: 0.2}"],
     ],
 )  # fmt: skip

@@ -10,10 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from refrl.config import ConfigError
+from refrl.config import ClusterConfig, ConfigError
 from refrl.runtime import launcher
 from refrl.runtime.launcher import RankError, launch
 
+TWO = ClusterConfig(num_processes=2)
 RANK = """
 import os, signal, sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_ranks_know_who_they_are_and_only_rank_0_is_heard(
     rank: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One line on each stream."""
-    launch([str(rank), "well"], 2)
+    launch([str(rank), "well"], TWO)
     assert capfd.readouterr() == ("rank 0 0 of 2\n", "a warning\n")
 
 
@@ -72,16 +73,17 @@ def test_a_rank_that_ends_badly_ends_the_others(
     """Rank 0 waits for ever, as in a collective; it is told to end."""
     monkeypatch.setattr(launcher, "COMMAND", (*launcher.COMMAND, str(rank), how))
     with pytest.raises(error, match=words):
-        launch(["grpo"], 2)
+        launch(["grpo"], TWO)
     assert not any(psutil.pid_exists(pid) for pid in pids(rank))
 
 
 def test_no_rank_outlives_a_launcher_that_is_killed(rank: Path) -> None:
     """Not even when it can end nothing any more."""
     script = (
+        "from refrl.config import ClusterConfig\n"
         "from refrl.runtime import launcher\n"
         f"launcher.COMMAND = {launcher.COMMAND!r}\n"
-        f"launcher.launch([{str(rank)!r}, 'hangs'], 2)"
+        f"launcher.launch([{str(rank)!r}, 'hangs'], ClusterConfig(num_processes=2))"
     )
     process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
     parent = psutil.Process(process.pid)
@@ -99,3 +101,26 @@ def test_no_rank_outlives_a_launcher_that_is_killed(rank: Path) -> None:
         # The group is this test's own; nothing is left of it where the test passes.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_torchrun_and_ray_are_not_both_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started already is not placed anew, and nothing is ignored in silence."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert not launcher.is_launcher(TWO)
+    with pytest.raises(ConfigError, match="torchrun has started this process"):
+        launcher.is_launcher(ClusterConfig(num_processes=2, placement="ray"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "launches"),
+    [
+        (ClusterConfig(), False),
+        (TWO, True),
+        (ClusterConfig(placement="ray"), True),
+    ],
+)
+def test_the_command_trains_by_itself_where_nothing_else_is_asked_for(
+    cluster: ClusterConfig, launches: bool
+) -> None:
+    """One rank in an actor is placed too."""
+    assert launcher.is_launcher(cluster) is launches

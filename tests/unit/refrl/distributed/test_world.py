@@ -1,6 +1,7 @@
 """Ranks share rows without losing one; what they compute together is what one process computes alone."""
 
 import copy
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from transformers import PreTrainedModel
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.algorithms.metrics import MEAN_KEYS
 from refrl.config import ClusterConfig, ConfigError, PolicyConfig, validate_config
-from refrl.distributed import DivergenceError, World, _buckets, join
+from refrl.distributed import DivergenceError, World, _buckets, _meeting, join
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.torch_engine import TorchGenerator
+from refrl.lifeline import LISTENING, RENDEZVOUS
 from refrl.models.loading import load_model
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
@@ -284,3 +286,18 @@ def test_variables_of_another_launcher_mean_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RANK", "3")
     with join(ClusterConfig()) as world:
         assert world == World()
+
+
+def test_ranks_meet_at_a_port_that_was_taken_before_they_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 gets the listening socket itself: between the choice of the port and its use nobody else can have it."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    monkeypatch.setenv(RENDEZVOUS, f"tcp://127.0.0.1:{port}")
+    with pytest.raises(OSError, match="in use"):
+        socket.create_server(("127.0.0.1", port), reuse_port=False)
+    monkeypatch.setenv(LISTENING, str(listening.detach()))
+    first = _meeting(World(rank=0, size=1))["store"]
+    monkeypatch.delenv(LISTENING)
+    second = _meeting(World(rank=1, size=1))["store"]
+    first.set("word", "heard")
+    assert second.get("word") == b"heard"
