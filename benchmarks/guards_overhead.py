@@ -28,7 +28,7 @@ import torch
 from refrl.config import GRPORunConfig, load_config
 from refrl.recipes import find_config
 from refrl.training.grpo import run_grpo
-from refrl.training.observer import Observer
+from refrl.training.session import Observer
 from seatrial.targets.reference.guarding import RunGuards
 
 BOUND = 0.01
@@ -127,7 +127,7 @@ def config_of(folder: Path, options: tuple[str, ...], steps: int) -> GRPORunConf
 
 def run(config: GRPORunConfig, guards: Observer | None) -> list[float]:
     """Return the seconds of the steps of one run."""
-    from refrl.training.observer import Observers
+    from refrl.training.observers import Observers
 
     clock = Clock()
     with contextlib.redirect_stdout(io.StringIO()):

@@ -19,8 +19,8 @@ from refrl.errors import TrainingError
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.recipes import FOLDER
 from refrl.training.grpo import run_grpo
-from refrl.training.observer import Observer, TrainedStep
-from refrl.training.session import Session
+from refrl.training.observed import TrainedStep
+from refrl.training.session import Observer, Session
 from seatrial.targets.reference.data_plane_ray import start_ray
 
 IMPLEMENTATION = os.environ["IMPLEMENTATION"]

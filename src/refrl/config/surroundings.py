@@ -19,7 +19,7 @@ class LoggerConfig(Section):
     observers: tuple[str, ...] = ()
     """What watches the run from inside, each by the name that an installed package offers (entry points of
     `refrl.observers`) or by import path: called with the configuration, it gives a
-    `refrl.training.observer.Observer`."""
+    `refrl.training.session.Observer`."""
     log_train_data: bool = True
     """Write the rows of each step to `train_data_step<N>.jsonl`, and those of a validation to
     `validation_data_step<N>.jsonl`."""

@@ -17,8 +17,8 @@ from torch import Tensor
 from refrl.algorithms.batching import Batch
 from refrl.policy.base import Update
 from refrl.rollout.sync import Rollouts
-from refrl.training.observer import Observer, TrainedStep, TunedStep
-from refrl.training.session import Session
+from refrl.training.observed import TrainedStep, TunedStep
+from refrl.training.session import Observer, Session
 
 Recording = dict[str, Any]
 

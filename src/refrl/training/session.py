@@ -1,38 +1,65 @@
-"""The parts of a run, put together by `refrl.training.build` and closed at its end."""
+"""The parts of a run, and what may watch them: an observer is shown the parts, which know who observes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from refrl.checkpointing.attempts import Attempt, begin_attempt
-from refrl.checkpointing.base import Stateful
-from refrl.checkpointing.checkpointer import Checkpointer, RunFacts, metric_tag
-from refrl.checkpointing.export import final_directory
-from refrl.config import GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
-from refrl.distributed import World, join, placement
+from refrl.algorithms.batching import Batch
+from refrl.checkpointing.attempts import Attempt
+from refrl.checkpointing.checkpointer import Checkpointer
+from refrl.distributed import World
 from refrl.generation.base import Generator, SamplingParams
-from refrl.generation.sampling import check_stop_ids
 from refrl.logging import RunLogger
 from refrl.models.prompts import PromptEncoder
 from refrl.policy.base import Policy
-from refrl.rewards.code import sandbox_of
 from refrl.rewards.verifiers import Verifier
 from refrl.rollout.collect import RolloutSource
-from refrl.rollout.environments import make_environment
 from refrl.rollout.progress import RolloutProgress
-from refrl.rollout.shared import SharedGenerator
-from refrl.rollout.sync import RolloutWorker
+from refrl.rollout.sync import Rollouts, RolloutWorker
 from refrl.tasks import Example, PromptSource
 from refrl.timing import Timer
-from refrl.training import build
-from refrl.training.build_generation import build_generator, build_weight_sync
-from refrl.training.observer import Observer, make_observer
+from refrl.training.observed import PassedBatch, TrainedStep, TunedStep
 from refrl.weight_sync.base import WeightSync
+
+
+class Observer:
+    """Sees a run; every method does nothing here."""
+
+    wants_gradients = False
+    """Whether each step is to hold its updates; costs a copy of the gradients."""
+
+    def started(self, session: Session) -> None:
+        """The parts stand; nothing has been sampled or trained."""
+
+    def synced(self, session: Session) -> None:
+        """The generator's weights are those of the policy; not called where rollouts are asynchronous."""
+
+    def passed(self, session: Session, micro: PassedBatch) -> None:
+        """A micro-batch of a step went through the model that is trained; its loss is computed next."""
+
+    def trained(self, session: Session, step: TrainedStep) -> None:
+        """A step is taken and logged."""
+
+    def tuned(self, session: Session, step: TunedStep) -> None:
+        """A step of supervised fine-tuning is taken and logged."""
+
+    def scored(self, session: Session, step: int, batch: Batch, loss: float) -> None:
+        """The loss of held-out answers is computed and logged."""
+
+    def validated(
+        self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]
+    ) -> None:
+        """A validation is done."""
+
+    def saved(self, session: Session, step: int) -> None:
+        """The state after a step is copied, and being written."""
+
+    def ended(self, session: Session) -> None:
+        """All steps are taken."""
 
 
 @dataclass(frozen=True)
@@ -93,116 +120,3 @@ class Session:
                 figures = self.weight_sync.sync()
         self.observer.synced(self)
         return figures
-
-
-@contextmanager
-def open_session(
-    config: GRPORunConfig | SFTRunConfig,
-    loop: GRPOConfig | SFTConfig,
-    *,
-    num_updates: int,
-    with_reference: bool,
-    observer: Observer | None = None,
-    temperature: float | None = None,
-) -> Iterator[Session]:
-    """Build the parts, what is checked first and what is loaded after; the log is closed when the block ends.
-
-    Args:
-        config: the whole configuration.
-        loop: its section of the loop.
-        num_updates: optimizer steps of the whole run.
-        with_reference: keep a frozen copy of the model.
-        observer: sees the run, beside those that `logger.observers` names.
-        temperature: of the distribution that rows are scored under; None is that of sampling.
-
-    Raises:
-        ConfigError: something that the configuration names is missing, too small, or cannot be written.
-    """
-    watching = make_observer(config, observer)
-    verifier = build.build_rewards(config.data)
-    sandbox = sandbox_of(config.data.verifiers or [build.verifier_name(config.data)])
-    environment = make_environment(config.data)
-    splits = build.build_splits(config.data)
-    validation = splits.validation[: loop.max_val_samples]
-    final = final_directory(config.checkpointing)
-    device = build.build_device(config.cluster, loop.seed)
-    tokenizer = build.build_tokenizer(config.policy)
-    encoder = build.build_encoder(config.policy, config.data, tokenizer)
-    generation = config.policy.generation
-    with join(config.cluster) as world:
-        attempt = begin_attempt(config, config.checkpointing, config.logger, world)
-        policy = build.build_policy(
-            config.policy,
-            tokenizer,
-            device=device,
-            num_updates=num_updates,
-            with_reference=with_reference,
-            world=world,
-            temperature=temperature,
-        )
-        prompts = build.build_prompts(config.data, splits, seed=loop.seed)
-        facts = RunFacts(
-            run_id=attempt.run_id,
-            seed=loop.seed,
-            examples=splits.train,
-            config=config.model_dump(mode="json"),
-        )
-        progress = build_progress(config, prompts)
-        parts: dict[str, Stateful] = {"prompts": prompts} if progress is None else {"rollouts": progress}
-        checkpointer = Checkpointer(config.checkpointing, policy, parts, facts=facts, world=world)
-        if attempt.checkpoint is not None:
-            checkpointer.restore(attempt.checkpoint)
-        prompt_ids = build.build_prompt_ids(encoder, policy, config.policy, [splits.train, validation])
-        generator = build_generator(config.policy, tokenizer, device=device)
-        check_stop_ids(generation.stop_token_ids or (), policy.vocab_size)
-        sampling = build.build_sampling(generation, generator, encoder)
-        shared = generator if world.size == 1 else SharedGenerator(generator, world)
-        timer = Timer()
-        log = RunLogger(config.logger, writes=world.rank == 0, continues=attempt.continues_log)
-        with closing(generator), log as logger, closing(checkpointer):
-            facts_of_run = {
-                **attempt.log_facts,
-                "placement": placement(world),
-                "policy": asdict(policy.backend),
-                "generator": generator.engine,
-            }
-            logger.log_run_info(config, loop.seed, str(device), sandbox, attempt=facts_of_run)
-            if world.rank == 0:
-                for note in splits.notes:
-                    print(f"data: {note}", flush=True)
-                if sandbox is not None:
-                    print(f"code: programs run in the sandbox: {sandbox}", flush=True)
-            session = Session(
-                policy=policy,
-                generator=generator,
-                weight_sync=build_weight_sync(generation, policy, generator, timer),
-                worker=RolloutWorker(shared, tokenizer, prompt_ids, world, environment),
-                tokenizer=tokenizer,
-                encoder=encoder,
-                sampling=sampling,
-                prompts=prompts,
-                train_examples=splits.train,
-                validation=validation,
-                verifier=verifier,
-                logger=logger,
-                timer=timer,
-                final=final,
-                attempt=attempt,
-                checkpointer=checkpointer,
-                checkpoint_metric=metric_tag(config.checkpointing),
-                world=world,
-                observer=watching,
-                progress=progress,
-            )
-            if attempt.checkpoint is not None:
-                checkpointer.restore_streams(attempt.checkpoint)
-            session.observer.started(session)
-            yield session
-            session.observer.ended(session)
-
-
-def build_progress(config: GRPORunConfig | SFTRunConfig, prompts: PromptSource) -> RolloutProgress | None:
-    """Return what a checkpoint keeps of asynchronous rollouts; None where a step samples its own, or nothing."""
-    if isinstance(config, GRPORunConfig) and config.grpo.async_grpo.enabled:
-        return RolloutProgress(prompts)
-    return None

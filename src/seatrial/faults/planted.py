@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from refrl.rewards.verifiers import Verifier
     from refrl.rollout.sync import Rollouts, RolloutWorker
     from refrl.tasks import Example
-    from refrl.training.observer import Observer
-    from refrl.training.session import Session
+    from refrl.training.session import Observer, Session
 
 After = Callable[[Sequence[str]], None]
 """Called with refrl's arguments when the command has ended."""

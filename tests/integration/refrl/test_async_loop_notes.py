@@ -12,8 +12,8 @@ from refrl.config import GRPORunConfig
 from refrl.errors import TrainingError
 from refrl.rewards import VERIFIERS
 from refrl.training.grpo import run_grpo
-from refrl.training.observer import Observer, TrainedStep
-from refrl.training.session import Session
+from refrl.training.observed import TrainedStep
+from refrl.training.session import Observer, Session
 
 from .test_async_grpo import ASYNC, fates
 from .test_grpo_run import rows, series, smoke

@@ -13,8 +13,9 @@ import torch
 from refrl.config import GRPORunConfig, load_config
 from refrl.recipes import find_config
 from refrl.training.grpo import run_grpo
-from refrl.training.observer import Observer, Observers, TrainedStep
-from refrl.training.session import Session
+from refrl.training.observed import TrainedStep
+from refrl.training.observers import Observers
+from refrl.training.session import Observer, Session
 from refrl.training.sft import run_sft
 from seatrial.guards import Guards
 from seatrial.targets.reference.as_asked import hold_options

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from refrl.training.observer import Observer, Observers
-from refrl.training.session import Session
+from refrl.training.observers import Observers
+from refrl.training.session import Observer, Session
 from refrl.training.sft import run_sft
 from seatrial.targets.reference.as_adamw import masters_of
 from seatrial.targets.reference.configuration import tuning_configuration

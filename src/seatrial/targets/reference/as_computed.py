@@ -15,7 +15,7 @@ from torch import Tensor
 
 from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.rollout.sync import Rollouts
-from refrl.training.observer import PassedBatch, TrainedStep, TunedStep
+from refrl.training.observed import PassedBatch, TrainedStep, TunedStep
 from refrl.training.recorder import recorded_rows
 from refrl.training.session import Session
 from seatrial.guards import Guards

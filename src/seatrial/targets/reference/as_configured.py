@@ -11,7 +11,7 @@ from refrl.algorithms.batching import Batch
 from refrl.config import GRPORunConfig
 from refrl.generation.base import Completion, SamplingParams
 from refrl.rollout.sync import Rollouts
-from refrl.training.observer import TrainedStep
+from refrl.training.observed import TrainedStep
 from refrl.training.session import Session
 from seatrial.guards import Guards
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from refrl.config import GRPORunConfig
 from refrl.rollout.sync import Rollouts
-from refrl.training.observer import TrainedStep, TunedStep
+from refrl.training.observed import TrainedStep, TunedStep
 from refrl.training.session import Session
 from seatrial.guards import Guards
 

@@ -13,7 +13,7 @@ from refrl.algorithms.batching import Batch
 from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.models.chat import BYTE_CHAT_TEMPLATE
 from refrl.tasks import Example
-from refrl.training.observer import TunedStep
+from refrl.training.observed import TunedStep
 from refrl.training.session import Session
 from seatrial.evidence.ledger.verifiers import answer_of
 from seatrial.guards import Guards

@@ -9,7 +9,7 @@ from refrl.algorithms.batching import TrainSample
 from refrl.config import GRPORunConfig
 from refrl.generation.base import Completion
 from refrl.training.build import build_batch
-from refrl.training.observer import TrainedStep
+from refrl.training.observed import TrainedStep
 from refrl.training.session import Session
 from seatrial.guards import Guards
 

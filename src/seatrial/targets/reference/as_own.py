@@ -11,7 +11,7 @@ from torch import Tensor
 from refrl.algorithms.losses.base import TokenInputs
 from refrl.config import GRPORunConfig
 from refrl.config.algorithms import ADVANTAGES, LOSSES
-from refrl.training.observer import PassedBatch
+from refrl.training.observed import PassedBatch
 from seatrial.relations import oracles
 from seatrial.relations.run_oracles import loss_spec
 from seatrial.relations.run_records import RunRow

@@ -13,7 +13,7 @@ from refrl.generation.base import Completion
 from refrl.media import stack
 from refrl.rollout.sync import Rollouts
 from refrl.tasks import Example
-from refrl.training.observer import TrainedStep
+from refrl.training.observed import TrainedStep
 from refrl.training.session import Session
 from seatrial.guards import Guards
 from seatrial.targets.reference.as_computed import is_looked_at

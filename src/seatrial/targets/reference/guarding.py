@@ -19,8 +19,8 @@ from torch import Tensor
 from refrl.algorithms.batching import Batch
 from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.rollout.sync import Rollouts
-from refrl.training.observer import Observer, PassedBatch, TrainedStep, TunedStep
-from refrl.training.session import Session
+from refrl.training.observed import PassedBatch, TrainedStep, TunedStep
+from refrl.training.session import Observer, Session
 from seatrial.files import write_whole
 from seatrial.guards import GuardError, Guards
 from seatrial.guards.weights import WeightSample, sample_weights

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from refrl.training.observer import Observer, TunedStep
-from refrl.training.session import Session
+from refrl.training.observed import TunedStep
+from refrl.training.session import Observer, Session
 from refrl.training.sft import run_sft
 from seatrial.evidence.read import read_logs
 from seatrial.relations.contracts.resumed_training import TrainedRun, TrainingPlan
