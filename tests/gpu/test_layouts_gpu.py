@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -19,14 +21,18 @@ OF_TWO = [name for name, layout in layouts().items() if layout.processes == 2]
 
 
 @pytest.mark.parametrize("name", OF_TWO)
-def test_the_gradient_of_two_devices_is_that_of_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before clipping, on ragged rows, dense and with experts; the ranks end with the same weights, bit for bit."""
+def test_the_gradient_of_two_devices_is_that_of_one(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
+    """Before clipping, on ragged rows, dense and with experts; the ranks end with the same weights, bit for bit.
+
+    What was measured stands in the file of `--junitxml`.
+    """
     ranks = train_in_layouts([name], ROWS, device="cuda")[name]
     alone = train_alone(name, ROWS, device="cuda")
     error, tensor = gradient_error(ranks[0], alone)
     weights, _ = tensor_error(ranks[0].weights, alone.weights)
-    with capsys.disabled():
-        print(f"\n{name}: gradient {error:.1e} at {tensor}; weights {weights:.1e}")
+    record_property("measured", f"gradient {error:.1e} at {tensor}; weights {weights:.1e}")
     assert error <= GRADIENT_BOUND, tensor
     assert ranks[0].grad_norm == pytest.approx(alone.grad_norm, rel=GRADIENT_BOUND)
     assert not replica_differences(ranks)
