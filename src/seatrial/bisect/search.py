@@ -133,9 +133,7 @@ class Search:
         """Return the current belief."""
         if self._belief is None:
             model = likelihoods_of(self.history, self.observations, self.question, self.settings)
-            self._belief = self._believed(
-                model.likelihoods, model.exact, model.once_each, self.settings.prior_drift
-            )
+            self._belief = self._believed(model.likelihoods, model.exact, model.once_each)
         return self._belief
 
     def stated(self) -> Belief:
@@ -144,11 +142,10 @@ class Search:
         `belief` decides how long to search, with a prior that is cautious; see `shift`.
         """
         belief = self.belief()
-        prior_drift = self.settings.stated_prior_drift
-        return self._believed(belief.likelihoods.stated(), belief.exact, belief.once_each, prior_drift)
+        return self._believed(belief.likelihoods.stated(), belief.exact, belief.once_each)
 
-    def _believed(self, likelihoods: Likelihoods, exact: bool, once_each: bool, prior_drift: float) -> Belief:
-        drift = drift_probability(likelihoods, self._prior_H1, prior_drift)
+    def _believed(self, likelihoods: Likelihoods, exact: bool, once_each: bool) -> Belief:
+        drift = drift_probability(likelihoods, self._prior_H1, self.settings.prior_drift)
         weights = posterior(likelihoods, self._prior_H1) * (1 - drift)
         return Belief(weights[:-1], float(weights[-1]), drift, likelihoods, exact, once_each)
 
@@ -255,9 +252,7 @@ class Search:
         Runs under way are taken as sure to tell the two sides of theirs apart, so that parallel probes spread.
         """
         held = self.belief()
-        belief = self._believed(
-            held.likelihoods.expected(), held.exact, held.once_each, self.settings.stated_prior_drift
-        )
+        belief = self._believed(held.likelihoods.expected(), held.exact, held.once_each)
         weights = np.append(belief.suspects_H, belief.no_culprit)
         information = np.zeros(self.history.num_suspects + 1)
         for cell in self._cells(pending):

@@ -57,10 +57,8 @@ class Settings:
     largest_no_culprit_metric: float = 0.015
     """The same for a metric, where the bound (6 %) holds at every mean and standard deviation; in simulation it is
     3 %. More saves runs and names more commits that are not to blame: docs/bisect.md has the curve."""
-    prior_drift: float = 0.01
-    """Probability, before any run, that a metric drifts, while the search goes on."""
-    stated_prior_drift: float = 0.014
-    """The same for what is stated: the prior above is cautious, and doubts a plain drift more than its runs do."""
+    prior_drift: float = 0.008
+    """Probability, before any run, that a metric drifts."""
     least_runs_to_clear: int = 12
     """Runs before a metric whose worse direction is known is said not to have become worse. BAD soon looks no worse
     while a drift has only begun: without this, a drift of 6 sd in 20 runs was called no culprit in 22 % of searches."""
