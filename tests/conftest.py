@@ -2,10 +2,12 @@
 
 import fcntl
 import gc
+import importlib
 import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked.activation import PYTHON, Activation
 from tests.peers.making import PEERS, MakingError, environment
 
 # Tests run beside one another, on models that gain nothing from threads; threads that wait for each other crawl.
@@ -63,6 +66,7 @@ def _own_temporary_files(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True)
     os.environ["TMPDIR"] = folder.name
     config.add_cleanup(folder.cleanup)
+    config.add_cleanup(Activation(Path(folder.name)).close)
 
 
 class Deadline:
@@ -147,6 +151,23 @@ def peer_python() -> Callable[[str], Path]:
             (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
     return made
+
+
+@pytest.fixture(scope="session")
+def forked_python() -> str:
+    """Return a python that starts modules of ours with the stack imported (see `tests.forked`)."""
+    return str(Path(os.environ["TMPDIR"]) / PYTHON)
+
+
+@pytest.fixture(scope="module")
+def forked_processes(forked_python: str) -> Iterator[None]:
+    """Have the processes of refrl and seatrial that a module's tests start start with the stack imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("refrl.runtime.launcher", "refrl.generation.process"):
+            module = importlib.import_module(name)
+            patch.setattr(module, "COMMAND", (forked_python, *module.COMMAND[1:]))
+        patch.setattr(sys, "executable", forked_python)
+        yield
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from refrl.models.tiny import TinyModelSpec, make_model
 from seatrial.evidence.identity.redaction import Redactor
 from seatrial.targets.base import Target
 from seatrial.trials.base import Trial
@@ -23,9 +22,7 @@ RunTrial = Callable[[Target, Trial, Sequence[str]], TrialResult]
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A byte-level model with random weights."""
     output = tmp_path_factory.mktemp("model") / "tiny"
-    subprocess.run(
-        [sys.executable, "-m", "refrl", "make-model", "--output", str(output)], check=True, timeout=300
-    )
+    make_model(TinyModelSpec(), output)
     return output
 
 

@@ -19,7 +19,7 @@ from seatrial.trials.runner import Request, new_results, run_trials
 from seatrial.trials.sensors.served import SERVED
 from seatrial.verdict import Outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 ON_EACH: list[Trial] = [GrpoSmoke(), CheckpointSave(), GrpoLora()]
 """Trials whose guards read the optimizer's state, in whatever form a backend has it."""
 OF_LEVELS: list[Trial] = [*layout_trials(), *backend_diamonds(), *architecture_trials()]

@@ -10,7 +10,7 @@ import pytest
 
 from seatrial.packaged import FOLDERS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 
 OTHER_LOSS = "{name: other-loss, overrides: [loss_fn.reference_policy_kl_penalty=0.5]}"
 

@@ -16,7 +16,7 @@ from seatrial.trials.rundir import RunDirectory
 from seatrial.trials.runner import Request, new_results, run_trials
 from seatrial.verdict import Outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 
 
 def tried(folder: Path, trial: Trial, fault: str | None = None) -> TrialResult:

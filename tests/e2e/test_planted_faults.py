@@ -13,7 +13,7 @@ from seatrial.trials.learning_signal import LearningSignal
 from seatrial.trials.results import TrialResult
 from seatrial.verdict import Outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 
 SMOKE = ("grpo.max_num_steps=2", "grpo.val_at_start=false", "grpo.val_at_end=false")
 LEARNING = (

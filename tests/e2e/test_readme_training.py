@@ -42,7 +42,7 @@ def section(repository: Path, tmp_path: Path) -> list[list[str]]:
 
 def run_all(commands: Sequence[Sequence[str]], folder: Path, more: dict[str, tuple[str, ...]]) -> list[str]:
     """Run commands as a shell would, and return what each printed."""
-    places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    places = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     shown = []
     for words in commands:
         ran = subprocess.run(
@@ -64,6 +64,16 @@ def accuracies(shown: str) -> list[float]:
     return [float(value) for value in re.findall(r"validation accuracy ([\d.]+)", shown)]
 
 
+@pytest.fixture
+def quick_refrl(tmp_path: Path, forked_python: str) -> None:
+    """Put a `refrl` in front that starts with the stack imported, and finds what the installed one finds."""
+    command = tmp_path / "bin" / "refrl"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nPYTHONSAFEPATH=1 exec {forked_python} -m refrl "$@"\n')
+    command.chmod(0o755)
+
+
+@pytest.mark.usefixtures("quick_refrl")
 def test_the_commands_run(section: list[list[str]], tmp_path: Path) -> None:
     """Two steps of each."""
     assert [words[1] for words in section] == ["make_problems.py", "make-model", "sft", "grpo", "sft", "grpo"]

@@ -9,7 +9,7 @@ import pytest
 from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 
 
 @pytest.mark.parametrize(

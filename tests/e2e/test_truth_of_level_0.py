@@ -7,7 +7,7 @@ from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.verdict import Outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 
 
 @pytest.mark.parametrize(

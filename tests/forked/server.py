@@ -1,10 +1,13 @@
-"""`python -m tests.forked.server ADDRESS`: imports the stack, says so, and forks a child for each request.
+"""`python -m tests.forked.server SOCKET PYTHON`: imports the stack and forks a child for each request.
 
 It ends with its standard input.
 """
 
+import atexit
 import contextlib
+import gc
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -16,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from importlib.machinery import PathFinder
 from typing import Any
 
 IMPORTS = (
@@ -23,23 +27,38 @@ IMPORTS = (
     "refrl.training.grpo",
     "refrl.training.sft",
     "refrl.training.recorder",
+    "refrl.policy.dtensor.policy",
+    "refrl.policy.dtensor.making",
+    "refrl.policy.megatron.policy",
+    "refrl.policy.megatron.making",
     "transformers.models.qwen3.modeling_qwen3",
     "seatrial.targets.reference.components",
+    "seatrial.targets.reference.guarding",
+    "tensorboard.compat.proto.event_pb2",
+    "tensorboard.compat.proto.summary_pb2",
+    "tensorboard.summary.writer.record_writer",
 )
-NUM_STREAMS = 3
+OURS = ("refrl", "seatrial")
+PYTHON = sys.executable
+PATH = [place for place in sys.path[1:] if place not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+"""Where every Python of this environment looks."""
+FIRST_FREE = 128
+"""Number above those of the files that a command inherits."""
 NUM_LOOKS, LOOK_SECONDS = 5, 0.1
 """For children to end after the last request, so that their time is counted."""
 
 
-def main(address: str) -> None:
-    """Serve."""
+def main(number: str, python: str) -> None:
+    """Serve on a socket that listens; children start others by this python."""
+    sys.executable = python
+    gc.disable()
     for name in IMPORTS:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
     assert threading.active_count() == 1, "a thread does not live on in a child"
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(address)
-        listening.listen(64)
-        print("ready", flush=True)
+    with socket.socket(fileno=int(number)) as listening:
         while select.select([listening, sys.stdin], [], [])[0] == [listening]:
             asked, _ = listening.accept()
             if not os.fork():
@@ -65,14 +84,16 @@ def _bury() -> bool:
 
 def _look_after(asked: socket.socket) -> None:
     """Fork the process that was asked for, hand signals on to it, and say how it ended."""
-    text, streams, _, _ = socket.recv_fds(asked, 2**20, NUM_STREAMS + 8)
-    request = json.loads(text)
+    size, files, _, _ = socket.recv_fds(asked, 4, 64)
+    text = b""
+    while len(text) < int.from_bytes(size, "big"):
+        text += asked.recv(2**20)
     child = os.fork()
     if not child:
         asked.close()
-        os._exit(_run(request, streams))
-    for stream in streams:
-        os.close(stream)
+        os._exit(_run(json.loads(text), files))
+    for file in files:
+        os.close(file)
 
     def hand_on() -> None:
         with contextlib.suppress(OSError):
@@ -87,22 +108,27 @@ def _look_after(asked: socket.socket) -> None:
     os._exit(0)
 
 
-def _run(request: dict[str, Any], streams: list[int]) -> int:
+def _run(request: dict[str, Any], files: list[int]) -> int:
     """Return the exit status of `python -m MODULE WORDS`."""
-    for number, stream in enumerate(streams[:NUM_STREAMS]):
-        os.dup2(stream, number)
+    os.setsid()
+    _place(files, request["files"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    for name, stream in zip(request["inherited"], streams[NUM_STREAMS:], strict=True):
-        os.environ[name] = str(stream)
     os.chdir(request["folder"])
-    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:1] = [request["folder"], *(place for place in places if place and place not in sys.path[1:])]
-    random.seed()
+    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    own = [] if os.environ.get("PYTHONSAFEPATH") else [request["folder"]]
+    sys.path[:] = [*own, *places, *PATH]
     module, *words = request["words"]
+    if any(_is_elsewhere(name) for name in OURS):
+        os.execv(PYTHON, [PYTHON, "-m", module, *words])
+    if module.startswith("seatrial.faults."):
+        _forget_ours()
     sys.argv = [module, *words]
+    sys.orig_argv = [sys.executable, "-m", module, *words]
+    random.seed()
     status: Any = 1
     try:
+        _customize(places)
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:
@@ -112,11 +138,49 @@ def _run(request: dict[str, Any], streams: list[int]) -> int:
     if isinstance(status, str):
         print(status, file=sys.stderr)
         status = 1
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     return int(status or 0)
 
 
+def _place(files: list[int], numbers: list[int]) -> None:
+    """Give files the numbers that they have where they came from, and close all others."""
+    moved = []
+    for place, file in enumerate(files):
+        moved.append(os.dup2(file, FIRST_FREE + place))
+    os.closerange(0, FIRST_FREE)
+    for file, number in zip(moved, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _is_elsewhere(package: str) -> bool:
+    """Tell whether the command would import another copy of a package than is imported."""
+    found = PathFinder.find_spec(package, sys.path)
+    return found is None or found.origin != sys.modules[package].__file__
+
+
+def _forget_ours() -> None:
+    """Take our packages out of what is imported: a fault is planted before."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] in OURS:
+            del sys.modules[name]
+
+
+def _customize(places: list[str]) -> None:
+    """Run the `sitecustomize` of the command's own PYTHONPATH, and show what watches imports those that were made."""
+    spec = PathFinder.find_spec("sitecustomize", places)
+    if spec is None or spec.loader is None:
+        return
+    before = list(sys.meta_path)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    for finder in sys.meta_path:
+        if finder not in before:
+            for name in [name for name in sys.modules if "." not in name]:
+                finder.find_spec(name, None)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
     os._exit(0)  # the interpreter would take a second to put all of the stack away

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 GUARDING = "seatrial.targets.reference.guarding"
 
 

@@ -15,7 +15,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def run(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(repository: Path, tmp_path_factory: pytest.TempPathFactory, forked_python: str) -> Run:
     """Return a function that runs a module with the package installed beside ours."""
     source = tmp_path_factory.mktemp("source") / "outside_package"
     shutil.copytree(repository / "examples" / "outside_package", source)
@@ -30,12 +30,13 @@ def run(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
     assert installed.returncode == 0, installed.stderr[-3000:]
     folder = tmp_path_factory.mktemp("work")
+    places = [place for place in [os.environ.get("PYTHONPATH")] if place]
 
     def command(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", *words],
+            [forked_python, "-m", *words],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(site)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *places])},
             capture_output=True,
             text=True,
             check=False,

@@ -12,6 +12,8 @@ import pytest
 
 from seatrial.cli import main
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 OPTIONS = (
     "grpo.max_num_steps=10",
     "grpo.val_period=4",

@@ -23,6 +23,8 @@ from refrl.training.grpo import run_grpo
 from .conftest import CONFIGS, start
 from .test_grpo_run import rows, series, smoke
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 Overrides = Callable[[str], list[str]]
 ASYNC = (
     "grpo.async_grpo.enabled=true",

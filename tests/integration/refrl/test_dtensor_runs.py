@@ -15,6 +15,8 @@ from refrl.training.sft import run_sft
 
 from .conftest import CONFIGS, command
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 Overrides = Callable[[str], list[str]]
 SPREAD = ("policy.dtensor_cfg.enabled=true", "cluster.device=cpu")
 STOP = "checkpointing.checkpoint_must_save_by=00:00:00:00"

@@ -1,6 +1,7 @@
 """A generator in a process of its own samples what the engine beside the policy samples, and is never half updated."""
 
 import os
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from refrl.config import ConfigError, DeltaCompressionConfig, PolicyConfig, validate_config
+from refrl.generation import process
 from refrl.generation.base import Generator, SamplingParams
-from refrl.generation.process import GeneratorLostError, ProcessGenerator
+from refrl.generation.process import GeneratorLostError, ProcessGenerator, SocketLink
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.timing import Timer
@@ -22,7 +24,10 @@ from refrl.weight_sync.base import Part, WeightSyncError
 from refrl.weight_sync.fingerprints import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 CPU = torch.device("cpu")
+COMMAND = process.COMMAND
 SAMPLING = SamplingParams(max_new_tokens=6, temperature=0.7, top_p=0.9, stop_token_ids=(0,))
 PROMPTS = [[65, 66, 67], [68], [65, 66, 67]]
 
@@ -67,9 +72,19 @@ def start(model: Path) -> ProcessGenerator:
 
 @pytest.fixture(scope="module")
 def apart(model: Path) -> Iterator[ProcessGenerator]:
-    """One that serves several tests."""
-    with closing(start(model)) as generator:
+    """One that serves several tests: the process itself, which signals have to reach before the next message does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "COMMAND", COMMAND)
+        generator = start(model)
+    with closing(generator):
         yield generator
+
+
+def kill(generator: ProcessGenerator) -> None:
+    """Kill the process, and wait until its end of the connection is closed."""
+    os.kill(generator.link.pid, signal.SIGKILL)
+    assert isinstance(generator.link, SocketLink)
+    assert select.select([generator.link._connection], [], [], 60)[0]
 
 
 def sample(generator: Generator, stream: torch.Generator) -> list[tuple[Any, ...]]:
@@ -144,7 +159,7 @@ def test_weights_that_are_broadcast_are_the_same(inline: Generator, model: Path)
         with pytest.raises(WeightSyncError, match="nobody arrived"):
             generator.commit({})
         generator.begin(9, None)
-        os.kill(generator.link.pid, signal.SIGKILL)
+        kill(generator)
         with pytest.raises(GeneratorLostError, match=r"ended by signal 9, asked to receive"):
             for _ in range(3):
                 generator.receive([Part("nobody", torch.zeros(10**6))])
@@ -176,18 +191,9 @@ def test_nothing_is_sampled_in_mid_sync_and_a_process_that_is_killed_then_is_nam
         with pytest.raises(WeightSyncError, match="not whole"):
             generator.generate(PROMPTS, SAMPLING, torch.Generator())
         generator.begin(1, None)
-        os.kill(generator.pid, signal.SIGKILL)
+        kill(generator)
         with pytest.raises(GeneratorLostError, match=f"{generator.pid} ended by signal 9, asked to commit"):
             generator.commit({})
-
-
-def test_a_process_that_hangs_is_ended(model: Path) -> None:
-    """After the time that the configuration gives it."""
-    with closing(start(model)) as generator:
-        os.kill(generator.pid, signal.SIGSTOP)
-        generator.link.timeout_seconds = 0.2
-        with pytest.raises(GeneratorLostError, match="not answer in time and was ended, asked to weights"):
-            list(generator.named_weights())
 
 
 def test_a_model_that_cannot_be_loaded_is_told_in_the_processs_words(tmp_path: Path) -> None:
@@ -205,3 +211,11 @@ def test_shared_weights_do_not_travel(model: Path, generation: dict[str, Any]) -
     """The configuration says what to set."""
     with pytest.raises(ConfigError, match=r"colocated\.enabled=false"):
         config(model, colocated={"enabled": True}, **generation)
+
+
+def test_a_process_that_hangs_is_ended(apart: ProcessGenerator) -> None:
+    """After the time that the configuration gives it. The last test: it ends the process that the others share."""
+    os.kill(apart.pid, signal.SIGSTOP)
+    apart.link.timeout_seconds = 0.2
+    with pytest.raises(GeneratorLostError, match="not answer in time and was ended, asked to weights"):
+        list(apart.named_weights())

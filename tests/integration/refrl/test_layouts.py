@@ -17,6 +17,8 @@ from seatrial.relations.parallel import (
 from seatrial.targets.reference.layouts import layouts, train_alone, train_in_layouts
 from seatrial.targets.reference.ranks import RANK_COMMAND
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 ROWS = make_rollout(3, vocab_size=259, num_prompts=3, num_generations=3).rows
 
 

@@ -88,6 +88,7 @@ def test_help_and_validation_need_no_torch() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_stopped_leaves_whole_files(
     overrides: Callable[[str], list[str]], tmp_path: Path, number: signal.Signals, code: int

@@ -1,11 +1,6 @@
 """What the tests of refrl's conformance share."""
 
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -33,30 +28,3 @@ def disobeyed_fixture() -> Disobeyed:
         return [f"{dict(options)}: {v.name}: {v.reason}" for v in [*failed, *unexercised]]
 
     return disobeyed
-
-
-@pytest.fixture(scope="session")
-def fork_server(repository: Path) -> Iterator[str]:
-    """Return the address of a server of `tests.forked`."""
-    with tempfile.TemporaryDirectory(prefix="f-") as folder:
-        address = f"{folder}/s"
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked.server", address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=repository,
-            start_new_session=True,
-        )
-        with server:
-            assert server.stdout is not None
-            assert server.stdout.readline() == b"ready\n"
-            yield address
-
-
-@pytest.fixture
-def forked_processes(fork_server: str, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the reference's commands and ranks start with the stack imported."""
-    monkeypatch.setenv("SEATRIAL_REFRL_COMMAND", f"tests.forked {fork_server} refrl")
-    monkeypatch.setenv("SEATRIAL_RANK_COMMAND", f"tests.forked {fork_server} tests.forked.ranks")
-    path = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(repository), *([path] if path else [])]))

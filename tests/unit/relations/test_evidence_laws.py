@@ -14,6 +14,8 @@ from seatrial.relations.run_records import RunRecord, RunRow
 from seatrial.relations.runs import RunCache, sharing_runs
 from seatrial.targets.reference.components import ReferenceComponents
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 CACHE = RunCache()
 SOUND = ReferenceComponents()
 

@@ -1,42 +1,76 @@
 """A process that is forked with the stack imported behaves as a command does."""
 
 import os
+import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import refrl
 
-@pytest.fixture(name="program")
-def program_fixture(tmp_path: Path) -> Path:
-    """Return a folder with a module that says what it sees and ends as it is told."""
-    (tmp_path / "told.py").write_text(
-        "import os, signal, sys\n"
-        "imported = 'transformers.modeling_utils' in sys.modules\n"
-        "print(sys.argv[1:], os.environ['SAID'], os.getcwd(), imported, sys.stdin.read(), flush=True)\n"
-        "print('beside', file=sys.stderr)\n"
-        "os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == 'killed' else sys.exit(int(sys.argv[1]))\n",
-        encoding="utf-8",
-    )
-    return tmp_path
+
+@pytest.fixture(name="asking")
+def asking_fixture(repository: Path) -> dict[str, str]:
+    """Return the environment of a command."""
+    places = [str(repository), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "SAID": "aloud"}
 
 
 @pytest.mark.parametrize(("word", "status"), [("0", 0), ("7", 7), ("killed", -signal.SIGKILL)])
-def test_words_streams_folder_environment_and_status_are_the_command_s(
-    fork_server: str, repository: Path, program: Path, word: str, status: int
+def test_words_files_folder_environment_and_status_are_the_command_s(
+    forked_python: str, asking: dict[str, str], tmp_path: Path, word: str, status: int
 ) -> None:
     """And the stack is there before its first line."""
+    reading, writing = os.pipe()
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.forked", fork_server, "told", word, "second"],
+        [forked_python, "-m", "tests.forked.told", word, str(writing)],
         input="asked",
         capture_output=True,
         text=True,
         check=False,
-        cwd=program,
-        env={**os.environ, "PYTHONPATH": str(repository), "SAID": "aloud"},
+        cwd=tmp_path,
+        env=asking,
+        pass_fds=[writing],
     )
+    os.close(writing)
     assert ended.returncode == status
-    assert ended.stdout.split("\n")[0] == f"{[word, 'second']} aloud {program} True asked"
+    assert ended.stdout.split("\n")[0] == f"{[word, str(writing)]} aloud {tmp_path} True asked"
     assert ended.stderr == "beside\n"
+    with os.fdopen(reading, "rb") as file:
+        assert file.read() == b"through"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_by_the_signal_that_the_command_gets(
+    forked_python: str, asking: dict[str, str], tmp_path: Path, number: signal.Signals
+) -> None:
+    """And its files are closed, as whoever reads them waits for."""
+    process = subprocess.Popen(
+        [forked_python, "-m", "tests.forked.told", "waits", "1"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=asking,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("through")
+        process.send_signal(number)
+        assert process.stdout.read() == ""
+    assert process.returncode == -number
+
+
+def test_another_copy_of_refrl_is_imported_by_python_itself(forked_python: str, tmp_path: Path) -> None:
+    """What is imported already would hide it."""
+    copy = tmp_path / "refrl"
+    copy.mkdir()
+    for name in ("__init__.py", "errors.py"):
+        shutil.copy(Path(refrl.__file__).with_name(name), copy)
+    (copy / "__main__.py").write_text("import refrl, sys\nprint(refrl.__file__, 'torch' in sys.modules)\n")
+    ended = subprocess.run(
+        [forked_python, "-m", "refrl"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert ended.stdout == f"{copy / '__init__.py'} False\n"

@@ -14,6 +14,8 @@ from seatrial.relations.runs import sharing_runs
 from seatrial.targets.reference.components import ReferenceComponents
 from seatrial.verdict import Outcome
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 Change = Callable[[LeftRun], LeftRun]
 
 

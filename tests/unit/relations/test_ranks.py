@@ -18,6 +18,8 @@ from seatrial.relations.registry import select
 from seatrial.targets.common.ranks import RankError, call_on_ranks
 from seatrial.verdict import Outcome
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 @pytest.fixture(autouse=True)
 def _from_the_root(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

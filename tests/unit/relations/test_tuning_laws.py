@@ -13,6 +13,8 @@ from seatrial.relations.tuning_records import AnswerRow, TuningRecord
 from seatrial.targets.reference.components import ReferenceComponents
 from seatrial.verdict import Outcome
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 SOUND = ReferenceComponents()
 CACHE = RunCache()
 CHAT = {

@@ -1,0 +1,59 @@
+"""Starts the server of `tests.forked` when a first process asks for it, and ends it."""
+
+import contextlib
+import os
+import select
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+PYTHON, ADDRESS = "python", "s"
+"""Names in the folder: what stands in for Python, and the socket on which it asks."""
+SERVER = "tests.forked.server"
+
+
+class Activation:
+    """Listens in place of the server until that is needed: most runs of a few tests never do."""
+
+    def __init__(self, folder: Path) -> None:
+        """Listen; the path of the folder is short, as those of sockets have to be."""
+        self._folder, self._python = folder, sys.executable
+        client = Path(__file__).with_name("client.py")
+        words = shlex.join([sys.executable, "-I", "-S", str(client), sys.executable, str(folder / ADDRESS)])
+        script = folder / PYTHON
+        script.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(folder / ADDRESS))
+        self._listening.listen(64)
+        self._server: subprocess.Popen[bytes] | None = None
+        self._ending, self._end = os.pipe()
+        self._thread = threading.Thread(target=self._start_when_asked, daemon=True, name="fork-server")
+        self._thread.start()
+
+    def _start_when_asked(self) -> None:
+        ready, _, _ = select.select([self._listening, self._ending], [], [])
+        if self._ending not in ready:
+            root = Path(__file__).resolve().parents[2]
+            self._server = subprocess.Popen(
+                [self._python, "-m", SERVER, str(self._listening.fileno()), str(self._folder / PYTHON)],
+                stdin=self._ending,
+                pass_fds=[self._listening.fileno()],
+                cwd=root,
+                start_new_session=True,
+            )
+        self._listening.close()
+
+    def close(self) -> None:
+        """End the server, or the waiting for one."""
+        os.close(self._end)
+        self._thread.join()
+        if self._server is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._server.wait(10)
+            self._server.kill()
+            self._server.wait()
+        os.close(self._ending)
