@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ from refrl.config import ClusterConfig, ConfigError
 from refrl.runtime import launcher
 from refrl.runtime.launcher import RankError, launch
 from seatrial.evidence.read import read_logs
+from seatrial.relations.engine import run_relation
+from seatrial.relations.registry import select
+from seatrial.targets.reference.components import ReferenceComponents
+from seatrial.verdict import Outcome
 
 NIGHTLY = pytest.mark.skipif("NIGHTLY" not in os.environ, reason="takes a minute: for the night")
 PATIENCE = 900
@@ -212,12 +216,12 @@ def left_by(folder: Path) -> dict[str, Any]:
     return {**{str(file.relative_to(folder)): file.read_bytes() for file in files}, "log": series}
 
 
-def same(one: Path, other: Path) -> None:
-    """Hold what two runs left against one another."""
+def same(one: Path, other: Path, but: Sequence[str] = ()) -> None:
+    """Hold what two runs left against one another, but for some of it."""
     mine, theirs = left_by(one), left_by(other)
     assert mine.keys() == theirs.keys()
     assert len(mine["log"]) > 5
-    assert [name for name in mine if mine[name] != theirs[name]] == []
+    assert [name for name in mine if name not in but and mine[name] != theirs[name]] == []
 
 
 SFT, GRPO = ("sft", "sft-resume-diamond"), ("grpo", "grpo-smoke")
@@ -262,6 +266,27 @@ def test_a_killed_run_goes_on_in_another_placement(model: Path, tmp_path: Path) 
     assert "resuming after step" in output
     assert "cluster.placement was 'process', is 'ray'" in output
     same(tmp_path / "whole", tmp_path / "parts")
+
+
+@NIGHTLY
+def test_a_placement_changes_nothing(address: str) -> None:
+    """The relation of it on refrl, on a cluster that this process is in."""
+    (relation,) = select(["R2.placement"])
+    verdict = run_relation(relation, ReferenceComponents())
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+    assert len(verdict.details["laws"]) == 2
+
+
+@NIGHTLY
+def test_every_rank_has_a_generator_in_the_cluster(model: Path, address: str, tmp_path: Path) -> None:
+    """Beside the ranks; rows and weights are those of generators within them, whose syncs log other figures."""
+    apart = ("policy.generation.colocated.enabled=false", "cluster.placement=ray")
+    for place, words in (
+        ("ray", ("policy.generation.placement=ray", f"cluster.ray_address={address}")),
+        ("inline", ()),
+    ):
+        run(*command(*GRPO, model, tmp_path / place, *apart, *words))
+    same(tmp_path / "ray", tmp_path / "inline", but=("log",))
 
 
 @NIGHTLY

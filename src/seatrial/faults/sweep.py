@@ -37,7 +37,7 @@ SECONDS = 120.0
 """Time limit of each command of a trial."""
 
 
-LONG = ("R18.command", "R18.run", "R1.run", "R11.run", "R13.run")
+LONG = ("R18.command", "R18.run", "R1.run", "R2.placement", "R11.run", "R13.run")
 """Relations that start commands, make a run for every option, runs of two processes, and many runs."""
 RUNS = ("run", "fine_tuning")
 """Components that are asked first: a plant in the wiring changes what a run does."""
@@ -75,8 +75,9 @@ NEAREST = {
     "refrl.tasks.files": ("R14.files",),
     "refrl.tasks": ("R14.tasks", "R17.tasks", "R14.files"),
     "refrl.timing": ("R22.left",),
-    "refrl.runtime": ("R1.run",),
-    "refrl.distributed": ("R1.run",),
+    "refrl.runtime.ray_ranks": ("R2.placement", "R18.command"),
+    "refrl.runtime": ("R1.run", "R2.placement"),
+    "refrl.distributed": ("R1.run", "R2.placement"),
     "refrl.rollout.multi_turn": ("R19.turns", "R6.engine"),
     "refrl.rollout.shared": ("R1.run",),
     "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *BESIDE),
@@ -111,6 +112,7 @@ NOT_BY_DEFAULT = (
     "refrl.generation.megatron",
     "refrl.policy.dtensor",
     "refrl.policy.megatron",
+    "refrl.runtime.ray_ranks",
 )
 """What only a run imports that names it: in the default cell, none but the nearest relations come to a plant there."""
 
@@ -216,8 +218,8 @@ def level_0(fault_id: str | None, overrides: tuple[str, ...] = ()) -> str | None
 
 
 def _served(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that make a cell of the adapter: not its own model, files, places and processes."""
-    own = ("policy.model_name", "logger.", "checkpointing.", "cluster.", "sft.")
+    """Return the options that make a cell of the adapter: not its own model, files, devices and number of processes."""
+    own = ("policy.model_name", "logger.", "checkpointing.", "cluster.num_", "cluster.device", "sft.")
     return {key: value for key, value in options.items() if key != "data" and not key.startswith(own)}
 
 

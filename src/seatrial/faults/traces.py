@@ -80,4 +80,5 @@ def _run_info(path: Path) -> dict[str, str]:
         return {}
     info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     compared = {key: info.get(key) for key in ("seed", "device", "config", "versions")}
+    compared["placement"] = info.get("placement", {}).get("by")
     return {f"run_info.{key}": json.dumps(value, sort_keys=True) for key, value in compared.items()}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.relations.contracts.left import LeftRun
+from seatrial.relations.contracts.placements import PlacedRun
 from seatrial.relations.run_records import RunRecord
 from seatrial.relations.tuning_records import TuningRecord
 
@@ -137,6 +138,15 @@ def tuning(stack: Any, options: Mapping[str, Any], seed: int) -> TuningRecord:
     with sharing_runs() as cache:
         record: TuningRecord = _made(stack, {**TUNING, **options}, seed, cache, "short_tuning")
         return record
+
+
+def placed(stack: Any, placement: str, options: Mapping[str, Any], seed: int) -> PlacedRun:
+    """Return a run whose ranks are started in one of the stack's ways, shared as runs are."""
+    with sharing_runs() as cache:
+        stop_ids = _stop_ids(stack, cache)
+        chosen = {**_standing(stack), "policy.generation.stop_token_ids": stop_ids, **options}
+        found: PlacedRun = _made(stack, {**chosen, "placement": placement}, seed, cache, "placed_run")
+        return found
 
 
 def left(stack: Any, options: Mapping[str, Any], seed: int) -> LeftRun:

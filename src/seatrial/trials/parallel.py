@@ -15,10 +15,12 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_sensors
 from seatrial.trials.launching import launch
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.served import SERVED, need, served
+from seatrial.trials.sensors.served import PLACED, SERVED, need, placed, served
 from seatrial.verdict import Outcome, Verdict
 
 RECIPE = "grpo-smoke"
+NUM_PROCESSES = 2
+"""Of every layout."""
 EPSILON = "policy.optimizer.eps=1e-4"
 """Of both runs: Adam divides by the root of the second moment, and rounding of a gradient near 0 by the usual 1e-8."""
 COMPARED: Mapping[str, tuple[tuple[str, ...], float]] = {
@@ -46,6 +48,8 @@ class ParallelLayout:
     """Dimensions of more than one process, likewise."""
     made: str | None = None
     """Architecture of the model (`prepare_model`); None: the target's own."""
+    placement: str = "process"
+    """What starts the processes, as the run says of itself."""
     level: int = 4
     does_not_prove: str = (
         "raw gradients before clipping (relation R2), more than two processes, other devices"
@@ -61,7 +65,7 @@ class ParallelLayout:
     def run(self, context: TrialContext) -> None:
         """Prepare, train alone and in the layout, compare."""
         context.target.preflight()
-        need(self.backend)
+        need(self.backend, self.placement)
         model = prepare_model(context, context.directory / "model", context.seed, self.made)
         if model is None:
             return
@@ -86,6 +90,7 @@ class ParallelLayout:
     def _compare(self, context: TrialContext, alone: RunEvidence, shared: RunEvidence) -> None:
         questions = [
             partial(served, shared, self.backend, self.mesh),
+            partial(placed, shared, self.placement, NUM_PROCESSES),
             *(partial(compare_series, what, alone, shared) for what in COMPARED),
             partial(compare_weights_within, alone, shared),
         ]
@@ -96,6 +101,7 @@ class ParallelLayout:
                 context.record(Verdict(name="layout: evidence", outcome=Outcome.BLOCKED, reason=str(error)))
         context.claim(
             Claim(text=f"the policy was served by {self.backend} in this layout", verdicts=(SERVED,)),
+            Claim(text=f"its processes were started by {self.placement}", verdicts=(PLACED,)),
             *(
                 Claim(text=f"the {what} is that of one process", verdicts=(_series_name(what),))
                 for what in COMPARED
@@ -166,6 +172,14 @@ def layout_trials() -> Sequence[ParallelLayout]:
             ("cluster.num_processes=2",),
             "hf",
             {"data": 2},
+        ),
+        ParallelLayout(
+            "parallel-ray-dp2",
+            "GRPO on two ranks in actors of a Ray cluster that each have the whole model",
+            ("cluster.num_processes=2", "cluster.placement=ray"),
+            "hf",
+            {"data": 2},
+            placement="ray",
         ),
         ParallelLayout(
             "parallel-fsdp2",

@@ -31,6 +31,7 @@ from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.packs import PackPlan
 from seatrial.relations.contracts.parallel import ParallelTraining
 from seatrial.relations.contracts.parts import NamedParts, OwnParts, RandomStreams, Tasks
+from seatrial.relations.contracts.placements import Placements
 from seatrial.relations.contracts.precision import Precision, TokenizedRun
 from seatrial.relations.contracts.ranks import RankedLoss, Ranks
 from seatrial.relations.contracts.readiness import Readiness
@@ -265,6 +266,7 @@ COMPONENTS: Mapping[str, type] = {
     "metrics": Metrics,
     "named_metrics": NamedMetrics,
     "parallel_training": ParallelTraining,
+    "placements": Placements,
     "ranks": Ranks,
     "ranked_loss": RankedLoss,
     "resume": ResumableRun,

@@ -42,6 +42,7 @@ MODULES = (
     "pairs",
     "parallel",
     "permutation",
+    "placements",
     "pool",
     "prompt_files",
     "prompts",

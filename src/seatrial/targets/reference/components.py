@@ -46,6 +46,7 @@ from seatrial.targets.reference.leaving import ReferenceLeftovers
 from seatrial.targets.reference.metric_names import metric_specs
 from seatrial.targets.reference.objectives import ReferenceObjectives
 from seatrial.targets.reference.parts import ReferenceParts
+from seatrial.targets.reference.placements import ReferencePlacements
 from seatrial.targets.reference.resumed_training import ReferenceResumedTraining
 from seatrial.targets.reference.resuming import ReferenceResumes
 from seatrial.targets.reference.runs import ReferenceRuns
@@ -69,6 +70,7 @@ class ReferenceComponents(
     ReferenceLeftovers,
     ReferenceObjectives,
     ReferenceParts,
+    ReferencePlacements,
     ReferenceResumedTraining,
     ReferenceResumes,
     ReferenceRuns,

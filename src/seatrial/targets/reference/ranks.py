@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from refrl.config import GRPORunConfig
 from refrl.runtime import launcher
+from refrl.runtime.rank_process import threads
 from refrl.runtime.ray_cluster import ray_cluster
 from refrl.training.grpo import run_grpo
 from refrl.training.recorder import RunRecorder
@@ -24,15 +26,51 @@ RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
 
 def recorded(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
     """Run as many ranks as the configuration asks for, and return what the first one recorded."""
-    written, output = folder / "config.json", folder / "recording.pt"
-    written.write_text(config.model_dump_json(), encoding="utf-8")
+    written, output = _places(config, folder)
     command = launcher.COMMAND
-    launcher.COMMAND = (sys.executable, "-m", *os.environ.get(RANK_COMMAND, __name__).split())
+    launcher.COMMAND = (sys.executable, "-m", *_rank_command())
     try:
         with ray_cluster(config):
             launcher.launch([str(written), str(output)], config.cluster)
     finally:
         launcher.COMMAND = command
+    return _loaded(output)
+
+
+def recorded_by_torchrun(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
+    """Have torchrun start the ranks, and return what the first one recorded.
+
+    Raises:
+        OSError: a rank failed; with its words.
+    """
+    written, output = _places(config, folder)
+    size = config.cluster.num_processes
+    starting = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", "-m"]
+    ran = subprocess.run(
+        [sys.executable, *starting, *_rank_command(), str(written), str(output)],
+        env={"OMP_NUM_THREADS": threads(size), **os.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        raise OSError(f"torchrun ended with exit status {ran.returncode}: {ran.stderr[-2000:]}")
+    return _loaded(output)
+
+
+def _places(config: GRPORunConfig, folder: Path) -> tuple[Path, Path]:
+    """Write the configuration, and return where it is and where the recording is to be."""
+    written = folder / "config.json"
+    written.write_text(config.model_dump_json(), encoding="utf-8")
+    return written, folder / "recording.pt"
+
+
+def _rank_command() -> list[str]:
+    """Return the module of a rank, and its first words."""
+    return os.environ.get(RANK_COMMAND, __name__).split()
+
+
+def _loaded(output: Path) -> dict[str, Any]:
     recording: dict[str, Any] = torch.load(output, weights_only=True)
     return recording
 

@@ -11,20 +11,24 @@ from seatrial.trials.run_evidence import RunEvidence
 from seatrial.verdict import Outcome, Verdict
 
 SERVED = "what was asked for served the policy"
-MODULES = {"megatron": ("megatron", "pip install 'seatrial[megatron]'")}
-"""What a backend needs, and the remedy where it is missing."""
+PLACED = "what was asked for started the ranks"
+MODULES = {
+    "megatron": ("megatron", "pip install 'seatrial[megatron]'"),
+    "ray": ("ray", "pip install 'seatrial[ray]'"),
+}
+"""What a backend or a placement needs, and the remedy where it is missing."""
 
 
-def need(*backends: str) -> None:
-    """Look whether backends can run here.
+def need(*parts: str) -> None:
+    """Look whether backends and placements can run here.
 
     Raises:
         BlockedError: a package is missing.
     """
-    for backend in backends:
-        module, remedy = MODULES.get(backend, (None, ""))
+    for part in parts:
+        module, remedy = MODULES.get(part, (None, ""))
         if module is not None and importlib.util.find_spec(module) is None:
-            raise BlockedError(f"the {backend} backend needs {module}, which is not installed: {remedy}")
+            raise BlockedError(f"{part} needs the package {module}, which is not installed: {remedy}")
 
 
 def served(
@@ -59,5 +63,31 @@ def served(
         reason=found,
         value=found,
         bound=f"{backend or 'any backend'} {dict(mesh)} {model}".rstrip(),
+        num_samples=1,
+    )
+
+
+def placed(evidence: RunEvidence, placement: str, num_ranks: int) -> Verdict:
+    """Judge what started the ranks of a run, and that each is a process of its own.
+
+    Args:
+        evidence: of the run.
+        placement: as the run says of itself: `process`, `ray`.
+        num_ranks: how many.
+    """
+    path = evidence.job.ledger_dir / "run_info.json"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))["placement"]
+        processes = {(rank["node"], rank["pid"]) for rank in said["ranks"]}
+        found = f"{said['by']}, {len(processes)} processes on {len({node for node, _ in processes})} nodes"
+        good = said["by"] == placement and len(processes) == len(said["ranks"]) == num_ranks
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        found, good = f"{path} does not say it ({error!r})", False
+    return Verdict(
+        name=PLACED,
+        outcome=Outcome.PASS if good else Outcome.FAIL,
+        reason=found,
+        value=found,
+        bound=f"{placement}, {num_ranks} processes",
         num_samples=1,
     )
