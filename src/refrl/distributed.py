@@ -60,10 +60,10 @@ class World:
 
     def sum_gradients(self, weights: Sequence[Tensor]) -> None:
         """Sum the gradients over ranks. A weight that has one on no rank keeps none."""
-        if self.size == 1:
+        if self.size == 1 or not weights:
             return
         present = torch.tensor([float(weight.grad is not None) for weight in weights])
-        dist.all_reduce(present)
+        dist.all_reduce(present, group=self.group)
         used = [weight for weight, count in zip(weights, present.tolist(), strict=True) if count]
         gradients = []
         for weight in used:
@@ -72,7 +72,7 @@ class World:
             gradients.append(weight.grad)
         for bucket in _buckets(gradients):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
-            dist.all_reduce(flat)
+            dist.all_reduce(flat, group=self.group)
             for gradient, part in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
                 gradient.copy_(part.view_as(gradient))
 

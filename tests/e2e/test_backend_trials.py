@@ -84,6 +84,16 @@ def test_every_trial_of_these_levels_passes(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("name", [trial.name for trial in architecture_trials()])
+def test_every_architecture_passes_on_weights_that_are_spread(tmp_path: Path, name: str) -> None:
+    """And its evidence says so, from the objects that ran."""
+    result = tried(tmp_path, name, "policy.dtensor_cfg.enabled=true", "cluster.num_processes=2")
+    assert result.outcome is Outcome.PASS
+    (said,) = (verdict for verdict in result.verdicts if verdict.name == SERVED)
+    assert str(said.value).startswith("dtensor {'data': 2}")
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["dtensor", "megatron"])
 @pytest.mark.parametrize("name", [trial.name for trial in ON_EACH])
 def test_lower_levels_pass_on_each_backend(tmp_path: Path, name: str, backend: str) -> None:

@@ -224,7 +224,7 @@ class PolicyConfig(Section):
             refused = {
                 "logprob_chunk_size": self.logprob_chunk_size is not None,
                 "router_aux_loss_coef": self.router_aux_loss_coef > 0 and self.backend == "megatron",
-                "draft.enabled": self.draft.enabled,
+                "draft.enabled": self.draft.enabled and self.backend == "megatron",
             }
             for option in (name for name, is_set in refused.items() if is_set):
                 raise ValueError(
@@ -241,11 +241,14 @@ class PolicyConfig(Section):
                 "policy.sequence_packing.enabled and policy.dynamic_batching.enabled exclude one another: a pack is "
                 "filled by tokens already; switch one off"
             )
-        if self.draft.enabled and (self.sequence_packing.enabled or self.lora_cfg.enabled):
-            other = "sequence_packing" if self.sequence_packing.enabled else "lora_cfg"
-            raise ValueError(
-                f"policy.draft.enabled is not built for policy.{other}.enabled=true: leave one of them out"
-            )
+        others = {
+            "sequence_packing.enabled=true": self.sequence_packing.enabled,
+            "lora_cfg.enabled=true": self.lora_cfg.enabled,
+            "dtensor_cfg.sequence_parallel=true": self.dtensor_cfg.sequence_parallel,
+            "dtensor_cfg.context_parallel_size > 1": self.dtensor_cfg.context_parallel_size > 1,
+        }
+        for other in (name for name, is_set in others.items() if is_set and self.draft.enabled):
+            raise ValueError(f"policy.draft.enabled is not built for policy.{other}: leave one of them out")
         if self.sequence_packing.enabled and self.router_aux_loss_coef:
             raise ValueError(
                 "policy.router_aux_loss_coef is a mean over rows, which policy.sequence_packing.enabled lays end to "

@@ -108,8 +108,8 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
-class MediaSampler(Protocol):
-    """An engine whose prompts may hold an image or a sound."""
+class MediaSampler(Sampler, Protocol):
+    """A sampler whose prompts may hold an image or a sound."""
 
     def generate_with_media(
         self,

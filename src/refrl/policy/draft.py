@@ -11,7 +11,7 @@ Shapes: B rows, S positions, N positions that are trained on, D width, V vocabul
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from refrl.config import ConfigError, PolicyConfig
 from refrl.policy.auxiliary import NONE, Auxiliary, Share
 from refrl.policy.optimizer import ClippedAdamW
 
+Read = Callable[[Tensor], Tensor]
+"""Weight of a model, as it is held -> as the model computes with it, whole and without gradient."""
 FOLDER, CONFIG, WEIGHTS = "draft", "config.json", "model.safetensors"
 
 
@@ -53,9 +55,21 @@ class DraftHead(nn.Module):
 
 
 def make_draft(
-    config: PolicyConfig, model: PreTrainedModel, *, num_updates: int, temperature: float
+    config: PolicyConfig,
+    model: PreTrainedModel,
+    *,
+    num_updates: int,
+    temperature: float,
+    read: Read = Tensor.detach,
 ) -> Auxiliary:
     """Return what trains the draft head that the configuration names; nothing where it is switched off.
+
+    Args:
+        config: of the policy.
+        model: on its device.
+        num_updates: length of the schedule.
+        temperature: of sampling.
+        read: gives a weight of the model as it computes with it, whole.
 
     Raises:
         ConfigError: there is none in its directory, it is of another width than the model, or the model's output head
@@ -78,9 +92,8 @@ def make_draft(
             f"policy.draft: the head in {folder} has width {head.hidden_proj.in_features}, the model "
             f"{facts.hidden_size}: give the head of this model"
         )
-    return DraftTraining(
-        head, model, ClippedAdamW(head, config, num_updates, precision=torch.float32), temperature=temperature
-    )
+    optimizer = ClippedAdamW(head, config, num_updates, precision=torch.float32)
+    return DraftTraining(head, model, optimizer, temperature=temperature, read=read)
 
 
 def load_draft(folder: Path) -> DraftHead:
@@ -106,7 +119,13 @@ class DraftTraining(Auxiliary):
     """Trains a draft head on the tokens that the policy is trained on, from the same forward pass."""
 
     def __init__(
-        self, head: DraftHead, model: PreTrainedModel, optimizer: ClippedAdamW, *, temperature: float
+        self,
+        head: DraftHead,
+        model: PreTrainedModel,
+        optimizer: ClippedAdamW,
+        *,
+        temperature: float,
+        read: Read,
     ) -> None:
         """Put the parts together.
 
@@ -115,9 +134,10 @@ class DraftTraining(Auxiliary):
             model: its hidden states, embedding and output head are read.
             optimizer: of the head.
             temperature: of sampling, under which drafts would be accepted.
+            read: see `make_draft`.
         """
         self._head, self._model, self._optimizer = head, model, optimizer
-        self._temperature = temperature
+        self._temperature, self._read = temperature, read
         self._states_BSD: Tensor | None = None
         self._grad_norm = 0.0
 
@@ -138,12 +158,14 @@ class DraftTraining(Auxiliary):
         """
         assert self._states_BSD is not None, "no forward was seen"
         states_BSD, self._states_BSD = self._states_BSD.detach(), None
-        chosen_BS = drafted(micro)
-        ids_BS, embedding = micro.input_ids_BS, self._model.get_input_embeddings()
+        chosen_BS, ids_BS = drafted(micro), micro.input_ids_BS
+        head_VD = self._read(self._weight(self._model.get_output_embeddings())).float()
         with torch.no_grad():
-            embeddings_ND = embedding(ids_BS[:, 1:-1][chosen_BS])
-            probs_NV = self._logits(states_BSD[:, 1:-1][chosen_BS]).softmax(-1)
-        logits_NV = self._logits(self._head(states_BSD[:, :-2][chosen_BS].float(), embeddings_ND.float()))
+            embeddings_VD = self._read(self._weight(self._model.get_input_embeddings()))
+            embeddings_ND = functional.embedding(ids_BS[:, 1:-1][chosen_BS], embeddings_VD)
+            probs_NV = self._logits(states_BSD[:, 1:-1][chosen_BS], head_VD).softmax(-1)
+        states_ND = self._head(states_BSD[:, :-2][chosen_BS].float(), embeddings_ND.float())
+        logits_NV = self._logits(states_ND, head_VD)
         number = drafted(update).sum().clamp_min(1)
         loss = functional.cross_entropy(logits_NV, ids_BS[:, 2:][chosen_BS], reduction="sum") / number
         accepted = torch.minimum(probs_NV, logits_NV.detach().softmax(-1)).sum() / number
@@ -189,9 +211,13 @@ class DraftTraining(Auxiliary):
         (output / CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         save_file(tensors, output / WEIGHTS)
 
-    def _logits(self, states_ND: Tensor) -> Tensor:
-        head: Any = self._model.get_output_embeddings()
-        return functional.linear(states_ND.float(), head.weight.detach().float()) / self._temperature
+    def _logits(self, states_ND: Tensor, head_VD: Tensor) -> Tensor:
+        return functional.linear(states_ND.float(), head_VD) / self._temperature
+
+    @staticmethod
+    def _weight(module: Any) -> Tensor:
+        weight: Tensor = module.weight
+        return weight
 
     def _see(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._states_BSD = output.last_hidden_state

@@ -138,9 +138,9 @@ class RolloutWorker:
         if any(media):
             if self.environment is not None or not isinstance(self.generator, MediaSampler):
                 raise ConfigError(
-                    "data.task has images or sounds, which only the torch engine within one training process takes, in "
-                    "one turn: set policy.generation.backend=torch, placement=inline, cluster.num_processes=1, and "
-                    "leave data.environment and grpo.async_grpo out"
+                    "data.task has images or sounds, which only the torch engine within the training processes takes, "
+                    "in one turn: set policy.generation.backend=torch, placement=inline, and leave data.environment "
+                    "and grpo.async_grpo out"
                 )
             try:
                 return self.generator.generate_with_media(prompts, media, params, stream)

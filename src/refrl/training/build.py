@@ -19,7 +19,6 @@ from refrl.algorithms.losses import policy_loss
 from refrl.config import (
     AdvantageConfig,
     ClusterConfig,
-    ConfigError,
     DataConfig,
     GenerationConfig,
     LossConfig,
@@ -31,13 +30,11 @@ from refrl.models.loading import check_model_directory, load_model, media_token_
 from refrl.models.prompts import PromptEncoder
 from refrl.models.tokenization import load_tokenizer
 from refrl.policy.adapter_files import make_adapters
-from refrl.policy.auxiliary import Together
+from refrl.policy.auxiliaries import make_auxiliary
 from refrl.policy.backends import policy_maker
 from refrl.policy.base import LossFunction, Policy
-from refrl.policy.draft import make_draft
 from refrl.policy.hf import HFPolicy
 from refrl.policy.optimizer import ClippedAdamW
-from refrl.policy.routers import make_router_loss
 from refrl.policy.scoring import make_scoring
 from refrl.rewards import make_verifier, make_weighted_verifier
 from refrl.rewards.verifiers import Verifier
@@ -172,16 +169,8 @@ def build_policy(
         global_batch_size=config.train_global_batch_size,
         world=world,
         adapters=adapters,
-        auxiliary=Together(
-            [
-                make_router_loss(config, model),
-                make_draft(
-                    config,
-                    model,
-                    num_updates=num_updates,
-                    temperature=temperature or config.generation.temperature,
-                ),
-            ]
+        auxiliary=make_auxiliary(
+            config, model, num_updates=num_updates, temperature=temperature or config.generation.temperature
         ),
     )
 
@@ -210,13 +199,7 @@ def build_prompt_ids(
     """
     prompt_ids = PromptIds(encoder, policy, config)
     for examples in splits:
-        longest = longest_prompts(examples)
-        prompt_ids(longest)
-        if policy.backend.name != "hf" and any(example.media for example in longest):
-            raise ConfigError(
-                f"data.task has images or sounds, which policy.{policy.backend.name}_cfg.enabled=true is not built "
-                "for: leave it out"
-            )
+        prompt_ids(longest_prompts(examples))
     return prompt_ids
 
 

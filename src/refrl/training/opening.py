@@ -17,7 +17,7 @@ from refrl.logging import RunLogger
 from refrl.rewards.code import sandbox_of
 from refrl.rollout.environments import make_environment
 from refrl.rollout.progress import RolloutProgress
-from refrl.rollout.shared import SharedGenerator
+from refrl.rollout.shared import shared
 from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import PromptSource
 from refrl.timing import Timer
@@ -88,7 +88,7 @@ def open_session(
         generator = build_generator(config.policy, tokenizer, device=device)
         check_stop_ids(generation.stop_token_ids or (), policy.vocab_size)
         sampling = build.build_sampling(generation, generator, encoder)
-        shared = generator if world.size == 1 else SharedGenerator(generator, world)
+        sampler = shared(generator, world)
         timer = Timer()
         log = RunLogger(config.logger, writes=world.rank == 0, continues=attempt.continues_log)
         with closing(generator), log as logger, closing(checkpointer):
@@ -108,7 +108,7 @@ def open_session(
                 policy=policy,
                 generator=generator,
                 weight_sync=build_weight_sync(generation, policy, generator, timer),
-                worker=RolloutWorker(shared, tokenizer, prompt_ids, world, environment),
+                worker=RolloutWorker(sampler, tokenizer, prompt_ids, world, environment),
                 tokenizer=tokenizer,
                 encoder=encoder,
                 sampling=sampling,

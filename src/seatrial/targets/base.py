@@ -45,6 +45,10 @@ class TrainingJob(Job):
     """Hugging Face folder that training starts from."""
     final_model: Path
     """Hugging Face folder of the trained model."""
+    backend: str | None = None
+    """What is asked to serve the policy; None where the target does not say."""
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    """Processes that are asked for, by dimension; those of one process are left out."""
     adapter_dir: Path | None = None
     """Folder of the trained adapters in PEFT's form; None where the model's own weights are trained."""
     checkpoint_dir: Path | None = None

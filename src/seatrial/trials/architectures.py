@@ -55,7 +55,9 @@ class Architecture:
     level: int = 5
     proves: str = ""
     """What it claims where nothing stands in the way; follows from the claim."""
-    does_not_prove: str = "that the model learns (level 6), pretrained weights, real sizes, other backends"
+    does_not_prove: str = (
+        "that the model learns (level 6), pretrained weights, real sizes, backends that did not serve the run"
+    )
 
     def __post_init__(self) -> None:
         """Say what it proves."""
@@ -82,7 +84,7 @@ class Architecture:
             context.claim(*self._claims(job))
 
     def _served(self, evidence: RunEvidence) -> Verdict:
-        return served(evidence, None, {}, model=self.model)
+        return served(evidence, evidence.job.backend, evidence.job.mesh, model=self.model)
 
     def _claims(self, job: TrainingJob) -> Sequence[Claim]:
         return [
@@ -231,7 +233,8 @@ def architecture_trials() -> Sequence[Architecture]:
                 ),
                 sensor("vlm: each prompt has its placeholders", "in the prompt alone", media_rows),
             ),
-            does_not_prove="several images or sounds in a prompt, unequal sizes, other backends and engines, SFT, "
+            does_not_prove="several images or sounds in a prompt, unequal sizes, backends that did not serve the run, "
+            "other engines, SFT, "
             "that the model learns (level 6)",
         ),
         Architecture(
@@ -249,7 +252,8 @@ def architecture_trials() -> Sequence[Architecture]:
                 ),
                 sensor("audio: each prompt has its placeholders", "in the prompt alone", media_rows),
             ),
-            does_not_prove="several images or sounds in a prompt, unequal sizes, other backends and engines, SFT, "
+            does_not_prove="several images or sounds in a prompt, unequal sizes, backends that did not serve the run, "
+            "other engines, SFT, "
             "that the model learns (level 6)",
         ),
     )

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from refrl.config import SFTRunConfig, load_config
+from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.training.sft import run_sft
 
 from .conftest import CONFIGS, command
@@ -58,6 +59,24 @@ def test_sft_goes_on_in_one_process_on_the_plain_backend(overrides: Overrides, t
     assert whole.keys() == plain.keys()
     for name, tensor in whole.items():
         torch.testing.assert_close(plain[name], tensor, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.nightly
+def test_a_draft_head_goes_on_in_another_world(overrides: Overrides, tmp_path: Path) -> None:
+    """Its weights and moments after two steps on two processes are those of one there and one in a single one."""
+    make_model(TinyModelSpec(draft_head=True), tmp_path / "model")
+    drafted = [f"policy.model_name={tmp_path / 'model'}", "policy.draft.enabled=true", "cluster.device=cpu"]
+    spread = [*drafted, *SPREAD, "cluster.num_processes=2"]
+    refrl("grpo", "grpo-smoke", *overrides("whole"), *spread, "checkpointing.save_period=1")
+    first = Path("checkpoints", "step_1")
+    shutil.copytree(tmp_path / "whole" / first, tmp_path / "plain" / first)
+    refrl("grpo", "grpo-smoke", *overrides("plain"), *drafted, "checkpointing.save_period=1")
+    whole, plain = (state(tmp_path / way / "checkpoints", 3) for way in ("whole", "plain"))
+    heads = [name for name in whole if name.startswith("draft.")]
+    assert whole.keys() == plain.keys()
+    assert any(name.endswith("exp_avg_sq") for name in heads)
+    for name in heads:
+        torch.testing.assert_close(plain[name], whole[name], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.nightly

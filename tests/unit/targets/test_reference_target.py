@@ -79,6 +79,41 @@ def test_the_facts_of_a_job_follow_the_overrides(model: Path, tmp_path: Path) ->
     assert in_reward.advantage is None
 
 
+@pytest.mark.parametrize(
+    ("overrides", "backend", "mesh"),
+    [
+        ([], "hf", {}),
+        (["cluster.num_processes=2"], "hf", {"data": 2}),
+        (
+            [
+                "cluster.num_processes=8",
+                "policy.dtensor_cfg.enabled=true",
+                "policy.dtensor_cfg.tensor_parallel_size=2",
+                "policy.dtensor_cfg.context_parallel_size=2",
+                "policy.dtensor_cfg.expert_parallel_size=4",
+            ],
+            "dtensor",
+            {"data": 2, "context": 2, "tensor": 2, "expert": 4},
+        ),
+        (
+            [
+                "cluster.num_processes=4",
+                "policy.megatron_cfg.enabled=true",
+                "policy.megatron_cfg.pipeline_model_parallel_size=2",
+            ],
+            "megatron",
+            {"data": 2, "pipeline": 2},
+        ),
+    ],
+)
+def test_a_job_says_what_is_to_serve_its_policy(
+    model: Path, tmp_path: Path, overrides: list[str], backend: str, mesh: dict[str, int]
+) -> None:
+    """So that a trial can hold it against what did."""
+    job = smoke(model, tmp_path / "trial", 0, overrides)
+    assert (job.backend, job.mesh) == (backend, mesh)
+
+
 def test_learning_runs_share_the_data_and_not_the_luck(model: Path, tmp_path: Path) -> None:
     """One split, another seed of the loop for each run and each seed of the trial."""
     seeds = set()

@@ -11,6 +11,7 @@ from refrl.config import ConfigError, PolicyConfig
 from refrl.distributed import World
 from refrl.models.loading import load_model
 from refrl.policy.adapter_files import make_adapters
+from refrl.policy.auxiliaries import make_auxiliary
 from refrl.policy.dtensor.meshes import Meshes, make_meshes
 from refrl.policy.dtensor.policy import DTensorPolicy
 from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
@@ -18,7 +19,6 @@ from refrl.policy.dtensor.spread_model import SpreadModel
 from refrl.policy.dtensor.spreading import spread
 from refrl.policy.lora import Adapters
 from refrl.policy.optimizer import ClippedAdamW, clip_spread_gradients
-from refrl.policy.routers import make_router_loss
 from refrl.policy.scoring import (
     PROBE_TOLERANCE,
     Scoring,
@@ -45,9 +45,10 @@ def make_policy(
     Raises:
         ConfigError: the model cannot be loaded, spread or scored as the configuration asks.
     """
+    model = load_model(Path(config.model_name))
+    _check_language(config, model)
     meshes = make_meshes(config.dtensor_cfg, world, device)
     dtype = getattr(torch, config.precision)
-    model = load_model(Path(config.model_name))
     adapters = make_adapters(model, config.lora_cfg)
     probe = probe_batch(model)
     with torch.no_grad():
@@ -71,7 +72,14 @@ def make_policy(
         reference=reference,
         global_batch_size=config.train_global_batch_size,
         world=world,
-        auxiliary=make_router_loss(config, model, positions),
+        auxiliary=make_auxiliary(
+            config,
+            model,
+            num_updates=num_updates,
+            temperature=temperature,
+            positions=positions,
+            read=spread_model.whole,
+        ),
     )
 
 
@@ -86,6 +94,17 @@ def _spread(
     model.eval().to(device=device)
     experts = spread(model, config.dtensor_cfg, meshes, dtype)
     return SpreadModel(model, meshes, experts, dtype, adapters)
+
+
+def _check_language(config: PolicyConfig, model: PreTrainedModel) -> None:
+    """Refuse layouts that are built for models of language alone."""
+    sizes = config.dtensor_cfg
+    if model.config.get_text_config() is not model.config and sizes.model_parallel_size > 1:
+        raise ConfigError(
+            f"policy.dtensor_cfg: {type(model).__name__} sees or hears; tensor_parallel_size="
+            f"{sizes.tensor_parallel_size} and context_parallel_size={sizes.context_parallel_size} are built for "
+            "models of language alone: set them to 1 (rows and weights are spread over cluster.num_processes)"
+        )
 
 
 def _make_scoring(

@@ -112,12 +112,15 @@ class DTensorPolicy(ModulePolicy):
             refrl.distributed.DivergenceError: weights that processes hold alike are no longer the same.
         """
         norm, rate = self._optimizer.step()
+        self._auxiliary.step()
+        if self._auxiliary.weights:
+            self._world.check_agreement(norm, self._auxiliary.weights)
         check_replicas(norm, dict(self._trained()), self._spread.meshes, self._world)
         return norm, rate
 
     def save(self, directory: Path) -> None:
         """Export weights, configuration and tokenizer, and adapters in PEFT's format; the first process writes them."""
-        self._spread.save(self._tokenizer, directory, writes=self._world.rank == 0)
+        self._spread.save(self._tokenizer, directory, self._auxiliary.write, writes=self._world.rank == 0)
 
     def accumulate(
         self,
@@ -149,6 +152,7 @@ class DTensorPolicy(ModulePolicy):
         if scores:
             batch.old_logprobs_BT = self._data.sum_rows(scored_BT).to(batch.mask_BT.device)
         self._sum_experts()
+        self._data.sum_gradients(self._auxiliary.weights)
         return Accumulated(self._data.gather(parts), rows_of_all)
 
     def _sum_experts(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,14 +40,14 @@ class SpreadModel:
             if layer is None:
                 yield name, weight
                 continue
-            low, high = self._whole(layer.lora_A.weight), self._whole(layer.lora_B.weight)
+            low, high = self.whole(layer.lora_A.weight), self.whole(layer.lora_B.weight)
             yield name, merge(weight, low, high, layer.scaling)
 
     def base_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Gather and yield every parameter and buffer without adapters."""
         own = named_weights(self.model) if self.adapters is None else self.adapters.base_weights()
         for name, tensor in own:
-            yield name, self._whole(tensor)
+            yield name, self.whole(tensor)
 
     def own_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what training changes, live and spread: every parameter and buffer, or the adapters."""
@@ -57,12 +57,20 @@ class SpreadModel:
         """Let the model be the frozen one, without adapters."""
         return nullcontext() if self.adapters is None else self.adapters.off()
 
-    def save(self, tokenizer: PreTrainedTokenizerBase, output: Path, *, writes: bool) -> None:
+    def save(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        output: Path,
+        beside: Callable[[Path], None],
+        *,
+        writes: bool,
+    ) -> None:
         """Export weights, configuration and tokenizer; adapters merged, and in `adapter/` in PEFT's format.
 
         Args:
             tokenizer: exported beside the model.
             output: a missing or empty directory.
+            beside: writes more into the folder, where there are no adapters.
             writes: whether this process writes what all of them gather.
 
         Raises:
@@ -73,7 +81,7 @@ class SpreadModel:
         weights = (
             {}
             if adapters is None
-            else {name: self._whole(tensor) for name, tensor in adapters.weights().items()}
+            else {name: self.whole(tensor) for name, tensor in adapters.weights().items()}
         )
         if not writes:
             return
@@ -84,7 +92,9 @@ class SpreadModel:
         chosen = {name: weight for name, weight in merged.items() if name in names}
         with new_directory(output) as folder, writing(output):
             write_model(self.model, tokenizer, folder, weights=chosen)
+            beside(folder)
 
-    def _whole(self, tensor: Tensor) -> Tensor:
+    def whole(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the model, gathered, in the type that it computes in."""
         own = tensor.detach()
         return whole(own.to(self.dtype) if own.is_floating_point() else own)

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
@@ -19,13 +19,11 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
 
 from refrl.algorithms.batching import TrainSample
 from refrl.config import ClusterConfig, PolicyConfig
 from refrl.distributed import ALONE, World, join, local_device
 from refrl.models.byte_tokenizer import VOCAB_SIZE
-from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.runtime import launcher
 from refrl.streams import global_streams
@@ -34,13 +32,12 @@ from seatrial.relations.contracts.parallel import LayoutFacts, RankRecord
 from seatrial.relations.records import Row
 from seatrial.targets.reference.configuration import configuration, policy_configuration
 from seatrial.targets.reference.conversions import padded, sample_of
+from seatrial.targets.reference.layout_models import ADAPTER_ALPHA, ADAPTER_RANK, make_model_of, with_media
 from seatrial.targets.reference.ranks import RANK_COMMAND
 
 PAD_ID = 0
 BACKENDS = ("dtensor_cfg.", "megatron_cfg.")
 """Sections of the policy that name what shares it."""
-ADAPTER_RANK, ADAPTER_ALPHA = 3, 6.0
-"""Rank and scale of the adapters that some layouts train; the rank is divided by no number of processes."""
 NUM_STEPS = 2
 """Updates after the first one, whose raw gradient is kept."""
 
@@ -51,7 +48,8 @@ class Layout:
 
     processes: int
     model: str
-    """`dense`, `moe` for one with experts, `moe-unscaled` for one whose routers' weights do not add up to 1."""
+    """`dense`, `moe` for one with experts, `moe-unscaled` for one whose routers' weights do not add up to 1, `vlm` and
+    `audio` for one that sees or hears (its rows have an image or a sound each), `draft` for one with a draft head."""
     policy: Mapping[str, Any]
     """Options of the policy by dotted name."""
 
@@ -115,7 +113,7 @@ def train_alone(name: str, rows: Sequence[Row], *, device: str = "cpu") -> RankR
     with tempfile.TemporaryDirectory() as folder:
         layout = layouts()[name]
         own = {key: value for key, value in layout.policy.items() if not key.startswith(BACKENDS)}
-        config = policy_configuration({**_fixed(layout, make_models(Path(folder)), rows), **own})
+        config = policy_configuration({**_fixed(layout, Path(folder), rows), **own})
         alone = _train(config, rows, torch.device(device), ALONE)
     return replace(
         alone,
@@ -124,68 +122,9 @@ def train_alone(name: str, rows: Sequence[Row], *, device: str = "cpu") -> RankR
     )
 
 
-def make_models(folder: Path) -> dict[str, Path]:
-    """Write the models that the layouts train: peaked distributions, and as many heads as tensor parallelism needs."""
-    dense = folder / "dense"
-    shape = TinyModelSpec(
-        hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=48, initializer_range=0.1
-    )
-    make_model(shape, dense)
-    for name, scaled in (("moe", True), ("moe-unscaled", False)):
-        _make_experts(folder / name, scaled)
-    models = {"dense": dense, "moe": folder / "moe", "moe-unscaled": folder / "moe-unscaled"}
-    for model in models.values():
-        _make_adapter(model)
-    return models
-
-
-def _make_adapter(model: Path) -> None:
-    """Write an adapter of a model in PEFT's format beside it: both halves random, so that each has a gradient."""
-    stream = torch.Generator().manual_seed(21)
-    tensors = {}
-    for name, weight in load_file(model / "model.safetensors").items():
-        if name.endswith("_proj.weight") and ".experts." not in name:
-            layer, (rows, columns) = f"base_model.model.{name.removesuffix('.weight')}", weight.shape
-            for part, shape in (("lora_A", (ADAPTER_RANK, columns)), ("lora_B", (rows, ADAPTER_RANK))):
-                tensors[f"{layer}.{part}.weight"] = 0.1 * torch.randn(shape, generator=stream)
-    config = {"peft_type": "LORA", "r": ADAPTER_RANK, "lora_alpha": ADAPTER_ALPHA}
-    (model / "adapter").mkdir()
-    (model / "adapter" / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    save_file(tensors, model / "adapter" / "adapter_model.safetensors")
-
-
-def _make_experts(directory: Path, scaled: bool) -> None:
-    """Write a model of 12 experts, three for a token: more than ten, so that names in another order show.
-
-    Their weights for a token are scaled to add up to 1, or not.
-    """
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    shape: dict[str, Any] = {
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "moe_intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "num_experts": 12,
-        "num_experts_per_tok": 3,
-        "max_position_embeddings": 128,
-        "norm_topk_prob": scaled,
-    }
-    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape))
-    stream = torch.Generator().manual_seed(20)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(float(weight.ndim == 1), 0.1, generator=stream)
-    model.save_pretrained(str(directory))
-
-
-def _fixed(layout: Layout, models: Mapping[str, Path], rows: Sequence[Row]) -> dict[str, Any]:
+def _fixed(layout: Layout, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the options of every layout: several micro-batches, a gradient that is clipped, where adapters start."""
-    model = models[layout.model]
+    model = make_model_of(layout.model, folder)
     adapters: dict[str, Any] = {}
     if layout.policy.get("lora_cfg.enabled"):
         adapters = {"adapter_path": str(model / "adapter"), "dim": ADAPTER_RANK, "alpha": ADAPTER_ALPHA}
@@ -200,12 +139,11 @@ def _fixed(layout: Layout, models: Mapping[str, Path], rows: Sequence[Row]) -> d
 
 
 def _launch(folder: Path, names: Sequence[str], rows: Sequence[Row], processes: int, device: str) -> None:
-    models = make_models(folder)
     job = {
         "device": device,
         "rows": [asdict(row) for row in rows],
         "layouts": {
-            name: {**_fixed(layouts()[name], models, rows), **layouts()[name].policy} for name in names
+            name: {**_fixed(layouts()[name], folder, rows), **layouts()[name].policy} for name in names
         },
     }
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
@@ -234,7 +172,7 @@ def _row(fields: Mapping[str, Any]) -> Row:
 
 def _sample(row: Row, config: PolicyConfig) -> TrainSample:
     """Return a row; where sampling is filtered, as if the filter had kept so many ids at each of its tokens."""
-    sample, number = sample_of(row), config.generation.top_k
+    sample, number = with_media(sample_of(row), Path(config.model_name)), config.generation.top_k
     if number is None:
         return sample
     kept = tuple(
@@ -273,9 +211,17 @@ def _train(config: PolicyConfig, rows: Sequence[Row], device: torch.device, worl
         grad_norm=grad_norm,
         metrics=metrics,
         later_metrics=later,
-        weights={name: weight.detach().clone().cpu() for name, weight in policy.named_weights()},
+        weights={
+            name: weight.detach().clone().cpu()
+            for name, weight in (*policy.named_weights(), *_beside(policy.state_tensors()))
+        },
         random_streams_untouched=streams == global_streams(),
     )
+
+
+def _beside(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what is trained beside the policy: the weights and moments of a draft head."""
+    return ((name, tensor) for name, tensor in state.items() if name.startswith("draft."))
 
 
 def _logged(layout: Layout, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -17,13 +18,13 @@ from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.algorithms.metrics import MEAN_KEYS
 from refrl.config import ClusterConfig, ConfigError, PolicyConfig, validate_config
 from refrl.distributed import DivergenceError, World, _buckets, _meeting, join
-from refrl.generation.base import Completion, SamplingParams
+from refrl.generation.base import Completion, MediaSampler, SamplingParams
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.lifeline import LISTENING, RENDEZVOUS
 from refrl.models.loading import load_model
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
-from refrl.rollout.shared import SharedGenerator
+from refrl.rollout.shared import shared
 from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import Example
 from refrl.training.build import build_policy
@@ -231,13 +232,40 @@ def test_ranks_sample_what_one_process_samples(model_directory: Path, num_prompt
     def sample(world: World) -> list[Completion]:
         engine = TorchGenerator(load_alone(model_directory), 256)
         stream = torch.Generator().manual_seed(11)
-        return SharedGenerator(engine, world).generate(prompts, params, stream)
+        return shared(engine, world).generate(prompts, params, stream)
 
     alone = TorchGenerator(load_model(model_directory), 256).generate(
         prompts, params, torch.Generator().manual_seed(11)
     )
     for found in together(2, sample):
         assert [row.ids for row in found] == [row.ids for row in alone]
+
+
+def test_ranks_sample_each_row_with_its_own_image() -> None:
+    """And what takes no images takes none when it is shared."""
+
+    class Seeing:
+        def generate(self, prompts: Any, params: Any, generator: torch.Generator) -> list[Completion]:
+            return self.generate_with_media(prompts, [None] * len(prompts), params, generator)
+
+        def generate_with_media(
+            self, prompts: Any, media: Any, params: Any, generator: torch.Generator
+        ) -> list[Completion]:
+            return [
+                Completion(prompt, (ord(one),), (0.0,), "stop")
+                for prompt, one in zip(prompts, media, strict=True)
+            ]
+
+    def sample(world: World) -> list[Completion]:
+        sampler = shared(Seeing(), world)
+        assert isinstance(sampler, MediaSampler)
+        stream = torch.Generator().manual_seed(0)
+        return sampler.generate_with_media([(1,), (2,), (3,)], ["a", "b", "c"], SamplingParams(1), stream)
+
+    for found in together(2, sample):
+        assert [(row.prompt_ids, row.ids) for row in found] == [((1,), (97,)), ((2,), (98,)), ((3,), (99,))]
+    blind: Any = SimpleNamespace(generate=None)
+    assert not isinstance(shared(blind, ThreadWorld(0, 2)), MediaSampler)
 
 
 def test_each_row_is_judged_once_and_all_ranks_get_all_rewards() -> None:

@@ -93,8 +93,20 @@ def test_a_model_without_a_head_is_refused_with_the_remedy(make_policy: MakePoli
         make_policy(**DRAFT)
 
 
-@pytest.mark.parametrize("other", ["sequence_packing", "lora_cfg", "dtensor_cfg"])
-def test_what_it_is_not_built_for_is_refused(make_policy: MakePolicy, drafted: str, other: str) -> None:
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("sequence_packing", {}),
+        ("lora_cfg", {}),
+        ("megatron_cfg", {}),
+        ("dtensor_cfg", {"context_parallel_size": 2}),
+        ("dtensor_cfg", {"tensor_parallel_size": 2, "sequence_parallel": True}),
+    ],
+)
+def test_what_it_is_not_built_for_is_refused(
+    make_policy: MakePolicy, drafted: str, section: str, values: dict[str, object]
+) -> None:
     """By name."""
-    with pytest.raises(ConfigError, match=rf"draft\.enabled.*{other}"):
-        make_policy(model_name=drafted, **DRAFT, **{other: {"enabled": True}})
+    option = [name for name in values if name != "tensor_parallel_size"] or ["enabled"]
+    with pytest.raises(ConfigError, match=rf"draft\.enabled.*{section}\.{option[0]}"):
+        make_policy(model_name=drafted, **DRAFT, **{section: {"enabled": True, **values}})

@@ -9,9 +9,12 @@ import torch
 from refrl.algorithms.batching import Batch
 from refrl.config import ConfigError, LossConfig, PolicyConfig, validate_config
 from refrl.models.loading import load_model
-from refrl.models.tiny import TinyModelSpec, make_model
+from refrl.models.tiny import Family, TinyModelSpec, make_model
+from refrl.models.tiny_media import FRAMES, IMAGE_SIZE, MEDIA_TOKEN_ID, MEL_BINS
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.policy.base import Policy
+from refrl.policy.draft import load_draft
+from refrl.policy.tensors import whole
 from refrl.training.build import build_loss, build_policy
 
 
@@ -91,6 +94,64 @@ def test_routers_are_balanced_as_in_the_plain_model(
     weights = dict(plain.named_weights())
     for name, weight in spread.named_weights():
         torch.testing.assert_close(weight, weights[name].detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_draft_head_trains_as_beside_the_plain_model(batch: Batch, tmp_path: Path) -> None:
+    """Its state goes on on the other backend, and its export is of the same bits as its weights."""
+    model = tmp_path / "model"
+    shape = TinyModelSpec(draft_head=True, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1)
+    make_model(shape, model)
+    options = {"draft": {"enabled": True}, "scheduler": {"name": "linear"}}
+    plain, spread, other = (make(model, enabled=enabled, **options) for enabled in (False, True, False))
+    logged, same = trained(plain, batch), trained(spread, batch)
+    assert logged["draft/num_tokens"] == 18
+    assert logged == pytest.approx(same, rel=1e-5, abs=1e-7)
+    with torch.no_grad():
+        state = spread.state_tensors()
+        for name, tensor in other.state_tensors().items():
+            tensor.copy_(whole(state[name]))
+    other.load_state_facts(spread.state_facts())
+    assert trained(plain, batch) == pytest.approx(trained(other, batch), rel=1e-5, abs=1e-7)
+    for name, tensor in plain.state_tensors().items():
+        torch.testing.assert_close(other.state_tensors()[name], tensor, rtol=1e-5, atol=1e-6)
+    spread.save(tmp_path / "out")
+    exported = load_draft(tmp_path / "out" / "draft").state_dict()
+    assert exported
+    assert all(torch.equal(spread.state_tensors()[f"draft.{name}"], one) for name, one in exported.items())
+
+
+@pytest.mark.parametrize(
+    ("family", "shape"), [("llava", (3, IMAGE_SIZE, IMAGE_SIZE)), ("qwen2_audio", (MEL_BINS, FRAMES))]
+)
+def test_a_model_that_sees_or_hears_trains_as_the_plain_one(
+    batch: Batch, tmp_path: Path, family: Family, shape: tuple[int, ...]
+) -> None:
+    """The tower too, by the image or sound of each row."""
+    make_model(TinyModelSpec(family=family, hidden_size=32, num_layers=1), tmp_path / "model")
+    places = torch.full((batch.num_rows, 4), MEDIA_TOKEN_ID)
+    batch.input_ids_BS = torch.cat([places, batch.input_ids_BS], 1)
+    batch.attention_mask_BS = torch.cat([torch.ones_like(places), batch.attention_mask_BS], 1)
+    batch.prompt_lens_B = batch.prompt_lens_B + 4
+    batch.media_BX = torch.rand((batch.num_rows, *shape), generator=torch.Generator().manual_seed(1))
+    plain, spread = (
+        make(tmp_path / "model", enabled=enabled, optimizer={"eps": 1e-4}) for enabled in (False, True)
+    )
+    before = {name: weight.clone() for name, weight in spread.trained_weights().items()}
+    for _ in range(2):
+        assert trained(plain, batch) == pytest.approx(trained(spread, batch), rel=1e-5, abs=1e-7)
+    after = spread.trained_weights()
+    assert any("_tower." in name and not torch.equal(after[name], one) for name, one in before.items())
+    for name, weight in plain.trained_weights().items():
+        torch.testing.assert_close(after[name], weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_of_a_model_that_sees_are_not_shared(tmp_path: Path) -> None:
+    """One message names both sizes."""
+    make_model(TinyModelSpec(family="llava", hidden_size=32, num_layers=1), tmp_path / "model")
+    with pytest.raises(
+        ConfigError, match=r"LlavaFor.* sees or hears; tensor_parallel_size=2 and context_par"
+    ):
+        make(tmp_path / "model", enabled=True, dtensor_cfg={"enabled": True, "tensor_parallel_size": 2})
 
 
 def test_it_says_what_serves_it(tiny_model: Path) -> None:
