@@ -109,8 +109,9 @@ def _report(number: int, failed: Ended, command: str) -> NoReturn:
     """
     text = failed.errors.strip()
     last = text.splitlines()[-1].removeprefix(f"refrl {command}: ") if text else "it said nothing"
+    elsewhere = f" on {failed.where}" if failed.where else ""
     if failed.status == 2:
-        raise ConfigError(last)
+        raise ConfigError(f"{last} (rank {number}{elsewhere})" if elsewhere else last)
     if text.count("\n"):
         print(text, file=sys.stderr)
-    raise RankError(f"rank {number} {failed.how}, and the others were ended: {last}")
+    raise RankError(f"rank {number}{elsewhere} {failed.how}, and the others were ended: {last}")

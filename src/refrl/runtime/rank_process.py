@@ -24,6 +24,8 @@ class Ended:
     """Exit status; negative: the number of a signal; None: it was lost with what held it."""
     errors: str
     """What it wrote to standard error."""
+    where: str = ""
+    """Address of its host; empty: this one."""
 
     @property
     def how(self) -> str:

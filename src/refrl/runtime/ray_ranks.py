@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,6 +111,8 @@ class RayRank:
 
     number: int
     actor: Any
+    where: str = ""
+    """Address of its node; empty: this process's."""
 
     def wait(self) -> Ended:
         """See `Rank`."""
@@ -119,10 +121,10 @@ class RayRank:
                 _print(text)
             ended: Ended = ray.get(self.actor.wait.remote())
         except ray.exceptions.RayError as error:
-            return Ended(None, str(error).strip().partition("\n")[0])
+            return Ended(None, str(error).strip().partition("\n")[0], self.where)
         except OSError as error:
             return Ended(1, f"what it prints cannot be handed on: {error}")
-        return ended
+        return replace(ended, where=self.where)
 
     def terminate(self) -> None:
         """See `Rank`."""
@@ -160,7 +162,11 @@ def ray_ranks(command: Sequence[str], cluster: ClusterConfig) -> Iterator[Sequen
         nodes = _get([actor.where.remote() for actor in actors], "its actors did not start")
         here = ray.get_runtime_context().get_node_id()
         placed = sorted(zip(nodes, actors, strict=True), key=lambda pair: (pair[0].id != here, pair[0].id))
-        ranks = [RayRank(number, actor) for number, (_, actor) in enumerate(placed)]
+        own = ray.util.get_node_ip_address()
+        ranks = [
+            RayRank(number, actor, "" if node.address == own else node.address)
+            for number, (node, actor) in enumerate(placed)
+        ]
         _start(ranks, [node for node, _ in placed], command)
         yield ranks
     finally:

@@ -13,6 +13,7 @@ import pytest
 from refrl.config import ClusterConfig, ConfigError
 from refrl.runtime import launcher
 from refrl.runtime.launcher import RankError, launch
+from refrl.runtime.rank_process import Ended
 
 TWO = ClusterConfig(num_processes=2)
 RANK = """
@@ -124,3 +125,19 @@ def test_the_command_trains_by_itself_where_nothing_else_is_asked_for(
 ) -> None:
     """One rank in an actor is placed too."""
     assert launcher.is_launcher(cluster) is launches
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [
+        (2, ConfigError, "^no such folder .rank 1 on 10.0.0.2.$"),
+        (-9, RankError, "^rank 1 on 10.0.0.2 ended by signal 9, and the others were ended: no such folder$"),
+        (None, RankError, "^rank 1 on 10.0.0.2 was lost with its actor, and"),
+    ],
+)
+def test_a_rank_that_failed_on_another_host_says_where(
+    status: int | None, error: type[Exception], words: str
+) -> None:
+    """What is missing there is not missing here."""
+    with pytest.raises(error, match=words):
+        launcher._report(1, Ended(status, "refrl grpo: no such folder\n", "10.0.0.2"), "grpo")
