@@ -62,20 +62,34 @@ def test_sft_goes_on_in_one_process_on_the_plain_backend(overrides: Overrides, t
 
 
 @pytest.mark.nightly
-def test_a_draft_head_goes_on_in_another_world(overrides: Overrides, tmp_path: Path) -> None:
-    """Its weights and moments after two steps on two processes are those of one there and one in a single one."""
-    make_model(TinyModelSpec(draft_head=True), tmp_path / "model")
-    drafted = [f"policy.model_name={tmp_path / 'model'}", "policy.draft.enabled=true", "cluster.device=cpu"]
-    spread = [*drafted, *SPREAD, "cluster.num_processes=2"]
-    refrl("grpo", "grpo-smoke", *overrides("whole"), *spread, "checkpointing.save_period=1")
+@pytest.mark.parametrize(
+    ("recipe", "spec", "words", "part"),
+    [
+        ("grpo-smoke", TinyModelSpec(draft_head=True), ["policy.draft.enabled=true"], "draft."),
+        ("grpo-audio", TinyModelSpec(family="qwen2_audio"), [], "optimizer.model.audio_tower."),
+    ],
+    ids=["draft", "audio"],
+)
+def test_what_one_architecture_has_goes_on_in_another_world(
+    overrides: Overrides, tmp_path: Path, recipe: str, spec: TinyModelSpec, words: list[str], part: str
+) -> None:
+    """Weights and moments after three steps on two processes are those of one there and two in a single one."""
+    make_model(spec, tmp_path / "model")
+    made = [
+        f"policy.model_name={tmp_path / 'model'}",
+        "checkpointing.save_period=1",
+        "cluster.device=cpu",
+        *words,
+    ]
+    refrl("grpo", recipe, *overrides("whole"), *made, *SPREAD, "cluster.num_processes=2")
     first = Path("checkpoints", "step_1")
     shutil.copytree(tmp_path / "whole" / first, tmp_path / "plain" / first)
-    refrl("grpo", "grpo-smoke", *overrides("plain"), *drafted, "checkpointing.save_period=1")
+    refrl("grpo", recipe, *overrides("plain"), *made)
     whole, plain = (state(tmp_path / way / "checkpoints", 3) for way in ("whole", "plain"))
-    heads = [name for name in whole if name.startswith("draft.")]
+    own = [name for name in whole if name.startswith(part)]
     assert whole.keys() == plain.keys()
-    assert any(name.endswith("exp_avg_sq") for name in heads)
-    for name in heads:
+    assert any(name.endswith("exp_avg_sq") for name in own)
+    for name in own:
         torch.testing.assert_close(plain[name], whole[name], rtol=1e-3, atol=1e-5)
 
 
