@@ -1,7 +1,7 @@
 """Processes that start with the stack imported, for tests that start many and prove nothing about starting.
 
-`FOLDER/python -m MODULE WORDS` does what Python does, for a MODULE of ours, in a child that a server forks.
-The server (`server.py`) has imported torch, transformers and refrl, which takes each fresh process five seconds of processor time,
+`FOLDER/python -m MODULE WORDS` does what Python does, for a MODULE of ours, in a child that a server forks. The server
+(`server.py`) has imported torch, transformers and refrl, which takes each fresh process five seconds of processor time,
 and has computed nothing. Files, folder, environment, words, signals and exit status are those of the command. Whatever
 else that python is asked for, and a module of ours that is imported from another place, Python itself does.
 

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from importlib.machinery import PathFinder
 from typing import Any
 
@@ -34,6 +35,11 @@ IMPORTS = (
     "transformers.models.qwen3.modeling_qwen3",
     "seatrial.targets.reference.components",
     "seatrial.targets.reference.guarding",
+    "seatrial.cli.bisect",
+    "seatrial.bisect.console",
+    "seatrial.bisect.drive",
+    "seatrial.bisect.html",
+    "seatrial.bisect.junit",
     "tensorboard.compat.proto.event_pb2",
     "tensorboard.compat.proto.summary_pb2",
     "tensorboard.summary.writer.record_writer",
@@ -52,9 +58,11 @@ def main(number: str, python: str) -> None:
     """Serve on a socket that listens; children start others by this python."""
     sys.executable = python
     gc.disable()
-    for name in IMPORTS:
-        with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
-            importlib.import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in IMPORTS:
+            with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
+                importlib.import_module(name)
     gc.freeze()
     gc.enable()
     assert threading.active_count() == 1, "a thread does not live on in a child"

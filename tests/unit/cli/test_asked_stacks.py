@@ -1,7 +1,6 @@
 """`seatrial relations` runs every adapter of a target on the relations that it has the component for."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -87,10 +86,10 @@ def test_a_package_that_the_stack_misses_blocks_it() -> None:
         available({"a": Needy})
 
 
-def test_a_stack_that_is_not_installed_is_blocked() -> None:
+def test_a_stack_that_is_not_installed_is_blocked(forked_python: str) -> None:
     """Exit 3 with the remedy: the environment, not the stack."""
     ran = subprocess.run(
-        [sys.executable, "-m", "seatrial", "relations", "--target", "openrlhf"],
+        [forked_python, "-m", "seatrial", "relations", "--target", "openrlhf"],
         capture_output=True,
         text=True,
         check=False,

@@ -27,15 +27,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def in_folder(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def in_folder(folder: Path, *words: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """Run a module of Python there."""
+    places = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(
-        [sys.executable, "-m", *words],
+        [python, "-m", *words],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(folder)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
     )
 
 
@@ -64,9 +65,11 @@ def test_an_adapter_is_at_most_thirty_lines(folder: Path, stack: str) -> None:
     assert len((folder / f"my_{stack}.py").read_text().splitlines()) <= 30
 
 
-def test_an_adapter_is_held_to_the_relations_as_the_command_line_says(folder: Path) -> None:
+def test_an_adapter_is_held_to_the_relations_as_the_command_line_says(
+    folder: Path, forked_python: str
+) -> None:
     """By the line that the command prints."""
-    ran = in_folder(folder, "seatrial", "relations", "my_bare:MyBare", "--seed", "0")
+    ran = in_folder(folder, "seatrial", "relations", "my_bare:MyBare", "--seed", "0", python=forked_python)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "Pass          R17.advantages" in ran.stdout
 

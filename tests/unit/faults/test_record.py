@@ -58,6 +58,7 @@ def test_the_record_is_what_is_measured(name: str) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("forked_processes")
 def test_a_level_0_trial_sees_a_fault_in_what_it_looks_at() -> None:
     """And says which verdict it was."""
     said = level_0("advantages-negated")
