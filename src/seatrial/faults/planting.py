@@ -1,11 +1,13 @@
 """Plants a fault in refrl: in this process before refrl is imported, or in a process of its own for a question.
 
 The source of one module is changed as it is imported, so that everything that a run or a relation builds is built with
-the fault in it: registries, caches, names imported elsewhere. Nothing on disk is changed.
+the fault in it: registries, caches, names imported elsewhere. A process that is asked a question has imported refrl,
+and changes the module's functions where these alone differ (`in_place.py`). Nothing on disk is changed.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -15,8 +17,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
+
+from seatrial.faults.in_place import change_functions
 
 PRELOAD = (
     "numpy",
@@ -28,8 +33,11 @@ PRELOAD = (
     "transformers.tokenization_utils_fast",
     "seatrial.relations.engine",
     "seatrial.relations.registry",
+    "seatrial.targets.reference.components",
 )
-"""Imported once, before a process is forked for each fault; nothing of refrl."""
+"""Imported once, before a process is forked for each fault."""
+WITH_REFRL = ("refrl", "seatrial.targets.reference")
+"""Packages that are imported anew with a fault that cannot be planted in what is imported."""
 SECONDS = 600.0
 """Time limit of one question."""
 
@@ -176,11 +184,24 @@ def _answer(
     torch.set_num_threads(1)
     try:
         if change is not None:
-            plant(change)
+            _plant_anywhere(change)
             os.environ["SEATRIAL_RANK_COMMAND"] = f"seatrial.faults.ranks {change.id}"
             os.environ["SEATRIAL_REFRL_COMMAND"] = f"seatrial.faults.launch {change.id} --"
             plant_engines(change)
+        gc.freeze()  # it would be looked through for what could be freed, and so be copied
         sending.send(("answer", question(*arguments)))
     except Exception:  # noqa: BLE001  handed over whole to the process that asked, which raises it
         sending.send(("error", traceback.format_exc(limit=-4)))
     sending.close()
+
+
+def _plant_anywhere(change: Change) -> None:
+    """Plant a fault in a process that has imported refrl."""
+    file = importlib.import_module(change.module).__file__
+    assert file is not None
+    if change_functions(change.module, changed_source(Path(file).read_text(encoding="utf-8"), change)):
+        return
+    for name in list(sys.modules):
+        if name in WITH_REFRL or name.startswith(tuple(f"{package}." for package in WITH_REFRL)):
+            del sys.modules[name]
+    plant(change)

@@ -1,0 +1,93 @@
+"""Plants a fault in a module that is imported, where the fault changes functions and nothing that an import makes.
+
+A function is changed for everybody who holds it: registries, closures, names imported elsewhere. So a process that has
+imported refrl can be forked for a fault, which importing all of refrl anew takes most of the time of.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+
+_FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
+_OWN = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags", "co_exceptiontable")
+"""What a code does, but for its constants."""
+
+_Place = tuple[str, int]
+
+
+def change_functions(module: str, changed: str) -> bool:
+    """Give the functions of an imported module the code that they have in its changed source.
+
+    Args:
+        module: its name.
+        changed: its source, with the fault.
+
+    Returns:
+        Whether the module is now as if its changed source had been imported; where not, import it anew. It is not
+        where a default, a constant, a class or anything else that was made at its import differs.
+    """
+    path = sys.modules[module].__file__
+    assert path is not None
+    source = Path(path).read_text(encoding="utf-8")
+    codes: dict[_Place, CodeType] = {}
+    outermost: set[_Place] = set()
+    if not _compare(compile(source, path, "exec"), compile(changed, path, "exec"), codes, outermost):
+        return False
+    functions: dict[_Place, list[FunctionType]] = {}
+    for one in gc.get_objects():
+        if type(one) is FunctionType and one.__code__.co_filename == path:
+            functions.setdefault(_place(one.__code__), []).append(one)
+    if not outermost <= functions.keys():
+        return False  # what ran once, at the import
+    try:
+        for place, code in codes.items():
+            for function in functions.get(place, ()):
+                function.__code__ = code
+    except ValueError:  # it closes over something else
+        return False
+    return True
+
+
+def _place(code: CodeType) -> _Place:
+    return code.co_qualname, code.co_firstlineno
+
+
+def _compare(old: CodeType, new: CodeType, codes: dict[_Place, CodeType], outermost: set[_Place]) -> bool:
+    """Note the functions that differ; return whether nothing else does."""
+    if _equal(old, new):
+        return True
+    if old.co_flags & _FUNCTION == _FUNCTION:
+        outermost.add(_place(old))
+        _note(old, new, codes)
+        return True
+    inner = zip(_nested(old), _nested(new), strict=False)
+    return _own(old) == _own(new) and all(_compare(one, other, codes, outermost) for one, other in inner)
+
+
+def _note(old: CodeType, new: CodeType, codes: dict[_Place, CodeType]) -> None:
+    """Note a function and those in it, of which closures may have been made already."""
+    codes[_place(old)] = new
+    for one, other in zip(_nested(old), _nested(new), strict=False):
+        _note(one, other, codes)
+
+
+def _equal(old: CodeType, new: CodeType) -> bool:
+    """Tell whether two codes do the same, wherever they stand."""
+    inner = zip(_nested(old), _nested(new), strict=False)
+    return _own(old) == _own(new) and all(_equal(one, other) for one, other in inner)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    return (one for one in code.co_consts if isinstance(one, CodeType))
+
+
+def _own(code: CodeType) -> tuple[object, ...]:
+    constants = [
+        one.co_name if isinstance(one, CodeType) else (type(one), repr(one)) for one in code.co_consts
+    ]
+    return (code.co_name, *(getattr(code, name) for name in _OWN), constants)
