@@ -1,6 +1,6 @@
 """The detection matrix: which relation sees which planted fault, on which seeds, and whether tidy inputs see it.
 
-Every question is asked in a process of its own, in which the fault is planted before refrl is imported.
+Every question is asked in a process of its own, in which the fault is planted.
 """
 
 from __future__ import annotations
