@@ -22,7 +22,7 @@ INTRODUCTION = """# Planted faults
 
 Known bugs, planted one at a time in the reference stack, and what notices. This page is generated: `make docs`.
 
-A fault is an edit of one place in a module of refrl; it is planted before anything is made of it, in a process of its own,
+A fault is an edit of one place in a module of refrl; it is planted before anything uses it, in a process of its own,
 and nothing on disk is changed. Ids SBnnn are those of a catalogue of silent bugs of public projects. There are two
 tables:
 
