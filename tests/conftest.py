@@ -36,17 +36,17 @@ MAKING_S = 1800
 FIRST = (
     "tests/peers/wild/test_wild_pairs.py",
     "tests/unit/relations/test_reference.py",
+    "tests/unit/faults/test_mutants.py",
     "tests/peers/test_data_plane.py",
     "tests/peers/test_vllm.py",
     "tests/fuzz/test_readers.py",
     "tests/unit/test_house_rules.py",
-    "tests/e2e/test_planted_faults.py",
-    "tests/integration/refrl/test_async_grpo.py",
-    "tests/e2e/bisect/test_bisect_command.py",
     "tests/peers/test_ray_runtime.py",
+    "tests/unit/pytest_plugin/test_affected_recall.py",
+    "tests/unit/pytest_plugin/test_affected_runs.py",
     "tests/peers/test_trl_trials.py",
 )
-"""Files of a minute and more, longest first: a worker that began one last would work on while the others are idle.
+"""Files of half a minute and more, longest first: a worker that began one last would work on while the others are idle.
 Four of them make environments of peers, which waits for the network while the others compute."""
 
 

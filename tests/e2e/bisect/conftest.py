@@ -125,14 +125,14 @@ Bisect = Callable[..., Called]
 
 
 @pytest.fixture
-def bisect(tmp_path: Path) -> Bisect:
+def bisect(tmp_path: Path, forked_python: str) -> Bisect:
     """Return a caller of `seatrial bisect` in a repository, with its state beside it."""
 
     def call(repository: Repository, *words: str, state: Path | None = None, **environment: str) -> Called:
         kept = state or tmp_path / "state"
         clean = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
         done = subprocess.run(
-            bisect_argv(words),
+            [forked_python, *bisect_argv(words)[1:]],
             cwd=repository.path, env={**clean, **IDENTITY, "BISECT_SAVE_DIR": str(kept), **environment},
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
