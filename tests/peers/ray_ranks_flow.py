@@ -278,6 +278,13 @@ def test_a_placement_changes_nothing(address: str) -> None:
 
 
 @NIGHTLY
+def test_the_trial_of_ranks_on_ray_passes(tmp_path: Path) -> None:
+    """With its claim that Ray started them."""
+    trial = ("run", "--trial", "parallel-ray-dp2", "--output", str(tmp_path))
+    assert "its processes were started by ray" in run(sys.executable, "-m", "seatrial", *trial)
+
+
+@NIGHTLY
 def test_every_rank_has_a_generator_in_the_cluster(model: Path, address: str, tmp_path: Path) -> None:
     """Beside the ranks; rows and weights are those of generators within them, whose syncs log other figures."""
     apart = ("policy.generation.colocated.enabled=false", "cluster.placement=ray")

@@ -19,8 +19,8 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("more", "result"),
     [
-        pytest.param({}, "8 passed, 8 skipped", id="short"),
-        pytest.param({"NIGHTLY": "1"}, "16 passed", id="all", marks=pytest.mark.nightly),
+        pytest.param({}, "8 passed, 9 skipped", id="short"),
+        pytest.param({"NIGHTLY": "1"}, "17 passed", id="all", marks=pytest.mark.nightly),
     ],
 )
 def test_ranks_run_on_the_nodes_of_a_cluster(
