@@ -243,8 +243,8 @@ class Search:
         return Conclusion.FOUND if sure and belief.no_culprit <= largest else None
 
     def _may_have_begun_to_drift(self, belief: Belief) -> bool:
-        directed = self.question is Question.METRIC and self.settings.metric.worse and not belief.exact
-        return bool(directed) and len(self.observations) < self.settings.least_runs_to_clear
+        noisy = self.question is Question.METRIC and not belief.exact
+        return noisy and len(self.observations) < self.settings.least_runs_to_clear
 
     def information(self, pending: Collection[int] = ()) -> FloatArray:
         """Return what one more run at each position is expected to teach, in nats; -1 where none is possible.
