@@ -10,6 +10,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.abc import InspectLoader
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -36,7 +37,7 @@ def change_functions(module: str, changed: str) -> bool:
     source = Path(path).read_text(encoding="utf-8")
     codes: dict[_Place, CodeType] = {}
     outermost: set[_Place] = set()
-    if not _compare(compile(source, path, "exec"), compile(changed, path, "exec"), codes, outermost):
+    if not _compare(_code(source, path), _code(changed, path), codes, outermost):
         return False
     functions: dict[_Place, list[FunctionType]] = {}
     for one in gc.get_objects():
@@ -51,6 +52,10 @@ def change_functions(module: str, changed: str) -> bool:
     except ValueError:  # it closes over something else
         return False
     return True
+
+
+def _code(source: str, path: str) -> CodeType:
+    return InspectLoader.source_to_code(source, path)
 
 
 def _place(code: CodeType) -> _Place:

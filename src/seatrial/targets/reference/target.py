@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import seatrial
 from seatrial.errors import BlockedError, UsageError
 from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
+from seatrial.targets.reference.meshes import asked_mesh
 from seatrial.targets.reference.model_files import is_byte_level, model_type, vocabulary_size
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class ReferenceTarget:
             initial_model=model,
             final_model=directory / "checkpoints" / "final",
             backend=config.policy.backend,
-            mesh=_mesh(config),
+            mesh=asked_mesh(config),
             precision=config.policy.generation.quantization or config.policy.precision,
             vocabulary_size=vocabulary_size(model),
             byte_level=is_byte_level(Path(config.policy.tokenizer.name or model)),
@@ -245,23 +246,6 @@ class ReferenceTarget:
             return load_config(GRPORunConfig, _config(recipe), list(overrides))
         except ConfigError as error:
             raise UsageError(str(error)) from error
-
-
-def _mesh(config: GRPORunConfig | SFTRunConfig) -> dict[str, int]:
-    """Return the processes that a configuration asks for, by the dimensions that its policy names."""
-    policy, sizes = config.policy, {"data": config.cluster.num_processes // config.policy.model_parallel_size}
-    if policy.backend == "dtensor":
-        dtensor = policy.dtensor_cfg
-        sizes |= {"tensor": dtensor.tensor_parallel_size, "context": dtensor.context_parallel_size}
-        sizes |= {"expert": dtensor.expert_parallel_size}
-    elif policy.backend == "megatron":
-        megatron = policy.megatron_cfg
-        sizes |= {"tensor": megatron.tensor_model_parallel_size, "context": megatron.context_parallel_size}
-        sizes |= {
-            "pipeline": megatron.pipeline_model_parallel_size,
-            "expert": megatron.expert_model_parallel_size,
-        }
-    return {dimension: size for dimension, size in sizes.items() if size > 1}
 
 
 def _config(recipe: str) -> Path:
