@@ -47,6 +47,7 @@ and not for the plant. A rate that laws written afterwards have a share in is no
 | then, at once and blind, of those left | 184 | 75.0% |
 | blind, in what spreads a policy over processes and in its checkpoints | 25 | 68.0% |
 | blind, in vLLM as the engine, in what brings weights to engines, and in checkpoints | 19 | 21.1% |
+| blind, in layouts, adapters and architectures; the laws nearest to the module and the trial asked alone | 23 | 47.8% |
 
 Of the 46 that the second measurement missed, three were misses of a switch: a new section of the configuration made the
 adapter skip all laws of fine-tuning, which nothing said. Most others were of classes without a law: what a run leaves
