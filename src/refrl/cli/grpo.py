@@ -7,6 +7,7 @@ import gc
 
 from refrl.cli.arguments import add_config_arguments, launch_processes, read_config
 from refrl.config import GRPORunConfig
+from refrl.runtime.ray_cluster import ray_cluster
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,6 @@ def run(arguments: argparse.Namespace) -> None:
     if config is None or launch_processes(arguments, config):
         return
     gc.disable()  # nothing of the thousands of modules could be freed
-    from refrl.runtime.ray_cluster import ray_cluster
     from refrl.training.grpo import run_grpo
 
     gc.enable()

@@ -36,6 +36,13 @@ LEAST_EXPERTS = 11
 HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 
 
+OF_MEDIA = (
+    "several images or sounds in a prompt, unequal sizes, backends that did not serve the run, other engines, SFT, "
+    "that the model learns (level 6)"
+)
+"""What trials of models that see or hear do not prove."""
+
+
 @dataclass(kw_only=True)
 class Architecture:
     """GRPO on a model of one architecture. A `seatrial.trials.base.Trial`."""
@@ -233,9 +240,7 @@ def architecture_trials() -> Sequence[Architecture]:
                 ),
                 sensor("vlm: each prompt has its placeholders", "in the prompt alone", media_rows),
             ),
-            does_not_prove="several images or sounds in a prompt, unequal sizes, backends that did not serve the run, "
-            "other engines, SFT, "
-            "that the model learns (level 6)",
+            does_not_prove=OF_MEDIA,
         ),
         Architecture(
             name="arch-audio",
@@ -252,8 +257,6 @@ def architecture_trials() -> Sequence[Architecture]:
                 ),
                 sensor("audio: each prompt has its placeholders", "in the prompt alone", media_rows),
             ),
-            does_not_prove="several images or sounds in a prompt, unequal sizes, backends that did not serve the run, "
-            "other engines, SFT, "
-            "that the model learns (level 6)",
+            does_not_prove=OF_MEDIA,
         ),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.trials.run_evidence import RunEvidence
@@ -48,23 +49,15 @@ def served(
         model: how the name of the model's class ends.
         name: of the verdict.
     """
-    path = evidence.job.ledger_dir / "run_info.json"
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))["policy"]
+
+    def judge(said: Any) -> tuple[str, bool]:
         live = {dimension: size for dimension, size in said["mesh"].items() if size > 1}
         found = f"{said['name']} {live}, {said['model']}, {sum(said['weights'].values())} tensors"
         good = said["name"] == (backend or said["name"]) and live == dict(mesh) and bool(said["weights"])
-        good &= said["model"].endswith(model)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        found, good = f"{path} does not say it ({error!r})", False
-    return Verdict(
-        name=name,
-        outcome=Outcome.PASS if good else Outcome.FAIL,
-        reason=found,
-        value=found,
-        bound=f"{backend or 'any backend'} {dict(mesh)} {model}".rstrip(),
-        num_samples=1,
-    )
+        return found, good and said["model"].endswith(model)
+
+    bound = f"{backend or 'any backend'} {dict(mesh)} {model}".rstrip()
+    return _judged(evidence, "policy", judge, name=name, bound=bound)
 
 
 def placed(evidence: RunEvidence, placement: str, num_ranks: int) -> Verdict:
@@ -75,19 +68,29 @@ def placed(evidence: RunEvidence, placement: str, num_ranks: int) -> Verdict:
         placement: as the run says of itself: `process`, `ray`.
         num_ranks: how many.
     """
-    path = evidence.job.ledger_dir / "run_info.json"
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))["placement"]
+
+    def judge(said: Any) -> tuple[str, bool]:
         processes = {(rank["node"], rank["pid"]) for rank in said["ranks"]}
         found = f"{said['by']}, {len(processes)} processes on {len({node for node, _ in processes})} nodes"
-        good = said["by"] == placement and len(processes) == len(said["ranks"]) == num_ranks
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return found, said["by"] == placement and len(processes) == len(said["ranks"]) == num_ranks
+
+    return _judged(evidence, "placement", judge, name=PLACED, bound=f"{placement}, {num_ranks} processes")
+
+
+def _judged(
+    evidence: RunEvidence, part: str, judge: Callable[[Any], tuple[str, bool]], *, name: str, bound: str
+) -> Verdict:
+    """Judge a part of what a run says of itself, which is Fail where it does not say it."""
+    path = evidence.job.ledger_dir / "run_info.json"
+    try:
+        found, good = judge(json.loads(path.read_text(encoding="utf-8"))[part])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         found, good = f"{path} does not say it ({error!r})", False
     return Verdict(
-        name=PLACED,
+        name=name,
         outcome=Outcome.PASS if good else Outcome.FAIL,
         reason=found,
         value=found,
-        bound=f"{placement}, {num_ranks} processes",
+        bound=bound,
         num_samples=1,
     )
