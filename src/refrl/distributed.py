@@ -25,6 +25,8 @@ ItemT = TypeVar("ItemT")
 
 BUCKET_BYTES = 64 * 2**20
 """Gradients are summed in buckets of about this size."""
+SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+"""NCCL's own variable, which NCCL 2.31 and newer heed: at 1, several ranks may use one device."""
 
 
 class DivergenceError(ArithmeticError):
@@ -178,10 +180,11 @@ def local_device(config: ClusterConfig) -> torch.device:
         raise ConfigError("cluster.device=cuda, and torch finds no CUDA device; use cluster.device=cpu")
     if not has_cuda or config.device == "cpu":
         return torch.device("cpu")
-    if local_rank() >= torch.cuda.device_count():
+    count = torch.cuda.device_count()
+    if local_rank() >= count and os.environ.get(SHARING) != "1":
         raise ConfigError(
-            f"cluster.num_processes={config.num_processes} and {torch.cuda.device_count()} CUDA devices: every "
-            "process of a host needs one of its own; lower it, or use cluster.device=cpu"
+            f"cluster.num_processes={config.num_processes} and {count} CUDA devices: every process of a host needs "
+            f"one of its own; lower it, use cluster.device=cpu, or share them with {SHARING}=1 (NCCL 2.31 or newer)"
         )
-    torch.cuda.set_device(local_rank())
-    return torch.device("cuda", local_rank())
+    torch.cuda.set_device(local_rank() % count)
+    return torch.device("cuda", local_rank() % count)

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.algorithms.metrics import MEAN_KEYS
 from refrl.config import ClusterConfig, ConfigError, PolicyConfig, validate_config
-from refrl.distributed import DivergenceError, World, _buckets, _meeting, join
+from refrl.distributed import SHARING, DivergenceError, World, _buckets, _meeting, join, local_device
 from refrl.generation.base import Completion, MediaSampler, SamplingParams
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.lifeline import LISTENING, RENDEZVOUS
@@ -329,3 +329,24 @@ def test_ranks_meet_at_a_port_that_was_taken_before_they_began(monkeypatch: pyte
     second = _meeting(World(rank=1, size=1))["store"]
     first.set("word", "heard")
     assert second.get("word") == b"heard"
+
+
+def test_ranks_beyond_the_devices_are_refused_or_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL refuses two ranks on a device unless its own variable allows them."""
+    used: list[int] = []
+    for name, value in {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "set_device": used.append,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    cluster = ClusterConfig(num_processes=4)
+    monkeypatch.setenv(RENDEZVOUS, "tcp://127.0.0.1:1")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.delenv(SHARING, raising=False)
+    with pytest.raises(ConfigError, match=f"2 CUDA devices.*{SHARING}=1"):
+        local_device(cluster)
+    assert not used
+    monkeypatch.setenv(SHARING, "1")
+    assert local_device(cluster) == torch.device("cuda", 1)
+    assert used == [1]
