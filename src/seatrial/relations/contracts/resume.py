@@ -2,7 +2,8 @@
 
 Part of `seatrial.relations.contracts`, which lists every component.
 Options are those of `contracts.run`, and `checkpointing.save_period`, `.keep_top_k`, `.metric_name`,
-`policy.precision`, `policy.lora_cfg.enabled`, `.dim`, `.alpha`.
+`policy.precision`, `policy.lora_cfg.enabled`, `.dim`, `.alpha`. `policy.model_name` may be `experts`: the adapter's
+model with a mixture of experts in every layer.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class ResumedRun:
     """Steps whose checkpoints are there at the end."""
     exported: Mapping[str, Tensor]
     """The exported model; adapters are merged into it."""
+    beside: Mapping[str, Any]
+    """What lies beside the weights in the exported directory, by file name: parsed JSON, or bytes of other files."""
+    began_beside: Mapping[str, Any]
+    """The same of the directory of the model that training began from."""
     adapters: Mapping[str, Tensor]
     """The exported adapters: `<layer>.lora_A.weight` [r, in] and `<layer>.lora_B.weight` [out, r]; empty without."""
     adapter_scale: float
@@ -55,6 +60,6 @@ class ResumableRun(Protocol):
             last: further options of the last start, which goes on to the end.
 
         Raises:
-            NotServed: the stack has no such option or value, by design.
+            NotServed: the stack has no such option, value or model, by design.
         """
         ...

@@ -36,6 +36,7 @@ MODULES = (
     "objectives",
     "on_policy",
     "evaluation",
+    "exports",
     "packing",
     "packs",
     "padding",

@@ -36,8 +36,12 @@ from seatrial.targets.reference.layout_models import ADAPTER_ALPHA, ADAPTER_RANK
 from seatrial.targets.reference.ranks import RANK_COMMAND
 
 PAD_ID = 0
+SHARES = ("tensor_", "context_", "pipeline_", "expert_", "sequence_")
+"""How the options begin that say what processes share."""
 BACKENDS = ("dtensor_cfg.", "megatron_cfg.")
-"""Sections of the policy that name what shares it."""
+"""Sections of the policy that name what serves it."""
+SIZES = {"plain": BACKENDS, "backend": tuple(section + share for section in BACKENDS for share in SHARES)}
+"""What one process does without."""
 NUM_STEPS = 2
 """Updates after the first one, whose raw gradient is kept."""
 
@@ -52,6 +56,9 @@ class Layout:
     `audio` for one that sees or hears (its rows have an image or a sound each), `draft` for one with a draft head."""
     policy: Mapping[str, Any]
     """Options of the policy by dotted name."""
+    alone: str = "plain"
+    """What one process computes with: `plain` for the model's own code, `backend` for that of the layout, where the two
+    round at other places."""
 
     @property
     def is_megatron(self) -> bool:
@@ -100,19 +107,23 @@ def train_in_layouts(
     """Return what each rank of each layout has seen."""
     found: dict[str, list[RankRecord]] = {}
     for processes in sorted({layouts()[name].processes for name in names}):
-        same = [name for name in names if layouts()[name].processes == processes]
-        with tempfile.TemporaryDirectory() as folder:
-            _launch(Path(folder), same, rows, processes, device)
-            for name in same:
-                found[name] = [_read(Path(folder), name, rank) for rank in range(processes)]
+        same = {name: layouts()[name] for name in names if layouts()[name].processes == processes}
+        found.update(_launch(same, rows, processes, device))
     return found
 
 
 def train_alone(name: str, rows: Sequence[Row], *, device: str = "cpu") -> RankRecord:
-    """Return what one process sees that trains the model of a layout by its own code; batches are cut alike."""
+    """Return what one process sees that trains the model of a layout, by its own code or by the layout's backend.
+
+    Batches are cut alike.
+    """
+    layout = layouts()[name]
+    own = {key: value for key, value in layout.policy.items() if not key.startswith(SIZES[layout.alone])}
+    if layout.alone == "backend":
+        # Apart: Megatron-core's shims change the process that they are in.
+        (alone,) = _launch({name: replace(layout, processes=1, policy=own)}, rows, 1, device)[name]
+        return alone
     with tempfile.TemporaryDirectory() as folder:
-        layout = layouts()[name]
-        own = {key: value for key, value in layout.policy.items() if not key.startswith(BACKENDS)}
         config = policy_configuration({**_fixed(layout, Path(folder), rows), **own})
         alone = _train(config, rows, torch.device(device), ALONE)
     return replace(
@@ -138,21 +149,25 @@ def _fixed(layout: Layout, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _launch(folder: Path, names: Sequence[str], rows: Sequence[Row], processes: int, device: str) -> None:
-    job = {
-        "device": device,
-        "rows": [asdict(row) for row in rows],
-        "layouts": {
-            name: {**_fixed(layouts()[name], folder, rows), **layouts()[name].policy} for name in names
-        },
-    }
-    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    command = launcher.COMMAND
-    launcher.COMMAND = (sys.executable, "-m", *os.environ.get(RANK_COMMAND, __name__).split())
-    try:
-        launcher.launch([str(folder)], _cluster(device, processes))
-    finally:
-        launcher.COMMAND = command
+def _launch(
+    chosen: Mapping[str, Layout], rows: Sequence[Row], processes: int, device: str
+) -> dict[str, list[RankRecord]]:
+    """Return what each of so many ranks has seen, which train in one layout after another."""
+    with tempfile.TemporaryDirectory() as created:
+        folder = Path(created)
+        job = {
+            "device": device,
+            "rows": [asdict(row) for row in rows],
+            "layouts": {name: {**_fixed(of, folder, rows), **of.policy} for name, of in chosen.items()},
+        }
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        command = launcher.COMMAND
+        launcher.COMMAND = (sys.executable, "-m", *os.environ.get(RANK_COMMAND, __name__).split())
+        try:
+            launcher.launch([str(folder)], _cluster(device, processes))
+        finally:
+            launcher.COMMAND = command
+        return {name: [_read(folder, name, rank) for rank in range(processes)] for name in chosen}
 
 
 def _cluster(device: str, processes: int) -> ClusterConfig:

@@ -17,7 +17,7 @@ from seatrial.evidence.read import read_logs
 from seatrial.relations import NotServed
 from seatrial.relations.contracts.resume import ResumedRun
 from seatrial.targets.reference.configuration import configuration
-from seatrial.targets.reference.runs import quiet
+from seatrial.targets.reference.runs import quiet, with_own_parts
 
 CLOCKED = ("timing/", "performance/", "train/buffer_size")
 """Series that depend on the clock, as does how many groups wait when a step of an asynchronous run begins."""
@@ -45,12 +45,12 @@ class ReferenceResumes:
                 "checkpointing.checkpoint_dir": str(root / "checkpoints"),
                 "checkpointing.enabled": True,
             }
-            chosen = {**self.options, "checkpointing.save_period": 1, **options, **fixed}
+            chosen = with_own_parts({**self.options, "checkpointing.save_period": 1, **options, **fixed})
             ending = configuration({**chosen, "checkpointing.checkpoint_must_save_by": "00:00:00:00"})
             for _ in range(num_starts - 1):
                 run_grpo(ending)
             run_grpo(configuration({**chosen, **last}))
-            return _left(root / "log", root / "checkpoints")
+            return _left(root / "log", root / "checkpoints", Path(ending.policy.model_name))
 
 
 def _need_megatron() -> None:
@@ -65,7 +65,7 @@ def _need_megatron() -> None:
     importlib.import_module("megatron.core")
 
 
-def _left(log_dir: Path, checkpoints: Path) -> ResumedRun:
+def _left(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
     log = read_logs(log_dir / "tensorboard")
     series = {tag: of for tag, of in log.series.items() if not tag.startswith(CLOCKED)}
     rows = {
@@ -90,9 +90,20 @@ def _left(log_dir: Path, checkpoints: Path) -> ResumedRun:
         went_on_from=tuple(one["resumed_from"] or 0 for one in _attempts(log_dir)),
         kept_steps=tuple(kept),
         exported=_tensors(checkpoints / "final"),
+        beside=_beside(checkpoints / "final"),
+        began_beside=_beside(model),
         adapters={name.removeprefix(PREFIX): value for name, value in _tensors(adapters).items()},
         adapter_scale=scale,
     )
+
+
+def _beside(directory: Path) -> dict[str, Any]:
+    """Return what a model's directory has beside its weights, and what only tells where these are."""
+    return {
+        path.name: json.loads(path.read_bytes()) if path.suffix == ".json" else path.read_bytes()
+        for path in sorted(directory.glob("*"))
+        if path.is_file() and ".safetensors" not in path.name
+    }
 
 
 def _attempts(log_dir: Path) -> list[dict[str, Any]]:

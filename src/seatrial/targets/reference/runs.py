@@ -35,6 +35,7 @@ from seatrial.relations.run_records import (
     ValidationRecord,
 )
 from seatrial.targets.reference.configuration import (
+    EXPERTS,
     OTHER_MODELS,
     configuration,
     effective,
@@ -108,7 +109,7 @@ def with_own_parts(options: Mapping[str, Any]) -> dict[str, Any]:
     found, asked, model = dict(options), options.get("data.verifier"), options.get("policy.model_name")
     if asked in VERIFIERS:
         found["data.verifier"] = VERIFIERS[asked]
-    if model in OTHER_MODELS:
+    if model in OTHER_MODELS or model == EXPERTS:
         found["policy.model_name"] = str(other_model_directory(model))
     budgets = [value for name, value in options.items() if name.endswith(".train_mb_tokens") and value]
     if budgets:
