@@ -21,6 +21,8 @@ from refrl.training.observed import TrainedStep, TunedStep
 from refrl.training.session import Observer, Session
 
 Recording = dict[str, Any]
+DRAFT, MOMENTS = "draft.", "draft.optimizer."
+"""How the tensors of a draft head begin in a policy's state, and its optimizer's among them."""
 
 
 class RunRecorder(Observer):
@@ -38,6 +40,7 @@ class RunRecorder(Observer):
         self._streams = _global_streams()
         self.recording |= {
             "initial_weights": _weights(session),
+            "initial_beside": _beside(session),
             "reference_start": _reference(session),
             "trainable": sorted(session.policy.named_gradients()),
             "train_prompts": [example.prompt_id for example in session.train_examples],
@@ -67,6 +70,7 @@ class RunRecorder(Observer):
                 "updates": [_recorded(update) for update in step.updates],
                 "metrics": dict(step.metrics),
                 "weights_after": _weights(session),
+                "beside_after": _beside(session),
             }
         )
 
@@ -143,6 +147,7 @@ def recorded_rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[s
             "weight_version": completion.weight_version,
             "version_segments": completion.version_segments,
             "sampled": completion.mask or (),
+            "media": example.media,
         }
         for example, completion, text, reward, verified in columns
     ]
@@ -205,6 +210,18 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _weights(session: Session) -> dict[str, Tensor]:
     return _copies(dict(session.policy.named_weights()))
+
+
+def _beside(session: Session) -> dict[str, Tensor]:
+    """Return the weights of a draft head, which is trained beside the policy; empty without one."""
+    state = session.policy.state_tensors()
+    return _copies(
+        {
+            name: tensor
+            for name, tensor in state.items()
+            if name.startswith(DRAFT) and not name.startswith(MOMENTS)
+        }
+    )
 
 
 def _reference(session: Session) -> dict[str, Tensor] | None:

@@ -55,6 +55,8 @@ LAYOUTS = ("R2", "R25")
 """Processes that share training: these do not depend on the cell."""
 STATE = ("R13.run", "R21.export", "R13.trainer")
 ADAPTERS = ("R10.adapters", "R7.adapters")
+PATHS = ("R6.architectures", "R9.architectures", "R12.architectures")
+"""Images, sounds, experts, draft heads, int8 samplers."""
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
 NEAREST = {
     "refrl.__main__": ("R18.command",),
@@ -63,6 +65,8 @@ NEAREST = {
     "refrl.data_plane": DATA_PLANE,
     "refrl.directories": ("R21.left",),
     "refrl.generation.pool": ("R19.pool",),
+    "refrl.generation.quantized": PATHS,
+    "refrl.media": PATHS,
     "refrl.generation.ray_link": ("R19.engine",),
     "refrl.generation.vllm": ENGINES,
     "refrl.generation.megatron": ENGINES,
@@ -96,6 +100,10 @@ NEAREST = {
         "R6.run",
         "R7.adapters",
     ),
+    "refrl.policy.auxiliaries": PATHS,
+    "refrl.policy.auxiliary": PATHS,
+    "refrl.policy.draft": (*PATHS, "R13.run"),
+    "refrl.policy.routers": PATHS,
     "refrl.policy.lora": ADAPTERS,
     "refrl.policy.adapter_files": ("R10.adapters",),
     "refrl.policy.dtensor.spread_model": ADAPTERS,

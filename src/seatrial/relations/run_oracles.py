@@ -71,7 +71,8 @@ def _kl_of(row: RunRow, kind: str) -> float:
 def completion_logits(stack: Any, weights: Weights, row: RunRow) -> Tensor:
     """Return logits_TV that predict a row's completion tokens, without a gradient unless a weight requires one."""
     ids = (*row.prompt_ids, *row.ids[:-1])
-    logits_SV: Tensor = stack.next_token_logits(weights, ids)
+    seen = {} if row.media is None else {"media": row.media}
+    logits_SV: Tensor = stack.next_token_logits(weights, ids, **seen)
     return logits_SV[len(row.prompt_ids) - 1 :]
 
 
@@ -167,7 +168,29 @@ def _surrogate(
             weight = oracles.token_weight(spec, sum(row.mask), tokens, sequences)
             mask_T = torch.tensor(row.mask, dtype=torch.float64)
             total = total - weight * spec.entropy_coefficient * (mask_T * entropy_T).sum()
+    coefficient = record.options.get("policy.router_aux_loss_coef") or 0.0
+    if coefficient:
+        total = total + coefficient * balance_loss(stack, {**before, **leaves}, rows)
     return total, leaves
+
+
+def balance_loss(stack: Any, weights: Weights, rows: Sequence[RunRow]) -> Tensor:
+    """Return the routers' balance loss of an update: the mean over its rows and the layers.
+
+    Of a row in a layer, with the E probabilities of its T tokens and k experts a token: the sum over experts of
+    (times it was chosen) * E / (k T), times its mean probability (DeepSeek-V3, arXiv 2412.19437, eq. 17-20).
+    """
+    found = []
+    for row in rows:
+        for probs_TE, chosen_TK in stack.routing(weights, (*row.prompt_ids, *row.ids)):
+            tokens, experts = probs_TE.shape
+            counts_E = torch.zeros(experts, dtype=torch.float64)
+            for chosen_K in chosen_TK.tolist():
+                for expert in chosen_K:
+                    counts_E[expert] += 1
+            share_E = counts_E * experts / (chosen_TK.shape[1] * tokens)
+            found.append((share_E * probs_TE.double().mean(0)).sum())
+    return torch.stack(found).mean()
 
 
 def _current(

@@ -52,6 +52,8 @@ class RunRow:
     """Where weights changed while it was sampled: (first token, weights) of each segment, the first one included; empty
     where all tokens are of `weight_version`."""
 
+    media: Tensor | None = None
+    """The image [channels, height, width] or the sound [mel bins, frames] of the prompt, as the data give it."""
     sampled: tuple[int, ...] = ()
     """1 on ids that the model sampled, 0 on an environment's words between its turns; empty where all were sampled."""
 
@@ -115,6 +117,8 @@ class StepRecord:
     """All parameters after the step."""
     discarded_rows: tuple[RunRow, ...] = ()
     """Rows that were sampled and never came into the batch (dynamic sampling); advantage and old_logprobs unused."""
+    beside_after: Mapping[str, Tensor] = field(default_factory=dict)
+    """Weights that are trained beside the policy (a draft head), after the step."""
     groups: tuple[GroupRecord, ...] = ()
     """Asynchronous rollouts: the groups that the step trained on, and those that were too old for it."""
 
@@ -154,6 +158,8 @@ class RunRecord:
     """Whether the process-wide random streams (torch, NumPy, Python) are after the run where they were before."""
     vocab_size: int
     stop_ids: tuple[int, ...]
+    initial_beside: Mapping[str, Tensor] = field(default_factory=dict)
+    """Weights that are trained beside the policy, before the first step."""
     in_training_mode: bool = False
     """Whether dropout and the like are on in the policy at the end, while it scores and trains with them off."""
 

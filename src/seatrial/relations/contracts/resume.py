@@ -2,8 +2,8 @@
 
 Part of `seatrial.relations.contracts`, which lists every component.
 Options are those of `contracts.run`, and `checkpointing.save_period`, `.keep_top_k`, `.metric_name`,
-`policy.precision`, `policy.lora_cfg.enabled`, `.dim`, `.alpha`. `policy.model_name` may be `experts`: the adapter's
-model with a mixture of experts in every layer.
+`policy.precision`, `policy.lora_cfg.enabled`, `.dim`, `.alpha`. `policy.model_name` may be `experts` or
+`drafts` (`contracts.run`), and `policy.draft.enabled` true with the latter.
 """
 
 from __future__ import annotations

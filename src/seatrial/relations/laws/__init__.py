@@ -53,6 +53,7 @@ MODULES = (
     "readiness",
     "run_adapters",
     "run_answers",
+    "run_architectures",
     "run_filters",
     "run_gradients",
     "run_learning",

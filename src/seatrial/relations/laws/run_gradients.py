@@ -19,7 +19,8 @@ FEW_TOKENS = 40
 """Holds a row or two of the adapters' tiny runs, so that an update needs several micro-batches."""
 
 
-def _equals_oracle(stack: Any, case: RunCase) -> Measure:
+def gradients_error(stack: Any, case: RunCase) -> Measure:
+    """Measure the raw gradient of every update against autograd's on its rows."""
     record = case.record(stack)
     worst, place, updates = 0.0, "nowhere", 0
     for step in record.steps:
@@ -247,7 +248,7 @@ RELATIONS = (
                 Law(
                     name=f"raw gradient, {name}",
                     make=making(tuple(options), **options),
-                    measure=_equals_oracle,
+                    measure=gradients_error,
                     seeded=False,
                     suspects="old, reference or sampler's log-probabilities swapped or shifted, a wrong divisor, "
                     "another loss than configured, advantages of other rows",

@@ -33,9 +33,15 @@ def _apart(given: Sequence[float], expected: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def sampling_error(stack: Any, case: RunCase) -> Measure:
-    """Measure the sampler's log-probabilities against those of the weights that each token names."""
-    record = case.record(stack)
+def sampling_error(stack: Any, case: RunCase, record: RunRecord | None = None) -> Measure:
+    """Measure the sampler's log-probabilities against those of the weights that each token names.
+
+    Args:
+        stack: gives the plain model.
+        case: the run.
+        record: what is judged in place of what the run left, as where the sampler's weights are another form of its.
+    """
+    record = record or case.record(stack)
     found = []
     for step in record.steps:
         for index, row in enumerate(step.rows):
@@ -49,7 +55,8 @@ def sampling_error(stack: Any, case: RunCase) -> Measure:
 
 
 @torch.no_grad()
-def _old(stack: Any, case: RunCase) -> Measure:
+def old_error(stack: Any, case: RunCase) -> Measure:
+    """Measure old log-probabilities against those of the weights before the step."""
     record = case.record(stack)
     found = []
     for step in record.steps:
@@ -91,7 +98,7 @@ def _versions(stack: Any, case: RunCase) -> Measure:
     )
 
 
-def _weights_move(stack: Any, case: RunCase) -> Measure:
+def tensors_at_rest(stack: Any, case: RunCase) -> Measure:
     """Between steps the log-probabilities change: an old or a sampler's that is stale would show."""
     record = case.record(stack)
     start, end = record.initial_weights, record.final_weights
@@ -104,7 +111,8 @@ def _weights_move(stack: Any, case: RunCase) -> Measure:
 
 
 @torch.no_grad()
-def _reference(stack: Any, case: RunCase) -> Measure | None:
+def reference_error(stack: Any, case: RunCase) -> Measure | None:
+    """Measure the reference's log-probabilities against those of its weights; None without one."""
     record = case.record(stack)
     if not record.options["loss_fn.reference_policy_kl_penalty"]:
         return None
@@ -262,28 +270,28 @@ RELATIONS = (
             Law(
                 name="training moves every tensor",
                 make=making(),
-                measure=_weights_move,
+                measure=tensors_at_rest,
                 seeded=False,
                 suspects="a learning rate of 0, an optimizer over other tensors, updates that never come",
             ),
             Law(
                 name="old log-probabilities",
                 make=making(),
-                measure=_old,
+                measure=old_error,
                 seeded=False,
                 suspects="computed after an update, taken from the sampler or the reference, another temperature",
             ),
             Law(
                 name="old log-probabilities, filtered",
                 make=making(tuple(FILTERED), **FILTERED),
-                measure=_old,
+                measure=old_error,
                 seeded=False,
                 suspects="sampled under a filter and scored without it",
             ),
             Law(
                 name="reference log-probabilities",
                 make=making(("grpo__max_num_steps",), grpo__max_num_steps=3),
-                measure=_reference,
+                measure=reference_error,
                 seeded=False,
                 suspects="the old ones in their place, a reference that follows the policy, another temperature",
             ),

@@ -249,6 +249,19 @@ RELATIONS = (
                 for backend in BACKENDS
             ),
             Law(
+                name="with a draft head",
+                make=resuming(
+                    2,
+                    3,
+                    policy__model_name="drafts",
+                    policy__draft__enabled=True,
+                    policy__scheduler__name="linear",
+                ),
+                measure=same_as_unbroken,
+                suspects="a head whose weights, moments or schedule start anew",
+                seeded=False,
+            ),
+            Law(
                 name="more than ten steps",
                 make=resuming(12, 12, grpo__num_generations_per_prompt=2),
                 measure=same_as_unbroken,

@@ -57,17 +57,12 @@ OTHER_MODELS: Mapping[str, Mapping[str, Any]] = {
     "window": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
 }
 """What the configuration of a model of another kind has beside that of the tiny one."""
-EXPERTS = "experts"
-"""What the relations call a model with a mixture of experts in every layer."""
 
 
 @cache
 def other_model_directory(name: str) -> Path:
-    """Return the directory of one of `OTHER_MODELS`, or of `EXPERTS`."""
+    """Return the directory of one of `OTHER_MODELS`."""
     folder = model_directory().parent / name
-    if name == EXPERTS:
-        make_model(replace(MODEL, family="qwen3_moe"), folder)
-        return folder
     shutil.copytree(model_directory(), folder)
     path = folder / "config.json"
     written = json.loads(path.read_text(encoding="utf-8"))

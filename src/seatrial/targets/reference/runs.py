@@ -7,7 +7,6 @@ import io
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.func import functional_call
 
 from refrl.config import GRPORunConfig
-from refrl.models.loading import load_model
 from refrl.rewards import score_completions
 from refrl.training.build import build_rewards
 from refrl.training.grpo import run_grpo
@@ -34,8 +31,15 @@ from seatrial.relations.run_records import (
     UpdateRecord,
     ValidationRecord,
 )
+from seatrial.targets.reference.architectures import (
+    OWN_DATA,
+    SPECS,
+    ReferenceArchitectures,
+    architecture_directory,
+    media_of,
+    plain_logits,
+)
 from seatrial.targets.reference.configuration import (
-    EXPERTS,
     OTHER_MODELS,
     configuration,
     effective,
@@ -49,7 +53,7 @@ VERIFIERS = {"graded": "byte_closeness", "coarse": f"{_OWN}:near_enough", "faili
 """What the relations call verifiers by how finely they judge."""
 
 
-class ReferenceRuns:
+class ReferenceRuns(ReferenceArchitectures):
     """See `seatrial.relations.contracts.run`."""
 
     options: Mapping[str, Any]
@@ -74,11 +78,10 @@ class ReferenceRuns:
         text = resources.files(__package__).joinpath("options.yaml").read_text(encoding="utf-8")
         return {name: RunOption(**fields) for name, fields in yaml.safe_load(text).items()}
 
-    def next_token_logits(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Tensor:
-        logits_BSV: Tensor = functional_call(
-            _plain_model(), dict(weights), (torch.tensor([list(ids)]),)
-        ).logits
-        return logits_BSV[0]
+    def next_token_logits(
+        self, weights: Mapping[str, Tensor], ids: Sequence[int], *, media: Tensor | None = None
+    ) -> Tensor:
+        return plain_logits(weights, ids, media)
 
     def rewards_of(self, rows: Sequence[RunRow]) -> list[float]:
         verifier = build_rewards(configuration(self.options).data)
@@ -109,8 +112,10 @@ def with_own_parts(options: Mapping[str, Any]) -> dict[str, Any]:
     found, asked, model = dict(options), options.get("data.verifier"), options.get("policy.model_name")
     if asked in VERIFIERS:
         found["data.verifier"] = VERIFIERS[asked]
-    if model in OTHER_MODELS or model == EXPERTS:
+    if model in OTHER_MODELS:
         found["policy.model_name"] = str(other_model_directory(model))
+    if model is not None and model in SPECS:
+        found |= {"policy.model_name": str(architecture_directory(model)), **OWN_DATA.get(model, {})}
     budgets = [value for name, value in options.items() if name.endswith(".train_mb_tokens") and value]
     if budgets:
         found.setdefault("policy.max_total_sequence_length", min(budgets))
@@ -126,6 +131,7 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
             RunRow(
                 **{
                     **row,
+                    "media": media_of(row["media"]),
                     "weight_version": steps[row["weight_version"]],
                     "version_segments": tuple(
                         (place, steps[version]) for place, version in row["version_segments"]
@@ -138,6 +144,7 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
     return RunRecord(
         options=effective(config),
         initial_weights=recording["initial_weights"],
+        initial_beside=recording["initial_beside"],
         final_weights=recording["final_weights"],
         reference_weights_start=recording["reference_start"],
         reference_weights_end=recording["reference_end"],
@@ -152,6 +159,7 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
                 updates=tuple(UpdateRecord(**update) for update in step["updates"]),
                 metrics=step["metrics"],
                 weights_after=step["weights_after"],
+                beside_after=step["beside_after"],
             )
             for step in recording["steps"]
         ),
@@ -162,12 +170,6 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
         stop_ids=tuple(recording["stop_ids"]),
         in_training_mode=recording["in_training_mode"],
     )
-
-
-@cache
-def _plain_model() -> torch.nn.Module:
-    model: torch.nn.Module = load_model(model_directory())
-    return model
 
 
 @contextlib.contextmanager
