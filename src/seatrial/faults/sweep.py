@@ -90,7 +90,7 @@ NEAREST = {
     "refrl.training.validation": ("R23.schedule", "R23.run", "R22.run"),
     "refrl.training.step_metrics": ("R22.run",),
     "refrl.training.step_records": ("R22.left", "R22.run"),
-    "refrl.checkpointing": ("R21.saving", "R13.run", "R21.export", "R21.left"),
+    "refrl.checkpointing": ("R21.saving", "R13.run", "R21.export", "R21.kept", "R21.left"),
     "refrl.weight_sync": (
         "R7.sync",
         "R8.sync",

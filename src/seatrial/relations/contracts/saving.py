@@ -43,6 +43,21 @@ class Saving(Protocol):
         """Save these tensors, call `change` as soon as training may go on, and return what the checkpoint has."""
         ...
 
+    def kept_when_a_write_fails(
+        self, metrics: Sequence[float | None], *, keep: int, bytes_a_file: int
+    ) -> tuple[tuple[int, ...], bool]:
+        """Save after each step as `kept_of` does, higher being better, where the last one's files find a full disk.
+
+        Args:
+            metrics: what each is ranked by.
+            keep: the best of them to be kept, beside the latest.
+            bytes_a_file: no file may then grow beyond; the state is larger.
+
+        Returns:
+            The steps whose checkpoints are there at the end, whole; and whether the failure was raised.
+        """
+        ...
+
     def drawn_after_resume(self, seeds: Sequence[int]) -> Sequence[Draws]:
         """Seed the global streams of as many ranks, save, and return what each draws next, by rank."""
         ...

@@ -1,9 +1,10 @@
-"""R21: what a run exports is what it trained, and loads as the model that training began from."""
+"""R21: what a run exports is what it trained, and loads as the model that it began from; the best is kept."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from seatrial.relations.engine import Law, Measure, Relation
@@ -65,6 +66,24 @@ def _changed(name: str, began: Any, left: Any) -> list[str]:
     return [] if began == left else [name]
 
 
+def best_by_validation(stack: Any, case: ResumeCase) -> Measure:
+    """Beside the latest, the checkpoint is kept that the logged validation says is the best, however it is ranked."""
+    wrong, values = [], {}
+    for higher in (True, False):
+        options = {**case.options, "checkpointing.higher_is_better": higher}
+        left = replace(case, options=options).run(stack)
+        values = dict(left.log.get("validation/reward", ()))
+        ranked = [values[step] if higher else -values[step] for step in sorted(values) if step]
+        best = [step for step in sorted(values) if step][ranked.index(max(ranked))] if ranked else None
+        if best is None or best not in left.kept_steps:
+            wrong.append(f"{list(left.kept_steps)} are kept, and {best} is the best of {values}")
+    return Measure(
+        error=float(len(wrong)),
+        bound=0,
+        what=f"rankings by validation whose best is not there ({(wrong or ['none'])[0]})",
+    )
+
+
 RELATIONS = (
     Relation(
         id="R21.export",
@@ -90,6 +109,30 @@ RELATIONS = (
                     seeded=False,
                 )
                 for backend in (None, *BACKENDS)
+            ),
+        ),
+    ),
+    Relation(
+        id="R21.kept",
+        name="the-best-are-kept-by-what-is-logged",
+        component="resume",
+        statement="Checkpoints are ranked by the metric that is named, as the log has it.",
+        catalogue=("SB374", "SB391"),
+        cost="CPU, seconds",
+        laws=(
+            Law(
+                name="the best by validation",
+                make=resuming(
+                    1,
+                    4,
+                    checkpointing__keep_top_k=1,
+                    checkpointing__metric_name="val:reward",
+                    grpo__val_period=1,
+                    policy__optimizer__lr=0.05,
+                ),
+                measure=best_by_validation,
+                suspects="a name that nothing is logged by, the metric of another step, a rank that is turned round",
+                seeded=False,
             ),
         ),
     ),

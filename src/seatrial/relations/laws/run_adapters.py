@@ -17,6 +17,15 @@ AGREEMENT = 1e-4
 """Largest difference of a log-probability, in nats: merged and unmerged products are rounded apart."""
 
 
+BFLOAT16 = {**ADAPTERS, "policy.precision": "bfloat16"}
+ROUNDED_OTHERWISE = 1e-3
+"""Share of elements whose sum in float32 lies on the other side of a rounding boundary than that in float64."""
+
+
+def _bfloat16_case(stack: Any, seed: int, tidy: bool) -> ResumeCase:
+    return ResumeCase(options={**BFLOAT16, "grpo.max_num_steps": 3}, seed=seed, num_starts=1)
+
+
 def _resume_case(stack: Any, seed: int, tidy: bool) -> ResumeCase:
     return ResumeCase(options={**ADAPTERS, "grpo.max_num_steps": 3}, seed=seed, num_starts=1)
 
@@ -43,6 +52,26 @@ def _export_is_base_plus_adapters(stack: Any, case: ResumeCase) -> Measure:
         if not difference <= worst:
             worst, where = difference, name
     return Measure(error=worst, bound=ROUNDING, what=f"exported weight against base plus adapter ({where})")
+
+
+def _merged_weights_are_rounded_once(stack: Any, case: ResumeCase) -> Measure:
+    """In bfloat16: the float64 sum of the frozen weight and scale B A, rounded; float32 sums round a few otherwise."""
+    left = case.run(stack)
+    base = run(stack, {**BFLOAT16, "grpo.max_num_steps": 3}, case.seed).initial_weights
+    other = total = 0
+    for name, exported in left.exported.items():
+        stem = name.removesuffix(".weight")
+        low, high = left.adapters.get(f"{stem}.lora_A.weight"), left.adapters.get(f"{stem}.lora_B.weight")
+        if low is None or high is None:
+            continue
+        wanted = base[name].double() + left.adapter_scale * (high.double() @ low.double())
+        other += int((exported != wanted.to(exported.dtype)).sum())
+        total += exported.numel()
+    return Measure(
+        error=other / total if total else math.inf,
+        bound=ROUNDED_OTHERWISE,
+        what=f"share of merged weights that are not the sum, rounded once ({other} of {total})",
+    )
 
 
 def _every_adapter_moves(stack: Any, case: ResumeCase) -> Measure:
@@ -124,6 +153,13 @@ RELATIONS = (
                 make=_resume_case,
                 measure=_export_is_base_plus_adapters,
                 suspects="a base that is trained, a scale left out or another, merged weights of an earlier step",
+            ),
+            Law(
+                name="merged weights are rounded once",
+                make=_bfloat16_case,
+                measure=_merged_weights_are_rounded_once,
+                suspects="a product that is rounded before it is added, adapters that are held in bfloat16",
+                seeded=False,
             ),
             Law(
                 name="every adapter moves",

@@ -15,6 +15,8 @@ from seatrial.relations.runs import RunCase, making
 from seatrial.relations.worst import is_worse
 
 BOUND = 1e-4  # sums of float32 over a few hundred tokens, of values that float32 forward passes made
+LEAST = {"loss": 1.0}
+"""Metrics that may be 0: their errors are absolute below this."""
 FEWEST = 5
 """Metrics that must be known by name, or the law says nothing."""
 
@@ -114,17 +116,19 @@ def _loss(stack: Any, case: RunCase) -> Measure:
 
 
 def _several_updates(stack: Any, case: RunCase) -> Measure:
-    """Gradient norm and learning rate of a step are means over its updates, the norms recomputed from gradients."""
+    """Loss, gradient norm and rate of a step are means over its updates, recomputed from rows and gradients."""
     worst, place = 0.0, "nowhere"
-    for step in case.record(stack).steps:
+    record = case.record(stack)
+    for step in record.steps:
         rights = {
+            "loss": _mean(expected_loss(stack, record, step, number) for number in range(len(step.updates))),
             "grad_norm": _mean(norm_of(update.gradients) for update in step.updates),
             "lr": _mean(update.learning_rate for update in step.updates),
         }
         for name, right in rights.items():
             if name not in step.metrics or len(step.updates) < 2:
                 continue
-            error = abs(step.metrics[name] - right) / max(1e-12, abs(right))
+            error = abs(step.metrics[name] - right) / max(LEAST.get(name, 1e-12), abs(right))
             if is_worse(error, worst):
                 worst, place = error, f"step {step.step}, {name}: {step.metrics[name]:.7g} for {right:.7g}"
     return Measure(

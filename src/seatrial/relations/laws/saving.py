@@ -12,6 +12,9 @@ import torch
 
 from seatrial.relations.engine import Law, Measure, Relation
 
+FULL = 64 * 1024
+"""Bytes of a file after which a disk is full, for a law; tensors are larger, and what describes them is smaller."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SavingCase:
@@ -85,6 +88,15 @@ def _of_its_step(stack: Any, case: SavingCase) -> Measure:
     return Measure.of_errors(wrong, "tensors of a checkpoint that are of the step after it")
 
 
+def _nothing_is_lost(stack: Any, case: SavingCase) -> Measure:
+    """A checkpoint that cannot be written costs none that is there, and is not passed over in silence."""
+    wanted = replace(case, metrics=case.metrics[:-1]).kept(higher_is_better=True)
+    kept, is_told = stack.kept_when_a_write_fails(case.metrics, keep=case.keep, bytes_a_file=FULL)
+    wrong = [] if kept == wanted else [f"{list(kept)} are there, and {list(wanted)} were whole before"]
+    wrong += [] if is_told else ["nothing was raised"]
+    return Measure.of_errors(wrong, "what a failed write changed")
+
+
 def _own_streams(stack: Any, case: SavingCase) -> Measure | None:
     draws = stack.drawn_after_resume([case.seed + 10 * rank for rank in range(3)])
     if len({one.unbroken for one in draws}) < 3:
@@ -118,6 +130,12 @@ RELATIONS = (
                 make=_make,
                 measure=_of_its_step,
                 suspects="live tensors handed to a writer beside the training",
+            ),
+            Law(
+                name="a failed write",
+                make=_make,
+                measure=_nothing_is_lost,
+                suspects="older checkpoints removed before the new one is whole, an error that stays in a thread",
             ),
             Law(
                 name="every rank its own streams",

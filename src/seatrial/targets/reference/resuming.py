@@ -22,7 +22,7 @@ from seatrial.targets.reference.runs import quiet, with_own_parts
 CLOCKED = ("timing/", "performance/", "train/buffer_size")
 """Series that depend on the clock, as does how many groups wait when a step of an asynchronous run begins."""
 PREFIX = "base_model.model."
-"""What PEFT puts before the name of every tensor."""
+"""What PEFT puts before the name of every tensor; it reads no others."""
 
 
 class ReferenceResumes:
@@ -92,7 +92,11 @@ def _left(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
         exported=_tensors(checkpoints / "final"),
         beside=_beside(checkpoints / "final"),
         began_beside=_beside(model),
-        adapters={name.removeprefix(PREFIX): value for name, value in _tensors(adapters).items()},
+        adapters={
+            name.removeprefix(PREFIX): value
+            for name, value in _tensors(adapters).items()
+            if name.startswith(PREFIX)
+        },
         adapter_scale=scale,
     )
 

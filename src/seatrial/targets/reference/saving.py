@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import resource
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from torch import Tensor
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.checkpointing.layout import TENSORS, step_directory, whole_checkpoints
 from refrl.checkpointing.tensors import read_tensors
+from refrl.config import ConfigError
 from refrl.distributed import ALONE, World
 from refrl.streams import global_streams, restore_global_streams
 from seatrial.relations.contracts.saving import Draws
@@ -75,6 +78,23 @@ class ReferenceSaving:
             read_tensors(step_directory(root, 1) / TENSORS, saved)
             return saved
 
+    def kept_when_a_write_fails(
+        self, metrics: Sequence[float | None], *, keep: int, bytes_a_file: int
+    ) -> tuple[tuple[int, ...], bool]:
+        ranking = {"keep_top_k": keep, "metric_name": "val:accuracy", "async_save": True}
+        with self._saver({"weight": torch.zeros(bytes_a_file)}, ranking) as (saver, root):
+            for step, metric in enumerate(metrics[:-1], 1):
+                saver.save(step, metric)
+            saver.wait()
+            is_told = False
+            try:
+                with _small_files(bytes_a_file):
+                    saver.save(len(metrics), metrics[-1])
+                    saver.finish()
+            except (OSError, RuntimeError, ConfigError) as error:
+                is_told = bool(str(error))
+            return tuple(checkpoint.info.step for checkpoint in whole_checkpoints(root)), is_told
+
     def drawn_after_resume(self, seeds: Sequence[int]) -> Sequence[Draws]:
         own = global_streams()
         streams, unbroken, resumed = [], [], []
@@ -113,6 +133,19 @@ class ReferenceSaving:
                 yield saver, root
             finally:
                 saver.close()
+
+
+@contextmanager
+def _small_files(size: int) -> Iterator[None]:
+    """Let the system refuse every file of this process beyond a size, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 def _seed(seed: int) -> None:
