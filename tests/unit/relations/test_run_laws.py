@@ -57,6 +57,7 @@ def test_a_sound_stack_obeys(relation) -> None:
         ("global stream", "R26.run/global streams rest"),
         ("validation draws prompts", "R23.run/training beside validation"),
         ("metric of the last row", "R22.run/metrics of a step"),
+        ("loss of the first update", "R22.run/metrics of several updates"),
     ],
 )
 def test_a_planted_fault_breaks_its_law(fault: str, law: str) -> None:

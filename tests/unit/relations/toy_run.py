@@ -236,7 +236,7 @@ class _Loop:
             updates.append(update)
             losses.append(loss)
         metrics = {
-            "loss": losses[0],
+            "loss": math.fsum(losses) / len(losses),
             "lr": math.fsum(update.learning_rate for update in updates) / len(updates),
             "grad_norm": math.fsum(update.grad_norm for update in updates) / len(updates),
             "reward": math.fsum(row.reward for row in rows) / len(rows),
@@ -245,6 +245,8 @@ class _Loop:
             "truncation_rate": sum(row.finish_reason == "length" for row in rows) / len(rows),
             "total_num_tokens": float(sum(len(row.prompt_ids) + len(row.ids) for row in rows)),
         }
+        if "loss of the first update" in self.faults:
+            metrics["loss"] = losses[0]
         if "metric of the last row" in self.faults:
             metrics["reward"] = rows[-1].reward
         return StepRecord(

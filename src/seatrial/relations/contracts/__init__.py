@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
 from seatrial.relations.contracts.conversations import Conversations, Pairs
@@ -273,6 +274,7 @@ COMPONENTS: Mapping[str, type] = {
     "resumed_training": ResumedTraining,
     "saving": Saving,
     "run": ShortRun,
+    "architectures": Architectures,
     "left_run": LeftRuns,
     "tokenized_run": TokenizedRun,
     "precision": Precision,

@@ -25,11 +25,6 @@ completions differ, and a verifier whose rewards of one prompt's completions dif
 needs beside it (a budget of tokens for packing, a length for a reduction) the adapter sets where the law left it out.
 `policy.model_name` may be one of the adapter's attribute `other_models`, if it has any: names of models whose attention
 or positions are of another kind than those of its own.
-It may also be one of its attribute `architectures`, if it has any: `sees` and `hears` (an image or a sound in every
-prompt, which the rows then carry), `experts` (a mixture of experts in every layer; `policy.router_aux_loss_coef` adds
-their balance loss), `drafts` (a draft head, trained with `policy.draft.enabled`). Such a run has a task of its own
-where it needs one. `policy.generation.quantization` may be one of the attribute `quantizations` (`int8`: symmetric, a
-scale a row, without embedding and head), with `policy.generation.colocated.enabled` false.
 An adapter whose validations all draw the same random numbers says `validations_repeat = True`, and is held to it.
 """
 
@@ -66,31 +61,11 @@ class ShortRun(Protocol):
         """
         ...
 
-    def next_token_logits(
-        self, weights: Mapping[str, Tensor], ids: Sequence[int], *, media: Tensor | None = None
-    ) -> Tensor:
+    def next_token_logits(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Tensor:
         """Return [S, V] raw logits (temperature 1) of the plain model with these weights on one sequence of S ids.
 
         Row s is about the token after `ids[: s + 1]`. No padding, no packing, no cache, no dropout; differentiable with
-        respect to every tensor of `weights` that requires a gradient. `media` is given where a row has one; the token
-        that takes its place in a prompt then has the logit -inf.
-        """
-        ...
-
-    def routing(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Sequence[tuple[Tensor, Tensor]]:
-        """Return (probabilities [S, E] of all experts, ids [S, k] of the chosen ones) of every layer for a sequence.
-
-        Of the plain model with a mixture of experts; differentiable. Asked of an adapter whose `architectures` have
-        `experts`.
-        """
-        ...
-
-    def draft_logits(
-        self, weights: Mapping[str, Tensor], beside: Mapping[str, Tensor], ids: Sequence[int]
-    ) -> Tensor:
-        """Return raw logits [S - 2, V] of a draft head with the weights `beside`: row s is about `ids[s + 2]`.
-
-        Differentiable with respect to `beside`. Asked of an adapter whose `architectures` have `drafts`.
+        respect to every tensor of `weights` that requires a gradient.
         """
         ...
 

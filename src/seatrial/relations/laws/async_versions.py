@@ -6,7 +6,7 @@ from typing import Any
 
 from seatrial.relations.engine import Measure, Relation
 from seatrial.relations.laws.async_run import ASYNC, IN_FLIGHT, OLDER, REPLICAS, async_law, counted
-from seatrial.relations.laws.run_logprobs import sampling_error
+from seatrial.relations.laws.run_logprob_errors import sampling_error
 from seatrial.relations.run_records import RunRecord
 from seatrial.relations.runs import RunCase
 

@@ -17,12 +17,8 @@ from torch import Tensor
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.facts import facts_of
 from seatrial.relations.laws.run_gradients import gradients_error
-from seatrial.relations.laws.run_logprobs import (
-    old_error,
-    reference_error,
-    sampling_error,
-    tensors_at_rest,
-)
+from seatrial.relations.laws.run_logprob_errors import largest, old_error, reference_error, sampling_error
+from seatrial.relations.laws.run_logprobs import tensors_at_rest
 from seatrial.relations.laws.run_updates import STEP_BOUND, AdamW
 from seatrial.relations.run_oracles import (
     all_logprobs,
@@ -34,7 +30,6 @@ from seatrial.relations.run_oracles import (
 )
 from seatrial.relations.run_records import RunRecord, RunRow, StepRecord
 from seatrial.relations.runs import RunCase, making
-from seatrial.relations.worst import is_worse
 
 BOUND = 1e-4
 """Of logged scalars, relative above 1: float32 sums over the tokens of a step."""
@@ -129,7 +124,7 @@ def _balance(stack: Any, case: RunCase) -> Measure:
                         loads[name] = loads.get(name, 0.0) + 1
         wanted = {"moe/router_aux_loss": loss, **loads}
         found += [(_off(step, name, value), f"step {step.step}, {name}") for name, value in wanted.items()]
-    return _largest(found, "logged balance loss or load against that of the rows")
+    return largest(found, "logged balance loss or load against that of the rows", BOUND)
 
 
 def _draft_metrics(stack: Any, case: RunCase) -> Measure:
@@ -147,7 +142,7 @@ def _draft_metrics(stack: Any, case: RunCase) -> Measure:
         }
         found += [(_off(step, name, value), f"step {step.step}, {name}") for name, value in wanted.items()]
         beside = step.beside_after
-    return _largest(found, "logged scalar of drafts against that of the rows")
+    return largest(found, "logged scalar of drafts against that of the rows", BOUND)
 
 
 def _draft_updates(stack: Any, case: RunCase) -> Measure:
@@ -162,7 +157,7 @@ def _draft_updates(stack: Any, case: RunCase) -> Measure:
             error = float((step.beside_after[name].double() - right).abs().max())
             found.append((max(0.0, error - rounding) / rate, f"step {step.step}, {name}"))
         beside = step.beside_after
-    return _largest(found, "draft head after an update against AdamW, in units of the rate", STEP_BOUND * 10)
+    return largest(found, "draft head after an update against AdamW, in units of the rate", STEP_BOUND * 10)
 
 
 def _policy_is_alone(stack: Any, case: RunCase) -> Measure:
@@ -217,20 +212,12 @@ def _off(step: StepRecord, name: str, wanted: float) -> float:
     return abs(given - wanted) / max(1.0, abs(wanted))
 
 
-def _largest(found: list[tuple[float, str]], what: str, bound: float = BOUND) -> Measure:
-    worst, place = (0.0, "nowhere") if found else (math.inf, "nothing")
-    for error, where in found:
-        if is_worse(error, worst):
-            worst, place = error, where
-    return Measure(error=worst, bound=bound, what=f"{what}, at {place}")
-
-
 SEEN = ("sees", "hears", "experts")
 RELATIONS = (
     Relation(
         id="R6.architectures",
         name="own-paths-sample-as-configured",
-        component="run",
+        component="architectures",
         statement="Images, sounds, experts and int8 weights sample as the plain model does with the same weights.",
         catalogue=("SB013", "SB251", "SB266", "SB356", "SB360"),
         cost="CPU, seconds",
@@ -249,7 +236,7 @@ RELATIONS = (
     Relation(
         id="R9.architectures",
         name="own-paths-score-old-and-reference",
-        component="run",
+        component="architectures",
         statement="Old and reference log-probabilities of such models are those of their weights; every tensor trains.",
         catalogue=("SB013", "SB104", "SB143"),
         cost="CPU, seconds",
@@ -262,7 +249,7 @@ RELATIONS = (
     Relation(
         id="R12.architectures",
         name="own-paths-have-their-gradients",
-        component="run",
+        component="architectures",
         statement="Raw gradients through an architecture's own path are autograd's; so are routers' and drafts'.",
         catalogue=("SB013", "SB099", "SB109", "SB143"),
         cost="CPU, seconds",

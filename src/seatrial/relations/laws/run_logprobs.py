@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from seatrial.relations.engine import Law, Measure, Relation
-from seatrial.relations.run_oracles import completion_logits, configured_support, token_logprobs
+from seatrial.relations.laws.run_logprob_errors import (
+    apart,
+    largest,
+    old_error,
+    reference_error,
+    sampling_error,
+)
+from seatrial.relations.run_oracles import completion_logits, configured_support
 from seatrial.relations.run_records import RunRecord, RunRow
 from seatrial.relations.runs import RunCase, making
-from seatrial.relations.worst import is_worse
-
-BOUND = (
-    2e-4  # two float32 forward passes, 1e-5 each on logits up to 30, divided by a temperature of 0.5 and less
-)
-
-
-def _largest(found: Sequence[tuple[float, str]], what: str, bound: float = BOUND) -> Measure:
-    worst, place = 0.0, "nowhere"
-    for error, where in found:
-        if is_worse(error, worst):
-            worst, place = error, where
-    return Measure(error=worst, bound=bound, what=f"{what}, at {place}")
-
-
-def _apart(given: Sequence[float], expected: torch.Tensor) -> float:
-    if len(given) != len(expected):
-        return float("inf")
-    return float((torch.tensor(given, dtype=torch.float64) - expected).abs().max())
-
-
-@torch.no_grad()
-def sampling_error(stack: Any, case: RunCase, record: RunRecord | None = None) -> Measure:
-    """Measure the sampler's log-probabilities against those of the weights that each token names.
-
-    Args:
-        stack: gives the plain model.
-        case: the run.
-        record: what is judged in place of what the run left, as where the sampler's weights are another form of its.
-    """
-    record = record or case.record(stack)
-    found = []
-    for step in record.steps:
-        for index, row in enumerate(step.rows):
-            for first, end, version in row.segments:
-                weights = record.weights_at(version)
-                expected = token_logprobs(stack, weights, row, record.options)
-                place = f"step {step.step}, row {index}, tokens {first} to {end - 1}"
-                own = row.sampled_between(first, end)
-                found.append((_apart([row.sampling_logprobs[token] for token in own], expected[own]), place))
-    return _largest(found, "sampler's log-probability against that of its weights, as configured")
-
-
-@torch.no_grad()
-def old_error(stack: Any, case: RunCase) -> Measure:
-    """Measure old log-probabilities against those of the weights before the step."""
-    record = case.record(stack)
-    found = []
-    for step in record.steps:
-        weights = record.weights_at(step.step - 1)
-        for index, row in enumerate(step.rows):
-            error = _apart(row.old_logprobs, token_logprobs(stack, weights, row, record.options))
-            found.append((error, f"step {step.step}, row {index}"))
-    return _largest(found, "old log-probability against that of the weights before the step")
 
 
 def _no_other_models(stack: Any) -> str | None:
@@ -77,9 +29,9 @@ def _sampler_and_trainer_agree(stack: Any, case: RunCase) -> Measure:
     for name in stack.other_models:
         record = case.record(stack, policy__model_name=name)
         for index, row in enumerate(record.steps[0].rows):
-            error = _apart(row.sampling_logprobs, torch.tensor(row.old_logprobs, dtype=torch.float64))
+            error = apart(row.sampling_logprobs, torch.tensor(row.old_logprobs, dtype=torch.float64))
             found.append((error, f"model {name}, row {index}"))
-    return _largest(found, "sampler's log-probability against the trainer's of the same weights")
+    return largest(found, "sampler's log-probability against the trainer's of the same weights")
 
 
 def _versions(stack: Any, case: RunCase) -> Measure:
@@ -108,28 +60,6 @@ def tensors_at_rest(stack: Any, case: RunCase) -> Measure:
         bound=0,
         what=f"trainable tensors that the run left as they were ({still} of {len(record.trainable)})",
     )
-
-
-@torch.no_grad()
-def reference_error(stack: Any, case: RunCase) -> Measure | None:
-    """Measure the reference's log-probabilities against those of its weights; None without one."""
-    record = case.record(stack)
-    if not record.options["loss_fn.reference_policy_kl_penalty"]:
-        return None
-    if record.reference_weights_start is None:
-        return Measure(
-            error=float("inf"), bound=0, what="a KL to a reference was asked for and there is none"
-        )
-    found = []
-    for step in record.steps:
-        for index, row in enumerate(step.rows):
-            place = f"step {step.step}, row {index}"
-            if row.ref_logprobs is None:
-                found.append((float("inf"), f"{place}: there are none"))
-                continue
-            expected = token_logprobs(stack, record.reference_weights_start, row, record.options)
-            found.append((_apart(row.ref_logprobs, expected), place))
-    return _largest(found, "reference log-probability against that of the reference's weights")
 
 
 def _reference_rests(stack: Any, case: RunCase) -> Measure | None:

@@ -1,6 +1,6 @@
 """refrl's models with a path that only they have, and what Transformers' own classes compute with their weights.
 
-The adapter's part of `seatrial.relations.contracts.run` that is about `architectures`. Images and sounds are read here
+The adapter's part of `seatrial.relations.contracts.architectures`. Images and sounds are read here
 from the text that a run carries, and given to the class under the names that Transformers documents for it.
 """
 
@@ -69,7 +69,7 @@ def plain_logits(weights: Mapping[str, Tensor], ids: Sequence[int], media: Tenso
 
 
 class ReferenceArchitectures:
-    """See `seatrial.relations.contracts.run`."""
+    """See `seatrial.relations.contracts.architectures`."""
 
     options: Mapping[str, Any]
 
