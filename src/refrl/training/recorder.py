@@ -102,6 +102,7 @@ class RunRecorder(Observer):
                 "rows": [(example.prompt_id, text, reward) for example, text, reward in rows],
                 "metrics": dict(metrics),
                 "sampled": sampled,
+                "media": [example.media for example in rollouts.examples],
             }
         )
 

@@ -134,6 +134,8 @@ class ValidationRecord:
     metrics: Mapping[str, float]
     sampled: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     """Ids of prompt and completion of every row; empty where the stack does not say."""
+    media: tuple[Tensor | None, ...] = ()
+    """The image or sound of every row, as in `RunRow`; empty where no row has one."""
 
 
 @dataclass(frozen=True, kw_only=True)

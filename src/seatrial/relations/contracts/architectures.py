@@ -42,6 +42,10 @@ class Architectures(ShortRun, Protocol):
         """
         ...
 
+    def answer_in(self, prompt: str, media: Tensor) -> str:
+        """Return the right answer to a prompt of `sees` or `hears`, read off the image or the sound."""
+        ...
+
     def routing(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Sequence[tuple[Tensor, Tensor]]:
         """Return (probabilities [S, E] of all experts, ids [S, k] of the chosen ones) of every layer for a sequence.
 

@@ -59,6 +59,7 @@ MODULES = (
     "run_learning",
     "run_left",
     "run_logprobs",
+    "run_media",
     "run_metrics",
     "run_options",
     "run_precision",

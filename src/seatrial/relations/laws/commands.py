@@ -71,12 +71,16 @@ def _failure_of_a_rank_is_told(stack: Any, case: Any) -> Measure:
 
 
 def _success_is_told(stack: Any, case: Any) -> Measure:
-    ended = stack.run_command(())
-    last = ended.output.strip().splitlines()[-1:]
+    """A run of three steps says something, and in two processes no less than in one."""
+    runs = {words: stack.run_command(words) for words in ((), ("cluster.num_processes=2",))}
+    lines = [len([line for line in ended.output.splitlines() if line.strip()]) for ended in runs.values()]
+    wrong = [f"{words}: status {ended.status}" for words, ended in runs.items() if ended.status != 0]
+    if not 0 < lines[0] <= lines[1]:
+        wrong.append(f"one process says {lines[0]} lines, two say {lines[1]}")
     return Measure(
-        error=float(ended.status != 0 or not last),
+        error=float(len(wrong)),
         bound=0,
-        what=f"a run of three steps ends with status {ended.status} and says {last}",
+        what=f"runs of three steps that do not end well, or do not say what they did ({(wrong or ['none'])[0]})",
     )
 
 
@@ -123,7 +127,11 @@ RELATIONS = (
                 _failure_of_a_rank_is_told,
                 "words that stay with the launcher, a rank's status that is not looked at",
             ),
-            _law("a success is told", _success_is_told, "output of the process that trains lost"),
+            _law(
+                "a success is told",
+                _success_is_told,
+                "output of the process that trains lost, the first process not the first rank",
+            ),
         ),
     ),
     Relation(

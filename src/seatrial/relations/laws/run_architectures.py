@@ -60,9 +60,18 @@ INT8 = {
 }
 
 
-def _law(name: str, what: str, measure: Callable[[Any, RunCase], Measure | None]) -> Law:
-    """Return a law of runs of one architecture; the model and what serves it stay in a smaller case."""
-    chosen = {"policy__model_name": name, **OPTIONS[name]}
+def architecture_law(
+    name: str, what: str, measure: Callable[[Any, RunCase], Measure | None], **options: Any
+) -> Law:
+    """Return a law of runs of one architecture; the model and what serves it stay in a smaller case.
+
+    Args:
+        name: of the architecture.
+        what: it says.
+        measure: how far it holds.
+        options: of its runs, beside those of the architecture.
+    """
+    chosen = {"policy__model_name": name, **OPTIONS[name], **options}
 
     def excluded(stack: Any) -> str | None:
         return None if name in getattr(stack, "architectures", ()) else f"architectures has no {name}"
@@ -222,7 +231,7 @@ RELATIONS = (
         catalogue=("SB013", "SB251", "SB266", "SB356", "SB360"),
         cost="CPU, seconds",
         laws=(
-            *(_law(name, "the sampler's log-probabilities", sampling_error) for name in SEEN),
+            *(architecture_law(name, "the sampler's log-probabilities", sampling_error) for name in SEEN),
             Law(
                 name="int8: the sampler's log-probabilities",
                 make=making(tuple(INT8), **INT8),
@@ -241,9 +250,9 @@ RELATIONS = (
         catalogue=("SB013", "SB104", "SB143"),
         cost="CPU, seconds",
         laws=(
-            *(_law(name, "old log-probabilities", old_error) for name in SEEN),
-            *(_law(name, "reference log-probabilities", reference_error) for name in SEEN),
-            *(_law(name, "training moves every tensor", tensors_at_rest) for name in SEEN),
+            *(architecture_law(name, "old log-probabilities", old_error) for name in SEEN),
+            *(architecture_law(name, "reference log-probabilities", reference_error) for name in SEEN),
+            *(architecture_law(name, "training moves every tensor", tensors_at_rest) for name in SEEN),
         ),
     ),
     Relation(
@@ -254,11 +263,11 @@ RELATIONS = (
         catalogue=("SB013", "SB099", "SB109", "SB143"),
         cost="CPU, seconds",
         laws=(
-            *(_law(name, "raw gradients", gradients_error) for name in SEEN),
-            _law("experts", "balance loss and load", _balance),
-            _law("drafts", "loss and acceptance", _draft_metrics),
-            _law("drafts", "updates", _draft_updates),
-            _law("drafts", "the policy trains as without", _policy_is_alone),
+            *(architecture_law(name, "raw gradients", gradients_error) for name in SEEN),
+            architecture_law("experts", "balance loss and load", _balance),
+            architecture_law("drafts", "loss and acceptance", _draft_metrics),
+            architecture_law("drafts", "updates", _draft_updates),
+            architecture_law("drafts", "the policy trains as without", _policy_is_alone),
         ),
     ),
 )

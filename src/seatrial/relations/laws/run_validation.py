@@ -48,14 +48,17 @@ def _repeats(stack: Any, case: RunCase) -> Measure:
 
 
 @torch.no_grad()
-def _greedy(stack: Any, case: RunCase) -> Measure:
+def greedy_error(stack: Any, case: RunCase) -> Measure:
     """A greedy validation takes the likeliest token of the weights that the step left, again and again."""
     record = case.record(stack)
     wrong, looked = [], 0
     for one in record.validations:
-        for prompt_ids, ids in one.sampled:
+        for (prompt_ids, ids), media in zip(
+            one.sampled, one.media or (None,) * len(one.sampled), strict=True
+        ):
             looked += 1
-            logits_SV = stack.next_token_logits(record.weights_at(one.step), (*prompt_ids, *ids[:-1]))
+            seen = {} if media is None else {"media": media}
+            logits_SV = stack.next_token_logits(record.weights_at(one.step), (*prompt_ids, *ids[:-1]), **seen)
             chosen = logits_SV[len(prompt_ids) - 1 :].double()
             behind = chosen.max(-1).values - chosen[torch.arange(len(ids)), list(ids)]
             if not float(behind.max()) <= 1e-3:  # nearly equal logits may change places in rounding
@@ -119,10 +122,12 @@ RELATIONS = (
                 ),
                 excluded=_may_differ,
             ),
-            _law("greedy", _greedy, "weights that were not brought up to date, sampling left on", GREEDY),
+            _law(
+                "greedy", greedy_error, "weights that were not brought up to date, sampling left on", GREEDY
+            ),
             _law(
                 "greedy, weights of the generator's own",
-                _greedy,
+                greedy_error,
                 "a validation that does not bring the generator's weights up to date",
                 {**GREEDY, "policy__generation__colocated__enabled": False},
             ),

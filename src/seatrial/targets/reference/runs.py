@@ -163,7 +163,10 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
             )
             for step in recording["steps"]
         ),
-        validations=tuple(ValidationRecord(**one) for one in recording["validations"]),
+        validations=tuple(
+            ValidationRecord(**{**one, "media": tuple(media_of(text) for text in one["media"])})
+            for one in recording["validations"]
+        ),
         train_prompts=tuple(recording["train_prompts"]),
         global_streams_untouched=recording["global_streams_untouched"],
         vocab_size=recording["vocab_size"],
