@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -157,6 +157,17 @@ def _meeting(world: World) -> dict[str, Any]:
         master_listen_fd=None if listening is None else int(listening),
     )
     return {"store": store}
+
+
+def groups_of_processes() -> frozenset[dist.ProcessGroup]:
+    """Return the groups that this process belongs to."""
+    return frozenset(dist.distributed_c10d._world.pg_map)  # torch 2.13 has no public name for it
+
+
+def leave_groups(groups: Iterable[dist.ProcessGroup]) -> None:
+    """Give up those of the groups that are still there: threads of each look for messages a hundred times a second."""
+    for group in groups_of_processes() & frozenset(groups):
+        dist.destroy_process_group(group)
 
 
 def placement(world: World) -> dict[str, Any]:

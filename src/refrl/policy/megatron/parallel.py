@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from refrl.config import ConfigError, MegatronConfig
-from refrl.distributed import DivergenceError, World
+from refrl.distributed import DivergenceError, World, groups_of_processes, leave_groups
 from refrl.policy.megatron.conversion import Link
 
 ItemT = TypeVar("ItemT")
@@ -153,6 +153,8 @@ class Parallel:
 
 _LIVING: WeakSet[Parallel] = WeakSet()
 """Megatron-core keeps the groups of one division of the processes for the whole process."""
+_GROUPS: set[dist.ProcessGroup] = set()
+"""Those groups: it forgets them, and does not end them."""
 
 
 def join_parallel(config: MegatronConfig, world: World) -> Parallel:
@@ -176,7 +178,9 @@ def join_parallel(config: MegatronConfig, world: World) -> Parallel:
     if parallel_state.model_parallel_is_initialized() and parallel.sizes_of_groups() != sizes:
         _leave_groups()
     if not parallel_state.model_parallel_is_initialized():
+        before = groups_of_processes()
         parallel_state.initialize_model_parallel(**sizes)
+        _GROUPS.update(groups_of_processes() - before)
         if torch.cuda.is_available():
             # Sequence parallelism asks for the random state of its group, though nothing draws from it.
             model_parallel_cuda_manual_seed(0)
@@ -197,6 +201,8 @@ def _leave_groups() -> None:
             "process for each"
         )
     parallel_state.destroy_model_parallel()
+    leave_groups(_GROUPS)
+    _GROUPS.clear()
 
 
 def _check_sizes(config: MegatronConfig, world: World) -> None:

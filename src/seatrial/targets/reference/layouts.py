@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -22,7 +23,7 @@ import yaml
 
 from refrl.algorithms.batching import TrainSample
 from refrl.config import ClusterConfig, PolicyConfig
-from refrl.distributed import ALONE, World, join, local_device
+from refrl.distributed import ALONE, World, groups_of_processes, join, leave_groups, local_device
 from refrl.models.byte_tokenizer import VOCAB_SIZE
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.runtime import launcher
@@ -119,18 +120,27 @@ def train_alone(name: str, rows: Sequence[Row], *, device: str = "cpu") -> RankR
     """
     layout = layouts()[name]
     own = {key: value for key, value in layout.policy.items() if not key.startswith(SIZES[layout.alone])}
-    if layout.alone == "backend":
+    if layout.alone == "backend" and layout.is_megatron:
         # Apart: Megatron-core's shims change the process that they are in.
         (alone,) = _launch({name: replace(layout, processes=1, policy=own)}, rows, 1, device)[name]
         return alone
-    with tempfile.TemporaryDirectory() as folder:
-        config = policy_configuration({**_fixed(layout, Path(folder), rows), **own})
-        alone = _train(config, rows, torch.device(device), ALONE)
+    alone = _trained_here(layout.model, tuple(sorted(own.items())), tuple(rows), device)
     return replace(
         alone,
         metrics=_logged(layout, alone.metrics),
         later_metrics=[_logged(layout, metrics) for metrics in alone.later_metrics],
     )
+
+
+@lru_cache(maxsize=32)
+def _trained_here(
+    model: str, policy: tuple[tuple[str, Any], ...], rows: tuple[Row, ...], device: str
+) -> RankRecord:
+    """Layouts that differ by their processes alone are held to one and the same record."""
+    layout = Layout(processes=1, model=model, policy=dict(policy))
+    with tempfile.TemporaryDirectory() as folder:
+        config = policy_configuration({**_fixed(layout, Path(folder), rows), **layout.policy})
+        return _train(config, rows, torch.device(device), ALONE)
 
 
 def _fixed(layout: Layout, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
@@ -255,9 +265,14 @@ def main(words: Sequence[str]) -> None:
     cluster = _cluster(job["device"], int(os.environ["WORLD_SIZE"]))
     device = local_device(cluster)
     with join(cluster) as world:
+        gc.freeze()  # what was imported is not looked through after every layout
         for name, options in job["layouts"].items():
-            record = _train(policy_configuration(options), rows, device, world)
+            before, config = groups_of_processes(), policy_configuration(options)
+            record = _train(config, rows, device, world)
             torch.save(asdict(record), folder / f"{name}.{world.rank}.pt")
+            gc.collect()
+            if not config.megatron_cfg.enabled:  # its groups are kept for the next policy with the same
+                leave_groups(groups_of_processes() - before)
 
 
 if __name__ == "__main__":
