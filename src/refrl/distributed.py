@@ -165,7 +165,13 @@ def groups_of_processes() -> frozenset[dist.ProcessGroup]:
 
 
 def leave_groups(groups: Iterable[dist.ProcessGroup]) -> None:
-    """Give up those of the groups that are still there: threads of each look for messages a hundred times a second."""
+    """Give up those of the groups that are still there: threads of each look for messages a hundred times a second.
+
+    Groups of NCCL have none, and are kept: one waits for its peers to end it too, and ranks that end several in
+    different orders wait for ever.
+    """
+    if torch.cuda.is_available():
+        return
     for group in groups_of_processes() & frozenset(groups):
         dist.destroy_process_group(group)
 
