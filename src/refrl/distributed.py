@@ -167,8 +167,7 @@ def groups_of_processes() -> frozenset[dist.ProcessGroup]:
 def leave_groups(groups: Iterable[dist.ProcessGroup]) -> None:
     """Give up those of the groups that are still there: threads of each look for messages a hundred times a second.
 
-    Groups of NCCL have none, and are kept: one waits for its peers to end it too, and ranks that end several in
-    different orders wait for ever.
+    Groups of NCCL have no such threads, and are kept: runs on GPUs that gave up several hung.
     """
     if torch.cuda.is_available():
         return
