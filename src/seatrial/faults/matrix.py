@@ -83,9 +83,9 @@ def first_seen(
 ) -> tuple[str, str] | None:
     """Return the first of these relations that sees a fault on the first default seed, and what it said; or None.
 
-    A relation that fails without the fault too sees nothing.
+    A relation that fails without the fault too sees nothing, and none is asked in a cell that only the fault allows.
     """
-    left = list(relations)
+    left = list(relations) if ask(is_cell, None, dict(options)) else []
     while left:
         found: tuple[str, str] | None = ask(first_broken, change, dict(options), left)
         if found is None or _sound_seeds(found[0], options, DEFAULT_SEEDS[:1]):
@@ -135,6 +135,15 @@ def broken_tidy(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]]) 
         relation: first_violation(_of_id(relation), _stack(options), seeds=seeds, tidy=True) is not None
         for relation, seeds in asked.items()
     }
+
+
+def is_cell(options: Mapping[str, Any]) -> bool:
+    """Tell whether the schema takes these options; called in a process of its own."""
+    try:
+        _stack(options)
+    except NotServed:
+        return False
+    return True
 
 
 def first_broken(options: Mapping[str, Any], relations: Sequence[str]) -> tuple[str, str] | None:

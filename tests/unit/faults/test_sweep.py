@@ -45,3 +45,8 @@ def test_every_relation_is_asked_of_a_plant_in_a_verifier() -> None:
     """Each once; the long ones after a trial."""
     asked = [*relations_for(PLANTS["partial-reward-rounded"]), *LONG]
     assert sorted(asked) == sorted(relation.id for relation in all_relations())
+
+
+def test_a_cell_that_only_the_fault_allows_is_left_out() -> None:
+    """What is asked in it could not hold without the fault; the default cell is asked as ever."""
+    assert look_with(PLANTS["unknown-keys-ignored"], ["R1.loss"]) is None
