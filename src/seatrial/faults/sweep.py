@@ -55,7 +55,7 @@ LAYOUTS = ("R2", "R25")
 """Processes that share training: these do not depend on the cell."""
 STATE = ("R13.run", "R21.export", "R13.trainer")
 ADAPTERS = ("R10.adapters", "R7.adapters")
-PATHS = ("R6.architectures", "R9.architectures", "R12.architectures")
+PATHS = ("R6.architectures", "R9.architectures", "R12.architectures", "R17.media", "R23.architectures")
 """Images, sounds, experts, draft heads, int8 samplers."""
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
 NEAREST = {
@@ -77,10 +77,11 @@ NEAREST = {
     "refrl.rewards.scoring": ("R22.left",),
     "refrl.streams": ("R26.streams",),
     "refrl.tasks.files": ("R14.files",),
+    "refrl.tasks.media": ("R17.media",),
     "refrl.tasks": ("R14.tasks", "R17.tasks", "R14.files"),
     "refrl.timing": ("R22.left",),
     "refrl.runtime.ray_ranks": ("R2.placement", "R18.command"),
-    "refrl.runtime": ("R1.run", "R2.placement"),
+    "refrl.runtime": ("R1.run", "R2.placement", "R18.command"),
     "refrl.distributed": ("R1.run", "R2.placement"),
     "refrl.rollout.multi_turn": ("R19.turns", "R6.engine"),
     "refrl.rollout.shared": ("R1.run",),
