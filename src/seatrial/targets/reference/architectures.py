@@ -88,15 +88,19 @@ class ReferenceArchitectures:
         return not set(self.options) - {"policy.dtensor_cfg.enabled"}
 
     def answer_in(self, prompt: str, media: Tensor) -> str:
-        """Return the colour of the quarter, or the band of the tone, that the prompt's letter names."""
+        """Return the colour of the quarter, or the band of the tone, that the letter names; empty for several."""
         asked = "abcd".index(prompt.removesuffix("=")[-1])
         if media.ndim == 2:
             frames = media.shape[1] // 4
-            return str(int(media[:, asked * frames : (asked + 1) * frames].mean(1).argmax()))
-        rows, columns = media.shape[1] // 2, media.shape[2] // 2
-        row, column = asked // 2 * rows, asked % 2 * columns
-        quarter = media[:, row : row + rows, column : column + columns]
-        return ("red", "green", "blue")[int(quarter.mean((1, 2)).argmax())]
+            shown = media[:, asked * frames : (asked + 1) * frames].argmax(0)
+            names: Sequence[str] = "012345678"
+        else:
+            rows, columns = media.shape[1] // 2, media.shape[2] // 2
+            row, column = asked // 2 * rows, asked % 2 * columns
+            shown = media[:, row : row + rows, column : column + columns].argmax(0)
+            names = ("red", "green", "blue")
+        kinds = sorted(set(shown.flatten().tolist()))
+        return names[kinds[0]] if len(kinds) == 1 else ""
 
     def routing(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Sequence[tuple[Tensor, Tensor]]:
         """Return (probabilities [S, E], ids of the chosen experts [S, k]) of every layer."""
