@@ -77,8 +77,8 @@ these laws all are seen but one, which changes nothing that is kept.
 Of the 24 that were planted after these laws were there, their nearest laws missed six: the tones of a sound in turn,
 which R17.media has seen since it asks every frame; sines of an audio tower that train; ranks that all see the images of
 the first rows; one image for all rows of fine-tuning; adapters whose layers begin alike; sums of gradients rounded to
-bfloat16. No law of images or sounds runs on two processes or in fine-tuning, none looks at what adapters begin with, and
-none adds up the gradients of a run in bfloat16."""
+bfloat16. No law of images or sounds runs on two processes or in fine-tuning, none looks at what adapters begin with,
+and none adds up the gradients of a run in bfloat16."""
 
 
 def page() -> str:
