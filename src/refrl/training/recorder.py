@@ -172,9 +172,13 @@ def _recorded(update: Update) -> dict[str, Any]:
 def _answers(batch: Batch) -> list[dict[str, Any]]:
     """Return the rows of a batch of answers."""
     return [
-        {"prompt_id": prompt_id, **_ids(batch, row)}
+        {"prompt_id": prompt_id, **_ids(batch, row), "media": _media(batch, row)}
         for row, prompt_id in enumerate(batch.group_ids_B.tolist())
     ]
+
+
+def _media(batch: Batch, row: int) -> Tensor | None:
+    return None if batch.media_BX is None else batch.media_BX[row].to("cpu", copy=True)
 
 
 def _ids(batch: Batch, row: int) -> dict[str, Any]:

@@ -74,11 +74,11 @@ Of the 16 that the fifth and sixth missed, most are on a path that only one arch
 packed rows, the files beside adapters and weights, what is left where a write fails, means over several updates. With
 these laws all are seen but one, which changes nothing that is kept.
 
-Of the 24 that were planted after these laws were there, their nearest laws missed six: the tones of a sound in turn,
-which R17.media has seen since it asks every frame; sines of an audio tower that train; ranks that all see the images of
-the first rows; one image for all rows of fine-tuning; adapters whose layers begin alike; sums of gradients rounded to
-bfloat16. No law of images or sounds runs on two processes or in fine-tuning, none looks at what adapters begin with,
-and none adds up the gradients of a run in bfloat16."""
+Of the 24 that were planted after these laws were there, their nearest laws missed six: the tones of a sound in turn;
+sines of an audio tower that train; ranks that all see the images of the first rows; one image for all rows of
+fine-tuning; adapters whose layers begin alike; sums of gradients rounded to bfloat16. No law of images or sounds ran on
+two processes or in fine-tuning, none looked at what trains, at what adapters begin with, and none at how the gradients
+of micro-batches are added up. R28.media and laws in R6, R9, R10, R17 and R20 do so since, and see all six."""
 
 
 def page() -> str:

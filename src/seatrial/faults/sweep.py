@@ -55,7 +55,10 @@ LAYOUTS = ("R2", "R25")
 """Processes that share training: these do not depend on the cell."""
 STATE = ("R13.run", "R21.export", "R13.trainer")
 ADAPTERS = ("R10.adapters", "R7.adapters")
-PATHS = ("R6.architectures", "R9.architectures", "R12.architectures", "R17.media", "R23.architectures")
+PATHS = (
+    *("R6.architectures", "R9.architectures", "R12.architectures"),
+    *("R17.media", "R23.architectures", "R28.media"),
+)
 """Images, sounds, experts, draft heads, int8 samplers."""
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
 NEAREST = {
@@ -84,10 +87,12 @@ NEAREST = {
     "refrl.runtime": ("R1.run", "R2.placement", "R18.command"),
     "refrl.distributed": ("R1.run", "R2.placement"),
     "refrl.rollout.multi_turn": ("R19.turns", "R6.engine"),
-    "refrl.rollout.shared": ("R1.run",),
+    "refrl.rollout.shared": ("R1.run", "R6.architectures"),
     "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *BESIDE),
     "refrl.training.asynchronous": BESIDE,
     "refrl.training.build_asynchronous": BESIDE,
+    "refrl.training.sft": ("R28.media",),
+    "refrl.models.loading": ("R9.architectures",),
     "refrl.training.validation": ("R23.schedule", "R23.run", "R22.run"),
     "refrl.training.step_metrics": ("R22.run",),
     "refrl.training.step_records": ("R22.left", "R22.run"),
@@ -113,6 +118,7 @@ NEAREST = {
     "refrl.policy.megatron.weights": ADAPTERS,
     "refrl.policy.dtensor": (*LAYOUTS, *UPDATES, *STATE),
     "refrl.policy.megatron": (*UPDATES, *LAYOUTS, *STATE),
+    "refrl.policy.optimizer": ("R20.run",),
     "refrl.policy": (*UPDATES, "R22.run"),
 }
 """Relations that are asked before all others of a plant in a module, or in one below it: they are about it."""

@@ -6,7 +6,7 @@ Per-token fields have the length of the row's answer, the token that ends it inc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from seatrial.relations.run_records import UpdateRecord
@@ -38,6 +38,8 @@ class AnswerRow:
     """Of the answer; all tokens before them are the prompt's."""
     mask: tuple[int, ...]
     """1 on the tokens that train."""
+    media: Tensor | None = field(default=None, compare=False)
+    """Image [C, H, W] or sound [bands, frames] that stands in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)

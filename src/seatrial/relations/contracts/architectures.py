@@ -10,7 +10,7 @@ embedding and head), with `policy.generation.colocated.enabled` false.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from seatrial.relations.contracts.run import ShortRun
@@ -31,6 +31,13 @@ class Architectures(ShortRun, Protocol):
     @property
     def quantizations(self) -> Sequence[str]:
         """Those of the module's names that its sampler can have."""
+        ...
+
+    def trained_by_class(self, name: str) -> Collection[str]:
+        """Return the tensors of an architecture that its class in Transformers trains when it makes such a model.
+
+        Those that it freezes, such as sines for places in a sound, are left out; so is a draft head.
+        """
         ...
 
     def next_token_logits(

@@ -37,6 +37,10 @@ class LeftRow:
     advantage: float
     judged: bool
     """Whether the verifier could judge it."""
+    mask: tuple[int, ...] | None = None
+    """1 on the tokens of the completion that train; None where it is not written."""
+    weight_version: int | None = None
+    """The step whose weights sampled it, 0 for the initial ones; None where it is not written."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from typing import Any
 
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.laws.run_resume import ADAPTERS, ResumeCase
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.run_records import RunRow, StepRecord
-from seatrial.relations.runs import RunCase, run
+from seatrial.relations.runs import BASE, RunCase, run
 
 ROUNDING = 1e-5
 """Of float32 products of a few dozen terms, absolute; weights here are below 2."""
@@ -18,6 +19,8 @@ AGREEMENT = 1e-4
 
 
 BFLOAT16 = {**ADAPTERS, "policy.precision": "bfloat16"}
+INDEPENDENT = 6.0
+"""Standard deviations of the cosine of two independent vectors, times the root of their length."""
 ROUNDED_OTHERWISE = 1e-3
 """Share of elements whose sum in float32 lies on the other side of a rounding boundary than that in float64."""
 
@@ -28,6 +31,12 @@ def _bfloat16_case(stack: Any, seed: int, tidy: bool) -> ResumeCase:
 
 def _resume_case(stack: Any, seed: int, tidy: bool) -> ResumeCase:
     return ResumeCase(options={**ADAPTERS, "grpo.max_num_steps": 3}, seed=seed, num_starts=1)
+
+
+def _one_update_case(stack: Any, seed: int, tidy: bool) -> ResumeCase:
+    rows = BASE["grpo.num_prompts_per_step"] * BASE["grpo.num_generations_per_prompt"]
+    options = {**ADAPTERS, "grpo.max_num_steps": 1, "policy.train_global_batch_size": rows}
+    return ResumeCase(options=options, seed=seed, num_starts=1)
 
 
 def _run_case(stack: Any, seed: int, tidy: bool) -> RunCase:
@@ -89,6 +98,29 @@ def _every_adapter_moves(stack: Any, case: ResumeCase) -> Measure:
     return Measure(error=error, bound=0, what=f"adapter tensors that did not move ({still[:3] or 'none'})")
 
 
+def _begin_apart(stack: Any, case: ResumeCase) -> Measure:
+    """The halves that start at random are independent: of two of one shape, the cosine times sqrt(n) is a few.
+
+    They are those after one update, in which B is zero: A has no gradient, and decay shrinks all of them alike.
+    """
+    import torch
+
+    start = {
+        name: value.double().flatten()
+        for name, value in case.run(stack).adapters.items()
+        if "lora_A" in name and bool(value.any())
+    }
+    shapes = {name: case.run(stack).adapters[name].shape for name in start}
+    worst, where = math.inf, "no two of one shape"
+    pairs = [(one, other) for one, other in combinations(sorted(start), 2) if shapes[one] == shapes[other]]
+    for one, other in pairs:
+        cosine = torch.cosine_similarity(start[one], start[other], dim=0)
+        error = abs(float(cosine)) * math.sqrt(start[one].numel())
+        if worst == math.inf or not error <= worst:
+            worst, where = error, f"{one} and {other}"
+    return Measure(error=worst, bound=INDEPENDENT, what=f"cosine of two new adapters times sqrt(n) ({where})")
+
+
 def _sampler_has_them(stack: Any, case: RunCase) -> Measure:
     """What the sampler says of each id, against what the trainer scores it with before the update.
 
@@ -145,7 +177,7 @@ RELATIONS = (
         name="adapters-train-and-nothing-else",
         component="resume",
         statement="Every adapter moves, and the exported model is the frozen one plus the exported adapters.",
-        catalogue=("SB258", "SB266", "SB295", "SB340", "SB345", "SB351", "SB352"),
+        catalogue=("SB040", "SB056", "SB258", "SB266", "SB295", "SB340", "SB345", "SB351", "SB352"),
         cost="CPU, seconds",
         laws=(
             Law(
@@ -166,6 +198,13 @@ RELATIONS = (
                 make=_resume_case,
                 measure=_every_adapter_moves,
                 suspects="adapters frozen with the base, or switched off for the reference and left so",
+            ),
+            Law(
+                name="new adapters begin apart",
+                make=_one_update_case,
+                measure=_begin_apart,
+                suspects="one stream of random numbers for all layers",
+                seeded=False,
             ),
         ),
     ),

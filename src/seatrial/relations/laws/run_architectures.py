@@ -73,16 +73,20 @@ def architecture_law(
     """
     chosen = {"policy__model_name": name, **OPTIONS[name], **options}
 
-    def excluded(stack: Any) -> str | None:
-        return None if name in getattr(stack, "architectures", ()) else f"architectures has no {name}"
-
     return Law(
         name=f"{name}: {what}",
         make=making(tuple(chosen), **chosen),
         measure=measure,
-        excluded=excluded,
+        excluded=without(name),
         seeded=False,
         suspects=SUSPECTS[name],
+    )
+
+
+def without(name: str) -> Callable[[Any], str | None]:
+    """Return a law's `excluded`: why a stack is not asked about one architecture."""
+    return lambda stack: (
+        None if name in getattr(stack, "architectures", ()) else f"architectures has no {name}"
     )
 
 
@@ -134,6 +138,17 @@ def _balance(stack: Any, case: RunCase) -> Measure:
         wanted = {"moe/router_aux_loss": loss, **loads}
         found += [(_off(step, name, value), f"step {step.step}, {name}") for name, value in wanted.items()]
     return largest(found, "logged balance loss or load against that of the rows", BOUND)
+
+
+def _class_trains(stack: Any, case: RunCase) -> Measure:
+    """What a run trains is what the class trains: loading may thaw what it freezes, or freeze what it trains."""
+    record, asked = case.record(stack), case.options["policy.model_name"]
+    wrong = sorted(record.trainable ^ frozenset(stack.trained_by_class(asked)))
+    return Measure(
+        error=float(len(wrong)) if record.trainable else math.inf,
+        bound=0,
+        what=f"tensors that train though their class freezes them, or the reverse ({(wrong or ['none'])[0]})",
+    )
 
 
 def _draft_metrics(stack: Any, case: RunCase) -> Measure:
@@ -221,7 +236,8 @@ def _off(step: StepRecord, name: str, wanted: float) -> float:
     return abs(given - wanted) / max(1.0, abs(wanted))
 
 
-SEEN = ("sees", "hears", "experts")
+BOTH = ("sees", "hears")
+SEEN = (*BOTH, "experts")
 RELATIONS = (
     Relation(
         id="R6.architectures",
@@ -232,6 +248,12 @@ RELATIONS = (
         cost="CPU, seconds",
         laws=(
             *(architecture_law(name, "the sampler's log-probabilities", sampling_error) for name in SEEN),
+            architecture_law(
+                "sees",
+                "the sampler's log-probabilities, on two processes",
+                sampling_error,
+                cluster__num_processes=2,
+            ),
             Law(
                 name="int8: the sampler's log-probabilities",
                 make=making(tuple(INT8), **INT8),
@@ -247,12 +269,13 @@ RELATIONS = (
         name="own-paths-score-old-and-reference",
         component="architectures",
         statement="Old and reference log-probabilities of such models are those of their weights; every tensor trains.",
-        catalogue=("SB013", "SB104", "SB143"),
+        catalogue=("SB013", "SB104", "SB143", "SB303", "SB345"),
         cost="CPU, seconds",
         laws=(
             *(architecture_law(name, "old log-probabilities", old_error) for name in SEEN),
             *(architecture_law(name, "reference log-probabilities", reference_error) for name in SEEN),
             *(architecture_law(name, "training moves every tensor", tensors_at_rest) for name in SEEN),
+            *(architecture_law(name, "what trains is what its class trains", _class_trains) for name in SEEN),
         ),
     ),
     Relation(

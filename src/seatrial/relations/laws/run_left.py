@@ -139,6 +139,10 @@ def _unlike(step: int, row: RunRow, written: LeftRow) -> list[str]:
         "reward": (row.reward, written.reward),
         "advantage": (row.advantage, written.advantage),
     }
+    if written.mask is not None:
+        pairs["mask"] = (row.mask, written.mask)
+    if written.weight_version is not None:
+        pairs["weight_version"] = (row.weight_version, written.weight_version)
     return [name for name, (one, other) in pairs.items() if not same(one, other)]
 
 
@@ -227,6 +231,7 @@ def _nothing(stack: Any, case: LeftCase) -> Measure:
 
 EVERYTHING: Mapping[str, Any] = {"grpo.val_period": 1, "grpo.val_at_start": True, "grpo.max_val_samples": 3}
 FAILING = {**EVERYTHING, "data.verifier": "failing"}
+MASKED = {**EVERYTHING, "grpo.overlong_filtering": True}
 OFF = {
     "logger.tensorboard_enabled": False,
     "logger.log_train_data": False,
@@ -255,7 +260,12 @@ RELATIONS = (
             _law("series of the manual", _known, "names cut or doubled, a phase that is timed no more"),
             _law("a point a step", _regular, "a scalar that is logged when it is not zero, or twice"),
             _law("seconds", _seconds, "start and end swapped, a phase counted twice, another unit"),
-            _law("rows on disk", _rows, "rows of another step, in another order, before they were filtered"),
+            _law(
+                "rows on disk",
+                _rows,
+                "rows of another step, in another order, with the weights' next version",
+            ),
+            _law("rows on disk, some masked", _rows, "a mask from before the filters, or of ones", MASKED),
             _law(
                 "failures of the verifier", _errors, "an error swallowed, errors counted by process", FAILING
             ),

@@ -1,13 +1,14 @@
-"""R17 and R23 of models that see or hear: answers are those of the row's own image or sound, in validations too."""
+"""R17, R23 and R28 of models that see or hear: answers are those of the row's own image or sound, wherever it goes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from seatrial.relations.engine import Measure, Relation
-from seatrial.relations.laws.run_architectures import SEEN, architecture_law
+from seatrial.relations.engine import Law, Measure, Relation
+from seatrial.relations.laws.run_architectures import BOTH, SEEN, SUSPECTS, architecture_law, without
+from seatrial.relations.laws.run_tuning import tuned_gradients_error
 from seatrial.relations.laws.run_validation import greedy_error
-from seatrial.relations.runs import RunCase
+from seatrial.relations.runs import RunCase, TuningCase, making_tuning
 
 
 def _answers(stack: Any, case: RunCase) -> Measure:
@@ -32,6 +33,41 @@ def _answers(stack: Any, case: RunCase) -> Measure:
     )
 
 
+def _learned(stack: Any, case: TuningCase) -> Measure:
+    """The answer that is learned or scored is what the image or sound beside it shows, and not all show the same."""
+    record, wrong, shown = case.record(stack), [], set()
+    lessons = {lesson.prompt_id: lesson for lesson in (*record.lessons, *record.held_out)}
+    rows = [(f"step {step.step}", row) for step in record.steps for row in step.rows]
+    rows += [(f"losses after step {one.step}", row) for one in record.losses for row in one.rows]
+    for place, row in rows:
+        lesson = lessons[row.prompt_id]
+        right = None if row.media is None else stack.answer_in(lesson.prompt, row.media)
+        shown.add(right)
+        if right != lesson.answer:
+            wrong.append(f"{place}, prompt {row.prompt_id}: {lesson.answer!r} under {right!r}")
+    if len(shown) < 2:
+        wrong.append(f"all show {sorted(map(str, shown))}")
+    return Measure(
+        error=float(len(wrong)),
+        bound=0,
+        what=f"answers that are not in the image or sound beside them ({(wrong or ['none'])[0]})",
+    )
+
+
+def _tuned_law(name: str, what: str, measure: Any) -> Law:
+    def excluded(stack: Any) -> str | None:
+        return without(name)(stack) or (None if hasattr(stack, "short_tuning") else "no short_tuning")
+
+    return Law(
+        name=f"{name}: {what}",
+        make=making_tuning(policy__model_name=name),
+        measure=measure,
+        excluded=excluded,
+        seeded=False,
+        suspects=SUSPECTS[name],
+    )
+
+
 GREEDY = {"grpo__val_period": 1, "grpo__val_at_start": True, "grpo__val_greedy": True}
 RELATIONS = (
     Relation(
@@ -41,7 +77,19 @@ RELATIONS = (
         statement="The answer that a row is judged by is that of its own image or sound.",
         catalogue=("SB013", "SB055", "SB071"),
         cost="CPU, seconds",
-        laws=tuple(architecture_law(name, "answers", _answers) for name in ("sees", "hears")),
+        laws=tuple(architecture_law(name, "answers", _answers) for name in BOTH),
+    ),
+    Relation(
+        id="R28.media",
+        name="tuning-learns-what-is-shown",
+        component="architectures",
+        statement="Fine-tuning learns and scores each answer under the image or sound that shows it.",
+        catalogue=("SB013", "SB060", "SB071"),
+        cost="CPU, seconds",
+        laws=(
+            *(_tuned_law(name, "answers", _learned) for name in BOTH),
+            *(_tuned_law(name, "raw gradients", tuned_gradients_error) for name in BOTH),
+        ),
     ),
     Relation(
         id="R23.architectures",

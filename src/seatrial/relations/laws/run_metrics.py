@@ -49,6 +49,14 @@ def _advantages(rows: Sequence[RunRow]) -> list[float]:
     return [row.advantage for row in rows for on in row.mask if on]
 
 
+def _baselines(rows: Sequence[RunRow]) -> list[float]:
+    """Return the mean reward of every row's group."""
+    groups: dict[int, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row.prompt_id, []).append(row.reward)
+    return [_mean(groups[row.prompt_id]) for row in rows]
+
+
 FORMULAS: dict[str, Callable[[Sequence[RunRow]], float]] = {
     "reward": lambda rows: _mean(row.reward for row in rows),
     "mean_gen_tokens_per_sample": lambda rows: _mean(len(row.ids) for row in rows),
@@ -72,6 +80,9 @@ FORMULAS: dict[str, Callable[[Sequence[RunRow]], float]] = {
     "num_valid_samples": lambda rows: counts_of(rows)[1],
     "global_valid_toks": lambda rows: counts_of(rows)[0],
     "global_valid_seqs": lambda rows: counts_of(rows)[1],
+    "baseline_reward/pct_0": lambda rows: _mean(value == 0 for value in _baselines(rows)),
+    "baseline_reward/pct_1": lambda rows: _mean(value == 1 for value in _baselines(rows)),
+    "baseline_reward/pct_mixed": lambda rows: _mean(value not in (0, 1) for value in _baselines(rows)),
 }
 """NeMo RL's definitions, for a step of one update: the current policy is then the old one."""
 OF_THE_LOSS = {"kl_penalty": {"loss_fn.reduction": "token", "loss_fn.reference_policy_kl_type": "k3"}}
@@ -174,6 +185,7 @@ def _validation(stack: Any, case: RunCase) -> Measure:
 
 
 ONE_UPDATE = {"policy__train_global_batch_size": 8, "policy__generation__max_new_tokens": 8}
+COARSE = {**ONE_UPDATE, "data__verifier": "coarse"}
 TWO_UPDATES = {"policy__train_global_batch_size": 4}
 VALIDATED = {"grpo__val_period": 1, "grpo__val_at_start": True, "grpo__max_val_samples": 3}
 
@@ -210,6 +222,12 @@ RELATIONS = (
                 _recomputed,
                 "the step before, one micro-batch or one rank alone, padding counted, a mean of means",
                 ONE_UPDATE,
+            ),
+            _law(
+                "metrics of a step, of coarse rewards",
+                _recomputed,
+                "rows counted for groups, advantages for rewards",
+                COARSE,
             ),
             _law(
                 "loss of a step",

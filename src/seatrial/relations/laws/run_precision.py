@@ -18,6 +18,10 @@ ROUNDED_APART = 0.01
 """Share of weights that may round to the neighbour: the oracle is float64, and float32 is a 2^-16 of a unit from it."""
 
 
+ROUNDED_SUMS = 0.5
+"""Share of sums of four that eight bits may hold exactly by chance: of terms of one size it is about an eighth."""
+
+
 def _loaded(stack: Any, case: RunCase) -> Measure:
     return _against_stored(stack, case, torch.float32)
 
@@ -66,6 +70,22 @@ def _updated_in_float32(stack: Any, case: RunCase) -> Measure:
     )
 
 
+def _summed_in_float32(stack: Any, case: RunCase) -> Measure:
+    """A sum of gradients in bfloat16 has bits that bfloat16 has not, unless it was rounded on its way."""
+    rounded = total = 0
+    for step in case.record(stack).steps:
+        for update in step.updates:
+            for gradient in update.gradients.values():
+                some = gradient[gradient != 0].float()
+                rounded += int((some.to(torch.bfloat16).float() == some).sum())
+                total += some.numel()
+    return Measure(
+        error=rounded / total if total else 1.0,
+        bound=ROUNDED_SUMS,
+        what=f"share of summed gradients that bfloat16 holds exactly ({rounded} of {total})",
+    )
+
+
 def _sampler(stack: Any, case: RunCase) -> Measure:
     wrong = []
     for precision in PRECISIONS:
@@ -85,6 +105,9 @@ BFLOAT16 = {
     "grpo__max_num_steps": 3,
 }
 """A rate whose updates are far smaller than what bfloat16 tells apart."""
+
+
+SUMS = {"policy__precision": "bfloat16", "policy__train_micro_batch_size": 1}
 
 
 def _law(name: str, measure: Any, suspects: str, options: dict[str, Any]) -> Law:
@@ -114,6 +137,12 @@ RELATIONS = (
                 _updated_in_float32,
                 "master weights taken after the cast, moments or sums of gradients in bfloat16",
                 BFLOAT16,
+            ),
+            _law(
+                "summed in float32",
+                _summed_in_float32,
+                "gradients of micro-batches added up in the precision of the weights",
+                SUMS,
             ),
             _law("the sampler's precision", _sampler, "a copy of the weights in the type of the file", {}),
         ),

@@ -28,7 +28,8 @@ from seatrial.relations.worst import is_worse
 BOUND = 1e-4
 
 
-def _gradients(stack: Any, case: TuningCase) -> Measure:
+def tuned_gradients_error(stack: Any, case: TuningCase) -> Measure:
+    """Measure every raw gradient against autograd on the plain model."""
     record = case.record(stack)
     worst, place, updates = 0.0, "nowhere", 0
     for step in record.steps:
@@ -138,7 +139,8 @@ def _loss(stack: Any, weights: Weights, rows: Sequence[AnswerRow]) -> Tensor:
     """Return the mean negative log-likelihood of the answers' tokens, in float64."""
     total, tokens = torch.zeros((), dtype=torch.float64), 0
     for row in rows:
-        logits_SV = stack.next_token_logits(weights, (*row.prompt_ids, *row.ids[:-1]))
+        seen = {} if row.media is None else {"media": row.media}
+        logits_SV = stack.next_token_logits(weights, (*row.prompt_ids, *row.ids[:-1]), **seen)
         logprobs_TV = logits_SV[len(row.prompt_ids) - 1 :].double().log_softmax(-1)
         total = total - logprobs_TV[torch.arange(len(row.ids)), list(row.ids)].sum()
         tokens += len(row.ids)
@@ -171,12 +173,12 @@ RELATIONS = (
         laws=(
             _law(
                 "raw gradient",
-                _gradients,
+                tuned_gradients_error,
                 "a mean over each micro-batch, prompts in the loss, a sign, a temperature of sampling",
             ),
             _law(
                 "raw gradient, packed",
-                _gradients,
+                tuned_gradients_error,
                 "attention across boundaries, positions that run on",
                 policy__sequence_packing__enabled=True,
                 sft__max_num_steps=1,

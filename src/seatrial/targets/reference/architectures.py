@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from transformers import AutoConfig
 
 from refrl.models.loading import load_model
 from refrl.models.tiny import TinyModelSpec, make_model
@@ -86,6 +87,13 @@ class ReferenceArchitectures:
     @property
     def _is_plain(self) -> bool:
         return not set(self.options) - {"policy.dtensor_cfg.enabled"}
+
+    def trained_by_class(self, name: str) -> Collection[str]:
+        """A model that is made, not loaded, tells: `from_pretrained` thaws what the class freezes."""
+        kind = type(_plain(name))
+        with torch.device("meta"):
+            made: nn.Module = kind(AutoConfig.from_pretrained(architecture_directory(name)))
+        return {one for one, weight in made.named_parameters() if weight.requires_grad}
 
     def answer_in(self, prompt: str, media: Tensor) -> str:
         """Return the colour of the quarter, or the band of the tone, that the letter names; empty for several."""

@@ -50,7 +50,8 @@ class ReferenceLeftovers:
             recorder, started = RunRecorder(), time.perf_counter()
             run_grpo(config, recorder)
             seconds = time.perf_counter() - started
-            return _read(root, config, record_of(recorder.recording, config), seconds)
+            steps = {0: 0} | {step["version"]: step["step"] for step in recorder.recording["steps"]}
+            return _read(root, config, record_of(recorder.recording, config), seconds, steps)
 
     def documented_series(self) -> Mapping[str, bool]:
         found: dict[str, bool] = _documented()["series"]
@@ -61,7 +62,10 @@ class ReferenceLeftovers:
         return found
 
 
-def _read(root: Path, config: GRPORunConfig, record: RunRecord, seconds: float) -> LeftRun:
+def _read(
+    root: Path, config: GRPORunConfig, record: RunRecord, seconds: float, steps: Mapping[int, int]
+) -> LeftRun:
+    """Read a run's directory; `steps` says which step ended with a version of the weights."""
     log_dir, final = root / "log", root / "checkpoints" / "final"
     info = _run_info(log_dir / "run_info.json")
     return LeftRun(
@@ -71,7 +75,7 @@ def _read(root: Path, config: GRPORunConfig, record: RunRecord, seconds: float) 
         options=effective(validate_config(GRPORunConfig, info["config"], source="run_info.json"))
         if info
         else {},
-        rows=tuple(_rows(log_dir)),
+        rows=tuple(_rows(log_dir, steps)),
         modes={
             f"{path.relative_to(root)}{'/' * path.is_dir()}": stat.S_IMODE(path.stat().st_mode)
             for path in sorted(root.rglob("*"))
@@ -94,7 +98,7 @@ def _series(directory: Path) -> dict[str, tuple[tuple[int, float], ...]]:
     }
 
 
-def _rows(log_dir: Path) -> Iterator[LeftRow]:
+def _rows(log_dir: Path, steps: Mapping[int, int]) -> Iterator[LeftRow]:
     paths = {
         int(re.sub(r"\D", "", path.stem.rpartition("step")[2])): path
         for path in log_dir.glob("train_data_step*.jsonl")
@@ -111,6 +115,8 @@ def _rows(log_dir: Path) -> Iterator[LeftRow]:
                 reward=row["reward"],
                 advantage=row["advantage"],
                 judged=not row["verifier_error"],
+                mask=tuple(row["loss_mask"][row["prompt_length"] : len(row["token_ids"])]),
+                weight_version=steps.get(row["weight_version"], -1),
             )
 
 

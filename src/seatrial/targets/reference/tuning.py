@@ -15,7 +15,7 @@ from refrl.training.sft import run_sft
 from seatrial.relations.run_records import UpdateRecord
 from seatrial.relations.tuning_records import AnswerRow, HeldOutLoss, Lesson, TuningRecord, TuningStep
 from seatrial.targets.reference.configuration import dotted, tuning_configuration
-from seatrial.targets.reference.runs import quiet
+from seatrial.targets.reference.runs import quiet, with_own_parts
 
 
 class ReferenceTuning:
@@ -26,7 +26,7 @@ class ReferenceTuning:
     def short_tuning(self, options: Mapping[str, Any], *, seed: int) -> TuningRecord:
         with tempfile.TemporaryDirectory() as folder, quiet():
             fixed = {"sft.seed": seed, "logger.log_dir": f"{folder}/log"}
-            config = tuning_configuration({**self.options, **options, **fixed})
+            config = tuning_configuration({**self.options, **with_own_parts(options), **fixed})
             recorder = RunRecorder()
             run_sft(config, recorder)
         return tuning_record_of(recorder.recording, config)
