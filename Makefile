@@ -14,6 +14,8 @@ trial: $(READY)
 
 # In the order of tests/conftest.py, which begins with the longest files: by their number of tests these would come last.
 # A worker that crashes ends the run: with one in its place, xdist 3.8 waits for ever (its issue 1378).
+# Processes of peers import thousands of files: not to keep what they compile would cost each of them seconds.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_ARGS)
 
@@ -38,7 +40,8 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; install it (Debian: python3-venv)"; exit 2; }
 	@echo "making the environment in $(VENV) (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --editable '.[stack,dev,docs]'
+	@$(BIN)/python -m pip install -qq 'uv>=0.10' || true  # without it pip does the rest, in four times the time
+	@$(BIN)/python -m tests.peers.making --editable '.[stack,dev,docs]'
 	@touch $@
 
 clean:

@@ -1,4 +1,6 @@
-"""Environments of other projects' libraries, made once and kept: by uv, or by pip where uv cannot.
+"""Environments: our own, and those of other projects' libraries, made once and kept: by uv, or by pip where uv cannot.
+
+`python -m tests.peers.making WORD ...` installs for its own interpreter, and is what `make` calls.
 
 uv reads no configuration of pip's: where packages come from is asked of pip when an environment is made, and handed to
 uv in its environment variables, so that it stands neither in a file nor in a list of processes.
@@ -93,6 +95,24 @@ def install(python: Path, words: Sequence[str]) -> None:
     except MakingError as error:
         warnings.warn(f"{' '.join(words)}: by pip, which takes longer: {error}", stacklevel=2)
         _pip(python, words)
+
+
+def main(words: Sequence[str]) -> int:
+    """Install for this interpreter, compiled, and return an exit status.
+
+    A project that is worked in starts hundreds of processes, and some machines keep them from writing what they
+    compile.
+    """
+    try:
+        _run([*_uv(), "install", "--python", sys.executable, "--compile-bytecode", *words], uv_variables())
+    except MakingError as error:
+        print(f"installing by pip, which takes longer: {error}", file=sys.stderr)
+        try:
+            _run([sys.executable, "-m", "pip", "install", "--quiet", *words])
+        except MakingError as failed:
+            print(f"the environment could not be made: {failed}", file=sys.stderr)
+            return 2
+    return 0
 
 
 def uv_variables() -> dict[str, str]:
@@ -191,3 +211,7 @@ def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> 
 def _plain(name: str) -> str:
     """Return a package's name as indexes write it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,9 @@
 """Environments of peers are made by uv from where pip would take packages, or by pip; nothing needs a network."""
 
 import importlib.util
+import os
 import subprocess
+import venv
 from collections.abc import Sequence
 from pathlib import Path
 from zipfile import ZipFile
@@ -110,6 +112,26 @@ def test_what_is_beside_is_not_installed_again(packages: Path, monkeypatch: pyte
     (own,) = python.parent.parent.glob("lib/python*/site-packages")
     assert {folder.name for folder in own.glob("*.dist-info")} == {"toy-1.0.dist-info", "lone-1.0.dist-info"}
     assert "light" in installed(python)
+
+
+def test_make_installs_by_pip_where_there_is_no_uv_and_says_what_it_cannot_install(packages: Path) -> None:
+    """Into the interpreter that is asked, as `make` asks the one of the environment that it has just made."""
+    home = packages.parent / "own"
+    venv.EnvBuilder(with_pip=True).create(home)
+
+    def made(word: str) -> subprocess.CompletedProcess[str]:
+        command = [str(home / "bin/python"), "-m", "tests.peers.making", word]
+        root = Path(__file__).parents[2]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, env=os.environ)
+
+    by_pip, missing = made("toy"), made("nowhere")
+    assert by_pip.returncode == 0
+    assert "by pip, which takes longer" in by_pip.stderr
+    assert {"toy", "light", "heavy"} <= installed(home / "bin/python")
+    assert missing.returncode == 2
+    assert "the environment could not be made" in missing.stderr
+    assert "nowhere" in missing.stderr
+    assert "Traceback" not in missing.stderr
 
 
 def test_a_later_section_of_pips_configuration_has_the_last_word() -> None:
