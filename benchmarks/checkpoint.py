@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=400)
     megabytes = parser.parse_args().megabytes
     policy = Tensors(megabytes)
-    data = memoryview(torch.cat([tensor.flatten() for tensor in policy.tensors.values()]).numpy()).cast("B")
+    data = torch.cat([tensor.flatten() for tensor in policy.tensors.values()]).numpy().data.cast("B")
     facts = RunFacts(run_id="benchmark", seed=0, examples=(), config={})
     raw, blocked, written, ended = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Iterator
 from importlib.abc import InspectLoader
-from pathlib import Path
 from types import CodeType, FunctionType
 
 _FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
@@ -21,12 +20,13 @@ _OWN = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_
 _Place = tuple[str, int]
 
 
-def change_functions(module: str, changed: str) -> bool:
+def change_functions(module: str, source: str, changed: str) -> bool:
     """Give the functions of an imported module the code that they have in its changed source.
 
     Args:
         module: its name.
-        changed: its source, with the fault.
+        source: that it was imported from.
+        changed: the same with the fault.
 
     Returns:
         Whether the module is now as if its changed source had been imported; where not, import it anew. It is not
@@ -34,7 +34,6 @@ def change_functions(module: str, changed: str) -> bool:
     """
     path = sys.modules[module].__file__
     assert path is not None
-    source = Path(path).read_text(encoding="utf-8")
     codes: dict[_Place, CodeType] = {}
     outermost: set[_Place] = set()
     if not _compare(_code(source, path), _code(changed, path), codes, outermost):

@@ -199,7 +199,8 @@ def _plant_anywhere(change: Change) -> None:
     """Plant a fault in a process that has imported refrl."""
     file = importlib.import_module(change.module).__file__
     assert file is not None
-    if change_functions(change.module, changed_source(Path(file).read_text(encoding="utf-8"), change)):
+    source = Path(file).read_text(encoding="utf-8")
+    if change_functions(change.module, source, changed_source(source, change)):
         return
     for name in list(sys.modules):
         if name in WITH_REFRL or name.startswith(tuple(f"{package}." for package in WITH_REFRL)):

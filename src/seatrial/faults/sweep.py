@@ -75,7 +75,7 @@ NEAREST = {
     "refrl.generation.megatron": ENGINES,
     "refrl.generation.staged": ENGINES,
     "refrl.generation": ("R6.run", "R26.sampler", "R19.parts", "R14.async"),
-    "refrl.runtime.generator_process": ("R26.engine", "R19.engine"),
+    "refrl.runtime.generator_process": ("R26.engine", "R19.engine", "R23.schedule"),
     "refrl.logging": ("R22.left", "R21.left"),
     "refrl.rewards.scoring": ("R22.left",),
     "refrl.streams": ("R26.streams",),

@@ -62,7 +62,7 @@ def test_whoever_holds_a_function_has_the_fault(
 ) -> None:
     """Registries, closures that were made before, methods, properties, comprehensions."""
     assert ask(module) == before
-    assert change_functions("changed_in_place", SOURCE.replace(old, new))
+    assert change_functions("changed_in_place", SOURCE, SOURCE.replace(old, new))
     assert ask(module) == after
 
 
@@ -80,4 +80,4 @@ def test_whoever_holds_a_function_has_the_fault(
 )
 def test_what_an_import_makes_asks_for_a_new_one(module: ModuleType, old: str, new: str) -> None:
     """Constants, defaults, fields, what ran at the import, decorators, what a closure holds."""
-    assert not change_functions("changed_in_place", SOURCE.replace(old, new))
+    assert not change_functions("changed_in_place", SOURCE, SOURCE.replace(old, new))

@@ -32,6 +32,8 @@ class ReferenceCommands:
 
     def effective_options(self, overrides: Sequence[str]) -> Ended:
         ended = self._grpo(["--print-config"], overrides)
+        if ended.status != 0:
+            return ended
         try:
             printed = yaml.safe_load(ended.output)
         except yaml.YAMLError:
