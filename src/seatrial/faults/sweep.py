@@ -88,6 +88,7 @@ NEAREST = {
     "refrl.distributed": ("R1.run", "R2.placement"),
     "refrl.rollout.multi_turn": ("R19.turns", "R6.engine"),
     "refrl.rollout.shared": ("R1.run", "R6.architectures"),
+    "refrl.rollout.environments": ("R17.tasks",),
     "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *BESIDE),
     "refrl.training.asynchronous": BESIDE,
     "refrl.training.build_asynchronous": BESIDE,

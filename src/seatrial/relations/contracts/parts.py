@@ -6,7 +6,7 @@ Part of `seatrial.relations.contracts`, which lists every component.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 OWN_DEFAULTS: Mapping[str, Any] = {"factor": 1.5, "count": 3, "on": True, "label": "x", "places": [1]}
@@ -62,6 +62,8 @@ class WorkedTask:
     arguments: Mapping[str, Any]
     answers: Mapping[str, str]
     """Right completion by prompt."""
+    tool: Mapping[str, str | None] = field(default_factory=dict)
+    """What its tool says to a turn, None where the turn asks nothing; empty for a task without a tool."""
 
 
 @runtime_checkable
@@ -86,6 +88,10 @@ class Tasks(Protocol):
         Raises:
             NotServed: the verifier cannot run here.
         """
+        ...
+
+    def answered_by_tool(self, task: WorkedTask, turn: str) -> str | None:
+        """Return what the tool of a task that has one says to a first turn; None where the turn asks nothing."""
         ...
 
 

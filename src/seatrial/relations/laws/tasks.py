@@ -9,6 +9,7 @@ from typing import Any
 
 from seatrial.relations.contracts.parts import TaskPrompt, WorkedTask
 from seatrial.relations.engine import Law, Measure, Relation
+from seatrial.relations.not_served import NotServed
 
 NUMBERS = 8
 """Drawn of each stream: 2^-248 that two are equal by chance."""
@@ -88,6 +89,18 @@ def _answers(stack: Any, case: TaskCase) -> Measure:
     return _count(wrong, "right answers without, or wrong ones with, the full reward")
 
 
+def _tools(stack: Any, case: TaskCase) -> Measure:
+    """A task's tool says what the manual says, so that the right answer can be had by asking."""
+    told = [(task, turn, right) for task in stack.worked_tasks() for turn, right in task.tool.items()]
+    if not told:
+        raise NotServed("no task has a tool")
+    given = [(task.name, turn, right, stack.answered_by_tool(task, turn)) for task, turn, right in told]
+    wrong = [
+        f"{name}: {said!r} to {turn!r}, not {right!r}" for name, turn, right, said in given if said != right
+    ]
+    return _count(wrong, "turns that a task's tool answers otherwise than its manual")
+
+
 def _targets(stack: Any, case: TaskCase) -> Measure:
     """What fine-tuning learns has full marks."""
     wrong = []
@@ -164,6 +177,12 @@ RELATIONS = (
                 "what is learned is right",
                 _targets,
                 "the answer learned where there is a solution",
+                seeded=False,
+            ),
+            _law(
+                "what a tool says is right",
+                _tools,
+                "the price of another word, an answer to what is no question",
                 seeded=False,
             ),
         ),

@@ -14,6 +14,7 @@ from refrl.config import ConfigError, DataConfig
 from refrl.config.algorithms import ADVANTAGES, LOSSES
 from refrl.rewards import score_completions
 from refrl.rewards.code import sandbox_of
+from refrl.rollout.environments import make_environment
 from refrl.streams import random_stream
 from refrl.training import build
 from seatrial.relations import NotServed
@@ -74,6 +75,7 @@ class ReferenceParts:
                 name=one["name"],
                 arguments=one["arguments"],
                 answers={str(prompt): str(answer) for prompt, answer in one["answers"].items()},
+                tool=one.get("tool", {}),
             )
             for one in _documented()["tasks"]
         ]
@@ -100,6 +102,11 @@ class ReferenceParts:
         except ConfigError as error:
             raise NotServed(str(error)) from error
         return list(score_completions(completions, answers, build.build_rewards(data)).rewards)
+
+    def answered_by_tool(self, task: WorkedTask, turn: str) -> str | None:
+        environment = make_environment(_data(task).model_copy(update={"environment": task.name}))
+        assert environment is not None
+        return environment.respond([turn])
 
     def drawn(self, seed: int, purpose: str, step: int, num: int) -> Sequence[int]:
         stream = random_stream(seed, purpose, step)
