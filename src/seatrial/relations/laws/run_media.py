@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from seatrial.relations.engine import Law, Measure, Relation
 from seatrial.relations.laws.run_architectures import BOTH, SEEN, SUSPECTS, architecture_law, without
@@ -10,22 +11,24 @@ from seatrial.relations.laws.run_tuning import tuned_gradients_error
 from seatrial.relations.laws.run_validation import greedy_error
 from seatrial.relations.runs import RunCase, TuningCase, making_tuning
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def _answers(stack: Any, case: RunCase) -> Measure:
-    """A row's answer is what its own image or sound shows, and not all rows have one and the same."""
-    record, wrong, shown = case.record(stack), [], set()
-    for step in record.steps:
-        for index, row in enumerate(step.rows):
-            place = f"step {step.step}, row {index}"
-            if row.media is None or row.prompt is None:
-                wrong.append(f"{place}: nothing to see or hear")
-                continue
-            right = stack.answer_in(row.prompt, row.media)
-            shown.add(right)
-            if right != row.answer:
-                wrong.append(f"{place}: {row.answer!r} for {right!r}")
+
+Judged = Iterable[tuple[str, str | None, str, "Tensor | None"]]
+"""Of each row: where it stands, its answer, its prompt, its image or sound."""
+
+
+def _not_shown(stack: Any, rows: Judged) -> Measure:
+    """Each answer is what the row's own image or sound shows, and not all rows show one and the same."""
+    wrong, shown = [], set()
+    for place, answer, prompt, media in rows:
+        right = None if media is None else stack.answer_in(prompt, media)
+        shown.add(right)
+        if right is None or right != answer:
+            wrong.append(f"{place}: {answer!r} for {right!r}")
     if len(shown) < 2:
-        wrong.append(f"all show {sorted(shown)}")
+        wrong.append(f"all show {sorted(map(str, shown))}")
     return Measure(
         error=float(len(wrong)),
         bound=0,
@@ -33,24 +36,30 @@ def _answers(stack: Any, case: RunCase) -> Measure:
     )
 
 
+def _answers(stack: Any, case: RunCase) -> Measure:
+    """The answers that a run judges by."""
+    return _not_shown(
+        stack,
+        (
+            (f"step {step.step}, row {index}", row.answer, row.prompt or "", row.media)
+            for step in case.record(stack).steps
+            for index, row in enumerate(step.rows)
+        ),
+    )
+
+
 def _learned(stack: Any, case: TuningCase) -> Measure:
-    """The answer that is learned or scored is what the image or sound beside it shows, and not all show the same."""
-    record, wrong, shown = case.record(stack), [], set()
+    """The answers that fine-tuning learns, and those that it scores."""
+    record = case.record(stack)
     lessons = {lesson.prompt_id: lesson for lesson in (*record.lessons, *record.held_out)}
     rows = [(f"step {step.step}", row) for step in record.steps for row in step.rows]
     rows += [(f"losses after step {one.step}", row) for one in record.losses for row in one.rows]
-    for place, row in rows:
-        lesson = lessons[row.prompt_id]
-        right = None if row.media is None else stack.answer_in(lesson.prompt, row.media)
-        shown.add(right)
-        if right != lesson.answer:
-            wrong.append(f"{place}, prompt {row.prompt_id}: {lesson.answer!r} under {right!r}")
-    if len(shown) < 2:
-        wrong.append(f"all show {sorted(map(str, shown))}")
-    return Measure(
-        error=float(len(wrong)),
-        bound=0,
-        what=f"answers that are not in the image or sound beside them ({(wrong or ['none'])[0]})",
+    return _not_shown(
+        stack,
+        (
+            (place, lessons[row.prompt_id].answer, lessons[row.prompt_id].prompt, row.media)
+            for place, row in rows
+        ),
     )
 
 
