@@ -25,7 +25,9 @@ completions differ, and a verifier whose rewards of one prompt's completions dif
 needs beside it (a budget of tokens for packing, a length for a reduction) the adapter sets where the law left it out.
 `policy.model_name` may be one of the adapter's attribute `other_models`, if it has any: names of models whose attention
 or positions are of another kind than those of its own.
-An adapter whose validations all draw the same random numbers says `validations_repeat = True`, and is held to it.
+An adapter whose validations all draw the same random numbers says `validations_repeat = True`, and is held to it; one
+that takes longer to sample 112 tokens than to train a step on them, so that with
+`grpo.async_grpo.in_flight_weight_updates` weights arrive while rows are under way, says `changes_in_flight = True`.
 """
 
 from __future__ import annotations

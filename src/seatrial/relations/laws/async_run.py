@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from seatrial.relations.engine import Law, Measure, Relation
@@ -22,9 +23,10 @@ IN_FLIGHT = {
     **OLDER,
     "grpo__async_grpo__in_flight_weight_updates": True,
     "grpo__max_num_steps": 6,
-    "policy__generation__max_new_tokens": 20,
+    "policy__generation__max_new_tokens": 112,
+    "policy__generation__stop_token_ids": (),
 }
-"""Completions that are long beside a step, so that weights change while they are sampled."""
+"""Completions that are long beside a step and do not end early, so that weights change while they are sampled."""
 DYNAMIC = {**ASYNC, "grpo__use_dynamic_sampling": True, "data__num_train": 24}
 
 
@@ -98,6 +100,22 @@ def _signal(stack: Any, case: RunCase) -> Measure:
     return counted(wrong, "groups without a signal, or steps that are not full")
 
 
+def _weights_change(stack: Any, case: RunCase) -> Measure:
+    """Rows were under way when new weights came, and went on with them."""
+    rows = [row for step in case.record(stack).steps for row in step.rows]
+    several = sum(len({version for _, _, version in row.segments}) > 1 for row in rows)
+    return Measure(
+        error=float(several == 0),
+        bound=0,
+        what=f"runs in which no row has tokens of two versions ({several} of {len(rows)} rows have)",
+    )
+
+
+def _may_not_change(stack: Any) -> str | None:
+    """Return why weights need not change in flight: rows may all be sampled before a step has ended."""
+    return None if getattr(stack, "changes_in_flight", False) else "changes_in_flight=False"
+
+
 def async_law(name: str, options: dict[str, Any], measure: Any, suspects: str) -> Law:
     """Return a law of a run with these options."""
     return Law(
@@ -131,6 +149,15 @@ RELATIONS = (
                 IN_FLIGHT,
                 _used_once,
                 "what was given up is lost, or comes twice",
+            ),
+            replace(
+                async_law(
+                    "weights change in flight",
+                    IN_FLIGHT,
+                    _weights_change,
+                    "new weights that wait until nothing is sampled",
+                ),
+                excluded=_may_not_change,
             ),
             async_law(
                 "prompts become groups",

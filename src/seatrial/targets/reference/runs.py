@@ -60,6 +60,11 @@ class ReferenceRuns(ReferenceArchitectures):
     validations_repeat = True
 
     @property
+    def changes_in_flight(self) -> bool:
+        """Several replicas, or scores in chunks, may sample all rows before a step has ended."""
+        return not set(self.options) - {"grpo.async_grpo.enabled", "policy.generation.colocated.enabled"}
+
+    @property
     def other_models(self) -> Sequence[str]:
         """Models of other kinds; Megatron-core refuses them by name."""
         return () if self.options.get("policy.megatron_cfg.enabled") else tuple(OTHER_MODELS)
