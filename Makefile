@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Two more than the cores: a third of the tests' time is waiting for processes that they started.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# One more than the cores: a third of the tests' time is waiting for processes that they started.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: trial test test-affected lint docs clean
 .DELETE_ON_ERROR:

@@ -52,7 +52,7 @@ def test_a_run_that_loses_a_part_goes_on_or_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], manner: str, exit_code: int, said: str
 ) -> None:
     """A hang, and an end that names nothing, are failures."""
-    assert chaos(tmp_path, manner, "--kill", "worker/0", "--at-step", "5", "--timeout", "8") == exit_code
+    assert chaos(tmp_path, manner, "--kill", "worker/0", "--at-step", "5", "--timeout", "20") == exit_code
     assert said in capsys.readouterr().out
 
 
