@@ -64,9 +64,13 @@ def count(folder: Path, depth: int) -> tuple[Counter[str], Counter[str]]:
 
 def main() -> None:
     """Print one row a package and the sum."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="*", type=Path, default=[ROOT / "src"])
-    parser.add_argument("--depth", type=int, default=2, help="names of a package that make a row (default: 2)")
+    parser.add_argument(
+        "--depth", type=int, default=2, help="names of a package that make a row (default: 2)"
+    )
     arguments = parser.parse_args()
     for folder in arguments.folders:
         code, data = count(folder, arguments.depth)

@@ -39,8 +39,8 @@ def test_linters_agree(command: list[str]) -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_module_is_read_in_one_sitting(name: str) -> None:
-    """No module over 300 lines."""
-    assert len((ROOT / name).read_text().splitlines()) <= 300
+    """No module over 400 lines."""
+    assert len((ROOT / name).read_text().splitlines()) <= 400
 
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile"}
