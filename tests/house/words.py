@@ -26,13 +26,18 @@ class Word:
     allowed: tuple[str, ...]
 
 
+def bounded(pattern: str) -> re.Pattern[str]:
+    """Return the pattern between letters' ends, without regard to case; an underscore ends a word."""
+    return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", re.IGNORECASE)
+
+
 @cache
 def words() -> tuple[Word, ...]:
     """Return the list of `words.yaml`."""
     entries = yaml.safe_load(LIST.read_text(encoding="utf-8"))
     return tuple(
         Word(
-            pattern=re.compile(rf"(?<![A-Za-z])(?:{entry['pattern']})(?![A-Za-z])", re.IGNORECASE),
+            pattern=bounded(entry["pattern"]),
             write=entry["write"],
             allowed=tuple(entry.get("except", ())),
         )
@@ -43,7 +48,8 @@ def words() -> tuple[Word, ...]:
 @cache
 def any_word() -> re.Pattern[str]:
     """Return a pattern that finds any of the words, to pass over most lines quickly."""
-    return re.compile("|".join(word.pattern.pattern for word in words()), re.IGNORECASE)
+    entries = yaml.safe_load(LIST.read_text(encoding="utf-8"))
+    return bounded("|".join(entry["pattern"] for entry in entries))
 
 
 def found_in(text: str) -> Iterator[tuple[int, str, str]]:
