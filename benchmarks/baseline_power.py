@@ -1,6 +1,6 @@
 """Power and false alarms of learned baselines, measured, against a fixed 5 % tolerance on one golden value.
 
-    python benchmarks/baseline_power.py [--trials 400] [--svg docs/images/baseline_power.svg]
+    python benchmarks/baseline_power.py [--trials 400] [--svg docs/evidence/images/baseline_power.svg]
 
 Runs are made: a falling loss of 20 steps that ends near 1, off by a normal number of its own (sd as the table says,
 in per cent of the final value) and by a tenth of that at each step. A regression adds a constant in units of that sd.

@@ -1,6 +1,6 @@
 """Accuracy and cost of bisecting under noise: Seatrial, git bisect, five-fold majority and git_bayesect.
 
-    python benchmarks/bisect_simulation.py [--trials 200] [--seed 31000] [--write docs/bisect.md]
+    python benchmarks/bisect_simulation.py [--trials 200] [--seed 31000] [--write docs/evidence/bisect.md]
         [--bayesect-python PATH | --no-bayesect]
 
 All strategies meet the same worlds in one run. Runs at the ends and of calibration are counted. git_bayesect gets an
@@ -165,7 +165,7 @@ def report(trials: int, seed: int, bayesect_python: str, jobs: int = 1) -> str:
         rows = [HEAD, *measured]
     lines = [
         f"Measured {datetime.now(UTC):%Y-%m-%d} by `python benchmarks/bisect_simulation.py --trials {trials} "
-        f"--seed {seed} --write docs/bisect.md` (Python {platform.python_version()}, numpy {np.__version__}, "
+        f"--seed {seed} --write docs/evidence/bisect.md` (Python {platform.python_version()}, numpy {np.__version__}, "
         f"{BAYESECT}). {trials} trials a row; runs at both ends are counted.",
         "",
         table(rows),

@@ -1,6 +1,6 @@
 """What rules, ledger laws and guards see of the runs that `rules_faults.py` made, by fault and sensor.
 
-    python benchmarks/rules_judge.py RUNS.jsonl.gz ... [--page docs/detection.md] [--healthy FILE]
+    python benchmarks/rules_judge.py RUNS.jsonl.gz ... [--page docs/evidence/detection.md] [--healthy FILE]
 
 A fault counts as one that shows where a logged series other than the clock's differs from the run without it, of the
 same seed and options; a sensor sees it where it speaks in most of these seeds, and not in the run without the fault.

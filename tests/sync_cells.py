@@ -1,4 +1,4 @@
-"""Cells of the table of syncs (docs/weight_sync.md): a kind of model, an engine, whole syncs or changes alone.
+"""Cells of the table of syncs (docs/evidence/weight_sync.md): a kind of model, an engine, whole syncs or changes alone.
 
 A policy is trained; after every update its weights are synced, and what the engine then has, and says of what it
 samples, is held against the policy. Imported where vLLM is, too: refrl and Hugging Face alone are needed.

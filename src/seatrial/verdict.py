@@ -3,7 +3,7 @@
 A verdict answers "is it good?" and rests on evidence: `Pass` without samples, or with a value that is
 not finite, cannot be built. `Blocked` says that the environment, not the stack, prevented the evidence.
 
-Source: docs/verdicts.md (project convention).
+Source: docs/extend/verdicts.md (project convention).
 """
 
 from __future__ import annotations

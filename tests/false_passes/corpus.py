@@ -1,7 +1,7 @@
 """The corpus of false passes: inputs on which other projects' gates said Pass, and what a right gate says.
 
 A row is data. A test beside this file that takes rows by `@pytest.mark.parametrize("row", ...)` with their ids holds
-them to their right-hand side; `docs/false_passes.md` shows each row with its tests. Rows of another family stand in a
+them to their right-hand side; `docs/evidence/false_passes.md` shows each row with its tests. Rows of another family stand in a
 module of their own, `corpus_<family>.py`, with a tuple `ROWS`.
 """
 
@@ -283,7 +283,7 @@ def markdown(rows: Iterable[Row]) -> str:
 
 def _links(tests: list[str]) -> str:
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    return ", ".join(f"[{name}](../tests/false_passes/{name})" for name in files)
+    return ", ".join(f"[{name}](../../tests/false_passes/{name})" for name in files)
 
 
 HEAD = """# False passes

@@ -19,7 +19,7 @@ def test_each_row_has_a_test_and_each_test_a_row() -> None:
 
 
 def test_the_page_of_the_docs_is_the_one_that_is_generated() -> None:
-    shown = (HERE.parents[1] / "docs/false_passes.md").read_text()
+    shown = (HERE.parents[1] / "docs/evidence/false_passes.md").read_text()
     assert shown == page(), "run: make docs"
 
 

@@ -1,4 +1,4 @@
-"""Every room of both packages stands in the order of imports, and has its sentence in docs/architecture.md."""
+"""Every room of both packages stands in the order of imports, and has its sentence in docs/extend/architecture.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("seatrial", "refrl")
 CONTRACTS: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
     "importlinter"
 ]["contracts"]
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "extend" / "architecture.md").read_text()
 
 
 def rooms(package: str) -> set[str]:

@@ -189,6 +189,6 @@ def _find(registry: Registry, name: str, key: str, method: str) -> Any:
     if not isinstance(found, type) or not hasattr(found, "Options") or not hasattr(found, method):
         raise ValueError(
             f"{key}={name} is no {registry.what}: it must be a class with the attribute Options and the method "
-            f"{method}() (see docs/how_to)"
+            f"{method}() (see docs/extend)"
         )
     return found

@@ -39,8 +39,8 @@ def configuration_page(note: str) -> str:
         f"Every option of `refrl grpo` and `refrl sft`. {note} A configuration is a YAML file, or the name of a",
         "recipe (`refrl recipes`); `section.option=value` on the command line replaces what the file says. An option",
         "that is not listed is refused, with the nearest name. `refrl grpo --config NAME --print-config` prints a",
-        "whole configuration with these docs in it. How options work together: [refrl.md](refrl.md),",
-        "[own_data.md](own_data.md).",
+        "whole configuration with these docs in it. How options work together: [refrl](../use/refrl.md),",
+        "[own data](../use/own_data.md).",
     ]
     for section, readers in _readers(loops).items():
         schema = _schema_of(section, loops)

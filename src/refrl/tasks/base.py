@@ -70,7 +70,7 @@ def make_task(name: str | None, arguments: Mapping[str, int | float | str | bool
         raise ConfigError(f"data.task_args of {name}: {error}") from error
     if not isinstance(task, Task):
         raise ConfigError(
-            f"data.task={name} is no task: it must have name, verifier, num_examples and example() (see docs/how_to)"
+            f"data.task={name} is no task: it must have name, verifier, num_examples and example() (see docs/extend)"
         )
     return task
 

@@ -56,7 +56,7 @@ class Settings:
     (Ville's inequality); in simulation it is 0 to 3 %."""
     largest_no_culprit_metric: float = 0.015
     """The same for a metric, where the bound (6 %) holds at every mean and standard deviation; in simulation it is
-    3 %. More saves runs and names more commits that are not to blame: docs/bisect.md has the curve."""
+    3 %. More saves runs and names more commits that are not to blame: docs/evidence/bisect.md has the curve."""
     prior_drift: float = 0.008
     """Probability, before any run, that a metric drifts."""
     least_runs_to_clear: int = 14

@@ -1,4 +1,4 @@
-"""The page of all commands, drawn from their parsers: docs/commands.md."""
+"""The page of all commands, drawn from their parsers: docs/evidence/commands.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def commands_page(note: str) -> str:
         "",
         f"{note} `COMMAND --help` prints the same. Options may come before or after the other arguments of a command,",
         "but for what follows a `--`. Exit codes: 0 Pass, 1 Fail, 2 wrong usage, 3 Blocked, 5 nothing ran,",
-        "130 interrupted ([verdicts.md](verdicts.md)).",
+        "130 interrupted ([verdicts](../extend/verdicts.md)).",
     ]
     lines += _program("seatrial", _own_parsers())
     lines += _program("refrl", command_parsers())

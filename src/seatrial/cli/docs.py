@@ -23,12 +23,12 @@ def pages(docs: Path) -> dict[str, str]:
     from seatrial.targets.reference.manual import configuration_page
 
     return {
-        "commands.md": commands_page(_GENERATED),
-        "configuration.md": configuration_page(_GENERATED),
-        "vocabulary.md": vocabulary_page(),
-        "relations.md": relations_page(),
-        "faults.md": faults.page(),
-        "false_passes.md": false_passes_page(docs.resolve().parent),
+        "evidence/commands.md": commands_page(_GENERATED),
+        "evidence/configuration.md": configuration_page(_GENERATED),
+        "evidence/vocabulary.md": vocabulary_page(),
+        "evidence/relations.md": relations_page(),
+        "evidence/faults.md": faults.page(),
+        "evidence/false_passes.md": false_passes_page(docs.resolve().parent),
     }
 
 

@@ -1,4 +1,4 @@
-"""The page of the faults, drawn from the tables and from what was measured: docs/faults.md."""
+"""The page of the faults, drawn from the tables and from what was measured: docs/evidence/faults.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What flows between a stack's adapter and the relations: rows, inputs, results.
 
-Letters of shapes are those of docs/architecture.md (B rows, S padded sequence, T padded completion).
+Letters of shapes are those of docs/extend/architecture.md (B rows, S padded sequence, T padded completion).
 """
 
 from __future__ import annotations

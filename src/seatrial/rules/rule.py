@@ -1,7 +1,7 @@
 """What a rule is, and what it finds: quiet, a notice, or an alarm, or that it was not triggered.
 
 A rule that has its inputs says whether the run is in order; one that lacks them says which metric would arm it and
-is Skipped (docs/verdicts.md).
+is Skipped (docs/extend/verdicts.md).
 """
 
 from __future__ import annotations

@@ -130,6 +130,6 @@ def _require_vllm(context: TrialContext) -> None:
         raise BlockedError(f"{INTERPRETER}={python} does not answer: {error}") from error
     if found.returncode:
         raise BlockedError(
-            f"{python} has no vLLM; make an environment that has it (docs/vllm.md) and name its interpreter: "
+            f"{python} has no vLLM; make an environment that has it (docs/extend/vllm.md) and name its interpreter: "
             f"{INTERPRETER}=PATH"
         )

@@ -1,7 +1,7 @@
 """Holds targets, all their adapters unchanged, to the relations on many releases, and records what they said.
 
 python -m tests.peers.wild.releases --python ENVIRONMENT/bin/python --layers FOLDER [--release trl==1.9.0]
-python -m tests.peers.wild.releases_table docs/releases.md
+python -m tests.peers.wild.releases_table docs/evidence/releases.md
 """
 
 from __future__ import annotations

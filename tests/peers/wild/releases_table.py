@@ -1,6 +1,6 @@
-"""Draws the tables of docs/releases.md from what releases.json holds.
+"""Draws the tables of docs/evidence/releases.md from what releases.json holds.
 
-python -m tests.peers.wild.releases_table docs/releases.md
+python -m tests.peers.wild.releases_table docs/evidence/releases.md
 """
 
 from __future__ import annotations

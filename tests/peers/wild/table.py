@@ -1,6 +1,6 @@
-"""Draws the table of docs/wild.md from what recorded.json holds.
+"""Draws the table of docs/evidence/wild.md from what recorded.json holds.
 
-python -m tests.peers.wild.table docs/wild.md
+python -m tests.peers.wild.table docs/evidence/wild.md
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ CURRENT = {entry["target"]: entry for entry in RELEASES}
 
 def test_the_tables_are_those_that_the_record_gives(repository: Path) -> None:
     """Drawn anew, the page is as it stands."""
-    page = (repository / "docs/releases.md").read_text(encoding="utf-8")
+    page = (repository / "docs/evidence/releases.md").read_text(encoding="utf-8")
     assert drawn(page) == page
 
 

@@ -12,7 +12,7 @@ ROWS = {row["name"]: row for row in json.loads(RECORD.read_text(encoding="utf-8"
 
 def test_the_table_is_the_one_that_the_record_gives(repository: Path) -> None:
     """Drawn anew, the page is as it stands."""
-    page = (repository / "docs/wild.md").read_text(encoding="utf-8")
+    page = (repository / "docs/evidence/wild.md").read_text(encoding="utf-8")
     assert drawn(page) == page
     assert all(f"| {pair['name']} |" in page for pair in PAIRS)
 

@@ -135,7 +135,7 @@ def test_noisy_searches_name_the_culprit_at_low_cost(
 def test_a_metric_whose_noise_is_learned_takes_few_runs(
     shift: float, worse: Worse | None, least_right: float, most_median: float
 ) -> None:
-    """In the table of docs/bisect.md they are 17 and 27, and with a direction 16 and 26."""
+    """In the table of docs/evidence/bisect.md they are 17 and 27, and with a direction 16 and 26."""
     told = with_settings(Settings(metric=MetricPrior(worse=worse)))
     figures = measure(MetricShift(shift), told, num_suspects=128, trials=150, seed=17)
     assert figures.share_right >= least_right
@@ -143,7 +143,7 @@ def test_a_metric_whose_noise_is_learned_takes_few_runs(
 
 
 def test_noise_that_earlier_runs_have_shown_saves_runs() -> None:
-    """The figures of many searches are in docs/bisect.md."""
+    """The figures of many searches are in docs/evidence/bisect.md."""
     healthy = np.array([statistics.NormalDist().inv_cdf((number + 0.5) / 12) for number in range(12)])
     known = MetricPrior(healthy=tuple((healthy / healthy.std(ddof=1)).tolist()))
     before, learned = (

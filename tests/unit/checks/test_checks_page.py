@@ -1,4 +1,4 @@
-"""docs/checks.md and docs/migrate.md tell the truth: commands are run, functions and suites exist."""
+"""docs/use/check.md and docs/use/migrate.md tell the truth: commands are run, functions and suites exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seatrial.cli import main
 from seatrial.packaged import packaged_names
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/checks.md").read_text() + (ROOT / "docs/migrate.md").read_text()
+PAGE = (ROOT / "docs/use/check.md").read_text() + (ROOT / "docs/use/migrate.md").read_text()
 CONSOLES = re.findall(r"```console\n\$ seatrial (.*?)\n(.*?)```", PAGE, re.DOTALL)
 
 

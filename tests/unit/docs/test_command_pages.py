@@ -1,4 +1,4 @@
-"""docs/tags.md, docs/dump.md, docs/trend.md and docs/baseline.md show what the commands print."""
+"""docs/use/tags.md, docs/use/dump.md, docs/use/trend.md and docs/use/baseline.md show what the commands print."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def block(page: str, language: str) -> str:
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)[0]
 
 
-@pytest.mark.parametrize("page", ["tags.md", "dump.md"])
+@pytest.mark.parametrize("page", ["use/tags.md", "use/dump.md"])
 def test_the_page_shows_what_the_command_prints(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("metrics.json").write_text(block("tags.md", "json"))
+    Path("metrics.json").write_text(block("use/tags.md", "json"))
     command, shown = CONSOLE.findall((DOCS / page).read_text())[0]
     assert main(shlex.split(command)) == 0
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
@@ -35,9 +35,9 @@ def test_the_file_on_the_dump_page_is_the_one_that_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("metrics.json").write_text(block("tags.md", "json"))
+    Path("metrics.json").write_text(block("use/tags.md", "json"))
     main(["dump", "metrics.json", "--output", "out.json"])
-    shown = re.findall(r"```\n(\{\n.*?)```", (DOCS / "dump.md").read_text(), re.DOTALL)[0]
+    shown = re.findall(r"```\n(\{\n.*?)```", (DOCS / "use/dump.md").read_text(), re.DOTALL)[0]
     without_date = [re.sub(r'"written": "[^"]*"', "", text) for text in (shown, Path("out.json").read_text())]
     assert without_date[0] == without_date[1]
 
@@ -48,14 +48,14 @@ def test_the_trend_page_shows_what_the_command_prints(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
     Path("unit_results").mkdir()
-    for number, value in enumerate(json.loads(block("trend.md", "json"))):
+    for number, value in enumerate(json.loads(block("use/trend.md", "json"))):
         content = {
             "git_commit": ("5e0c91aa2" if number < 7 else "a46938557") + "0" * 31,
             "start_time": f"2026-03-{number + 1:02} 12:00:00",
             "metrics": {"test_policy::test_generation": {"avg_prob_mult_error": value}},
         }
         Path(f"unit_results/{number:02}.json").write_text(json.dumps(content))
-    command, shown = CONSOLE.findall((DOCS / "trend.md").read_text())[0]
+    command, shown = CONSOLE.findall((DOCS / "use/trend.md").read_text())[0]
     assert main(shlex.split(command)) == 0
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     assert printed == shown
@@ -65,8 +65,8 @@ def test_the_baseline_page_shows_what_the_commands_print(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(block("baseline.md", "python"))
-    for number, (command, shown) in enumerate(CONSOLE.findall((DOCS / "baseline.md").read_text())):
+    Path("train.py").write_text(block("use/baseline.md", "python"))
+    for number, (command, shown) in enumerate(CONSOLE.findall((DOCS / "use/baseline.md").read_text())):
         words = shlex.split(command)
         if words[1] == "record":
             words.insert(2, "--allow-dirty")

@@ -27,10 +27,10 @@ def test_the_committed_page_is_the_generated_one(name: str) -> None:
 def test_nothing_is_left_out() -> None:
     for stack in stacks().values():
         for tag, name in stack.tags.items():
-            assert f"| `{tag}` | `{name}` |" in PAGES["vocabulary.md"]
+            assert f"| `{tag}` | `{name}` |" in PAGES["evidence/vocabulary.md"]
     for relation in all_relations():
         for law in relation.laws:
-            assert f"| {law.name.replace('|', chr(92) + '|')} |" in PAGES["relations.md"]
+            assert f"| {law.name.replace('|', chr(92) + '|')} |" in PAGES["evidence/relations.md"]
 
 
 def options(schema: type[BaseModel], path: str = "") -> set[str]:
@@ -44,7 +44,9 @@ def options(schema: type[BaseModel], path: str = "") -> set[str]:
 
 def test_every_option_is_on_the_page_once_and_has_a_doc() -> None:
     """With what it is, in words."""
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \| (.+) \| (.*) \|$", PAGES["configuration.md"], re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([\w.]+)` \| (.+) \| (.+) \| (.*) \|$", PAGES["evidence/configuration.md"], re.MULTILINE
+    )
     assert len(rows) == len({name for name, *_ in rows})
     assert {name for name, *_ in rows} == options(GRPORunConfig) | options(SFTRunConfig)
     assert [name for name, *_, meaning in rows if not meaning] == []
@@ -52,7 +54,7 @@ def test_every_option_is_on_the_page_once_and_has_a_doc() -> None:
 
 def test_defaults_and_bounds_are_those_of_the_schema() -> None:
     """Three that were looked up by hand."""
-    page = PAGES["configuration.md"]
+    page = PAGES["evidence/configuration.md"]
     assert "| `policy.generation.temperature` | number, > 0 | `1.0` |" in page
     assert "| `policy.scheduler.min_lr_ratio` | number, >= 0, <= 1 | `0.0` |" in page
     assert "| `grpo.num_prompts_per_step` | whole number, > 0 | required |" in page
@@ -60,7 +62,7 @@ def test_defaults_and_bounds_are_those_of_the_schema() -> None:
 
 def test_every_command_is_on_the_page() -> None:
     """Of both programs."""
-    headings = set(re.findall(r"^### (.+)$", PAGES["commands.md"], re.MULTILINE))
+    headings = set(re.findall(r"^### (.+)$", PAGES["evidence/commands.md"], re.MULTILINE))
     assert {f"seatrial {name}" for name in COMMANDS} | {
         f"refrl {name}" for name in REFRL_COMMANDS
     } <= headings
@@ -72,5 +74,5 @@ def test_the_page_has_the_options_that_help_prints(command: str, capsys: pytest.
     with pytest.raises(SystemExit):
         main([command, "--help"])
     printed = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
-    section = PAGES["commands.md"].split(f"### seatrial {command}\n")[1].split("\n### ")[0]
+    section = PAGES["evidence/commands.md"].split(f"### seatrial {command}\n")[1].split("\n### ")[0]
     assert printed == set(re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)) != set()

@@ -1,4 +1,4 @@
-"""docs/harness_counterparts.md: every test that it names exists, and every note names one or says why not."""
+"""docs/evidence/harness_counterparts.md: every test that it names exists, and every note names one or says why not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/harness_counterparts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/evidence/harness_counterparts.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.splitlines()

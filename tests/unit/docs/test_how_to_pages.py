@@ -10,13 +10,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "outside_package"
-PAGES = sorted((ROOT / "docs" / "how_to").glob("*.md"))
 PARTS = sorted(path for path in (EXAMPLE / "my_stack").glob("*.py") if path.stem != "__init__")
+PAGES = [ROOT / "docs" / "extend" / f"{part.stem}.md" for part in PARTS]
 
 
 def test_every_part_has_a_page() -> None:
-    """And every page a part."""
-    assert [page.stem for page in PAGES] == [part.stem for part in PARTS]
+    """Under its own name."""
+    assert [page for page in PAGES if not page.is_file()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

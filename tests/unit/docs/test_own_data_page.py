@@ -1,4 +1,4 @@
-"""docs/own_data.md: each option it names exists, and its messages are those that are printed."""
+"""docs/use/own_data.md: each option it names exists, and its messages are those that are printed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refrl.recipes import recipe_names
 from refrl.rewards import make_verifier
 from refrl.tasks import make_splits
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "own_data.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "use" / "own_data.md").read_text()
 
 
 def test_every_option_that_is_named_exists() -> None:

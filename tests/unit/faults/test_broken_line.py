@@ -60,5 +60,5 @@ def test_the_smallest_input_is_small(said: str) -> None:
 
 
 def test_the_page_shows_what_is_said(said: str) -> None:
-    """The capture in docs/faults.md is real."""
+    """The capture in docs/evidence/faults.md is real."""
     assert resources.files("seatrial.faults").joinpath(BROKEN_LINE).read_text(encoding="utf-8") == said

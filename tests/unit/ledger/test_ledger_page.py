@@ -1,4 +1,4 @@
-"""docs/ledger.md names every law, column and option, and shows what the command prints."""
+"""docs/use/ledger.md names every law, column and option, and shows what the command prints."""
 
 import argparse
 import dataclasses
@@ -13,7 +13,7 @@ from seatrial.cli.ledger import add_arguments
 from seatrial.evidence.ledger.laws import LAWS
 from seatrial.evidence.ledger.schema import LedgerRow
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "ledger.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "use" / "ledger.md").read_text()
 
 
 def test_the_page_names_every_law_and_column() -> None:

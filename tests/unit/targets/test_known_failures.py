@@ -1,4 +1,4 @@
-"""What shipped adapters expect their stacks to break is in docs/findings.md, each with a script without Seatrial."""
+"""What shipped adapters expect their stacks to break is in docs/evidence/findings.md, each with a script without Seatrial."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, s
 from seatrial.targets.common.target import release
 from seatrial.targets.trl.runs import NUM_TOKENS
 
-PAGE = Path(__file__).parents[3] / "docs" / "findings.md"
+PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "findings.md"
 BEGINNING = "how its scripts begin"
 
 
@@ -47,7 +47,7 @@ def test_every_expected_failure_has_its_script() -> None:
     found = scripts()
     for name, known in known_failures():
         (script,) = found.get(known.finding, [""])
-        assert "print(" in script, f"{name}: docs/findings.md has no script under {known.finding!r}"
+        assert "print(" in script, f"{name}: docs/evidence/findings.md has no script under {known.finding!r}"
         assert "seatrial" not in script, known.finding
         assert known.laws and known.reason
 
@@ -80,7 +80,7 @@ def test_known_failures_are_of_laws_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"), [("0", {}), ("1000", {"R1.loss": "because (docs/findings.md, X)"})]
+    ("version", "expected"), [("0", {}), ("1000", {"R1.loss": "because (docs/evidence/findings.md, X)"})]
 )
 def test_a_failure_is_expected_of_its_releases_alone(version: str, expected: dict[str, str]) -> None:
     """And may be declared otherwise for one adapter."""

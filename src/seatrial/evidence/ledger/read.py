@@ -43,7 +43,9 @@ def _added(point: EntryPoint) -> LedgerReader:
     except ImportError as error:
         raise BlockedError(f"{what} cannot be imported: {error}; repair or uninstall its package") from error
     if lacking := [part for part in ("NAME", "claims", "read") if not hasattr(reader, part)]:
-        raise BlockedError(f"{what} lacks {', '.join(lacking)}; see docs/ledger.md, or uninstall its package")
+        raise BlockedError(
+            f"{what} lacks {', '.join(lacking)}; see docs/use/ledger.md, or uninstall its package"
+        )
     return cast(LedgerReader, reader)
 
 

@@ -81,7 +81,9 @@ def _added(point: EntryPoint) -> Reader:
         raise BlockedError(f"{what} cannot be imported: {error}; repair or uninstall that package") from error
     lacking = _lacking(module)
     if lacking:
-        raise BlockedError(f"{what} lacks {', '.join(lacking)}; see docs/logs.md, or uninstall that package")
+        raise BlockedError(
+            f"{what} lacks {', '.join(lacking)}; see docs/use/logs.md, or uninstall that package"
+        )
     return cast("Reader", module)
 
 

@@ -1,4 +1,4 @@
-"""DP1: a put is whole, visible at once, and comes back as it was. Numbers are those of docs/data_plane.md."""
+"""DP1: a put is whole, visible at once, and comes back as it was. Numbers are those of docs/extend/data_plane.md."""
 
 from __future__ import annotations
 

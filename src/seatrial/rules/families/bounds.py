@@ -107,7 +107,7 @@ RULES: tuple[Rule, ...] = (
     OutOfBounds(
         id="out-of-bounds",
         statement="a value that the metric cannot have",
-        bound="what the metric can be by construction (docs/vocabulary.md)",
+        bound="what the metric can be by construction (docs/evidence/vocabulary.md)",
         meaning="a sign, a unit or a divisor that is wrong where it is computed or logged",
         remedy="recompute the figure of one step from its rows",
     ),

@@ -69,7 +69,7 @@ RULES = (
         bound="> 0 in one of {in_a_row} steps, unless the task is solved",
         parameters={
             "in_a_row": Parameter(
-                5, "docs/verdicts.md; the longest run of zeros in a healthy wild log is shorter"
+                5, "docs/extend/verdicts.md; the longest run of zeros in a healthy wild log is shorter"
             )
         },
         meaning="rewards that never differ, a mask of zeros, frozen parameters, or an update that is skipped",

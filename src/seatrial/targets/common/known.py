@@ -36,14 +36,14 @@ class KnownFailure:
 
     reason: str
     finding: str
-    """The heading in docs/findings.md under which a script shows it without Seatrial."""
+    """The heading in docs/evidence/findings.md under which a script shows it without Seatrial."""
     releases: Releases = every_release
     laws: tuple[str, ...] = ()
     """`RELATION/law name` of each that it breaks, or a relation's id for any of its laws."""
 
     def __str__(self) -> str:
         """Return the reason as verdicts print it."""
-        return f"{self.reason} (docs/findings.md, {self.finding})"
+        return f"{self.reason} (docs/evidence/findings.md, {self.finding})"
 
     def of(self, *laws: str) -> KnownFailure:
         """Return it as that of these laws."""

@@ -1,7 +1,7 @@
 """What is random in a run of refrl, held to its seeds: the splits, the order of prompts, the numbers that rows draw.
 
 A seed means the same data, order and draws wherever a run is made: each is worked out again here from the configured
-seed (docs/guards.md names the streams), and a few tokens are sampled a second time with the streams it gives.
+seed (docs/use/guards.md names the streams), and a few tokens are sampled a second time with the streams it gives.
 """
 
 from __future__ import annotations
