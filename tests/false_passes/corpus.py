@@ -1,8 +1,8 @@
 """The corpus of false passes: inputs on which other projects' gates said Pass, and what a right gate says.
 
 A row is data. A test beside this file that takes rows by `@pytest.mark.parametrize("row", ...)` with their ids holds
-them to their right-hand side; `docs/evidence/false_passes.md` shows each row with its tests. Rows of another family stand in a
-module of their own, `corpus_<family>.py`, with a tuple `ROWS`.
+them to their right-hand side; `docs/evidence/false_passes.md` shows each row with its tests. Rows of another family
+are in a module of their own, `corpus_<family>.py`, with a tuple `ROWS`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The guards.
 
-Source: the monitors that the catalogue of silent failures asks for (docs/evidence/findings.md). Tensors carry their shape in
-their name (docs/extend/architecture.md); masks are 1 where a token trains.
+Source: the monitors that the catalogue of silent failures asks for (docs/evidence/findings.md). Tensors carry their
+shape in their name (docs/extend/architecture.md); masks are 1 where a token trains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The guards in a run of refrl: `logger.observers=[seatrial.targets.reference.guarding:RunGuards]`.
 
-refrl knows nothing of them: they watch it through its observer protocol (docs/extend/architecture.md). What they asked and
-found is written to `guards.json` beside the log.
+refrl knows nothing of them: they watch it through its observer protocol (docs/extend/architecture.md). What they
+asked and found is written to `guards.json` beside the log.
 """
 
 from __future__ import annotations
