@@ -1,4 +1,4 @@
-"""What shipped adapters expect their stacks to break is in docs/evidence/findings.md, with a script without Seatrial."""
+"""Each failure that a shipped adapter expects is in docs/evidence/findings.md, with a script without Seatrial."""
 
 import re
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""`python -m seatrial.targets.reference.layout_table docs/evidence/parallelism.md [LAYOUT ...]`: train in every layout, or
-in those named, and write down how far its raw gradient is from one process's, between the marks of the page."""
+"""`python -m seatrial.targets.reference.layout_table docs/evidence/parallelism.md [LAYOUT ...]`: train in every
+layout, or in those named, and record the distance of its raw gradient from that of one process in the page."""
 
 from __future__ import annotations
 
