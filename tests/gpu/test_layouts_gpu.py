@@ -13,7 +13,12 @@ import torch
 
 from refrl.distributed import SHARING
 from seatrial.relations.cases import make_rollout
-from seatrial.relations.parallel import GRADIENT_BOUND, gradient_error, replica_differences, tensor_error
+from seatrial.relations.measures.ranks import (
+    GRADIENT_BOUND,
+    gradient_error,
+    replica_differences,
+    tensor_error,
+)
 from seatrial.targets.reference.layouts import layouts, train_alone, train_in_layouts
 
 pytestmark = pytest.mark.gpu

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.engine import Law, Measure, Relation
+from seatrial.relations.law import Law, Measure, Relation
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from seatrial.targets.common.target import Unavailable
 from seatrial.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from seatrial.relations.engine import Relation
+    from seatrial.relations.law import Relation
 
 
 @dataclass(frozen=True, kw_only=True)

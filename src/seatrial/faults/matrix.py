@@ -12,7 +12,8 @@ from typing import Any
 from seatrial.faults.mutate import Mutant
 from seatrial.faults.planting import Change, ask
 from seatrial.relations import NotServed
-from seatrial.relations.engine import DEFAULT_SEEDS, Relation, first_violation, run_relation
+from seatrial.relations.engine import DEFAULT_SEEDS, first_violation, run_relation
+from seatrial.relations.law import Relation
 from seatrial.relations.registry import all_relations, select
 from seatrial.verdict import Outcome
 

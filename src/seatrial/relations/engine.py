@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.conclusion import LawResult, conclude
 from seatrial.relations.contracts import COMPONENTS
 from seatrial.relations.expected import Expected, expected_of
 from seatrial.relations.facts import describe_facts
 from seatrial.relations.law import (
-    Case,
     Law,
     Measure,
     MissingDependency,
@@ -28,19 +28,6 @@ from seatrial.relations.law import (
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.runs import sharing_runs
 from seatrial.verdict import Outcome, Verdict
-
-__all__ = [
-    "DEFAULT_SEEDS",
-    "MAX_SHRINK_CALLS",
-    "SHRINK_SECONDS",
-    "Case",
-    "Law",
-    "Measure",
-    "Relation",
-    "Violation",
-    "first_violation",
-    "run_relation",
-]
 
 DEFAULT_SEEDS = (0, 1, 2)
 MAX_SHRINK_CALLS = 200

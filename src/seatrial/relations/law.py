@@ -1,51 +1,45 @@
-"""What a relation is made of: laws, the cases they make, and how far a stack is from obeying."""
+"""What a relation is made of: laws, the cases they run on, and how far a stack is from satisfying them.
+
+A law is a function of a stack and a case that returns a `Measure`. It is registered with its relation by a decorator:
+
+    LOSS = Relation(id="R3.loss", name="loss-ignores-padding", component="policy_loss", ..., cases=rollout_for)
+
+    @LOSS.law("more padding", suspects="padded length as the divisor")
+    def more_padding(stack, case):
+        return Measure(error=..., bound=1e-10, what="loss with padding against the loss without")
+
+A decorator for each set of arguments makes several laws of one function; they keep the order in which they are written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, TypeVar
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts import COMPONENTS
 
 
-class Case(Protocol):
-    """A made input."""
-
-    def smaller(self) -> Iterator[Any]:
-        """Yield simpler cases of the same kind, simplest first."""
-        ...
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values, so that a person can replay it."""
-        ...
-
-
-class NoCase:
-    """Stands where the case would, when the stack raised before there was one."""
-
-    def smaller(self) -> Iterator[Any]:
-        """Nothing is smaller."""
-        return iter(())
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return nothing: there was no input."""
-        return {}
+@dataclass(frozen=True)
+class NoCase(Case):
+    """Takes the place of the case when the stack raised before there was one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """How far a stack is from obeying a law: it holds when `error <= bound`, so NaN never holds."""
+    """How far a stack is from satisfying a law: it holds when `error <= bound`, so NaN never holds."""
 
     error: float
     bound: float
     what: str
-    """What was compared, and where the largest difference stands."""
+    """What was compared, and where the largest difference is."""
 
     @classmethod
-    def of_errors(cls, errors: Sequence[str], what: str) -> Measure:
-        """Return one that holds where there are none; it tells the first of them."""
-        return cls(error=float(len(errors)), bound=0, what=f"{what} ({errors[0] if errors else 'none'})")
+    def count(cls, wrong: Sequence[object], what: str) -> Measure:
+        """Return a measure that holds if nothing is wrong; otherwise it names the first thing that is."""
+        return cls(error=len(wrong), bound=0, what=f"{what} ({wrong[0] if wrong else 'none'})")
 
     @property
     def holds(self) -> bool:
@@ -53,8 +47,19 @@ class Measure:
         return self.error <= self.bound
 
 
-def _nothing_excluded(stack: Any) -> None:
-    return None
+def nothing_excluded(stack: Any) -> None:
+    """Return None: the stack serves the law's input."""
+    return
+
+
+MakeCase = Callable[[Any, int, bool], Any]
+"""(stack, seed, tidy) -> case. Tidy cases have equal lengths and no traps: they show what adversarial ones find beyond
+them."""
+MeasureCase = Callable[..., "Measure | None"]
+"""(stack, case, **arguments of the decorator) -> measure, or None when the property did not apply to this case."""
+Excluded = Callable[[Any], "str | None"]
+"""(stack) -> the declaration by which the stack excludes a law's input, such as `masked_rows=False`; or None."""
+F = TypeVar("F", bound=MeasureCase)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +67,18 @@ class Law:
     """One property of a relation."""
 
     name: str
-    make: Callable[[Any, int, bool], Case]
-    """(stack, seed, tidy) -> case. Tidy cases have equal lengths and no traps: they exist to show what the
-    adversarial ones find beyond them."""
-    measure: Callable[[Any, Any], Measure | None]
-    """(stack, case) -> measure, or None when the property did not apply to this case."""
+    make: MakeCase
+    measure: MeasureCase
     suspects: str
     """What a violation of this law usually is."""
-    excluded: Callable[[Any], str | None] = _nothing_excluded
-    """(stack) -> the declaration by which the stack excludes this law's input, such as `masked_rows=False`; or None."""
+    excluded: Excluded = nothing_excluded
     seeded: bool = True
-    """Whether other seeds make other cases; a law that is not is exercised with the first seed alone."""
+    """Whether other seeds make other cases; a law that is not seeded runs with the first seed alone."""
+    position: int = 0
+    """Among the decorators of its relation."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Relation:
     """A law of RL post-training, or a family of them, about one component."""
 
@@ -85,16 +88,74 @@ class Relation:
     """Key of `contracts.COMPONENTS`."""
     statement: str
     """The relation in one sentence."""
-    catalogue: tuple[str, ...]
-    """Ids of known bugs that break it (SBnnn)."""
+    catalogue: Sequence[str] = ()
+    """Ids of known bugs that break it (SBnnn); may be given as one string, separated by spaces."""
     cost: str
-    laws: tuple[Law, ...]
-    tags: tuple[str, ...] = field(default=())
+    cases: MakeCase | None = None
+    """Makes the cases of every law that names no `cases`."""
+    excluded: Excluded = nothing_excluded
+    """For every law that names no `excluded`."""
+    seeded: bool = True
+    """For every law that does not say."""
+    laws: Sequence[Law] = ()
+    """In the order in which their decorators are written."""
+    _num_decorators: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse a relation about an unknown component, and two laws of one name."""
         if self.component not in COMPONENTS:
             raise ValueError(f"relation {self.id}: no component {self.component!r} in contracts.COMPONENTS")
+        self.catalogue = tuple(self.catalogue.split() if isinstance(self.catalogue, str) else self.catalogue)
+        self.laws = tuple(self.laws)
+        self._refuse_equal_names()
+
+    def law(
+        self,
+        name: str,
+        suspects: str,
+        *,
+        cases: MakeCase | None = None,
+        excluded: Excluded | None = None,
+        seeded: bool | None = None,
+        **arguments: Any,
+    ) -> Callable[[F], F]:
+        """Return a decorator that makes a law of a function `(stack, case, **arguments) -> Measure | None`.
+
+        Args:
+            name: unique in this relation.
+            suspects: what a violation usually is.
+            cases: makes the law's case; default: the relation's.
+            excluded: names the declaration by which a stack excludes the input; default: the relation's.
+            seeded: whether other seeds make other cases; default: the relation's.
+            arguments: passed to the function after stack and case.
+
+        Raises:
+            ValueError: neither the law nor the relation has cases, or two laws have one name.
+        """
+        make = cases or self.cases
+        if make is None:
+            raise ValueError(f"relation {self.id}: law {name!r} has no cases, and its relation has none")
+        # Stacked decorators are evaluated from the top and applied from the bottom: the position is taken here.
+        self._num_decorators += 1
+        position = self._num_decorators
+
+        def register(measure: F) -> F:
+            law = Law(
+                name=name,
+                make=make,
+                measure=partial(measure, **arguments) if arguments else measure,
+                suspects=suspects,
+                excluded=excluded or self.excluded,
+                seeded=self.seeded if seeded is None else seeded,
+                position=position,
+            )
+            self.laws = sorted((*self.laws, law), key=lambda one: one.position)
+            self._refuse_equal_names()
+            return measure
+
+        return register
+
+    def _refuse_equal_names(self) -> None:
         names = [law.name for law in self.laws]
         if len(set(names)) != len(names):
             raise ValueError(f"relation {self.id}: two laws have one name")
@@ -126,7 +187,7 @@ class Violation:
 
 @dataclass(frozen=True, kw_only=True)
 class NotExercised:
-    """A law that met nothing to judge."""
+    """A law that had nothing to judge."""
 
     law: Law
     reason: str

@@ -1,22 +1,25 @@
 """Every relation that exists: our own, listed in `laws`, and those that installed packages bring.
 
-A package adds relations with an entry point of the group `seatrial.relations` that names a `Relation`, or a sequence
-of them:
+A package adds relations with an entry point of the group `seatrial.relations` that names a module that defines
+relations, a `Relation`, or a sequence of them:
 
     [project.entry-points."seatrial.relations"]
-    my-laws = "my_package.laws:RELATIONS"
+    my-laws = "my_package.laws"
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 
 from seatrial.errors import UsageError
+from seatrial.relations import laws
 from seatrial.relations.contracts import COMPONENTS
-from seatrial.relations.engine import Relation
+from seatrial.relations.law import Relation
 
 GROUP = "seatrial.relations"
 
@@ -32,14 +35,23 @@ def all_relations() -> tuple[Relation, ...]:
 
 
 def own_relations() -> tuple[Relation, ...]:
-    """Return the relations of the modules that `seatrial.relations.laws` lists."""
-    laws = importlib.import_module("seatrial.relations.laws")
-    modules = (importlib.import_module(f"{laws.__name__}.{name}") for name in laws.MODULES)
-    return ordered(relation for module in modules for relation in module.RELATIONS)
+    """Return the relations that the modules below `seatrial.relations.laws` define."""
+    modules = pkgutil.walk_packages(laws.__path__, prefix=f"{laws.__name__}.")
+    names = [module.name for module in modules if not module.ispkg]
+    # A relation that two modules add laws to is a name of both.
+    return ordered(
+        dict.fromkeys(relation for name in names for relation in relations_in(importlib.import_module(name)))
+    )
+
+
+def relations_in(module: ModuleType) -> list[Relation]:
+    """Return the relations among the names of a module."""
+    values = [*vars(module).values(), *getattr(module, "RELATIONS", ())]
+    return [value for value in values if isinstance(value, Relation)]
 
 
 def relations_of_entry_points(found: Iterable[EntryPoint]) -> list[Relation]:
-    """Return what entry points name.
+    """Return the relations of entry points that name a module, a relation or a sequence of relations.
 
     Raises:
         UsageError: see `all_relations`.
@@ -50,11 +62,15 @@ def relations_of_entry_points(found: Iterable[EntryPoint]) -> list[Relation]:
             loaded = point.load()
         except (ImportError, AttributeError) as error:
             raise UsageError(
-                f"relations of {point.name} ({point.value}) cannot be loaded: {error}; mend or uninstall that package"
+                f"relations of {point.name} ({point.value}) cannot be loaded: {error}; fix or uninstall that package"
             ) from error
+        if isinstance(loaded, ModuleType):
+            loaded = relations_in(loaded)
         group = (loaded,) if isinstance(loaded, Relation) else loaded
         if not isinstance(group, Sequence) or not all(isinstance(item, Relation) for item in group):
             raise UsageError(f"{point.name} ({point.value}) is no relation and no sequence of relations")
+        if not group:
+            raise UsageError(f"{point.name} ({point.value}) defines no relation")
         relations += group
     return relations
 

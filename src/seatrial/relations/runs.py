@@ -13,8 +13,8 @@ from typing import Any
 
 from seatrial.relations.contracts.left import LeftRun
 from seatrial.relations.contracts.placements import PlacedRun
-from seatrial.relations.run_records import RunRecord
-from seatrial.relations.tuning_records import TuningRecord
+from seatrial.relations.records.run import RunRecord
+from seatrial.relations.records.tuning import TuningRecord
 
 BASE: Mapping[str, Any] = {
     "grpo.num_prompts_per_step": 2,
@@ -198,7 +198,7 @@ class RunCase:
         return run(stack, {**self.options, **further}, self.seed)
 
 
-def making(needed: tuple[str, ...] = (), **options: Any) -> Any:
+def run_cases(needed: tuple[str, ...] = (), **options: Any) -> Any:
     """Return a law's `make`: a run with these options, dots written as two underscores."""
     chosen = {name.replace("__", "."): value for name, value in options.items()}
 
@@ -229,7 +229,7 @@ class TuningCase:
         return tuning(stack, self.options, self.seed)
 
 
-def making_tuning(**options: Any) -> Any:
+def tuning_cases(**options: Any) -> Any:
     """Return a law's `make`: a run of fine-tuning with these options, dots written as two underscores."""
     chosen = {key.replace("__", "."): value for key, value in options.items()}
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from seatrial.relations.examples import Example
+from seatrial.relations.cases.examples import Example
+from seatrial.relations.cases.windows import WindowCase
 from seatrial.relations.records import StepResult
 from seatrial.relations.runs import sharing_runs
-from seatrial.relations.windows import WindowCase
 
 MAX_KEPT = 16
 """Steps at most: each holds the gradients of a model, and shrinking makes hundreds of cases."""

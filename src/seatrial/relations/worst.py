@@ -1,7 +1,7 @@
 """The largest of many errors: NaN is worse than any number, and stays the worst.
 
 `max(1.0, nan)` is 1.0, and after `worst = nan` the test `not error <= worst` takes any number for worse: both would
-lose the NaN that a relation is there to find.
+lose the NaN that a relation is meant to find.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 def is_worse(error: float, worst: float) -> bool:
-    """Tell whether an error is worse than the worst so far."""
+    """Return whether an error is worse than the worst so far."""
     return not error <= worst and not math.isnan(worst)
 
 
@@ -22,3 +22,15 @@ def largest(errors: Iterable[float]) -> float:
         if is_worse(error, worst):
             worst = error
     return worst
+
+
+class Worst:
+    """The largest error so far and the place where it was found."""
+
+    def __init__(self, error: float = 0.0, place: str = "nowhere") -> None:
+        self.error, self.place = error, place
+
+    def add(self, error: float, place: str) -> None:
+        """Keep the error and its place if it is worse than all before it."""
+        if is_worse(error, self.error):
+            self.error, self.place = error, place

@@ -6,7 +6,7 @@ import pytest
 
 from seatrial.relations.cases import make_rollout
 from seatrial.relations.contracts.parallel import RankRecord
-from seatrial.relations.parallel import (
+from seatrial.relations.measures.ranks import (
     GRADIENT_BOUND,
     counts,
     gradient_error,

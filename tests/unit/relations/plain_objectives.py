@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.relations.examples import Example, ObjectiveSpec
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.records import StepResult
 
 VOCAB_SIZE = 17

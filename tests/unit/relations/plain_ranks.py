@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from tests.unit.relations.plain_objectives import PlainTrainer
 
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.contracts.ranks import Layout
-from seatrial.relations.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.ranks import StepsOnRanks

@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
+from seatrial.relations.cases.conversations import Conversation, Part, Turn, make_conversation
 from seatrial.relations.contracts.conversations import TokenRow
-from seatrial.relations.conversations import Conversation, Part, Turn, make_conversation
 from seatrial.relations.engine import run_relation
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.registry import select

@@ -11,9 +11,10 @@ from refrl.data_plane.client import StoreClient
 from refrl.data_plane.control import ControlState
 from refrl.data_plane.partition import Partition
 from refrl.data_plane.records import Waste
-from seatrial.relations import data_plane_schedules
+from seatrial.relations.benches import schedules as data_plane_schedules
 from seatrial.relations.engine import first_violation
-from seatrial.relations.laws import data_plane_claims, data_plane_rows
+from seatrial.relations.laws.data_plane import claims as data_plane_claims
+from seatrial.relations.laws.data_plane import rows as data_plane_rows
 from seatrial.relations.registry import of_components, select
 from seatrial.targets.reference.data_plane import ReferenceDataPlane
 
@@ -260,7 +261,7 @@ def test_a_fault_is_seen_by_its_laws(name: str, monkeypatch: pytest.MonkeyPatch)
     """And by as many others as it breaks."""
     laws, plant = FAULTS[name]
     plant(monkeypatch)
-    monkeypatch.setattr("seatrial.relations.data_plane_cases.LEASE_S", 0.05)
+    monkeypatch.setattr("seatrial.relations.benches.data_plane.LEASE_S", 0.05)
     monkeypatch.setattr(data_plane_claims, "LEASE_S", 0.05)
     for module in (data_plane_claims, data_plane_rows):
         monkeypatch.setattr(module, "WAIT_S", 1.0)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from seatrial.relations import data_plane_schedules
-from seatrial.relations.data_plane_cases import Bench, make_case
-from seatrial.relations.data_plane_schedules import Ledger, play
+from seatrial.relations.benches import schedules as data_plane_schedules
+from seatrial.relations.benches.data_plane import Bench, make_case
+from seatrial.relations.benches.schedules import Ledger, play
 from seatrial.targets.reference.data_plane import ReferenceDataPlane
 
 

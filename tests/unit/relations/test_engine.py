@@ -8,7 +8,8 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.relations import NotServed, failure_message, parametrize_with_relations
-from seatrial.relations.engine import Law, Measure, Relation, run_relation
+from seatrial.relations.engine import run_relation
+from seatrial.relations.law import Law, Measure, Relation
 from seatrial.relations.registry import all_relations, select
 from seatrial.verdict import Outcome
 

@@ -9,8 +9,8 @@ import pytest
 
 from seatrial.relations.contracts.command import Ended
 from seatrial.relations.engine import first_violation
+from seatrial.relations.records.run import RunRecord, RunRow
 from seatrial.relations.registry import select
-from seatrial.relations.run_records import RunRecord, RunRow
 from seatrial.relations.runs import RunCache, sharing_runs
 from seatrial.targets.reference.components import ReferenceComponents
 

@@ -15,7 +15,8 @@ from refrl.data_plane.metadata import KVBatchMeta
 from refrl.data_plane.partition import Partition
 from refrl.rollout import columns as rollout_columns
 from refrl.rollout import replay
-from seatrial.relations.engine import Relation, first_violation
+from seatrial.relations.engine import first_violation
+from seatrial.relations.law import Relation
 from seatrial.relations.registry import of_components, select
 from seatrial.targets.reference.flow import ReferenceFlow
 

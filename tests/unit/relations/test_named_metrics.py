@@ -11,7 +11,7 @@ from seatrial.relations.cases import make_rollout
 from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec
 from seatrial.relations.engine import run_relation
 from seatrial.relations.facts import StackFacts
-from seatrial.relations.metric_oracles import metric
+from seatrial.relations.oracles.metrics import metric
 from seatrial.relations.registry import select
 from seatrial.relations.tensors import inputs_of
 from seatrial.verdict import Outcome

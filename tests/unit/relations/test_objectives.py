@@ -3,9 +3,9 @@
 import pytest
 from tests.unit.relations.plain_objectives import EOS_ID, PlainTrainer, TinyModel
 
+from seatrial.relations.cases.examples import Example, ObjectiveSpec, make_examples
 from seatrial.relations.engine import run_relation
-from seatrial.relations.examples import Example, ObjectiveSpec, make_examples
-from seatrial.relations.objective_oracles import objective
+from seatrial.relations.oracles.objectives import objective
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 

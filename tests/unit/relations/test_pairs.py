@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 
+from seatrial.relations.cases.examples import Example
 from seatrial.relations.contracts.conversations import PairRow, TokenRow
 from seatrial.relations.engine import run_relation
-from seatrial.relations.examples import Example
-from seatrial.relations.laws.pairs import oracle
+from seatrial.relations.laws.data.pairs import oracle
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 

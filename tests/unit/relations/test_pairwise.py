@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping
 
-from seatrial.relations.pairwise import names_of, pairwise
+from seatrial.relations.cases.pairwise import names_of, pairwise
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2}
 

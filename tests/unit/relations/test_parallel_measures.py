@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from seatrial.relations.contracts.parallel import RankRecord
-from seatrial.relations.parallel import (
+from seatrial.relations.measures.ranks import (
     GRADIENT_BOUND,
     counts,
     gradient_error,

@@ -12,7 +12,7 @@ from torch import Tensor
 from seatrial.relations import NotServed
 from seatrial.relations.engine import run_relation
 from seatrial.relations.facts import StackFacts
-from seatrial.relations.ranks import RankedExamples, lay
+from seatrial.relations.ranked_cases import RankedExamples, lay
 from seatrial.relations.records import LossInputs, LossSpec
 from seatrial.relations.registry import select
 from seatrial.targets.common.ranks import RankError, call_on_ranks

@@ -6,8 +6,8 @@ import pytest
 from tests.unit.relations.toy_run import ToyRun
 
 from seatrial.relations.engine import first_violation, run_relation
+from seatrial.relations.records.run import RunOption
 from seatrial.relations.registry import own_relations, select
-from seatrial.relations.run_records import RunOption
 from seatrial.relations.runs import RunCache, run, run_again, sharing_runs
 from seatrial.verdict import Outcome
 

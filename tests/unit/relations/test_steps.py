@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from tests.unit.relations.plain_objectives import PlainTrainer
 from torch import Tensor
 
+from seatrial.relations.cases.examples import Example, ExampleCase, ObjectiveSpec, make_examples
 from seatrial.relations.engine import run_relation
-from seatrial.relations.examples import Example, ExampleCase, ObjectiveSpec, make_examples
 from seatrial.relations.records import StepResult
 from seatrial.relations.registry import select
 from seatrial.relations.runs import RunCache, sharing_runs

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from seatrial.relations.engine import first_violation, run_relation
+from seatrial.relations.records.tuning import AnswerRow, TuningRecord
 from seatrial.relations.registry import own_relations, select
 from seatrial.relations.runs import RunCache, sharing_runs
-from seatrial.relations.tuning_records import AnswerRow, TuningRecord
 from seatrial.targets.reference.components import ReferenceComponents
 from seatrial.verdict import Outcome
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from seatrial.relations.contracts.values import ValueInputs, ValueSpec
 from seatrial.relations.engine import run_relation
 from seatrial.relations.facts import StackFacts
-from seatrial.relations.laws.values import ValueCase, ValueRow, oracle
+from seatrial.relations.laws.loss.values import ValueCase, ValueRow, oracle
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 

@@ -9,8 +9,9 @@ import torch
 
 from seatrial.errors import UsageError
 from seatrial.relations import NotServed, parametrize_with_relations
-from seatrial.relations.engine import SHRINK_SECONDS, Law, Measure, Relation, run_relation
+from seatrial.relations.engine import SHRINK_SECONDS, run_relation
 from seatrial.relations.facts import StackFacts, bound_of, needs_masked_rows
+from seatrial.relations.law import Law, Measure, Relation
 from seatrial.relations.registry import all_relations, ordered, relations_of_entry_points
 from seatrial.verdict import Outcome, Verdict
 

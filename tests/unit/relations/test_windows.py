@@ -9,12 +9,12 @@ import torch
 from tests.unit.relations.plain_objectives import EOS_ID, PAD_ID, VOCAB_SIZE, TinyModel
 from torch import Tensor
 
+from seatrial.relations.cases.examples import Example
+from seatrial.relations.cases.windows import WindowCase, WindowRow, WindowSpec, make_window
 from seatrial.relations.engine import run_relation
-from seatrial.relations.examples import Example
+from seatrial.relations.oracles.windows import window
 from seatrial.relations.records import AdvantageSpec, StepResult
 from seatrial.relations.registry import select
-from seatrial.relations.window_oracles import window
-from seatrial.relations.windows import WindowCase, WindowRow, WindowSpec, make_window
 from seatrial.verdict import Outcome
 
 

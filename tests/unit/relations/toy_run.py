@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations import NotServed
-from seatrial.relations.run_records import (
+from seatrial.relations.records.run import (
     RunOption,
     RunRecord,
     RunRow,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from seatrial.relations.conversations import Conversation, Part
-from seatrial.relations.examples import Example
+from seatrial.relations.cases.conversations import Conversation, Part
+from seatrial.relations.cases.examples import Example
 
 
 class TokenRow(NamedTuple):

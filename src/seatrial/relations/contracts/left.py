@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from seatrial.relations.run_records import RunRecord
+from seatrial.relations.records.run import RunRecord
 
 PROBES = ("reverse abc=", "  two  words\n", "Straße, naïve, 数", "<think>3</think>")
 """Texts that the exported tokenizer is tried on."""

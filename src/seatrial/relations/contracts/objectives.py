@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from seatrial.relations.examples import Example, ObjectiveSpec
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.records import StepResult
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from seatrial.relations.run_records import RunRecord
+from seatrial.relations.records.run import RunRecord
 
 
 class PlacedRun(NamedTuple):

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from seatrial.relations.run_records import RunOption, RunRecord, RunRow
+from seatrial.relations.records.run import RunOption, RunRecord, RunRow
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from seatrial.relations.tuning_records import TuningRecord
+from seatrial.relations.records.tuning import TuningRecord
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from seatrial.relations.examples import Example
+from seatrial.relations.cases.examples import Example
+from seatrial.relations.cases.windows import WindowCase, WindowSpec
 from seatrial.relations.records import StepResult
-from seatrial.relations.windows import WindowCase, WindowSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
+from seatrial.relations.cases.examples import Example
 from seatrial.relations.contracts.ranks import Layout
-from seatrial.relations.examples import Example
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.rank_worker import RENDEZVOUS

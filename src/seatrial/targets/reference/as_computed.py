@@ -20,9 +20,9 @@ from refrl.training.recorder import recorded_rows
 from refrl.training.session import Session
 from seatrial.guards import Guards
 from seatrial.relations import oracles
-from seatrial.relations.laws.run_metrics import FORMULAS, OF_THE_LOSS
-from seatrial.relations.run_oracles import expected_advantages, loss_spec
-from seatrial.relations.run_records import RunRow
+from seatrial.relations.laws.run.metrics import FORMULAS, OF_THE_LOSS
+from seatrial.relations.oracles.runs import expected_advantages, loss_spec
+from seatrial.relations.records.run import RunRow
 from seatrial.targets.reference.as_counted import hold_counts, hold_tuned_counts
 from seatrial.targets.reference.as_masked import hold_masks
 from seatrial.targets.reference.as_own import is_known, own_advantages, own_gradient

@@ -13,8 +13,8 @@ from refrl.config import GRPORunConfig
 from refrl.config.algorithms import ADVANTAGES, LOSSES
 from refrl.training.observed import PassedBatch
 from seatrial.relations import oracles
-from seatrial.relations.run_oracles import loss_spec
-from seatrial.relations.run_records import RunRow
+from seatrial.relations.oracles.runs import loss_spec
+from seatrial.relations.records.run import RunRow
 
 
 def own_advantages(rows: Sequence[RunRow], config: GRPORunConfig) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from seatrial.relations.pairwise import names_of, pairwise
+from seatrial.relations.cases.pairwise import names_of, pairwise
 from seatrial.targets.reference.configuration import allowed
 
 

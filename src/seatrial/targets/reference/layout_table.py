@@ -10,7 +10,7 @@ from pathlib import Path
 from seatrial.files import write_text
 from seatrial.relations.cases import make_rollout
 from seatrial.relations.contracts.parallel import RankRecord
-from seatrial.relations.parallel import gradient_error, metric_error, replica_differences, tensor_error
+from seatrial.relations.measures.ranks import gradient_error, metric_error, replica_differences, tensor_error
 from seatrial.relations.worst import is_worse
 from seatrial.targets.reference.layouts import layouts, train_alone, train_in_layouts
 

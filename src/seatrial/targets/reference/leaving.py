@@ -21,7 +21,7 @@ from refrl.training.grpo import run_grpo
 from refrl.training.recorder import RunRecorder
 from seatrial.evidence.read import read_logs
 from seatrial.relations.contracts.left import PROBES, LeftRow, LeftRun
-from seatrial.relations.run_records import RunRecord
+from seatrial.relations.records.run import RunRecord
 from seatrial.targets.reference.configuration import configuration, effective
 from seatrial.targets.reference.runs import quiet, record_of, with_own_parts
 

@@ -14,8 +14,8 @@ from refrl.distributed import ALONE, World
 from refrl.models.loading import load_model
 from refrl.training import build
 from refrl.training.sft import answer_loss
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.contracts.ranks import Layout
-from seatrial.relations.examples import Example, ObjectiveSpec
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.ranks import StepsOnRanks
 from seatrial.targets.reference.configuration import model_directory, tuning_configuration

@@ -22,7 +22,7 @@ from refrl.rewards import score_completions
 from refrl.training.build import build_rewards
 from refrl.training.grpo import run_grpo
 from refrl.training.recorder import RunRecorder
-from seatrial.relations.run_records import (
+from seatrial.relations.records.run import (
     GroupRecord,
     RunOption,
     RunRecord,

@@ -14,8 +14,8 @@ from refrl.models.chat import ChatEncoder
 from refrl.rewards import score_completions
 from refrl.rewards.verifiers import VerifierError
 from refrl.training import build
+from seatrial.relations.cases.conversations import Conversation, Part
 from seatrial.relations.contracts.conversations import TokenRow
-from seatrial.relations.conversations import Conversation, Part
 from seatrial.targets.reference.configuration import configuration
 from seatrial.targets.reference.transfers import ReferenceTransfers
 

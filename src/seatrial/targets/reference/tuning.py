@@ -12,8 +12,8 @@ from refrl.tasks import Example
 from refrl.training import build
 from refrl.training.recorder import RunRecorder
 from refrl.training.sft import run_sft
-from seatrial.relations.run_records import UpdateRecord
-from seatrial.relations.tuning_records import AnswerRow, HeldOutLoss, Lesson, TuningRecord, TuningStep
+from seatrial.relations.records.run import UpdateRecord
+from seatrial.relations.records.tuning import AnswerRow, HeldOutLoss, Lesson, TuningRecord, TuningStep
 from seatrial.targets.reference.configuration import dotted, tuning_configuration
 from seatrial.targets.reference.runs import quiet, with_own_parts
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.examples import Example, ObjectiveSpec
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.tiny import TinyCausalModel

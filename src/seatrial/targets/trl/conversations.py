@@ -6,8 +6,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from seatrial.relations.cases.conversations import Conversation, Part
 from seatrial.relations.contracts.conversations import TokenRow
-from seatrial.relations.conversations import Conversation, Part
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import TinyCausalModel

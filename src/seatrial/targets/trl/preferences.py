@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from packaging.version import Version
 
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.contracts.conversations import PairRow, TokenRow
-from seatrial.relations.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import StepResult

@@ -9,7 +9,7 @@ from typing import Any
 from packaging.version import Version
 from torch import Tensor
 
-from seatrial.relations.examples import Example, ObjectiveSpec
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.target import release

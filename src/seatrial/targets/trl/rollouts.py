@@ -12,9 +12,9 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
+from seatrial.relations.cases.windows import WindowCase, WindowSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import AdvantageSpec, StepResult
-from seatrial.relations.windows import WindowCase, WindowSpec
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from seatrial.relations.examples import Example
+from seatrial.relations.cases.examples import Example
 from seatrial.relations.facts import StackFacts
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import TinyCausalModel

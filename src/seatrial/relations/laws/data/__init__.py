@@ -1,0 +1,1 @@
+"""Laws of prompts, templates, tokens, batches, packs and rewards."""

@@ -1,0 +1,186 @@
+"""R16: conversations become ids in one way only: template once, one start, end tokens kept, prefixes stable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from seatrial.relations.facts import facts_of
+from seatrial.relations.law import Law, Measure, Relation
+
+TEXTS = (
+    "2+2?",
+    "emoji \U0001f642 and é",
+    "line\nbreak",
+    "tool said 7",
+    "ok",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversationCase:
+    """A conversation that ends with the assistant."""
+
+    messages: tuple[tuple[str, str], ...]
+
+    def smaller(self) -> Iterator[ConversationCase]:
+        """Yield the conversation without its first exchange."""
+        if len(self.messages) > 2:
+            yield replace(self, messages=self.messages[2:])
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the messages."""
+        return {"messages": [list(message) for message in self.messages]}
+
+    def upto(self, count: int | None = None) -> list[dict[str, str]]:
+        """Return the first messages in the form that templates take."""
+        return [{"role": role, "content": content} for role, content in self.messages[:count]]
+
+
+def _make(stack: Any, seed: int, tidy: bool) -> ConversationCase:
+    if tidy:
+        return ConversationCase(messages=(("user", "2+2?"), ("assistant", "4")))
+    rng = np.random.default_rng([seed, 16])
+    turns = int(rng.integers(2, 4))
+    text = iter(rng.permutation(TEXTS).tolist() * 2)
+    # An answer that spells the stack's own end token, and one with white space around it: both as text.
+    answers = iter([f"Say {stack.decode([stack.eos_id])} here", "  kept as it is ", next(text)])
+    return ConversationCase(
+        messages=tuple(
+            (role, next(text if role == "user" else answers))
+            for _ in range(turns)
+            for role in ("user", "assistant")
+        )
+    )
+
+
+def _starts_with_nothing(stack: Any) -> str | None:
+    return "bos_id=None" if stack.bos_id is None else None
+
+
+def _one_start(stack: Any, case: ConversationCase) -> Measure:
+    ids = stack.encode_chat(case.upto(), add_generation_prompt=False)
+    count = ids.count(stack.bos_id)
+    return Measure(error=float(max(0, count - 1)), bound=0, what=f"{count} start tokens, more than one by")
+
+
+def _prefixes_are_stable(stack: Any, case: ConversationCase) -> Measure:
+    """The prompt before each assistant turn is a prefix of the finished conversation."""
+    whole = stack.encode_chat(case.upto(), add_generation_prompt=False)
+    wrong = 0
+    for count, (role, _) in enumerate(case.messages):
+        if role == "assistant":
+            prompt = stack.encode_chat(case.upto(count), add_generation_prompt=True)
+            wrong += whole[: len(prompt)] != prompt
+    return Measure(
+        error=float(wrong), bound=0, what="assistant turns whose prompt is no prefix of the conversation"
+    )
+
+
+def _serving_is_training(stack: Any, case: ConversationCase) -> Measure:
+    ids, mask = stack.training_row(case.upto())
+    served = stack.encode_chat(case.upto(), add_generation_prompt=False)
+    wrong = float(list(ids) != list(served)) + float(len(ids) != len(mask))
+    return Measure(
+        error=wrong, bound=0, what="training row and served conversation differ, or mask and ids in length"
+    )
+
+
+def _trained_answers(stack: Any, case: ConversationCase) -> list[str]:
+    """Return the answers that train: all, or the last where the stack declares so."""
+    answers = [content for role, content in case.messages if role == "assistant"]
+    return answers[-1:] if facts_of(stack).trains == "last" else answers
+
+
+def _trains_on_answers_only(stack: Any, case: ConversationCase) -> Measure:
+    """What is trained on, decoded, is the assistant's words with their end tokens, and nothing else."""
+    ids, mask = stack.training_row(case.upto())
+    end = stack.decode([stack.eos_id])
+    spans, span = [], []
+    for token, trained in zip([*ids, stack.pad_id], [*mask, 0], strict=True):
+        if trained:
+            span.append(token)
+        elif span:
+            spans.append(stack.decode(span))
+            span = []
+    wanted = [answer + end for answer in _trained_answers(stack, case)]
+    wrong = [
+        f"{given!r} instead of {right!r}"
+        for given, right in zip(spans, wanted, strict=False)
+        if given != right
+    ]
+    missing = abs(len(spans) - len(wanted))
+    return Measure(
+        error=float(len(wrong) + missing),
+        bound=0,
+        what=f"trained spans that are not the answers ({(wrong or ['none'])[0]})",
+    )
+
+
+def _end_token_trains(stack: Any, case: ConversationCase) -> Measure:
+    ids, mask = stack.training_row(case.upto())
+    answers = len(_trained_answers(stack, case))
+    trained = sum(1 for token, on in zip(ids, mask, strict=True) if on and token == stack.eos_id)
+    return Measure(
+        error=abs(float(trained - answers)), bound=0, what=f"{trained} end tokens trained, {answers} answers"
+    )
+
+
+RELATIONS = (
+    Relation(
+        id="R16.chat",
+        name="tokenisation",
+        component="tokenizer",
+        statement="One start, stable prefixes, one form in serving and training; answers train with their end token.",
+        catalogue=(
+            "SB001",
+            "SB002",
+            "SB003",
+            "SB005",
+            "SB010",
+            "SB018",
+            "SB022",
+            "SB024",
+            "SB030",
+            "SB036",
+            "SB037",
+        ),
+        cost="CPU, milliseconds",
+        laws=(
+            Law(
+                name="one start",
+                make=_make,
+                measure=_one_start,
+                excluded=_starts_with_nothing,
+                suspects="template and tokenizer both add it",
+            ),
+            Law(
+                name="stable prefixes",
+                make=_make,
+                measure=_prefixes_are_stable,
+                suspects="messages rendered one by one, content stripped or rewritten by the template",
+            ),
+            Law(
+                name="serving is training",
+                make=_make,
+                measure=_serving_is_training,
+                suspects="two templates, a generation prompt left at the end of training rows",
+            ),
+            Law(
+                name="only answers train",
+                make=_make,
+                measure=_trains_on_answers_only,
+                suspects="the mask spans the header, a span off by one, all ones when the template marks nothing",
+            ),
+            Law(
+                name="end tokens train",
+                make=_make,
+                measure=_end_token_trains,
+                suspects="pad equal to end and masked by id, the end token outside the span",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,67 @@
+"""DP12: a client is as it was configured, and what passes through one that is watched is counted."""
+
+from __future__ import annotations
+
+import time
+
+from seatrial.relations.benches.flow import PARTITION, FlowBench, flow_law
+from seatrial.relations.law import Relation
+
+SHORT_S, LONG_S = 0.05, 3600.0
+
+
+def _as_configured(bench: FlowBench) -> None:
+    """A claim that says nothing holds for as long as is configured."""
+    for seconds, due in ((SHORT_S, bench.samples[:2]), (LONG_S, [])):
+        bench.client = bench.stack.configured_client(lease_s=seconds)
+        bench.register()
+        bench.put(bench.samples)
+        bench.client.claim_meta(PARTITION, "train", ["ids"], 2, blocking=False)
+        time.sleep(2 * SHORT_S)
+        back = bench.client.claim_meta(PARTITION, "train", ["ids"], 4096, blocking=False)
+        rest = bench.samples[2:]
+        bench.equal(
+            sorted(back.sample_ids), sorted([*due, *rest]), f"rows served under leases of {seconds:g} s"
+        )
+
+
+def _counted(bench: FlowBench) -> None:
+    """Every call is counted, with its rows and bytes; what failed, and what waited in vain, among the errors."""
+    bench.client, told = bench.stack.observed_client()
+    bench.register()
+    num, width = len(bench.samples), 24
+    bench.put(bench.samples)
+    bench.refused("a put that must fail", lambda: bench.put([bench.samples[0]] * 2))
+    meta = bench.claim(2)
+    bench.claim()
+    bench.refused("a claim that waits in vain", lambda: bench.claim(1, blocking=True, timeout_s=0.0))
+    bench.client.get_samples(bench.samples[:3], PARTITION, ["ids"])
+    bench.client.get_data(meta)
+    bench.client.acknowledge(meta)
+    bench.client.clear_samples(meta.sample_ids, PARTITION)
+    due = {
+        "put_samples": (2, 1, num, num * width),
+        "claim_meta": (3, 1, num, 0),
+        "get_samples": (1, 0, 3, 3 * width),
+        "get_data": (1, 0, 2, 2 * width),
+        "clear_samples": (1, 0, 2, 0),
+    }
+    found = told()
+    for name, expected in due.items():
+        bench.equal(tuple(found.get(name, ())), expected, f"calls, errors, rows and bytes of {name}")
+
+
+RELATIONS = (
+    Relation(
+        id="DP12.clients",
+        name="clients-are-as-configured-and-counted",
+        component="rollout_flow",
+        statement="Claims hold as long as is configured, and every call, failed ones too, is counted.",
+        catalogue=(),
+        cost="CPU, a second",
+        laws=(
+            flow_law("leases as configured", _as_configured, "an option that does not reach the client"),
+            flow_law("calls are counted", _counted, "failures left out, or one kind of them"),
+        ),
+    ),
+)

@@ -1,0 +1,150 @@
+"""R14 and R27 of ready boards: a row is ready when it was written, for whom it was not consumed, in its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from seatrial.relations.law import Law, Measure, Relation
+
+FIELDS = ("ids", "logprobs", "rewards")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """One write to one of two partitions."""
+
+    partition: int
+    rows: tuple[int, ...]
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritesCase:
+    """Writes in their order."""
+
+    writes: tuple[Write, ...]
+
+    def smaller(self) -> Iterator[WritesCase]:
+        """Yield the case with one write fewer."""
+        for drop in range(len(self.writes)):
+            if len(self.writes) > 1:
+                yield replace(self, writes=self.writes[:drop] + self.writes[drop + 1 :])
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the writes as JSON values."""
+        return {
+            "writes": [
+                {"partition": write.partition, "rows": list(write.rows), "fields": list(write.fields)}
+                for write in self.writes
+            ]
+        }
+
+    def ready(self, partition: int, fields: Sequence[str]) -> set[int]:
+        """Return the rows of a partition whose fields were all written."""
+        written = {(row, name) for write in self.writes if write.partition == partition
+                   for row in write.rows for name in write.fields}  # fmt: skip
+        return {row for row, _ in written if all((row, name) in written for name in fields)}
+
+
+def _make(partitions: int) -> Any:
+    def make(stack: Any, seed: int, tidy: bool) -> WritesCase:
+        """Return writes of whole rows of one partition when tidy; else of parts of rows, out of order."""
+        if tidy:
+            return WritesCase(writes=(Write(partition=0, rows=(0, 1, 2), fields=FIELDS),))
+        rng = np.random.default_rng([seed, 14])
+        # The first rows of the first partition come first: storage that partitions share holds them already.
+        writes = [Write(partition=0, rows=(0,), fields=FIELDS[:1])]
+        for number in range(7):
+            rows = rng.choice(6, size=int(rng.integers(1, 4)), replace=False)
+            fields = rng.choice(FIELDS, size=int(rng.integers(1, 4)), replace=False)
+            # Rows of the second partition begin at 1: row 0 is the first one's alone.
+            first = number % partitions
+            writes.append(
+                Write(
+                    partition=first,
+                    rows=tuple(int(row) + first for row in rows),
+                    fields=tuple(str(name) for name in fields),
+                )
+            )
+        return WritesCase(writes=tuple(writes))
+
+    return make
+
+
+def _written(stack: Any, case: WritesCase) -> list[Any]:
+    boards = [stack.open_board(name) for name in ("first", "second")]
+    for write in case.writes:
+        boards[write.partition].produce(write.rows, write.fields)
+    return boards
+
+
+def _ready_is_written(stack: Any, case: WritesCase) -> Measure:
+    wrong = []
+    for partition, board in enumerate(_written(stack, case)):
+        for fields in (FIELDS[:1], FIELDS[1:], FIELDS):
+            given = list(board.ready(fields, "trainer"))
+            if sorted(given) != sorted(case.ready(partition, fields)):
+                wrong.append(
+                    f"partition {partition}, {fields}: {sorted(given)}, written {sorted(case.ready(partition, fields))}"
+                )
+    return Measure(error=float(len(wrong)), bound=0, what=f"answers that differ ({(wrong or ['none'])[0]})")
+
+
+def _consumed_once_each(stack: Any, case: WritesCase) -> Measure:
+    """What one consumer takes is no longer ready for it, and is for another."""
+    board = _written(stack, case)[0]
+    ready = sorted(board.ready(FIELDS[:1], "trainer"))
+    board.consume(ready[:1], "trainer")
+    left, other = sorted(board.ready(FIELDS[:1], "trainer")), sorted(board.ready(FIELDS[:1], "critic"))
+    wrong = int(left != ready[1:]) + int(other != ready)
+    return Measure(
+        error=float(wrong),
+        bound=0,
+        what=f"{ready} ready, 1 consumed: {left} left, {other} for another consumer; wrong",
+    )
+
+
+RELATIONS = (
+    Relation(
+        id="R14.ready",
+        name="ready-is-written",
+        component="readiness",
+        statement="A row is ready exactly when all its fields were written, once for every consumer.",
+        catalogue=("SB285",),
+        cost="CPU, milliseconds",
+        laws=(
+            Law(
+                name="ready is written",
+                make=_make(1),
+                measure=_ready_is_written,
+                suspects="any field for all fields, rows beyond the first allocation",
+            ),
+            Law(
+                name="consumed once for each consumer",
+                make=_make(1),
+                measure=_consumed_once_each,
+                suspects="one mark for all consumers",
+            ),
+        ),
+    ),
+    Relation(
+        id="R27.ready",
+        name="partitions-share-nothing",
+        component="readiness",
+        statement="What is written to one partition is ready in no other.",
+        catalogue=("SB285",),
+        cost="CPU, milliseconds",
+        laws=(
+            Law(
+                name="two partitions",
+                make=_make(2),
+                measure=_ready_is_written,
+                suspects="a default that all partitions share, a name that is a prefix of another",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,208 @@
+"""R14, R19, R27 of the data plane: no row lost or twice, versions told truly, nothing shared; and metas and filters."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from seatrial.relations.benches.data_plane import WAIT_S, Bench, plane_law
+from seatrial.relations.benches.schedules import play
+from seatrial.relations.law import Relation
+
+NUM_CLAIMERS, NUM_PRODUCERS = 3, 2
+
+
+def _once_each(bench: Bench) -> None:
+    """Claimers and producers as threads, each with a client of its own."""
+    expected = [f"u{group}_g{row}" for group in range(8 * NUM_PRODUCERS) for row in range(4)]
+    claimed: list[str] = []
+    end = time.monotonic() + WAIT_S
+
+    def produce(part: int) -> None:
+        client = bench.plane.client()
+        for group in range(part, 8 * NUM_PRODUCERS, NUM_PRODUCERS):
+            bench.put([f"u{group}_g{row}" for row in range(4)], client=client)
+
+    def claim() -> None:
+        client = bench.plane.client()
+        while len(claimed) < len(expected) and time.monotonic() < end:
+            claimed.extend(client.claim_meta(bench.partition, "train", ["ids"], 5, blocking=False).sample_ids)
+
+    threads = [threading.Thread(target=produce, args=(part,)) for part in range(NUM_PRODUCERS)]
+    threads += [threading.Thread(target=claim) for _ in range(NUM_CLAIMERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    twice = [sample for sample, times in Counter(claimed).items() if times > 1]
+    bench.expect(not twice, f"{len(twice)} rows went to two claimers, such as {twice[:1]}")
+    bench.expect(set(claimed) == set(expected), f"{len(set(claimed))} of {len(expected)} rows were served")
+
+
+def _schedule(bench: Bench) -> None:
+    bench.wrong.extend(play(bench))
+
+
+def _versions(bench: Bench) -> None:
+    """A producer raises its version between puts; every claim tells each row's own."""
+    for version, sample in enumerate(bench.samples):
+        bench.put([sample], produced_by=version)
+    bench.put(bench.samples[:1], scale=2)  # a later write of a field is no new version
+    told: dict[str, Any] = {}
+    while len(told) < len(bench.samples):
+        meta = bench.claim(3)
+        if not meta.sample_ids:
+            break
+        told.update(
+            zip(meta.sample_ids, [dict(tags).get("produced_by") for tags in meta.tags or ()], strict=False)
+        )
+    expected = {sample: version for version, sample in enumerate(bench.samples)}
+    bench.expect(told == expected, f"versions are told as {told}")
+
+
+def _stale_and_fresh(bench: Bench) -> None:
+    versions = {sample: number % 5 for number, sample in enumerate(bench.samples)}
+    for sample, version in versions.items():
+        bench.client.put_samples(
+            [sample], bench.partition, {"ids": bench.rows([sample])}, [{"weight_version": version}]
+        )
+    meta = bench.claim()
+    keep, drop = bench.stack.filter_stale(meta, meta.tags, max_staleness=2, current_weight_version=4)
+    bench.expect(
+        [versions[sample] >= 2 for sample in keep.sample_ids] == [True] * len(keep.sample_ids),
+        "a stale row was kept",
+    )
+    bench.expect(
+        [versions[sample] < 2 for sample in drop.sample_ids] == [True] * len(drop.sample_ids),
+        "a fresh row was dropped",
+    )
+    together = sorted([*keep.sample_ids, *drop.sample_ids])
+    bench.expect(together == sorted(meta.sample_ids), "the halves are not the claim")
+    for half in (keep, drop):
+        own = [dict(tags).get("weight_version") for tags in half.tags or ()]
+        bench.expect(
+            own == [versions[sample] for sample in half.sample_ids], "tags of a half are not its rows'"
+        )
+
+
+def _strict(bench: Bench) -> None:
+    import numpy as np
+
+    bench.put(bench.samples[:2])
+    meta = bench.claim()
+    good = [{"weight_version": 3}, {"weight_version": np.int64(4)}]
+    bad: dict[str, Any] = {
+        "no tags": None,
+        "one set of tags for two rows": good[:1],
+        "a row without the tag": [good[0], {}],
+        "None": [good[0], {"weight_version": None}],
+        "a float": [good[0], {"weight_version": 3.0}],
+        "a bool": [good[0], {"weight_version": True}],
+    }
+    judge = partial(bench.stack.filter_stale, meta, max_staleness=2, current_weight_version=4)
+    for what, tags in bad.items():
+        bench.refused(f"weight_version: {what}", partial(judge, tags))
+    bench.refused("no current version", partial(judge, good, current_weight_version=None))
+    keep, _ = judge(good)
+    bench.expect(len(keep.sample_ids) == 2, "integers of numpy are refused")
+
+
+def _sharded(bench: Bench) -> None:
+    import copy
+
+    bench.put(bench.samples)
+    size = len(bench.samples) - len(bench.samples) % 2
+    meta = bench.claim(size)
+    shards = bench.stack.shard(copy.deepcopy(meta), 2)
+    together = Counter(sample for shard in shards for sample in shard.sample_ids)
+    bench.expect(together == Counter(meta.sample_ids), "shards mint or lose rows")
+    for shard in shards:
+        bench.expect(len(shard.sample_ids) * 2 == size, f"a rank has {len(shard.sample_ids)} of {size} rows")
+        versions = [dict(tags).get("weight_version") for tags in shard.tags or ()]
+        bench.expect(
+            versions == [bench.number(sample) for sample in shard.sample_ids], "a shard lost its rows' tags"
+        )
+
+
+def _callers_keep_theirs(bench: Bench) -> None:
+    sample = bench.samples[0]
+    rows, tags = bench.rows([sample]), [{"weight_version": 1}]
+    bench.client.put_samples([sample], bench.partition, {"ids": rows}, tags)
+    rows.fill_(-1)
+    tags[0]["weight_version"] = -1
+    bench.expect_rows([sample], "the producer changed its tensor after the put")
+    got = bench.get([sample])
+    got[0].fill_(-2)
+    bench.expect_rows([sample], "a consumer changed what it had read")
+    meta = bench.claim()
+    bench.expect(
+        dict((meta.tags or [{}])[0]).get("weight_version") == 1, "the producer changed its tags after the put"
+    )
+
+
+def _claims_share_nothing(bench: Bench) -> None:
+    bench.put(bench.samples[:2])
+    one, other = bench.claim(task="train"), bench.claim(task="score")
+    for tags in one.tags or ():
+        tags["weight_version"] = -1
+    expected = [bench.number(sample) for sample in other.sample_ids]
+    bench.expect(
+        [dict(tags).get("weight_version") for tags in other.tags or ()] == expected,
+        "two claims share their tags",
+    )
+
+
+RELATIONS = (
+    Relation(
+        id="R14.data_plane",
+        name="no-row-lost-or-twice",
+        component="data_plane",
+        statement="Whatever dies, waits or is repeated: every row is trained once, dropped, or still there.",
+        catalogue=(),
+        cost="CPU, seconds (leases are waited for)",
+        laws=(
+            plane_law("16 no row goes to two claimers", _once_each, "select and mark in two steps"),
+            plane_law(
+                "48 the ledger closes under kills, delays and repeats",
+                _schedule,
+                "a retry that is a second row, a dead claimer's rows that nobody serves",
+                seeded=True,
+            ),
+            plane_law("41 shards are the claim", _sharded, "ids made anew, tags left behind"),
+        ),
+    ),
+    Relation(
+        id="R19.data_plane",
+        name="versions-are-told-truly",
+        component="data_plane",
+        statement="Every claim tells each row's own version, and stale rows are parted from fresh ones exactly.",
+        catalogue=(),
+        cost="CPU, milliseconds",
+        laws=(
+            plane_law("49 a row keeps its version", _versions, "a version read when the row is claimed"),
+            plane_law(
+                "50 stale and fresh are parted exactly",
+                _stale_and_fresh,
+                "an exclusive bound, tags by position",
+            ),
+            plane_law(
+                "42 a filter refuses what is no version", _strict, "None or a bool that compares as a number"
+            ),
+        ),
+    ),
+    Relation(
+        id="R27.data_plane",
+        name="nothing-is-shared",
+        component="data_plane",
+        statement="What a caller changes after a put, or in what it read or claimed, changes nothing for others.",
+        catalogue=(),
+        cost="CPU, milliseconds",
+        laws=(
+            plane_law("07 callers keep theirs", _callers_keep_theirs, "a store of references"),
+            plane_law("51 claims share no tags", _claims_share_nothing, "dicts of the store handed out"),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Laws of sampling, generation engines and weight syncs."""

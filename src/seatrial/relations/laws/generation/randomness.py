@@ -1,0 +1,187 @@
+"""R26: samples differ where they must and repeat where they must; each comes with the probability it was drawn with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.worst import largest
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptsCase:
+    """Prompts of unequal length, one of them several times."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    max_new_tokens: int
+    temperature: float
+    seed: int
+
+    def smaller(self) -> Iterator[PromptsCase]:
+        """Yield fewer prompts and shorter completions."""
+        if len(self.prompts) > 2:
+            yield replace(self, prompts=self.prompts[: len(self.prompts) // 2])
+        if self.max_new_tokens > 2:
+            yield replace(self, max_new_tokens=self.max_new_tokens // 2)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the case as JSON values."""
+        return {**vars(self), "prompts": [list(prompt) for prompt in self.prompts]}
+
+
+def _make(stack: Any, seed: int, tidy: bool) -> PromptsCase:
+    rng = np.random.default_rng([seed, 26])
+    lengths = [4] * 3 if tidy else [1, 7, 3, 12]
+    prompts = [
+        tuple(int(token) for token in rng.integers(3, stack.vocab_size, size=length)) for length in lengths
+    ]
+    return PromptsCase(
+        prompts=(*prompts, *prompts[:1] * 5), max_new_tokens=12, temperature=1.0 if tidy else 1.3, seed=seed
+    )
+
+
+def _sample(stack: Any, case: PromptsCase, **changes: Any) -> list[Any]:
+    options = {
+        "max_new_tokens": case.max_new_tokens,
+        "temperature": case.temperature,
+        "seed": case.seed,
+        **changes,
+    }
+    sampled: list[Any] = stack.sample(case.prompts, **options)
+    return sampled
+
+
+def _same_seed_repeats(stack: Any, case: PromptsCase) -> Measure:
+    first, second = (_sample(stack, case) for _ in range(2))
+    wrong = sum(a.ids != b.ids for a, b in zip(first, second, strict=True))
+    return Measure(error=float(wrong), bound=0, what="completions that differ under the same seed")
+
+
+def _seeds_differ(stack: Any, case: PromptsCase) -> Measure:
+    first, second = _sample(stack, case), _sample(stack, case, seed=case.seed + 1)
+    same = all(a.ids == b.ids for a, b in zip(first, second, strict=True))
+    return Measure(
+        error=float(same), bound=0, what="whether another seed gave the same completions (1: it did)"
+    )
+
+
+def _samples_of_a_prompt_differ(stack: Any, case: PromptsCase) -> Measure:
+    """Draw one prompt many times: copies of one completion mean one shared stream."""
+    prompt = case.prompts[0]
+    sampled = stack.sample(
+        [prompt] * 8, max_new_tokens=case.max_new_tokens, temperature=case.temperature, seed=case.seed
+    )
+    distinct = len({row.ids for row in sampled})
+    return Measure(
+        error=float(distinct == 1), bound=0, what=f"{distinct} distinct completions of 8 (1: all are one)"
+    )
+
+
+def _mates_do_not_matter(stack: Any, case: PromptsCase) -> Measure:
+    """Order and shape of the answer: one completion per prompt, in the order of the prompts."""
+    sampled = _sample(stack, case)
+    wrong = sum(tuple(row.prompt_ids) != prompt for row, prompt in zip(sampled, case.prompts, strict=False))
+    wrong += abs(len(sampled) - len(case.prompts))
+    wrong += sum(
+        len(row.ids) != len(row.logprobs) or not 1 <= len(row.ids) <= case.max_new_tokens for row in sampled
+    )
+    return Measure(
+        error=float(wrong), bound=0, what="completions in another order, or ids and log-probabilities unequal"
+    )
+
+
+def _scores_nothing(stack: Any) -> str | None:
+    return None if hasattr(stack, "score") else "it offers no policy"
+
+
+def _logprobs_are_probabilities(stack: Any, case: PromptsCase) -> Measure:
+    """The sampler's log-probability of each token equals the policy's score at the same temperature."""
+    from seatrial.relations.records import Row
+
+    sampled = _sample(stack, case)
+    rows = [
+        Row(
+            prompt_ids=tuple(row.prompt_ids),
+            completion_ids=tuple(row.ids),
+            completion_mask=(1,) * len(row.ids),
+            prompt_id=0,
+            reward=0.0,
+            advantage=0.0,
+            sampling_logprobs=tuple(row.logprobs),
+            old_logprobs=tuple(row.logprobs),
+            ref_logprobs=tuple(row.logprobs),
+        )
+        for row in sampled
+    ]
+    worst = 0.0
+    for row, scores in zip(rows, stack.score(rows, case.temperature), strict=True):
+        for one, other in zip(row.sampling_logprobs, scores, strict=True):
+            worst = largest((worst, abs(one - other)))
+    return Measure(
+        error=worst, bound=1e-4, what="sampler's against trainer's log-probability of a sampled token"
+    )
+
+
+def _filters_filter(stack: Any, case: PromptsCase) -> Measure:
+    """top_k=1 is greedy: every copy of a prompt gets one completion, of probability 1 under what was sampled from."""
+    sampled = _sample(stack, case, top_k=1)
+    copies = {row.ids for row, prompt in zip(sampled, case.prompts, strict=True) if prompt == case.prompts[0]}
+    off = largest(abs(value) for row in sampled for value in row.logprobs)
+    return Measure(
+        error=math.inf if len(copies) != 1 else off,
+        bound=1e-5,
+        what="top_k=1: |log-probability| (inf: copies differ)",
+    )
+
+
+RELATIONS = (
+    Relation(
+        id="R26.sampler",
+        name="randomness-structure",
+        component="sampler",
+        statement="The same seed repeats, other seeds and samples differ, each token has the probability given.",
+        catalogue=("SB038", "SB039", "SB040", "SB051", "SB056", "SB061", "SB311", "SB312"),
+        cost="CPU, seconds",
+        laws=(
+            Law(
+                name="same seed",
+                make=_make,
+                measure=_same_seed_repeats,
+                suspects="a stream shared with something else",
+            ),
+            Law(
+                name="other seed", make=_make, measure=_seeds_differ, suspects="a fixed seed on every request"
+            ),
+            Law(
+                name="samples of a prompt",
+                make=_make,
+                measure=_samples_of_a_prompt_differ,
+                suspects="one seed for every sample, greedy decoding left on",
+            ),
+            Law(
+                name="order and lengths",
+                make=_make,
+                measure=_mates_do_not_matter,
+                suspects="results in order of completion, forced tokens without log-probability",
+            ),
+            Law(
+                name="log-probabilities are those of the trainer",
+                make=_make,
+                measure=_logprobs_are_probabilities,
+                excluded=_scores_nothing,
+                suspects="temperature on one side only, filtered against full distribution, padding attended to",
+            ),
+            Law(
+                name="filters",
+                make=_make,
+                measure=_filters_filter,
+                suspects="top_k ignored, raw log-probabilities returned",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,133 @@
+"""R7: after a sync the generator's copy is the trained model, and before it the copy is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from seatrial.relations.law import Law, Measure, Relation
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncCase:
+    """Versions that the trainer goes through, a sync after each."""
+
+    versions: tuple[int, ...]
+    with_buffers: bool
+    """Whether training moves buffers as well."""
+
+    def smaller(self) -> Iterator[SyncCase]:
+        """Yield fewer versions, then parameters alone."""
+        for drop in range(len(self.versions)):
+            if len(self.versions) > 1:
+                yield replace(self, versions=self.versions[:drop] + self.versions[drop + 1 :])
+        if self.with_buffers:
+            yield replace(self, with_buffers=False)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the case as JSON values."""
+        return {"versions": list(self.versions), "with_buffers": self.with_buffers}
+
+
+def _make(stack: Any, seed: int, tidy: bool) -> SyncCase:
+    if tidy:
+        return SyncCase(versions=(1,), with_buffers=False)
+    # The trainer skips versions, and goes back once, as after a restart.
+    return SyncCase(versions=(1, 3 + seed, 2), with_buffers=True)
+
+
+def _read_back(stack: Any, case: SyncCase) -> Measure:
+    wrong = []
+    stack.start_sync()
+    for version in case.versions:
+        stack.advance(version, with_buffers=case.with_buffers)
+        stack.sync()
+        wrong += [f"{name}, version {version}" for name in _differing(stack)]
+    return _count(wrong, "tensors of the copy that are not the trainer's after a sync")
+
+
+def _own_until_synced(stack: Any, case: SyncCase) -> Measure | None:
+    """What training moves, the copy must not follow before a sync."""
+    if not case.with_buffers:
+        return None
+    stack.start_sync()
+    before = dict(stack.sampler_tensors())
+    stack.advance(case.versions[0], with_buffers=True)
+    after = stack.sampler_tensors()
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    return _count(moved, "tensors of the copy that training moved before a sync")
+
+
+def _trainer_untouched(stack: Any, case: SyncCase) -> Measure:
+    stack.start_sync()
+    stack.advance(case.versions[0], with_buffers=case.with_buffers)
+    before = dict(stack.trainer_tensors())
+    stack.sync()
+    stack.sync()
+    after = stack.trainer_tensors()
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    return _count(moved, "tensors of the trainer that a sync changed")
+
+
+def _versions_are_true(stack: Any, case: SyncCase) -> Measure:
+    wrong = []
+    stack.start_sync()
+    for version in case.versions:
+        stack.advance(version, with_buffers=case.with_buffers)
+        stack.sync()
+        if stack.sampler_version() != version:
+            wrong.append(f"the copy says {stack.sampler_version()}, the trainer is at {version}")
+    return _count(wrong, "syncs after which the copy tells another version")
+
+
+def _differing(stack: Any) -> list[str]:
+    trained, copied = stack.trainer_tensors(), stack.sampler_tensors()
+    missing = sorted(trained.keys() ^ copied.keys())
+    return missing + [
+        name for name in trained if name in copied and not torch.equal(trained[name], copied[name])
+    ]
+
+
+def _count(wrong: list[str], what: str) -> Measure:
+    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({(wrong or ['none'])[0]})")
+
+
+RELATIONS = (
+    Relation(
+        id="R7.sync",
+        name="synced-weights-are-the-trainers",
+        component="weight_sync",
+        statement="A sync makes the generator's copy the trained model, buffers included, and names its version.",
+        catalogue=("SB237", "SB241", "SB260", "SB261", "SB269", "SB271", "SB289"),
+        cost="CPU, milliseconds",
+        laws=(
+            Law(
+                name="read back",
+                make=_make,
+                measure=_read_back,
+                suspects="buffers left out, a tensor skipped by name, a sync that is skipped by its version",
+            ),
+            Law(
+                name="its own until synced",
+                make=_make,
+                measure=_own_until_synced,
+                suspects="a shallow copy: weights change under generations that run",
+            ),
+            Law(
+                name="the trainer is untouched",
+                make=_make,
+                measure=_trainer_untouched,
+                suspects="weights merged or scaled in place on their way",
+            ),
+            Law(
+                name="versions are true",
+                make=_make,
+                measure=_versions_are_true,
+                suspects="a version that is never set, or set before the weights are there",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Laws of losses, advantages and their gradients: pure functions of tensors."""

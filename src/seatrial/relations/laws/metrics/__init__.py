@@ -1,0 +1,1 @@
+"""Laws of logged metrics and of evaluation."""

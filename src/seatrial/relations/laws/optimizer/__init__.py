@@ -1,0 +1,1 @@
+"""Laws of optimizer steps and learning rates."""

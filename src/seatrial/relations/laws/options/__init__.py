@@ -1,0 +1,1 @@
+"""Laws of command lines, defaults and declarations."""

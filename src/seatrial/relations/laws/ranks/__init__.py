@@ -1,0 +1,1 @@
+"""Laws of training on several ranks."""

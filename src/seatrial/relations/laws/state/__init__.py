@@ -1,0 +1,1 @@
+"""Laws of checkpoints, exports and resumed training."""
