@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
-from seatrial.relations.law import Law, Measure
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, MeasureCase, Relation
 
 TASKS = ("train", "score")
 FIELDS = ("ids", "values", "content")
@@ -18,7 +20,7 @@ LEASE_S = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaneCase:
+class PlaneCase(Case):
     """A partition's rows."""
 
     num_groups: int
@@ -30,10 +32,6 @@ class PlaneCase:
         for name in ("num_groups", "group_size"):
             if getattr(self, name) > 1:
                 yield replace(self, **{name: getattr(self, name) - 1})
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return asdict(self)
 
 
 @dataclass
@@ -115,24 +113,45 @@ class Bench:
         self.expect(torch.equal(rows, self.rows(samples, scale)), f"{what}: other rows")
 
 
-Check = Callable[[Bench], None]
+Check = Callable[[Any], None]
+"""Takes a bench and adds what is wrong to it."""
+C = TypeVar("C", bound=Check)
 
 
-def plane_law(name: str, check: Check, suspects: str, *, seeded: bool = False) -> Law:
-    """Return a law on a store that others use too."""
-    return Law(name=name, make=make_case, measure=_measure(check), suspects=suspects, seeded=seeded)
+def plane_law(relation: Relation, name: str, suspects: str, *, seeded: bool = False) -> Callable[[C], C]:
+    """Return a decorator that makes a law of a check on a store that other laws use too."""
+    return registering(relation.law(name, suspects, cases=make_case, seeded=seeded), _measure_in_store)
 
 
-def breaking_law(name: str, check: Check, suspects: str) -> Law:
-    """Return a law that kills parts of a store of its own; a store in this process excludes it."""
-    return Law(
-        name=name,
-        make=make_case,
-        measure=_measure(check, to_break=True),
-        suspects=suspects,
-        excluded=_in_process,
-        seeded=False,
-    )
+def breaking_law(relation: Relation, name: str, suspects: str) -> Callable[[C], C]:
+    """Return a decorator for a check that kills parts of a store of its own; a store in this process excludes it."""
+    law = relation.law(name, suspects, cases=make_case, excluded=_in_process, seeded=False)
+    return registering(law, _measure_in_store_to_break)
+
+
+def registering(law: Callable[[MeasureCase], MeasureCase], measure: MeasureCase) -> Callable[[C], C]:
+    """Return a decorator that registers `measure(..., check=...)` as the law and returns the check."""
+
+    def register(check: C) -> C:
+        law(partial(measure, check=check))
+        return check
+
+    return register
+
+
+def _measure_in_store(stack: Any, case: PlaneCase, *, check: Check) -> Measure:
+    bench = Bench(stack, stack.data_plane(), case)
+    try:
+        check(bench)
+    finally:
+        bench.plane.client().clear_samples(None, bench.partition)
+    return Measure.count(bench.wrong, "errors")
+
+
+def _measure_in_store_to_break(stack: Any, case: PlaneCase, *, check: Check) -> Measure:
+    bench = Bench(stack, stack.data_plane_to_break(), case)
+    check(bench)
+    return Measure.count(bench.wrong, "errors")
 
 
 def make_case(stack: Any, seed: int, tidy: bool) -> PlaneCase:
@@ -145,18 +164,3 @@ def make_case(stack: Any, seed: int, tidy: bool) -> PlaneCase:
 def _in_process(stack: Any) -> str | None:
     in_process = getattr(stack, "data_plane_in_process", False)
     return "data_plane_in_process=True: the store ends with its clients" if in_process else None
-
-
-def _measure(check: Check, *, to_break: bool = False) -> Callable[[Any, PlaneCase], Measure]:
-    def measure(stack: Any, case: PlaneCase) -> Measure:
-        plane = stack.data_plane_to_break() if to_break else stack.data_plane()
-        bench = Bench(stack, plane, case)
-        try:
-            check(bench)
-        finally:
-            if not to_break:
-                plane.client().clear_samples(None, bench.partition)
-        found = "; ".join(bench.wrong[:3]) or "none"
-        return Measure(error=float(len(bench.wrong)), bound=0, what=f"things that are wrong ({found})")
-
-    return measure

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.relations.law import Law, Measure
+from seatrial.relations.benches.data_plane import C, Check, registering
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 
 FIELDS = ("ids", "values", "content", "input_ids", "input_lengths", "prev_logprobs")
 PARTITION = "rollouts"
@@ -16,7 +18,7 @@ LEASE_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowCase:
+class FlowCase(Case):
     """Groups of rows in an order of their own."""
 
     num_groups: int
@@ -28,10 +30,6 @@ class FlowCase:
         for name, least in (("num_groups", 4), ("group_size", 2)):
             if getattr(self, name) > least:
                 yield replace(self, **{name: getattr(self, name) - 1})
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return asdict(self)
 
 
 @dataclass
@@ -123,19 +121,19 @@ def expect_aligned(bench: FlowBench, meta: Any, samples: Sequence[str], what: st
     bench.equal(list(meta.sequence_lengths or ()), [3 + number for number in numbers], f"lengths of {what}")
 
 
-def flow_law(name: str, check: Callable[[FlowBench], None], suspects: str) -> Law:
-    """Return a law of which every seed makes another case."""
-
-    def measure(stack: Any, case: FlowCase) -> Measure:
-        bench = FlowBench(stack, case)
-        check(bench)
-        found = "; ".join(bench.wrong[:3]) or "none"
-        return Measure(error=float(len(bench.wrong)), bound=0, what=f"things that are wrong ({found})")
-
-    return Law(name=name, make=_make, measure=measure, suspects=suspects)
+def flow_law(relation: Relation, name: str, suspects: str) -> Callable[[C], C]:
+    """Return a decorator that makes a law of a check; every seed makes another case."""
+    return registering(relation.law(name, suspects, cases=make_flow_case), _measure_flow)
 
 
-def _make(stack: Any, seed: int, tidy: bool) -> FlowCase:
+def _measure_flow(stack: Any, case: FlowCase, *, check: Check) -> Measure:
+    bench = FlowBench(stack, case)
+    check(bench)
+    return Measure.count(bench.wrong, "errors")
+
+
+def make_flow_case(stack: Any, seed: int, tidy: bool) -> FlowCase:
+    """Return groups of rows in a store of their own."""
     if tidy:
         return FlowCase(num_groups=4, group_size=2, seed=seed)
     return FlowCase(num_groups=5 + seed % 3, group_size=2 + (seed + 1) % 3, seed=seed)

@@ -11,7 +11,17 @@ from seatrial.relations.law import Relation
 NUM_RACES = 40
 
 
-def _required_fields(bench: Bench) -> None:
+CLAIMS = Relation(
+    id="DP2.claims",
+    name="claims-bring-whole-rows",
+    component="data_plane",
+    statement="A claim brings ready rows with their own tags to one claimer, and they come back if it dies.",
+    cost="CPU, seconds (leases are waited for)",
+)
+
+
+@plane_law(CLAIMS, "15 only rows with all fields", "one bit a row instead of one a field")
+def required_fields(bench: Bench) -> None:
     bench.put(bench.samples)
     late = bench.samples[::2]
     bench.client.put_samples(late, bench.partition, {"values": bench.rows(late)})
@@ -21,14 +31,16 @@ def _required_fields(bench: Bench) -> None:
     )
 
 
-def _own_cursors(bench: Bench) -> None:
+@plane_law(CLAIMS, "17 tasks have cursors of their own", "one consumed bit for all tasks")
+def own_cursors(bench: Bench) -> None:
     bench.put(bench.samples)
     for task in ("train", "score"):
         got = bench.claim(task=task).sample_ids
         bench.expect(sorted(got) == sorted(bench.samples), f"{task} got {len(got)} of {len(bench.samples)}")
 
 
-def _a_maximum(bench: Bench) -> None:
+@plane_law(CLAIMS, "18 a batch size is a maximum", "all or nothing: the tail is never served")
+def a_maximum(bench: Bench) -> None:
     bench.put(bench.samples[:3])
     got = bench.claim(8).sample_ids
     bench.expect(len(got) == 3, f"3 rows are ready, and a claim of 8 brings {len(got)}")
@@ -37,7 +49,8 @@ def _a_maximum(bench: Bench) -> None:
     bench.expect(len(got) == 2, f"3 rows are ready, and a claim of 2 brings {len(got)}")
 
 
-def _waiting(bench: Bench) -> None:
+@plane_law(CLAIMS, "19 waiting ends with rows or TimeoutError", "a poll that returns nothing as a batch")
+def waiting(bench: Bench) -> None:
     bench.expect(not bench.claim().sample_ids, "rows of an empty partition")
     start = time.monotonic()
     for timeout_s in (0.0, 0.2):
@@ -55,7 +68,8 @@ def _waiting(bench: Bench) -> None:
     bench.expect(list(got) == bench.samples[:1], "a blocking claim missed a row that came while it waited")
 
 
-def _unregistered(bench: Bench) -> None:
+@plane_law(CLAIMS, "20 unknown names are refused", "a typing error gets a cursor of its own")
+def unregistered(bench: Bench) -> None:
     bench.put(bench.samples)
     claim = bench.client.claim_meta
     no_wait = {"blocking": False}
@@ -66,7 +80,8 @@ def _unregistered(bench: Bench) -> None:
     bench.refused("an unknown field", lambda: bench.claim(1, fields=("idz",)))
 
 
-def _tags_come_with_rows(bench: Bench) -> None:
+@plane_law(CLAIMS, "21 tags come with their rows", "rows are ready before their tags are set")
+def tags_come_with_rows(bench: Bench) -> None:
     """A producer puts rows while the claimer asks without a pause."""
     producer = bench.plane.client()
     groups = [[f"u{group}_g{row}" for row in range(4)] for group in range(NUM_RACES)]
@@ -93,21 +108,24 @@ def _tags_come_with_rows(bench: Bench) -> None:
     bench.expect(seen == 4 * NUM_RACES, f"{seen} of {4 * NUM_RACES} rows were served")
 
 
-def _lengths(bench: Bench) -> None:
+@plane_law(CLAIMS, "22 lengths are the producer's", "a producer that does not stamp input_lengths")
+def lengths(bench: Bench) -> None:
     bench.put(bench.samples)
     meta = bench.claim()
     expected = [3 + bench.number(sample) for sample in meta.sample_ids]
     bench.expect(list(meta.sequence_lengths or ()) == expected, f"lengths are {meta.sequence_lengths}")
 
 
-def _meaningless(bench: Bench) -> None:
+@plane_law(CLAIMS, "23 claims of nothing are refused", "a default that serves rows half made")
+def meaningless(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.refused("a claim that requires no field", lambda: bench.claim(1, fields=()))
     bench.refused("a claim of no rows", lambda: bench.claim(0))
     bench.expect(len(bench.claim().sample_ids) == len(bench.samples), "a refused claim moved the cursor")
 
 
-def _aligned_after_reuse(bench: Bench) -> None:
+@plane_law(CLAIMS, "24 rows align by id", "alignment by place of storage")
+def aligned_after_reuse(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.client.clear_samples(bench.samples[::2], bench.partition)
     bench.put([f"u9_g{row}" for row in range(3)])
@@ -130,7 +148,8 @@ def _comes_back(bench: Bench, expected: int) -> list[str]:
     return got
 
 
-def _dead_claimer(bench: Bench) -> None:
+@plane_law(CLAIMS, "25 a dead claimer's rows come back", "no lease: a claim is for ever")
+def dead_claimer(bench: Bench) -> None:
     bench.put(bench.samples)
     lost = list(bench.claim(3, lease_s=LEASE_S).sample_ids)
     rest = list(bench.claim().sample_ids)
@@ -139,7 +158,8 @@ def _dead_claimer(bench: Bench) -> None:
     bench.expect(sorted(back) == sorted(lost), f"of {lost}, claimed by one that died, {back} came back")
 
 
-def _late_acknowledgement(bench: Bench) -> None:
+@plane_law(CLAIMS, "44 a late acknowledgement is refused", "no fence: rows are trained on twice")
+def late_acknowledgement(bench: Bench) -> None:
     bench.put(bench.samples)
     slow = bench.claim(3, lease_s=LEASE_S)
     bench.claim()
@@ -148,7 +168,8 @@ def _late_acknowledgement(bench: Bench) -> None:
     bench.refused("an acknowledgement of rows that others have now", lambda: bench.client.acknowledge(slow))
 
 
-def _acknowledged(bench: Bench) -> None:
+@plane_law(CLAIMS, "45 acknowledged rows stay taken", "a lease that ends after the acknowledgement")
+def acknowledged(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.client.acknowledge(bench.claim(3, lease_s=LEASE_S))
     bench.claim()
@@ -156,7 +177,8 @@ def _acknowledged(bench: Bench) -> None:
     bench.expect(not bench.claim().sample_ids, "acknowledged rows are served again")
 
 
-def _released(bench: Bench) -> None:
+@plane_law(CLAIMS, "46 released rows come back at once", "a release that waits for the lease's end")
+def released(bench: Bench) -> None:
     bench.put(bench.samples)
     meta = bench.claim()
     bench.client.release(meta)
@@ -165,56 +187,3 @@ def _released(bench: Bench) -> None:
         sorted(again) == sorted(bench.samples),
         f"{len(again)} of {len(bench.samples)} released rows came back",
     )
-
-
-RELATIONS = (
-    Relation(
-        id="DP2.claims",
-        name="claims-bring-whole-rows",
-        component="data_plane",
-        statement="A claim brings ready rows with their own tags to one claimer, and they come back if it dies.",
-        catalogue=(),
-        cost="CPU, seconds (leases are waited for)",
-        laws=(
-            plane_law(
-                "15 only rows with all fields", _required_fields, "one bit a row instead of one a field"
-            ),
-            plane_law("17 tasks have cursors of their own", _own_cursors, "one consumed bit for all tasks"),
-            plane_law("18 a batch size is a maximum", _a_maximum, "all or nothing: the tail is never served"),
-            plane_law(
-                "19 waiting ends with rows or TimeoutError",
-                _waiting,
-                "a poll that returns nothing as a batch",
-            ),
-            plane_law(
-                "20 unknown names are refused", _unregistered, "a typing error gets a cursor of its own"
-            ),
-            plane_law(
-                "21 tags come with their rows",
-                _tags_come_with_rows,
-                "rows are ready before their tags are set",
-            ),
-            plane_law(
-                "22 lengths are the producer's", _lengths, "a producer that does not stamp input_lengths"
-            ),
-            plane_law(
-                "23 claims of nothing are refused", _meaningless, "a default that serves rows half made"
-            ),
-            plane_law("24 rows align by id", _aligned_after_reuse, "alignment by place of storage"),
-            plane_law("25 a dead claimer's rows come back", _dead_claimer, "no lease: a claim is for ever"),
-            plane_law(
-                "44 a late acknowledgement is refused",
-                _late_acknowledgement,
-                "no fence: rows are trained on twice",
-            ),
-            plane_law(
-                "45 acknowledged rows stay taken",
-                _acknowledged,
-                "a lease that ends after the acknowledgement",
-            ),
-            plane_law(
-                "46 released rows come back at once", _released, "a release that waits for the lease's end"
-            ),
-        ),
-    ),
-)

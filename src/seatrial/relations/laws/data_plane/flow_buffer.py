@@ -15,7 +15,18 @@ def _buffer(bench: FlowBench, **words: Any) -> Any:
     return bench.stack.replay_buffer(**chosen)
 
 
-def _served_in_order(bench: FlowBench) -> None:
+BUFFER = Relation(
+    id="DP11.buffer",
+    name="the-buffer-serves-each-group-once",
+    component="rollout_flow",
+    statement="Groups are served whole, in order, within the window, with the rows that were put; none is lost.",
+    catalogue="SB282",
+    cost="CPU, milliseconds",
+)
+
+
+@flow_law(BUFFER, "in order, with their rows", "a field that changes on its way")
+def served_in_order(bench: FlowBench) -> None:
     buffer = _buffer(bench)
     for versions in ([0, 0], [0], [1, 1], [1]):
         buffer.put(versions)
@@ -31,7 +42,8 @@ def _served_in_order(bench: FlowBench) -> None:
     bench.equal(buffer.size(), 0, "groups that wait after the end")
 
 
-def _window(bench: FlowBench) -> None:
+@flow_law(BUFFER, "the window is inclusive", "an age too many, a drop that is not told")
+def window(bench: FlowBench) -> None:
     """A group as old as allowed is trained on, an older one is dropped once, and never trained on."""
     age = 1 + bench.case.seed % 2
     buffer = _buffer(bench, max_age=age)
@@ -52,7 +64,8 @@ def _window(bench: FlowBench) -> None:
     )
 
 
-def _room(bench: FlowBench) -> None:
+@flow_law(BUFFER, "no more than there is room for", "half a put that stays, numbers that skip")
+def room(bench: FlowBench) -> None:
     """Beyond its room a put is refused whole; the numbers go on as if it had not been."""
     buffer = _buffer(bench, capacity=3)
     buffer.put([0, 0])
@@ -66,7 +79,8 @@ def _room(bench: FlowBench) -> None:
     bench.equal(list(buffer.left()), [4], "groups that nobody took")
 
 
-def _restored(bench: FlowBench) -> None:
+@flow_law(BUFFER, "a restored buffer goes on", "numbers that begin anew, groups that come twice")
+def restored(bench: FlowBench) -> None:
     """A buffer that takes another's place serves the same groups, with the same rows, and goes on with the numbers."""
     buffer = _buffer(bench)
     buffer.put([0, 0, 1, 1, 1])
@@ -99,23 +113,3 @@ def _emptied(bench: FlowBench) -> Any:
     other.restore(buffer.state())
     other.put([9, 9])
     return other
-
-
-RELATIONS = (
-    Relation(
-        id="DP11.buffer",
-        name="the-buffer-serves-each-group-once",
-        component="rollout_flow",
-        statement="Groups are served whole, in order, within the window, with the rows that were put; none is lost.",
-        catalogue=("SB282",),
-        cost="CPU, milliseconds",
-        laws=(
-            flow_law("in order, with their rows", _served_in_order, "a field that changes on its way"),
-            flow_law("the window is inclusive", _window, "an age too many, a drop that is not told"),
-            flow_law("no more than there is room for", _room, "half a put that stays, numbers that skip"),
-            flow_law(
-                "a restored buffer goes on", _restored, "numbers that begin anew, groups that come twice"
-            ),
-        ),
-    ),
-)

@@ -10,7 +10,17 @@ from seatrial.relations.law import Relation
 SHORT_S, LONG_S = 0.05, 3600.0
 
 
-def _as_configured(bench: FlowBench) -> None:
+CLIENTS = Relation(
+    id="DP12.clients",
+    name="clients-are-as-configured-and-counted",
+    component="rollout_flow",
+    statement="Claims hold as long as is configured, and every call, failed ones too, is counted.",
+    cost="CPU, a second",
+)
+
+
+@flow_law(CLIENTS, "leases as configured", "an option that does not reach the client")
+def as_configured(bench: FlowBench) -> None:
     """A claim that says nothing holds for as long as is configured."""
     for seconds, due in ((SHORT_S, bench.samples[:2]), (LONG_S, [])):
         bench.client = bench.stack.configured_client(lease_s=seconds)
@@ -25,7 +35,8 @@ def _as_configured(bench: FlowBench) -> None:
         )
 
 
-def _counted(bench: FlowBench) -> None:
+@flow_law(CLIENTS, "calls are counted", "failures left out, or one kind of them")
+def counted(bench: FlowBench) -> None:
     """Every call is counted, with its rows and bytes; what failed, and what waited in vain, among the errors."""
     bench.client, told = bench.stack.observed_client()
     bench.register()
@@ -49,19 +60,3 @@ def _counted(bench: FlowBench) -> None:
     found = told()
     for name, expected in due.items():
         bench.equal(tuple(found.get(name, ())), expected, f"calls, errors, rows and bytes of {name}")
-
-
-RELATIONS = (
-    Relation(
-        id="DP12.clients",
-        name="clients-are-as-configured-and-counted",
-        component="rollout_flow",
-        statement="Claims hold as long as is configured, and every call, failed ones too, is counted.",
-        catalogue=(),
-        cost="CPU, a second",
-        laws=(
-            flow_law("leases as configured", _as_configured, "an option that does not reach the client"),
-            flow_law("calls are counted", _counted, "failures left out, or one kind of them"),
-        ),
-    ),
-)

@@ -8,8 +8,17 @@ from functools import partial
 from seatrial.relations.benches.flow import PARTITION, FlowBench, expect_aligned, flow_law, made_meta
 from seatrial.relations.law import Relation
 
+METAS = Relation(
+    id="DP7.metas",
+    name="metas-stay-aligned",
+    component="rollout_flow",
+    statement="Ids, tags and lengths of a meta stay aligned through every transform, and nothing is shared.",
+    cost="CPU, milliseconds",
+)
 
-def _transforms(bench: FlowBench) -> None:
+
+@flow_law(METAS, "aligned through transforms", "a list that a transform forgot")
+def transforms(bench: FlowBench) -> None:
     meta, samples = made_meta(bench), bench.samples
     order = bench.stream.sample(range(len(samples)), len(samples) - 1)
     expect_aligned(bench, meta.subset(order), [samples[row] for row in order], "a subset in another order")
@@ -34,7 +43,8 @@ def _transforms(bench: FlowBench) -> None:
     )
 
 
-def _refusals(bench: FlowBench) -> None:
+@flow_law(METAS, "what does not fit is refused", "lists of unequal length, rows counted from the end")
+def refusals(bench: FlowBench) -> None:
     meta, samples = made_meta(bench), bench.samples
     build = partial(bench.stack.flow_meta, PARTITION, samples)
     bad = {
@@ -49,7 +59,8 @@ def _refusals(bench: FlowBench) -> None:
         bench.refused(what, call)
 
 
-def _nothing_shared(bench: FlowBench) -> None:
+@flow_law(METAS, "nothing is shared", "shallow copies of tags")
+def nothing_shared(bench: FlowBench) -> None:
     meta, samples = made_meta(bench), bench.samples
     rows = range(len(samples))
     made = {
@@ -72,24 +83,3 @@ def _nothing_shared(bench: FlowBench) -> None:
     own = bench.stack.flow_meta(PARTITION, samples[:1], tags, None)
     tags[0]["weight_version"] = 2
     bench.equal(dict(own.tags[0]), {"weight_version": 1}, "tags after their giver changed them")
-
-
-RELATIONS = (
-    Relation(
-        id="DP7.metas",
-        name="metas-stay-aligned",
-        component="rollout_flow",
-        statement="Ids, tags and lengths of a meta stay aligned through every transform, and nothing is shared.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            flow_law("aligned through transforms", _transforms, "a list that a transform forgot"),
-            flow_law(
-                "what does not fit is refused",
-                _refusals,
-                "lists of unequal length, rows counted from the end",
-            ),
-            flow_law("nothing is shared", _nothing_shared, "shallow copies of tags"),
-        ),
-    ),
-)

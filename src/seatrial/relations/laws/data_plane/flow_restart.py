@@ -11,7 +11,17 @@ def _restarted(bench: FlowBench) -> None:
     bench.client = bench.store.client()
 
 
-def _rows_again(bench: FlowBench) -> None:
+RESTART = Relation(
+    id="DP6.restart",
+    name="a-control-that-begins-again-knows",
+    component="rollout_flow",
+    statement="A control restored from its journal has the rows, tags, leases and cursors that it had.",
+    cost="CPU, milliseconds",
+)
+
+
+@flow_law(RESTART, "rows and words", "an operation that is not written, or not played back")
+def rows_again(bench: FlowBench) -> None:
     samples, size = bench.samples, bench.case.group_size
     bench.register(num_samples=len(samples) + 1, grpo_group_size=size, required_tags=("weight_version",))
     bench.put(samples)
@@ -40,7 +50,8 @@ def _rows_again(bench: FlowBench) -> None:
     bench.equal(list(bench.client.partitions()), [], "partitions after a clear of the whole")
 
 
-def _cursors_again(bench: FlowBench) -> None:
+@flow_law(RESTART, "cursors", "acknowledgements that are forgotten, an order that is lost")
+def cursors_again(bench: FlowBench) -> None:
     """What was taken stays taken, what is leased comes back when its time is over, what came back is first."""
     samples = bench.samples
     bench.register()
@@ -66,7 +77,8 @@ def _cursors_again(bench: FlowBench) -> None:
     )
 
 
-def _acknowledged_after(bench: FlowBench) -> None:
+@flow_law(RESTART, "claims of before", "leases that nobody has any more")
+def acknowledged_after(bench: FlowBench) -> None:
     """A claimer that outlives the control keeps its claim."""
     bench.register()
     bench.put(bench.samples)
@@ -82,7 +94,8 @@ def _acknowledged_after(bench: FlowBench) -> None:
     bench.equal(bench.client.status(PARTITION).num_rows, len(bench.samples) - 1, "rows")
 
 
-def _moved_again(bench: FlowBench) -> None:
+@flow_law(RESTART, "moved rows", "a copy that the journal does not tell of")
+def moved_again(bench: FlowBench) -> None:
     """Rows that were copied out of a block are found where they lie."""
     bench.register()
     bench.put(bench.samples)
@@ -94,21 +107,3 @@ def _moved_again(bench: FlowBench) -> None:
     bench.equal(bench.client.status(PARTITION).bytes_held, held, "bytes held")
     bench.client.clear_samples(living, PARTITION)
     bench.equal(bench.client.status(PARTITION).bytes_held, 0, "bytes held of no rows")
-
-
-RELATIONS = (
-    Relation(
-        id="DP6.restart",
-        name="a-control-that-begins-again-knows",
-        component="rollout_flow",
-        statement="A control restored from its journal has the rows, tags, leases and cursors that it had.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            flow_law("rows and words", _rows_again, "an operation that is not written, or not played back"),
-            flow_law("cursors", _cursors_again, "acknowledgements that are forgotten, an order that is lost"),
-            flow_law("claims of before", _acknowledged_after, "leases that nobody has any more"),
-            flow_law("moved rows", _moved_again, "a copy that the journal does not tell of"),
-        ),
-    ),
-)

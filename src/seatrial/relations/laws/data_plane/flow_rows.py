@@ -27,7 +27,24 @@ def _batch(bench: FlowBench, samples: Sequence[str]) -> tuple[dict[str, Any], li
     return {"input_ids": ids, "input_lengths": torch.tensor(lens), "prev_logprobs": logprobs}, lens
 
 
-def _round_trip(bench: FlowBench) -> None:
+COLUMNS = Relation(
+    id="DP8.columns",
+    name="columns-go-in-and-out-whole",
+    component="rollout_flow",
+    statement="A padded batch is cut to its rows' lengths, comes back padded as asked, and is shared by batches.",
+    cost="CPU, milliseconds",
+)
+FILTERS = Relation(
+    id="DP9.filters",
+    name="filters-part-a-claim",
+    component="rollout_flow",
+    statement="A filter parts a claim exactly, in its order, by whole groups, and refuses what it cannot judge.",
+    cost="CPU, milliseconds",
+)
+
+
+@flow_law(COLUMNS, "there and back", "padding taken for tokens, lengths of other rows")
+def round_trip(bench: FlowBench) -> None:
     """Rows come back cut to their length, whatever lay in the padding, and padded as asked."""
     samples = bench.samples
     bench.register()
@@ -59,7 +76,8 @@ def _round_trip(bench: FlowBench) -> None:
     bench.equal(list(bench.claim().sample_ids), [], "rows served again after a column was written")
 
 
-def _any_order(bench: FlowBench) -> None:
+@flow_law(COLUMNS, "rows in any order", "an order judged by its ends, rows as they lie")
+def any_order(bench: FlowBench) -> None:
     """Whatever order rows of one put, or of two, are asked for in: row i is sample i, dense, jagged or an object."""
     import numpy as np
     import torch
@@ -82,7 +100,8 @@ def _any_order(bench: FlowBench) -> None:
             bench.equal([one["of"] for one in found["content"]], list(asked), f"objects of {asked}")
 
 
-def _bad_batches(bench: FlowBench) -> None:
+@flow_law(COLUMNS, "batches that do not fit are refused", "rows cut short in silence")
+def bad_batches(bench: FlowBench) -> None:
     samples = bench.samples
     bench.register()
     batch, lens = _batch(bench, samples)
@@ -100,7 +119,8 @@ def _bad_batches(bench: FlowBench) -> None:
     bench.equal(bench.client.status(PARTITION).num_rows, 0, "rows of batches that were refused")
 
 
-def _shares(bench: FlowBench) -> None:
+@flow_law(COLUMNS, "each rank its share of each batch", "ranks that get whole batches, an order lost")
+def shares(bench: FlowBench) -> None:
     """Every rank has its share of every global batch, in order, with tags and lengths."""
     ranks, batches, share = 2 + bench.case.seed % 2, 3, 2
     samples = [f"u{row}_g0" for row in range(ranks * batches * share)]
@@ -154,7 +174,8 @@ def _rewarded(bench: FlowBench, values: Sequence[Any]) -> Any:
     return made_meta(bench).stamp_tags({"group_id": groups, "prompt_id": prompts, "reward": list(values)})
 
 
-def _no_spread(bench: FlowBench) -> None:
+@flow_law(FILTERS, "groups without spread", "neighbours compared in place of groups, a tolerance")
+def no_spread(bench: FlowBench) -> None:
     """A group is dropped where its rewards are all one number, whatever that is; rows of groups may be mixed."""
     size, rewards, dropped = bench.case.group_size, [], set()
     for group in range(bench.case.num_groups):
@@ -171,7 +192,8 @@ def _no_spread(bench: FlowBench) -> None:
     bench.refused("no rewards", partial(bench.stack.flow_filter("zero variance"), made_meta(bench)))
 
 
-def _too_long(bench: FlowBench) -> None:
+@flow_law(FILTERS, "groups that are too long", "an exclusive bound, a group cut apart")
+def too_long(bench: FlowBench) -> None:
     """A group goes with its longest row; a row as long as the bound stays."""
     meta = _rewarded(bench, [0.0] * len(bench.samples))
     bound = 3 + bench.number(f"u1_g{bench.case.group_size - 1}")
@@ -188,7 +210,8 @@ def _too_long(bench: FlowBench) -> None:
     bench.refused("rows without lengths", partial(bench.stack.flow_filter("too long", 9), bare))
 
 
-def _too_old(bench: FlowBench) -> None:
+@flow_law(FILTERS, "rows that are too old", "an exclusive window, versions of the future kept")
+def too_old(bench: FlowBench) -> None:
     meta = made_meta(bench)
     current = max(bench.number(sample) for sample in bench.samples)
     for bound in (0, 100, current):
@@ -200,38 +223,3 @@ def _too_old(bench: FlowBench) -> None:
     for bad in (None, 3.0, True):
         bench.refused(f"a current version of {bad}", partial(stale, meta, current_weight_version=bad))
     bench.refused("a negative window", partial(bench.stack.flow_filter, "stale", -1))
-
-
-RELATIONS = (
-    Relation(
-        id="DP8.columns",
-        name="columns-go-in-and-out-whole",
-        component="rollout_flow",
-        statement="A padded batch is cut to its rows' lengths, comes back padded as asked, and is shared by batches.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            flow_law("there and back", _round_trip, "padding taken for tokens, lengths of other rows"),
-            flow_law("rows in any order", _any_order, "an order judged by its ends, rows as they lie"),
-            flow_law("batches that do not fit are refused", _bad_batches, "rows cut short in silence"),
-            flow_law(
-                "each rank its share of each batch", _shares, "ranks that get whole batches, an order lost"
-            ),
-        ),
-    ),
-    Relation(
-        id="DP9.filters",
-        name="filters-part-a-claim",
-        component="rollout_flow",
-        statement="A filter parts a claim exactly, in its order, by whole groups, and refuses what it cannot judge.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            flow_law(
-                "groups without spread", _no_spread, "neighbours compared in place of groups, a tolerance"
-            ),
-            flow_law("groups that are too long", _too_long, "an exclusive bound, a group cut apart"),
-            flow_law("rows that are too old", _too_old, "an exclusive window, versions of the future kept"),
-        ),
-    ),
-)

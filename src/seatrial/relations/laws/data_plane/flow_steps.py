@@ -36,7 +36,17 @@ def _of_group(numbers: Sequence[int], calls: list[int] | None = None) -> Any:
     return Chosen()
 
 
-def _once(bench: FlowBench) -> None:
+STEPS = Relation(
+    id="DP10.steps",
+    name="a-step-accounts-for-its-rows",
+    component="rollout_flow",
+    statement="A step trains once on what the filters keep, clears what it had, and gives back what it has not.",
+    cost="CPU, milliseconds",
+)
+
+
+@flow_law(STEPS, "each row once", "filters that all see the claim, an acknowledgement after the step")
+def once(bench: FlowBench) -> None:
     """Kept rows are trained on in one step, by equal shares, and all that was kept or dropped is gone after it."""
     bench.register()
     bench.put(bench.samples)
@@ -66,7 +76,8 @@ def _once(bench: FlowBench) -> None:
     bench.equal(bench.client.status(PARTITION).num_rows, 0, "rows left")
 
 
-def _uneven(bench: FlowBench) -> None:
+@flow_law(STEPS, "uneven rows come back", "a tail that is cleared, or trained on by one rank")
+def uneven(bench: FlowBench) -> None:
     """What the ranks cannot share evenly is given back, and served next."""
     bench.register()
     samples = bench.samples[: 2 * (len(bench.samples) // 2) - 1]
@@ -79,7 +90,8 @@ def _uneven(bench: FlowBench) -> None:
     bench.equal(bench.client.status(PARTITION).num_rows, 1, "rows left")
 
 
-def _too_few(bench: FlowBench) -> None:
+@flow_law(STEPS, "too few rows wait", "rows dropped because they are few, a claim that is kept")
+def too_few(bench: FlowBench) -> None:
     """Rows that are too few after the filters wait for others, and are trained on with them."""
     bench.register()
     size = bench.case.group_size
@@ -103,7 +115,8 @@ def _too_few(bench: FlowBench) -> None:
     )
 
 
-def _several_claims(bench: FlowBench) -> None:
+@flow_law(STEPS, "several claims make a step", "the last claim's drops told alone")
+def several_claims(bench: FlowBench) -> None:
     """A step that claims again tells of all that it dropped, and leaves what it does not need."""
     bench.register()
     bench.put(bench.samples)
@@ -120,7 +133,8 @@ def _several_claims(bench: FlowBench) -> None:
     bench.equal(list(bench.claim().sample_ids), bench.samples[4 * size :], "rows left to claim")
 
 
-def _errors(bench: FlowBench) -> None:
+@flow_law(STEPS, "errors give back, or do not", "rows that a broken step trained on served again")
+def errors(bench: FlowBench) -> None:
     """An error before the step gives all back; one in it gives nothing back, for it may have been trained on."""
     bench.register()
     bench.put(bench.samples)
@@ -153,7 +167,8 @@ def _errors(bench: FlowBench) -> None:
     bench.equal(list(bench.claim().sample_ids), bench.samples[3:], "rows served after a step that broke")
 
 
-def _nothing_left(bench: FlowBench) -> None:
+@flow_law(STEPS, "nothing left, no step", "an empty batch that is trained on")
+def nothing_left(bench: FlowBench) -> None:
     """Without a row that is kept there is no step, and what was dropped is gone."""
     bench.register()
     bench.put(bench.samples)
@@ -169,7 +184,8 @@ def _nothing_left(bench: FlowBench) -> None:
         pass
 
 
-def _late(bench: FlowBench) -> None:
+@flow_law(STEPS, "late claimers train on nothing", "an acknowledgement that nobody looks at")
+def late(bench: FlowBench) -> None:
     """A claimer whose time is over while it reads trains on nothing."""
     bench.register()
     bench.put(bench.samples)
@@ -187,30 +203,3 @@ def _late(bench: FlowBench) -> None:
     calls: list[Any] = []
     bench.refused("a step on rows that others have", lambda: _step(bench, calls.append, filters=[Slow()]))
     bench.equal(calls, [], "steps on rows that others have")
-
-
-RELATIONS = (
-    Relation(
-        id="DP10.steps",
-        name="a-step-accounts-for-its-rows",
-        component="rollout_flow",
-        statement="A step trains once on what the filters keep, clears what it had, and gives back what it has not.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            flow_law(
-                "each row once", _once, "filters that all see the claim, an acknowledgement after the step"
-            ),
-            flow_law("uneven rows come back", _uneven, "a tail that is cleared, or trained on by one rank"),
-            flow_law(
-                "too few rows wait", _too_few, "rows dropped because they are few, a claim that is kept"
-            ),
-            flow_law("several claims make a step", _several_claims, "the last claim's drops told alone"),
-            flow_law(
-                "errors give back, or do not", _errors, "rows that a broken step trained on served again"
-            ),
-            flow_law("nothing left, no step", _nothing_left, "an empty batch that is trained on"),
-            flow_law("late claimers train on nothing", _late, "an acknowledgement that nobody looks at"),
-        ),
-    ),
-)

@@ -8,8 +8,17 @@ from typing import Any
 from seatrial.relations.benches.flow import LEASE_S, PARTITION, FlowBench, flow_law
 from seatrial.relations.law import Relation
 
+PARTITIONS = Relation(
+    id="DP5.partitions",
+    name="partitions-keep-their-words",
+    component="rollout_flow",
+    statement="A partition serves whole groups, the oldest first, within its room, its tags and its leases.",
+    cost="CPU, milliseconds",
+)
 
-def _whole_groups(bench: FlowBench) -> None:
+
+@flow_law(PARTITIONS, "whole groups", "a group cut by the size of a claim, rows of two groups mixed")
+def whole_groups(bench: FlowBench) -> None:
     size, samples = bench.case.group_size, bench.samples
     bench.register(grpo_group_size=size)
     held_back, rest = samples[size - 1], [*samples[: size - 1], *samples[size:]]
@@ -27,7 +36,8 @@ def _whole_groups(bench: FlowBench) -> None:
     bench.equal(groups, sorted(groups, key=groups.index), "rows of groups one after the other")
 
 
-def _oldest_first(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "the oldest first", "a set in place of an order, the newest first")
+def oldest_first(bench: FlowBench) -> None:
     bench.register()
     samples = bench.stream.sample(bench.samples, len(bench.samples))
     for sample in samples:
@@ -42,7 +52,8 @@ def _oldest_first(bench: FlowBench) -> None:
     bench.equal(list(bench.claim(2, task="score").sample_ids), samples[:2], "the oldest rows of another task")
 
 
-def _full(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "a full partition refuses", "a bound that counts puts, or is one too many")
+def full(bench: FlowBench) -> None:
     samples = bench.samples
     bench.register(num_samples=len(samples) - 1)
     bench.put(samples[:-1])
@@ -58,7 +69,8 @@ def _full(bench: FlowBench) -> None:
     bench.refused("rows half of which have no room", lambda: bench.put([samples[0], "u90_g0"]))
 
 
-def _tags_that_must_be(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "tags that must be, and may be", "tags checked after the row is there")
+def tags_that_must_be(bench: FlowBench) -> None:
     bench.register(required_tags=("weight_version",), enums={"status": ("done", "cut")})
     one, other = bench.samples[:2]
     rows = {"ids": bench.rows([one])}
@@ -76,7 +88,8 @@ def _tags_that_must_be(bench: FlowBench) -> None:
     )
 
 
-def _fewest(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "as many as asked for, or none", "a claim of too few that is leased all the same")
+def fewest(bench: FlowBench) -> None:
     bench.register()
     bench.put(bench.samples[:2])
     few = bench.claim(8, min_batch_size=3)
@@ -89,7 +102,8 @@ def _fewest(bench: FlowBench) -> None:
         bench.refused(f"a claim of {least} to 8", partial(bench.claim, 8, min_batch_size=least))
 
 
-def _leases(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "leases hold and end", "a renewal that counts from the claim, a claim's end for all")
+def leases(bench: FlowBench) -> None:
     """Held until it is over and not longer; renewed from the time of asking; each claim has its own."""
     bench.register()
     bench.put(bench.samples)
@@ -116,7 +130,8 @@ def _leases(bench: FlowBench) -> None:
     bench.equal(list(bench.client.acknowledged(PARTITION, "score")), [], "rows that another task took")
 
 
-def _in_parts(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "claims in parts", "a claim that ends with its first part")
+def in_parts(bench: FlowBench) -> None:
     """A claim may be taken and given back in parts; what was given back is still to be consumed."""
     bench.register()
     bench.put(bench.samples)
@@ -133,7 +148,8 @@ def _in_parts(bench: FlowBench) -> None:
     bench.equal(sorted(taken), sorted(meta.sample_ids[:2]), "rows taken in parts")
 
 
-def _cleared_under_a_lease(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "cleared under a lease", "leases by id that outlive their row")
+def cleared_under_a_lease(bench: FlowBench) -> None:
     bench.register()
     bench.put(bench.samples)
     meta = bench.claim(3)
@@ -148,7 +164,8 @@ def _cleared_under_a_lease(bench: FlowBench) -> None:
     bench.equal(bench.client.status(PARTITION).num_leased, len(left), "rows under a lease")
 
 
-def _apart(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "partitions are apart", "rows known by their id alone")
+def apart(bench: FlowBench) -> None:
     """Two partitions hold rows of one name, and each its own."""
     for partition in (PARTITION, "other"):
         bench.register(partition)
@@ -166,7 +183,8 @@ def _apart(bench: FlowBench) -> None:
     bench.equal(list(bench.client.partitions()), [PARTITION], "partitions")
 
 
-def _freed(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "living rows stay, and bytes go", "rows copied out of a block into each other's places")
+def freed(bench: FlowBench) -> None:
     """Rows are cleared in any order: the living stay readable, and at last nothing is held."""
     bench.register()
     bench.put(bench.samples)
@@ -189,7 +207,8 @@ def _freed(bench: FlowBench) -> None:
     bench.equal(bench.client.status(PARTITION).bytes_held, 0, "bytes held of no rows")
 
 
-def _written_meanwhile(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "what is written meanwhile stands", "a copy that comes after a write, and over it")
+def written_meanwhile(bench: FlowBench) -> None:
     """What is written, or cleared, while living rows are copied out of a block stands."""
     bench.register()
     bench.put(bench.samples)
@@ -210,7 +229,8 @@ def _written_meanwhile(bench: FlowBench) -> None:
     bench.equal(bench.client.status(PARTITION).bytes_held, 0, "bytes held of no rows")
 
 
-def _words_are_checked(bench: FlowBench) -> None:
+@flow_law(PARTITIONS, "words are checked", "a partition that could hold or serve nothing")
+def words_are_checked(bench: FlowBench) -> None:
     register = bench.client.register_partition
     bad = {
         "no field": lambda: register("a", (), 8, ("train",)),
@@ -227,45 +247,3 @@ def _words_are_checked(bench: FlowBench) -> None:
     for words in others:
         bench.refused(f"registered again with {words}", partial(bench.register, **words))
     bench.register(grpo_group_size=2)
-
-
-RELATIONS = (
-    Relation(
-        id="DP5.partitions",
-        name="partitions-keep-their-words",
-        component="rollout_flow",
-        statement="A partition serves whole groups, the oldest first, within its room, its tags and its leases.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            flow_law(
-                "whole groups", _whole_groups, "a group cut by the size of a claim, rows of two groups mixed"
-            ),
-            flow_law("the oldest first", _oldest_first, "a set in place of an order, the newest first"),
-            flow_law("a full partition refuses", _full, "a bound that counts puts, or is one too many"),
-            flow_law(
-                "tags that must be, and may be", _tags_that_must_be, "tags checked after the row is there"
-            ),
-            flow_law(
-                "as many as asked for, or none", _fewest, "a claim of too few that is leased all the same"
-            ),
-            flow_law(
-                "leases hold and end", _leases, "a renewal that counts from the claim, a claim's end for all"
-            ),
-            flow_law("claims in parts", _in_parts, "a claim that ends with its first part"),
-            flow_law("cleared under a lease", _cleared_under_a_lease, "leases by id that outlive their row"),
-            flow_law("partitions are apart", _apart, "rows known by their id alone"),
-            flow_law(
-                "living rows stay, and bytes go",
-                _freed,
-                "rows copied out of a block into each other's places",
-            ),
-            flow_law(
-                "what is written meanwhile stands",
-                _written_meanwhile,
-                "a copy that comes after a write, and over it",
-            ),
-            flow_law("words are checked", _words_are_checked, "a partition that could hold or serve nothing"),
-        ),
-    ),
-)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 
 FIELDS = ("ids", "logprobs", "rewards")
 
@@ -23,7 +24,7 @@ class Write:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritesCase:
+class WritesCase(Case):
     """Writes in their order."""
 
     writes: tuple[Write, ...]
@@ -82,7 +83,32 @@ def _written(stack: Any, case: WritesCase) -> list[Any]:
     return boards
 
 
-def _ready_is_written(stack: Any, case: WritesCase) -> Measure:
+READY_IS_WRITTEN = Relation(
+    id="R14.ready",
+    name="ready-is-written",
+    component="readiness",
+    statement="A row is ready exactly when all its fields were written, once for every consumer.",
+    catalogue="SB285",
+    cost="CPU, milliseconds",
+    cases=_make(1),
+)
+PARTITIONS_SHARE_NOTHING = Relation(
+    id="R27.ready",
+    name="partitions-share-nothing",
+    component="readiness",
+    statement="What is written to one partition is ready in no other.",
+    catalogue="SB285",
+    cost="CPU, milliseconds",
+    cases=_make(2),
+)
+
+
+@READY_IS_WRITTEN.law("ready is written", "any field for all fields, rows beyond the first allocation")
+@PARTITIONS_SHARE_NOTHING.law(
+    "two partitions",
+    "a default that all partitions share, a name that is a prefix of another",
+)
+def ready_is_written(stack: Any, case: WritesCase) -> Measure:
     wrong = []
     for partition, board in enumerate(_written(stack, case)):
         for fields in (FIELDS[:1], FIELDS[1:], FIELDS):
@@ -94,7 +120,8 @@ def _ready_is_written(stack: Any, case: WritesCase) -> Measure:
     return Measure(error=float(len(wrong)), bound=0, what=f"answers that differ ({(wrong or ['none'])[0]})")
 
 
-def _consumed_once_each(stack: Any, case: WritesCase) -> Measure:
+@READY_IS_WRITTEN.law("consumed once for each consumer", "one mark for all consumers")
+def consumed_once_each(stack: Any, case: WritesCase) -> Measure:
     """What one consumer takes is no longer ready for it, and is for another."""
     board = _written(stack, case)[0]
     ready = sorted(board.ready(FIELDS[:1], "trainer"))
@@ -106,45 +133,3 @@ def _consumed_once_each(stack: Any, case: WritesCase) -> Measure:
         bound=0,
         what=f"{ready} ready, 1 consumed: {left} left, {other} for another consumer; wrong",
     )
-
-
-RELATIONS = (
-    Relation(
-        id="R14.ready",
-        name="ready-is-written",
-        component="readiness",
-        statement="A row is ready exactly when all its fields were written, once for every consumer.",
-        catalogue=("SB285",),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="ready is written",
-                make=_make(1),
-                measure=_ready_is_written,
-                suspects="any field for all fields, rows beyond the first allocation",
-            ),
-            Law(
-                name="consumed once for each consumer",
-                make=_make(1),
-                measure=_consumed_once_each,
-                suspects="one mark for all consumers",
-            ),
-        ),
-    ),
-    Relation(
-        id="R27.ready",
-        name="partitions-share-nothing",
-        component="readiness",
-        statement="What is written to one partition is ready in no other.",
-        catalogue=("SB285",),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="two partitions",
-                make=_make(2),
-                measure=_ready_is_written,
-                suspects="a default that all partitions share, a name that is a prefix of another",
-            ),
-        ),
-    ),
-)

@@ -13,7 +13,24 @@ HEAVY_ROWS, HEAVY_WIDTH = 128, 16_384
 """16 MiB of int64: a store's memory is measured as its process has it."""
 
 
-def _unknown(bench: Bench) -> None:
+READS = Relation(
+    id="DP3.reads",
+    name="reads-are-whole",
+    component="data_plane",
+    statement="A read brings every row and field asked for, in order, or says what is missing.",
+    cost="CPU, milliseconds",
+)
+LIFECYCLE = Relation(
+    id="DP4.lifecycle",
+    name="clears-free-and-nothing-leaks",
+    component="data_plane",
+    statement="What is consumed is told truly, what is cleared is freed, and a part that dies is reported in time.",
+    cost="CPU, milliseconds; with a store in processes of its own, a minute",
+)
+
+
+@plane_law(READS, "26 an unknown sample is an error", "missing rows are left out of the answer")
+def unknown(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.refused("a sample that never was", lambda: bench.get(["u8_g0"]))
     bench.refused("one beside samples that are there", lambda: bench.get([*bench.samples[:2], "u8_g0"]))
@@ -21,7 +38,8 @@ def _unknown(bench: Bench) -> None:
     bench.refused("a cleared one beside others", lambda: bench.get(bench.samples[:3]))
 
 
-def _unproduced(bench: Bench) -> None:
+@plane_law(READS, "27 an unproduced field is an error", "missing columns are left out of the answer")
+def unproduced(bench: Bench) -> None:
     bench.put(bench.samples)
     some, read = bench.samples[:2], bench.client.get_samples
     bench.refused("a field that nobody wrote", lambda: read(some, bench.partition, ["values"]))
@@ -30,7 +48,8 @@ def _unproduced(bench: Bench) -> None:
     bench.refused("a field that some samples have", lambda: read(some, bench.partition, ["values"]))
 
 
-def _reads_move_nothing(bench: Bench) -> None:
+@plane_law(READS, "28 reads move no cursor", "a read that counts as a claim")
+def reads_move_nothing(bench: Bench) -> None:
     bench.put(bench.samples)
     meta = bench.claim(2)
     fields = bench.client.get_data(meta)
@@ -41,7 +60,8 @@ def _reads_move_nothing(bench: Bench) -> None:
     bench.expect(len(left) == len(bench.samples) - 2, f"after reads {len(left)} rows are left to claim")
 
 
-def _in_order(bench: Bench) -> None:
+@plane_law(READS, "29 row i is sample i", "rows in the order of storage")
+def in_order(bench: Bench) -> None:
     for start in range(0, len(bench.samples), 3):
         bench.put(bench.samples[start : start + 3])
     bench.expect_rows(bench.samples[::-1], "in the opposite order")
@@ -50,6 +70,7 @@ def _in_order(bench: Bench) -> None:
     bench.expect_rows([*mixed[:2], mixed[0]], "with a sample asked for twice")
 
 
+@plane_law(LIFECYCLE, "31 drained means every task and every row", "a latched bit, or unknown names as empty")
 def _drained(bench: Bench) -> None:
     drained = bench.client.check_consumption_status
     bench.expect(drained(bench.partition, ["train"]), "an empty partition has something left to consume")
@@ -65,7 +86,8 @@ def _drained(bench: Bench) -> None:
     bench.refused("an unknown task", lambda: drained(bench.partition, ["trian"]))
 
 
-def _drained_after_clear(bench: Bench) -> None:
+@plane_law(LIFECYCLE, "32 drained stays true after a clear", "cleared rows counted as unread")
+def drained_after_clear(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.client.clear_samples(bench.claim().sample_ids, bench.partition)
     bench.expect(
@@ -74,7 +96,8 @@ def _drained_after_clear(bench: Bench) -> None:
     )
 
 
-def _clear_twice(bench: Bench) -> None:
+@plane_law(LIFECYCLE, "33 clear is idempotent and ids can be used again", "a cursor that outlives its row")
+def clear_twice(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.claim()
     for _ in range(2):
@@ -89,7 +112,8 @@ def _clear_twice(bench: Bench) -> None:
     bench.expect_rows(bench.samples, "put again after a clear", scale=2)
 
 
-def _unclaimed_cleared(bench: Bench) -> None:
+@plane_law(LIFECYCLE, "35 cleared rows are not waited for", "a count of puts instead of live rows")
+def unclaimed_cleared(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.claim(2)
     rest = [sample for sample in bench.samples if sample not in set(bench.samples[:2])]
@@ -99,7 +123,8 @@ def _unclaimed_cleared(bench: Bench) -> None:
     )
 
 
-def _register_again(bench: Bench) -> None:
+@plane_law(LIFECYCLE, "36 registering again keeps rows", "a partition made anew")
+def register_again(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.client.register_partition(bench.partition, ("ids", "values", "content"), 4096, ("train", "score"))
     bench.expect_rows(bench.samples, "after registering again")
@@ -108,7 +133,8 @@ def _register_again(bench: Bench) -> None:
     )
 
 
-def _empty_calls(bench: Bench) -> None:
+@plane_law(LIFECYCLE, "37 calls of nothing do nothing", "an empty batch as a row")
+def empty_calls(bench: Bench) -> None:
     import torch
 
     bench.client.put_samples([], bench.partition, {"ids": torch.zeros(0, 3, dtype=torch.long)}, [])
@@ -119,7 +145,8 @@ def _empty_calls(bench: Bench) -> None:
     bench.expect(not bench.claim().sample_ids, "an empty put left a row")
 
 
-def _gone_when_empty(bench: Bench) -> None:
+@plane_law(LIFECYCLE, "39 an empty partition disappears", "partitions that are never forgotten")
+def gone_when_empty(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.expect(bench.partition in bench.client.partitions(), "a partition with rows is not listed")
     bench.client.clear_samples(None, bench.partition)
@@ -128,7 +155,8 @@ def _gone_when_empty(bench: Bench) -> None:
     )
 
 
-def _memory(bench: Bench) -> None:
+@plane_law(LIFECYCLE, "43 memory of a cleared row is freed", "rows that share the buffer they came in")
+def memory(bench: Bench) -> None:
     import torch
 
     before = bench.plane.bytes_held(bench.partition)
@@ -146,7 +174,8 @@ def _memory(bench: Bench) -> None:
     bench.expect(left <= 0.5 * full, f"after 7 of 8 rows were cleared the store holds {left} of {full} bytes")
 
 
-def _close_one(bench: Bench) -> None:
+@plane_law(LIFECYCLE, "38 close ends one client alone", "a close that ends the store")
+def close_one(bench: Bench) -> None:
     bench.put(bench.samples)
     other = bench.plane.client()
     other.close()
@@ -162,20 +191,23 @@ def _within(bench: Bench, what: str, call: Callable[[], Any]) -> None:
     bench.expect(took <= WAIT_S + 2, f"{what}: it took {took:.0f} s to say so")
 
 
-def _dead_store(bench: Bench) -> None:
+@breaking_law(LIFECYCLE, "40 a dead store is reported in time", "retries without a deadline")
+def dead_store(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.plane.kill_store()
     _within(bench, "a read from a dead store", lambda: bench.get(bench.samples))
     _within(bench, "a put into a dead store", lambda: bench.put(["u9_g0"]))
 
 
-def _dead_store_claim(bench: Bench) -> None:
+@breaking_law(LIFECYCLE, "47 a claim of lost rows is an error", "the cursor moves past rows that are gone")
+def dead_store_claim(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.plane.kill_store()
     _within(bench, "a claim of rows whose bytes are gone", bench.claim)
 
 
-def _dead_store_clear(bench: Bench) -> None:
+@breaking_law(LIFECYCLE, "34 a clear that frees nothing is an error", "errors logged and swallowed")
+def dead_store_clear(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.plane.kill_store()
     _within(
@@ -185,7 +217,8 @@ def _dead_store_clear(bench: Bench) -> None:
     )
 
 
-def _dead_control(bench: Bench) -> None:
+@breaking_law(LIFECYCLE, "30 a put that nobody acknowledges is an error", "an answer that nobody waits for")
+def dead_control(bench: Bench) -> None:
     """Either every call says so in time, or a control that serves again knows all that it knew."""
     bench.put(bench.samples)
     claimed = bench.claim(2).sample_ids
@@ -221,78 +254,3 @@ def _known_again(bench: Bench) -> None:
         bench.expect_rows(bench.samples, "after the control came back")
     except Exception as error:  # noqa: BLE001  whatever it says of rows that were put
         bench.wrong.append(f"the control serves again, and forgot what it knew ({error})")
-
-
-RELATIONS = (
-    Relation(
-        id="DP3.reads",
-        name="reads-are-whole",
-        component="data_plane",
-        statement="A read brings every row and field asked for, in order, or says what is missing.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            plane_law(
-                "26 an unknown sample is an error", _unknown, "missing rows are left out of the answer"
-            ),
-            plane_law(
-                "27 an unproduced field is an error",
-                _unproduced,
-                "missing columns are left out of the answer",
-            ),
-            plane_law("28 reads move no cursor", _reads_move_nothing, "a read that counts as a claim"),
-            plane_law("29 row i is sample i", _in_order, "rows in the order of storage"),
-        ),
-    ),
-    Relation(
-        id="DP4.lifecycle",
-        name="clears-free-and-nothing-leaks",
-        component="data_plane",
-        statement="What is consumed is told truly, what is cleared is freed, and a part that dies is reported in time.",
-        catalogue=(),
-        cost="CPU, milliseconds; with a store in processes of its own, a minute",
-        laws=(
-            plane_law(
-                "31 drained means every task and every row",
-                _drained,
-                "a latched bit, or unknown names as empty",
-            ),
-            plane_law(
-                "32 drained stays true after a clear", _drained_after_clear, "cleared rows counted as unread"
-            ),
-            plane_law(
-                "33 clear is idempotent and ids can be used again",
-                _clear_twice,
-                "a cursor that outlives its row",
-            ),
-            plane_law(
-                "35 cleared rows are not waited for",
-                _unclaimed_cleared,
-                "a count of puts instead of live rows",
-            ),
-            plane_law("36 registering again keeps rows", _register_again, "a partition made anew"),
-            plane_law("37 calls of nothing do nothing", _empty_calls, "an empty batch as a row"),
-            plane_law("38 close ends one client alone", _close_one, "a close that ends the store"),
-            plane_law(
-                "39 an empty partition disappears", _gone_when_empty, "partitions that are never forgotten"
-            ),
-            plane_law(
-                "43 memory of a cleared row is freed", _memory, "rows that share the buffer they came in"
-            ),
-            breaking_law(
-                "30 a put that nobody acknowledges is an error",
-                _dead_control,
-                "an answer that nobody waits for",
-            ),
-            breaking_law(
-                "34 a clear that frees nothing is an error", _dead_store_clear, "errors logged and swallowed"
-            ),
-            breaking_law("40 a dead store is reported in time", _dead_store, "retries without a deadline"),
-            breaking_law(
-                "47 a claim of lost rows is an error",
-                _dead_store_claim,
-                "the cursor moves past rows that are gone",
-            ),
-        ),
-    ),
-)

@@ -15,7 +15,31 @@ from seatrial.relations.law import Relation
 NUM_CLAIMERS, NUM_PRODUCERS = 3, 2
 
 
-def _once_each(bench: Bench) -> None:
+NO_ROW_LOST_OR_TWICE = Relation(
+    id="R14.data_plane",
+    name="no-row-lost-or-twice",
+    component="data_plane",
+    statement="Whatever dies, waits or is repeated: every row is trained once, dropped, or still there.",
+    cost="CPU, seconds (leases are waited for)",
+)
+VERSIONS_ARE_TOLD_TRULY = Relation(
+    id="R19.data_plane",
+    name="versions-are-told-truly",
+    component="data_plane",
+    statement="Every claim tells each row's own version, and stale rows are parted from fresh ones exactly.",
+    cost="CPU, milliseconds",
+)
+NOTHING_IS_SHARED = Relation(
+    id="R27.data_plane",
+    name="nothing-is-shared",
+    component="data_plane",
+    statement="What a caller changes after a put, or in what it read or claimed, changes nothing for others.",
+    cost="CPU, milliseconds",
+)
+
+
+@plane_law(NO_ROW_LOST_OR_TWICE, "16 no row goes to two claimers", "select and mark in two steps")
+def once_each(bench: Bench) -> None:
     """Claimers and producers as threads, each with a client of its own."""
     expected = [f"u{group}_g{row}" for group in range(8 * NUM_PRODUCERS) for row in range(4)]
     claimed: list[str] = []
@@ -42,10 +66,17 @@ def _once_each(bench: Bench) -> None:
     bench.expect(set(claimed) == set(expected), f"{len(set(claimed))} of {len(expected)} rows were served")
 
 
-def _schedule(bench: Bench) -> None:
+@plane_law(
+    NO_ROW_LOST_OR_TWICE,
+    "48 the ledger closes under kills, delays and repeats",
+    "a retry that is a second row, a dead claimer's rows that nobody serves",
+    seeded=True,
+)
+def schedule(bench: Bench) -> None:
     bench.wrong.extend(play(bench))
 
 
+@plane_law(VERSIONS_ARE_TOLD_TRULY, "49 a row keeps its version", "a version read when the row is claimed")
 def _versions(bench: Bench) -> None:
     """A producer raises its version between puts; every claim tells each row's own."""
     for version, sample in enumerate(bench.samples):
@@ -63,7 +94,12 @@ def _versions(bench: Bench) -> None:
     bench.expect(told == expected, f"versions are told as {told}")
 
 
-def _stale_and_fresh(bench: Bench) -> None:
+@plane_law(
+    VERSIONS_ARE_TOLD_TRULY,
+    "50 stale and fresh are parted exactly",
+    "an exclusive bound, tags by position",
+)
+def stale_and_fresh(bench: Bench) -> None:
     versions = {sample: number % 5 for number, sample in enumerate(bench.samples)}
     for sample, version in versions.items():
         bench.client.put_samples(
@@ -88,7 +124,12 @@ def _stale_and_fresh(bench: Bench) -> None:
         )
 
 
-def _strict(bench: Bench) -> None:
+@plane_law(
+    VERSIONS_ARE_TOLD_TRULY,
+    "42 a filter refuses what is no version",
+    "None or a bool that compares as a number",
+)
+def strict(bench: Bench) -> None:
     import numpy as np
 
     bench.put(bench.samples[:2])
@@ -110,7 +151,8 @@ def _strict(bench: Bench) -> None:
     bench.expect(len(keep.sample_ids) == 2, "integers of numpy are refused")
 
 
-def _sharded(bench: Bench) -> None:
+@plane_law(NO_ROW_LOST_OR_TWICE, "41 shards are the claim", "ids made anew, tags left behind")
+def sharded(bench: Bench) -> None:
     import copy
 
     bench.put(bench.samples)
@@ -127,7 +169,8 @@ def _sharded(bench: Bench) -> None:
         )
 
 
-def _callers_keep_theirs(bench: Bench) -> None:
+@plane_law(NOTHING_IS_SHARED, "07 callers keep theirs", "a store of references")
+def callers_keep_theirs(bench: Bench) -> None:
     sample = bench.samples[0]
     rows, tags = bench.rows([sample]), [{"weight_version": 1}]
     bench.client.put_samples([sample], bench.partition, {"ids": rows}, tags)
@@ -143,7 +186,8 @@ def _callers_keep_theirs(bench: Bench) -> None:
     )
 
 
-def _claims_share_nothing(bench: Bench) -> None:
+@plane_law(NOTHING_IS_SHARED, "51 claims share no tags", "dicts of the store handed out")
+def claims_share_nothing(bench: Bench) -> None:
     bench.put(bench.samples[:2])
     one, other = bench.claim(task="train"), bench.claim(task="score")
     for tags in one.tags or ():
@@ -153,56 +197,3 @@ def _claims_share_nothing(bench: Bench) -> None:
         [dict(tags).get("weight_version") for tags in other.tags or ()] == expected,
         "two claims share their tags",
     )
-
-
-RELATIONS = (
-    Relation(
-        id="R14.data_plane",
-        name="no-row-lost-or-twice",
-        component="data_plane",
-        statement="Whatever dies, waits or is repeated: every row is trained once, dropped, or still there.",
-        catalogue=(),
-        cost="CPU, seconds (leases are waited for)",
-        laws=(
-            plane_law("16 no row goes to two claimers", _once_each, "select and mark in two steps"),
-            plane_law(
-                "48 the ledger closes under kills, delays and repeats",
-                _schedule,
-                "a retry that is a second row, a dead claimer's rows that nobody serves",
-                seeded=True,
-            ),
-            plane_law("41 shards are the claim", _sharded, "ids made anew, tags left behind"),
-        ),
-    ),
-    Relation(
-        id="R19.data_plane",
-        name="versions-are-told-truly",
-        component="data_plane",
-        statement="Every claim tells each row's own version, and stale rows are parted from fresh ones exactly.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            plane_law("49 a row keeps its version", _versions, "a version read when the row is claimed"),
-            plane_law(
-                "50 stale and fresh are parted exactly",
-                _stale_and_fresh,
-                "an exclusive bound, tags by position",
-            ),
-            plane_law(
-                "42 a filter refuses what is no version", _strict, "None or a bool that compares as a number"
-            ),
-        ),
-    ),
-    Relation(
-        id="R27.data_plane",
-        name="nothing-is-shared",
-        component="data_plane",
-        statement="What a caller changes after a put, or in what it read or claimed, changes nothing for others.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            plane_law("07 callers keep theirs", _callers_keep_theirs, "a store of references"),
-            plane_law("51 claims share no tags", _claims_share_nothing, "dicts of the store handed out"),
-        ),
-    ),
-)

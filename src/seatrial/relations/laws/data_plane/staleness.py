@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 
 NUM_VERSIONS = 13
 
 
 @dataclass(frozen=True, kw_only=True)
-class CadenceCase:
+class CadenceCase(Case):
     """Cadences in prompts."""
 
     prompts_per_step: int
@@ -27,10 +28,6 @@ class CadenceCase:
             yield replace(self, prompts_per_reference_sync=None)
         if self.prompts_per_sync is not None:
             yield replace(self, prompts_per_sync=None)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return asdict(self)
 
 
 GOOD = (
@@ -69,7 +66,22 @@ def _make(stack: Any, seed: int, tidy: bool) -> CadenceCase:
     return TIDY if tidy else GOOD[seed % len(GOOD)]
 
 
-def _fresh_up_to_the_bound(stack: Any, case: CadenceCase) -> Measure:
+STALENESS = Relation(
+    id="R24.staleness",
+    name="staleness-is-the-closed-form",
+    component="staleness_schedule",
+    statement="Samples are fresh up to the bound, inclusive; syncs fall on their cadence; bad ones are refused.",
+    catalogue="SB282 SB289",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@STALENESS.law(
+    "fresh up to the bound",
+    "the comparison inverted or strict, staleness counted in syncs instead of steps",
+)
+def fresh_up_to_the_bound(stack: Any, case: CadenceCase) -> Measure:
     schedule = stack.make_schedule(**case.describe())
     wrong = [
         f"sample {sample}, trainer {trainer}"
@@ -77,16 +89,18 @@ def _fresh_up_to_the_bound(stack: Any, case: CadenceCase) -> Measure:
         for sample in range(trainer + 1)
         if schedule.is_fresh(sample, trainer) != (trainer - sample <= case.max_staleness)
     ]
-    return _count(wrong, f"pairs of versions judged wrongly for max_staleness {case.max_staleness}")
+    return Measure.count(wrong, f"pairs of versions judged wrongly for max_staleness {case.max_staleness}")
 
 
-def _the_future_is_refused(stack: Any, case: CadenceCase) -> Measure:
+@STALENESS.law("the future is refused", "a one-sided filter that a restarted version counter passes")
+def the_future_is_refused(stack: Any, case: CadenceCase) -> Measure:
     schedule = stack.make_schedule(**case.describe())
     taken = [] if _refuses(lambda: schedule.is_fresh(4, 3)) else ["sample 4, trainer 3"]
-    return _count(taken, "samples of weights that the trainer does not have yet, taken")
+    return Measure.count(taken, "samples of weights that the trainer does not have yet, taken")
 
 
-def _syncs_when_due(stack: Any, case: CadenceCase) -> Measure:
+@STALENESS.law("syncs when due", "off by one, prompts taken for steps, rounding")
+def syncs_when_due(stack: Any, case: CadenceCase) -> Measure:
     schedule = stack.make_schedule(**case.describe())
     wrong = []
     for version in range(1, NUM_VERSIONS):
@@ -101,10 +115,14 @@ def _syncs_when_due(stack: Any, case: CadenceCase) -> Measure:
     passes = case.prompts_per_step // case.prompts_per_forward_backward
     if schedule.accumulation_steps != passes:
         wrong.append(f"{schedule.accumulation_steps} passes a step instead of {passes}")
-    return _count(wrong, "syncs or passes that are not those of the cadence")
+    return Measure.count(wrong, "syncs or passes that are not those of the cadence")
 
 
-def _bad_cadences_are_refused(stack: Any, case: CadenceCase) -> Measure:
+@STALENESS.law(
+    "bad cadences",
+    "integer division that rounds, a bound that no sample meets so that training waits for ever",
+)
+def bad_cadences_are_refused(stack: Any, case: CadenceCase) -> Measure:
     """Each differs from a good one in one number."""
     step = case.prompts_per_step
     bad: list[dict[str, Any]] = [
@@ -120,7 +138,7 @@ def _bad_cadences_are_refused(stack: Any, case: CadenceCase) -> Measure:
         for change in bad
         if not _refuses(lambda change=change: stack.make_schedule(**{**case.describe(), **change}))
     ]
-    return _count(taken, "cadences that never come out even, or starve the trainer, accepted")
+    return Measure.count(taken, "cadences that never come out even, or starve the trainer, accepted")
 
 
 def _refuses(call: Any) -> bool:
@@ -129,45 +147,3 @@ def _refuses(call: Any) -> bool:
     except ValueError:
         return True
     return False
-
-
-def _count(wrong: list[str], what: str) -> Measure:
-    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({(wrong or ['none'])[0]})")
-
-
-RELATIONS = (
-    Relation(
-        id="R24.staleness",
-        name="staleness-is-the-closed-form",
-        component="staleness_schedule",
-        statement="Samples are fresh up to the bound, inclusive; syncs fall on their cadence; bad ones are refused.",
-        catalogue=("SB282", "SB289"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="fresh up to the bound",
-                make=_make,
-                measure=_fresh_up_to_the_bound,
-                suspects="the comparison inverted or strict, staleness counted in syncs instead of steps",
-            ),
-            Law(
-                name="the future is refused",
-                make=_make,
-                measure=_the_future_is_refused,
-                suspects="a one-sided filter that a restarted version counter passes",
-            ),
-            Law(
-                name="syncs when due",
-                make=_make,
-                measure=_syncs_when_due,
-                suspects="off by one, prompts taken for steps, rounding",
-            ),
-            Law(
-                name="bad cadences",
-                make=_make,
-                measure=_bad_cadences_are_refused,
-                suspects="integer division that rounds, a bound that no sample meets so that training waits for ever",
-            ),
-        ),
-    ),
-)

@@ -12,7 +12,17 @@ DTYPES = ("bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8"
 NUM_UPDATES = 30
 
 
-def _visible(bench: Bench) -> None:
+WRITES = Relation(
+    id="DP1.writes",
+    name="puts-are-whole",
+    component="data_plane",
+    statement="A put is visible to all when it returns, whole or not at all, and comes back as it was given.",
+    cost="CPU, milliseconds; with a store in processes of its own, seconds",
+)
+
+
+@plane_law(WRITES, "01 visible when put returns", "a put that returns before its bytes are stored")
+def visible(bench: Bench) -> None:
     other = bench.plane.client()
     for start in range(0, len(bench.samples), 2):
         put = bench.samples[start : start + 2]
@@ -34,7 +44,8 @@ def _failed_puts(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _nothing_left(bench: Bench) -> None:
+@plane_law(WRITES, "02 a failed put leaves nothing", "keys registered before the store took the bytes")
+def nothing_left(bench: Bench) -> None:
     for what, put in _failed_puts(bench).items():
         bench.refused(what, put)
         bench.refused(f"reading after {what}", lambda: bench.get(["u7_g0"]))
@@ -45,7 +56,8 @@ def _nothing_left(bench: Bench) -> None:
         bench.expect(not bench.claim().sample_ids, f"{what}: a row can be claimed")
 
 
-def _lengths_before_effect(bench: Bench) -> None:
+@plane_law(WRITES, "03 lengths are checked before any effect", "rows written one by one")
+def lengths_before_effect(bench: Bench) -> None:
     bench.put(bench.samples)
     first = bench.samples[:2]
     changed = bench.rows(first, scale=5)
@@ -59,7 +71,8 @@ def _lengths_before_effect(bench: Bench) -> None:
     bench.expect(-1 not in versions, "a refused put changed a tag")
 
 
-def _duplicates(bench: Bench) -> None:
+@plane_law(WRITES, "04 a sample twice is refused", "the last one wins, or an orphan stays")
+def duplicates(bench: Bench) -> None:
     bench.put(bench.samples)
     twice = [bench.samples[0], bench.samples[0]]
     bench.refused(
@@ -74,7 +87,8 @@ def _duplicates(bench: Bench) -> None:
     )
 
 
-def _overwriting(bench: Bench) -> None:
+@plane_law(WRITES, "05 overwriting replaces and serves nothing again", "a write that resets the cursor")
+def overwriting(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.claim()
     bench.put(bench.samples, scale=3)
@@ -82,7 +96,8 @@ def _overwriting(bench: Bench) -> None:
     bench.expect(not bench.claim().sample_ids, "a claimed row is served again because a field was written")
 
 
-def _tags_merge(bench: Bench) -> None:
+@plane_law(WRITES, "06 tags merge", "tags replaced whole, or dropped by a put without tags")
+def tags_merge(bench: Bench) -> None:
     sample = bench.samples[0]
     bench.put([sample], a=1, b=1)
     bench.client.put_samples([sample], bench.partition, tags=[{"b": 2, "c": 2}])
@@ -91,7 +106,8 @@ def _tags_merge(bench: Bench) -> None:
     bench.expect({name: tags.get(name) for name in "abc"} == {"a": 1, "b": 2, "c": 2}, f"tags are {tags}")
 
 
-def _dtypes(bench: Bench) -> None:
+@plane_law(WRITES, "08 every dtype comes back", "a detour over numpy or float32")
+def dtypes(bench: Bench) -> None:
     import torch
 
     for dtype in DTYPES:
@@ -105,7 +121,8 @@ def _dtypes(bench: Bench) -> None:
         bench.client.clear_samples(None, partition)
 
 
-def _one_dtype(bench: Bench) -> None:
+@plane_law(WRITES, "09 a field keeps one dtype", "rows stacked into the dtype of the first")
+def one_dtype(bench: Bench) -> None:
     import torch
 
     bench.client.put_samples(["u0_g0"], bench.partition, {"values": torch.tensor([[1, 2, 3]])})
@@ -116,7 +133,8 @@ def _one_dtype(bench: Bench) -> None:
     )
 
 
-def _jagged(bench: Bench) -> None:
+@plane_law(WRITES, "10 jagged rows keep their lengths", "padding, or rows in the order of storage")
+def jagged(bench: Bench) -> None:
     import torch
 
     rows = [torch.arange(1 + (bench.number(sample) * 7) % 5) for sample in bench.samples]
@@ -126,7 +144,8 @@ def _jagged(bench: Bench) -> None:
     bench.expect(back == [row.tolist() for row in rows[::-1]], "rows of unequal length came back otherwise")
 
 
-def _scalars(bench: Bench) -> None:
+@plane_law(WRITES, "11 one number a row stays one", "a dimension added on the way")
+def scalars(bench: Bench) -> None:
     import torch
 
     bench.client.put_samples(bench.samples, bench.partition, {"values": torch.arange(len(bench.samples))})
@@ -137,7 +156,8 @@ def _scalars(bench: Bench) -> None:
     )
 
 
-def _objects(bench: Bench) -> None:
+@plane_law(WRITES, "12 objects are kept or refused", "a conversion that loses types")
+def objects(bench: Bench) -> None:
     import numpy as np
 
     given = np.empty(2, dtype=object)
@@ -150,7 +170,8 @@ def _objects(bench: Bench) -> None:
     bench.expect(back == given.tolist(), f"objects came back as {back!r}")
 
 
-def _unregistered(bench: Bench) -> None:
+@plane_law(WRITES, "13 a put without a partition has one outcome", "partitions made by a typing error")
+def unregistered(bench: Bench) -> None:
     """A partition that never was and one that was cleared whole are the same to a put."""
 
     def outcome(partition: str) -> str:
@@ -170,7 +191,8 @@ def _unregistered(bench: Bench) -> None:
     bench.client.clear_samples(None, f"{bench.partition}-never")
 
 
-def _no_lost_tag(bench: Bench) -> None:
+@plane_law(WRITES, "14 no tag is lost to a writer of fields", "all tags sent back with each put")
+def no_lost_tag(bench: Bench) -> None:
     """One client writes a field again and again, another one a tag: the tag's last value stands."""
     sample, other = bench.samples[0], bench.plane.client()
     bench.put([sample])
@@ -186,50 +208,3 @@ def _no_lost_tag(bench: Bench) -> None:
     writer.join()
     version = dict((bench.claim().tags or [{}])[0]).get("weight_version")
     bench.expect(version == NUM_UPDATES - 1, f"the tag is {version}, last set to {NUM_UPDATES - 1}")
-
-
-RELATIONS = (
-    Relation(
-        id="DP1.writes",
-        name="puts-are-whole",
-        component="data_plane",
-        statement="A put is visible to all when it returns, whole or not at all, and comes back as it was given.",
-        catalogue=(),
-        cost="CPU, milliseconds; with a store in processes of its own, seconds",
-        laws=(
-            plane_law(
-                "01 visible when put returns", _visible, "a put that returns before its bytes are stored"
-            ),
-            plane_law(
-                "02 a failed put leaves nothing",
-                _nothing_left,
-                "keys registered before the store took the bytes",
-            ),
-            plane_law(
-                "03 lengths are checked before any effect", _lengths_before_effect, "rows written one by one"
-            ),
-            plane_law("04 a sample twice is refused", _duplicates, "the last one wins, or an orphan stays"),
-            plane_law(
-                "05 overwriting replaces and serves nothing again",
-                _overwriting,
-                "a write that resets the cursor",
-            ),
-            plane_law("06 tags merge", _tags_merge, "tags replaced whole, or dropped by a put without tags"),
-            plane_law("08 every dtype comes back", _dtypes, "a detour over numpy or float32"),
-            plane_law("09 a field keeps one dtype", _one_dtype, "rows stacked into the dtype of the first"),
-            plane_law(
-                "10 jagged rows keep their lengths", _jagged, "padding, or rows in the order of storage"
-            ),
-            plane_law("11 one number a row stays one", _scalars, "a dimension added on the way"),
-            plane_law("12 objects are kept or refused", _objects, "a conversion that loses types"),
-            plane_law(
-                "13 a put without a partition has one outcome",
-                _unregistered,
-                "partitions made by a typing error",
-            ),
-            plane_law(
-                "14 no tag is lost to a writer of fields", _no_lost_tag, "all tags sent back with each put"
-            ),
-        ),
-    ),
-)

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.generation import Continued, Episode, Part
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 
 PROMPT = (7, 3, 11)
 ROOM = 40
@@ -16,7 +17,7 @@ ROOM = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartsCase:
+class PartsCase(Case):
     """What the engine answers to one request after another."""
 
     parts: tuple[Part, ...]
@@ -50,11 +51,28 @@ def _make(stack: Any, seed: int, tidy: bool) -> PartsCase:
     return PartsCase(parts=tuple(parts), max_new_tokens=sum(lengths) + stream.randint(0, 4))
 
 
-def _count(wrong: list[str], what: str) -> Measure:
-    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({'; '.join(wrong[:2]) or 'none'})")
+PARTS = Relation(
+    id="R19.parts",
+    name="continued-completions-are-whole",
+    component="continuation",
+    statement="A completion given up and continued holds its parts in order, each token with its own weights.",
+    catalogue="SB043 SB237 SB289",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+TURNS = Relation(
+    id="R19.turns",
+    name="turns-make-one-completion",
+    component="several_turns",
+    statement="An episode holds its turns in order; what the environment says is read, and not trained on.",
+    catalogue="SB043 SB132",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
 
 
-def _tokens(stack: Any, case: PartsCase) -> Measure:
+@PARTS.law("tokens in their order", "one field joined the other way round, a part left out")
+def tokens(stack: Any, case: PartsCase) -> Measure:
     whole = case.continued(stack)
     due = {
         "ids": tuple(token for part in case.parts for token in part.ids),
@@ -65,10 +83,13 @@ def _tokens(stack: Any, case: PartsCase) -> Measure:
         for name, value in due.items()
         if getattr(whole, name) != value
     ]
-    return _count(wrong, "fields of a continued completion that are not those of its parts, in their order")
+    return Measure.count(
+        wrong, "fields of a continued completion that are not those of its parts, in their order"
+    )
 
 
-def _weights(stack: Any, case: PartsCase) -> Measure:
+@PARTS.law("weights of each token", "places counted in a part, the version of the last part")
+def weights(stack: Any, case: PartsCase) -> Measure:
     """Segments begin where weights changed, counted in the whole completion, whose version is that of the first."""
     whole, place = case.continued(stack), 0
     due: list[tuple[int, int]] = []
@@ -79,10 +100,11 @@ def _weights(stack: Any, case: PartsCase) -> Measure:
     wrong = [f"segments {whole.segments} for {tuple(due)}"] * (whole.segments != tuple(due))
     first = case.parts[0].weight_version
     wrong += [f"version {whole.weight_version} for {first}"] * (whole.weight_version != first)
-    return _count(wrong, "weights of a continued completion that are not those of its tokens")
+    return Measure.count(wrong, "weights of a continued completion that are not those of its tokens")
 
 
-def _requests(stack: Any, case: PartsCase) -> Measure:
+@PARTS.law("requests go on", "sampling that starts anew, a limit counted for each part")
+def requests(stack: Any, case: PartsCase) -> Measure:
     """Each request carries what was sampled before, and asks for no more than what is left."""
     asked, wrong = case.continued(stack).asked, []
     before: tuple[int, ...] = ()
@@ -92,7 +114,7 @@ def _requests(stack: Any, case: PartsCase) -> Measure:
         if found != due:
             wrong.append(f"request {number}: {found} for {due}")
         before = (*before, *part.ids)
-    return _count(wrong, "requests that do not go on where the one before was given up")
+    return Measure.count(wrong, "requests that do not go on where the one before was given up")
 
 
 def _episode(stack: Any, case: PartsCase) -> tuple[Episode, list[tuple[tuple[int, ...], Part | None]]]:
@@ -107,7 +129,8 @@ def _episode(stack: Any, case: PartsCase) -> tuple[Episode, list[tuple[tuple[int
     return found, stretches
 
 
-def _turns(stack: Any, case: PartsCase) -> Measure:
+@TURNS.law("turns in their order", "a turn masked with the words after it, numbers of the words first")
+def turns(stack: Any, case: PartsCase) -> Measure:
     """Turns and words stand one after another; what was sampled trains with its own numbers, and words do not."""
     found, stretches = _episode(stack, case)
     ids = tuple(token for of, _ in stretches for token in of)
@@ -118,10 +141,11 @@ def _turns(stack: Any, case: PartsCase) -> Measure:
     wrong += [f"mask {found.mask} for {mask}"] * (found.mask != mask)
     wrong += [f"log-probabilities {sampled} for {logprobs}"] * (sampled != logprobs)
     wrong += [f"{len(found.logprobs)} log-probabilities"] * (len(found.logprobs) != len(ids))
-    return _count(wrong, "fields of an episode that are not those of its turns, in their order")
+    return Measure.count(wrong, "fields of an episode that are not those of its turns, in their order")
 
 
-def _turns_go_on(stack: Any, case: PartsCase) -> Measure:
+@TURNS.law("turns go on", "a turn that is sampled without the prompt, a limit for each turn")
+def turns_go_on(stack: Any, case: PartsCase) -> Measure:
     """Each turn is sampled after the prompt and all that was said, within what is left of the limit."""
     found, stretches = _episode(stack, case)
     before: tuple[int, ...] = ()
@@ -131,45 +155,4 @@ def _turns_go_on(stack: Any, case: PartsCase) -> Measure:
             due.append(((*PROMPT, *before), case.max_new_tokens + ROOM - len(before)))
         before = (*before, *ids)
     wrong = [f"asked {list(found.asked)} for {due}"] * (list(found.asked) != due)
-    return _count(wrong, "turns that are not sampled after all that was said")
-
-
-def _law(name: str, measure: Any, suspects: str) -> Law:
-    return Law(name=name, make=_make, measure=measure, suspects=suspects)
-
-
-RELATIONS = (
-    Relation(
-        id="R19.parts",
-        name="continued-completions-are-whole",
-        component="continuation",
-        statement="A completion given up and continued holds its parts in order, each token with its own weights.",
-        catalogue=("SB043", "SB237", "SB289"),
-        cost="CPU, milliseconds",
-        laws=(
-            _law("tokens in their order", _tokens, "one field joined the other way round, a part left out"),
-            _law("weights of each token", _weights, "places counted in a part, the version of the last part"),
-            _law("requests go on", _requests, "sampling that starts anew, a limit counted for each part"),
-        ),
-    ),
-    Relation(
-        id="R19.turns",
-        name="turns-make-one-completion",
-        component="several_turns",
-        statement="An episode holds its turns in order; what the environment says is read, and not trained on.",
-        catalogue=("SB043", "SB132"),
-        cost="CPU, milliseconds",
-        laws=(
-            _law(
-                "turns in their order",
-                _turns,
-                "a turn masked with the words after it, numbers of the words first",
-            ),
-            _law(
-                "turns go on",
-                _turns_go_on,
-                "a turn that is sampled without the prompt, a limit for each turn",
-            ),
-        ),
-    ),
-)
+    return Measure.count(wrong, "turns that are not sampled after all that was said")

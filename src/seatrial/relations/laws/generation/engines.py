@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 
 BEGUN_S = 0.3
 """After so long a generation has begun: one that has not gives up at its first token."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineCase:
+class EngineCase(Case):
     """Prompts that are sampled several times."""
 
     num_prompts: int
@@ -28,10 +29,6 @@ class EngineCase:
         """Yield fewer prompts."""
         if self.num_prompts > 2:
             yield replace(self, num_prompts=self.num_prompts // 2)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return asdict(self)
 
     @property
     def prompts(self) -> list[tuple[int, ...]]:
@@ -62,7 +59,32 @@ def _calls(stack: Any, case: EngineCase) -> list[list[tuple[int, ...]]]:
         engine.close()
 
 
-def _stream_goes_on(stack: Any, case: EngineCase) -> Measure:
+AN_ABORT_ENDS_WHAT_RUNS = Relation(
+    id="R19.engine",
+    name="an-abort-ends-what-runs",
+    component="generation_engine",
+    statement="An engine gives up what it generates when it is told to, wherever it runs, and goes on when it may.",
+    catalogue="SB050 SB188",
+    cost="CPU, seconds",
+    cases=_make_long,
+    seeded=False,
+)
+A_STREAM_GOES_ON = Relation(
+    id="R26.engine",
+    name="a-stream-goes-on",
+    component="generation_engine",
+    statement="Calls of an engine with one random stream draw different numbers, the same ones from one seed.",
+    catalogue="SB051 SB056",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@A_STREAM_GOES_ON.law(
+    "calls draw their own numbers",
+    "a stream that is copied to where the engine is, and not brought back",
+)
+def stream_goes_on(stack: Any, case: EngineCase) -> Measure:
     """Calls with one stream draw numbers of their own, and the same ones whenever it begins again."""
     calls, again = _calls(stack, case), _calls(stack, case)
     alike = [
@@ -76,7 +98,11 @@ def _stream_goes_on(stack: Any, case: EngineCase) -> Measure:
     return Measure(error=float(len(alike)), bound=0, what=what)
 
 
-def _abort_ends(stack: Any, case: EngineCase) -> Measure:
+@AN_ABORT_ENDS_WHAT_RUNS.law(
+    "an abort ends what runs",
+    "an abort that waits behind what it is to end, an engine that does not look for one",
+)
+def abort_ends(stack: Any, case: EngineCase) -> Measure:
     """What runs is given up within a few tokens; after `resume` everything is generated to its end."""
     engine = stack.open_engine(seed=case.seed)
     words = {"max_new_tokens": case.max_new_tokens}
@@ -95,40 +121,3 @@ def _abort_ends(stack: Any, case: EngineCase) -> Measure:
     longest = max(len(row.ids) for row in given_up)
     what = f"rows cut after `resume`; the abort came after {longest} of {case.max_new_tokens} tokens (inf: too late)"
     return Measure(error=float(cut) if ended else math.inf, bound=0, what=what)
-
-
-RELATIONS = (
-    Relation(
-        id="R19.engine",
-        name="an-abort-ends-what-runs",
-        component="generation_engine",
-        statement="An engine gives up what it generates when it is told to, wherever it runs, and goes on when it may.",
-        catalogue=("SB050", "SB188"),
-        cost="CPU, seconds",
-        laws=(
-            Law(
-                name="an abort ends what runs",
-                make=_make_long,
-                measure=_abort_ends,
-                seeded=False,
-                suspects="an abort that waits behind what it is to end, an engine that does not look for one",
-            ),
-        ),
-    ),
-    Relation(
-        id="R26.engine",
-        name="a-stream-goes-on",
-        component="generation_engine",
-        statement="Calls of an engine with one random stream draw different numbers, the same ones from one seed.",
-        catalogue=("SB051", "SB056"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="calls draw their own numbers",
-                make=_make,
-                measure=_stream_goes_on,
-                suspects="a stream that is copied to where the engine is, and not brought back",
-            ),
-        ),
-    ),
-)

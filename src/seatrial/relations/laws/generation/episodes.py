@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.episodes import EpisodesRecord
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodesCase:
+class EpisodesCase(Case):
     """Turns of each row, and what is said between them."""
 
     turns: tuple[tuple[str, ...], ...]
@@ -48,10 +49,18 @@ def _make(stack: Any, seed: int, tidy: bool) -> EpisodesCase:
     )
 
 
-def _count(wrong: list[str], what: str) -> Measure:
-    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({'; '.join(wrong[:2]) or 'none'})")
+EPISODES = Relation(
+    id="R19.episodes",
+    name="episodes-are-heard-drawn-and-judged-apart",
+    component="episodes",
+    statement="An environment hears the turns so far, every call draws its own numbers, the last turn is judged.",
+    catalogue="SB043 SB132",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
 
 
+@EPISODES.law("the environment hears turns", "the whole episode, with the environment's words, as a turn")
 def _heard(stack: Any, case: EpisodesCase) -> Measure:
     """Each time the turns so far, each by itself and without the environment's own words."""
     wrong = []
@@ -61,17 +70,19 @@ def _heard(stack: Any, case: EpisodesCase) -> Measure:
                 wrong.append(f"row {row}, time {number}: {list(given)} for {list(turns[:number])}")
         if len(heard) < len(turns) - 1:
             wrong.append(f"row {row}: asked {len(heard)} times after {len(turns)} turns")
-    return _count(wrong, "times that the environment was not given the turns so far")
+    return Measure.count(wrong, "times that the environment was not given the turns so far")
 
 
+@EPISODES.law("every call draws its own", "one stream for rows of all lengths, or for all turns")
 def _streams(stack: Any, case: EpisodesCase) -> Measure:
     streams = case.record(stack).streams
     twice = sorted({stream for stream in streams if streams.count(stream) > 1})
-    return _count(
+    return Measure.count(
         [f"stream {stream}" for stream in twice], "random streams that two calls of the engine share"
     )
 
 
+@EPISODES.law("the last turn is judged", "answers that the environment gave itself")
 def _judged(stack: Any, case: EpisodesCase) -> Measure:
     judged = case.record(stack).judged
     wrong = [
@@ -79,31 +90,4 @@ def _judged(stack: Any, case: EpisodesCase) -> Measure:
         for row, (text, turns) in enumerate(zip(judged, case.turns, strict=True))
         if text != turns[-1]
     ]
-    return _count(wrong, "rows judged by other words than their last turn")
-
-
-def _law(name: str, measure: Any, suspects: str) -> Law:
-    return Law(name=name, make=_make, measure=measure, suspects=suspects)
-
-
-RELATIONS = (
-    Relation(
-        id="R19.episodes",
-        name="episodes-are-heard-drawn-and-judged-apart",
-        component="episodes",
-        statement="An environment hears the turns so far, every call draws its own numbers, the last turn is judged.",
-        catalogue=("SB043", "SB132"),
-        cost="CPU, milliseconds",
-        laws=(
-            _law(
-                "the environment hears turns",
-                _heard,
-                "the whole episode, with the environment's words, as a turn",
-            ),
-            _law(
-                "every call draws its own", _streams, "one stream for rows of all lengths, or for all turns"
-            ),
-            _law("the last turn is judged", _judged, "answers that the environment gave itself"),
-        ),
-    ),
-)
+    return Measure.count(wrong, "rows judged by other words than their last turn")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.records import PoolReply
 
 _ROUNDS = 60
@@ -15,7 +16,7 @@ _ROUNDS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolCase:
+class PoolCase(Case):
     """Requests that come at once, and a pause while the first of them run."""
 
     num_replicas: int
@@ -31,10 +32,6 @@ class PoolCase:
                 yield replace(self, **{name: getattr(self, name) - 1})
         if self.aborts:
             yield replace(self, aborts=False)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return asdict(self)
 
 
 class _Engine:
@@ -135,19 +132,34 @@ def _law(
     return Measure(error=figure(asyncio.run(_play(stack, case, pause=pause))), bound=bound, what=what)
 
 
-def _within_capacity(stack: Any, case: PoolCase) -> Measure:
+POOL = Relation(
+    id="R19.pool",
+    name="requests-rest-while-weights-change",
+    component="generation_pool",
+    statement="Over several engines every request gets one whole reply, within each engine's slots, and nothing "
+    "runs between stop and resume.",
+    catalogue="SB050",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@POOL.law("within capacity", "a slot that is taken without a look at the load")
+def within_capacity(stack: Any, case: PoolCase) -> Measure:
     what = "requests at once in one engine"
     return _law(stack, case, lambda seen: max(seen.most), case.capacity, what, pause=False)
 
 
-def _evenly(stack: Any, case: PoolCase) -> Measure:
+@POOL.law("least loaded first", "the wrong end of the order of loads", cases=_make_partly_full)
+def evenly(stack: Any, case: PoolCase) -> Measure:
     def spread(seen: _Seen) -> float:
         return max(seen.first_loads) - min(seen.first_loads)
 
     return _law(stack, case, spread, 1, "difference in load between two engines", pause=False)
 
 
-def _answered(stack: Any, case: PoolCase) -> Measure:
+@POOL.law("every request is answered", "a slot that is never given back, a waiting request that nobody wakes")
+def answered(stack: Any, case: PoolCase) -> Measure:
     def missing(seen: _Seen) -> float:
         return sum(
             request not in seen.replies or seen.replies[request].ids[0] != request
@@ -157,16 +169,25 @@ def _answered(stack: Any, case: PoolCase) -> Measure:
     return _law(stack, case, missing, 0, "requests without a reply of their own", pause=False)
 
 
-def _drained(stack: Any, case: PoolCase) -> Measure:
+@POOL.law("a stop waits for what runs", "weights that change under running generations")
+def drained(stack: Any, case: PoolCase) -> Measure:
     what = "requests that still ran when the pool said that it had stopped"
     return _law(stack, case, lambda seen: seen.running_when_stopped, 0, what, pause=True)
 
 
-def _rests(stack: Any, case: PoolCase) -> Measure:
+@POOL.law(
+    "nothing begins while stopped",
+    "the gate is looked at before the wait for a slot, and not after it",
+)
+def rests(stack: Any, case: PoolCase) -> Measure:
     what = "requests that began between stop and resume"
     return _law(stack, case, lambda seen: seen.begun_while_stopped, 0, what, pause=True)
 
 
+@POOL.law(
+    "aborted replies are not results",
+    "what an engine gave up is taken for an answer: truncated or empty completions are trained on",
+)
 def _whole(stack: Any, case: PoolCase) -> Measure:
     def broken(seen: _Seen) -> float:
         whole = [
@@ -177,54 +198,3 @@ def _whole(stack: Any, case: PoolCase) -> Measure:
         return case.num_requests - len(whole)
 
     return _law(stack, case, broken, 0, "requests without a whole reply after a pause", pause=True)
-
-
-RELATIONS = (
-    Relation(
-        id="R19.pool",
-        name="requests-rest-while-weights-change",
-        component="generation_pool",
-        statement="Over several engines every request gets one whole reply, within each engine's slots, and nothing "
-        "runs between stop and resume.",
-        catalogue=("SB050",),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="within capacity",
-                make=_make,
-                measure=_within_capacity,
-                suspects="a slot that is taken without a look at the load",
-            ),
-            Law(
-                name="least loaded first",
-                make=_make_partly_full,
-                measure=_evenly,
-                suspects="the wrong end of the order of loads",
-            ),
-            Law(
-                name="every request is answered",
-                make=_make,
-                measure=_answered,
-                suspects="a slot that is never given back, a waiting request that nobody wakes",
-            ),
-            Law(
-                name="a stop waits for what runs",
-                make=_make,
-                measure=_drained,
-                suspects="weights that change under running generations",
-            ),
-            Law(
-                name="nothing begins while stopped",
-                make=_make,
-                measure=_rests,
-                suspects="the gate is looked at before the wait for a slot, and not after it",
-            ),
-            Law(
-                name="aborted replies are not results",
-                make=_make,
-                measure=_whole,
-                suspects="what an engine gave up is taken for an answer: truncated or empty completions are trained on",
-            ),
-        ),
-    ),
-)

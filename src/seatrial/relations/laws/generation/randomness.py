@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.worst import largest
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptsCase:
+class PromptsCase(Case):
     """Prompts of unequal length, one of them several times."""
 
     prompts: tuple[tuple[int, ...], ...]
@@ -56,13 +57,30 @@ def _sample(stack: Any, case: PromptsCase, **changes: Any) -> list[Any]:
     return sampled
 
 
-def _same_seed_repeats(stack: Any, case: PromptsCase) -> Measure:
+def _scores_nothing(stack: Any) -> str | None:
+    return None if hasattr(stack, "score") else "it offers no policy"
+
+
+SAMPLER = Relation(
+    id="R26.sampler",
+    name="randomness-structure",
+    component="sampler",
+    statement="The same seed repeats, other seeds and samples differ, each token has the probability given.",
+    catalogue="SB038 SB039 SB040 SB051 SB056 SB061 SB311 SB312",
+    cost="CPU, seconds",
+    cases=_make,
+)
+
+
+@SAMPLER.law("same seed", "a stream shared with something else")
+def same_seed_repeats(stack: Any, case: PromptsCase) -> Measure:
     first, second = (_sample(stack, case) for _ in range(2))
     wrong = sum(a.ids != b.ids for a, b in zip(first, second, strict=True))
     return Measure(error=float(wrong), bound=0, what="completions that differ under the same seed")
 
 
-def _seeds_differ(stack: Any, case: PromptsCase) -> Measure:
+@SAMPLER.law("other seed", "a fixed seed on every request")
+def seeds_differ(stack: Any, case: PromptsCase) -> Measure:
     first, second = _sample(stack, case), _sample(stack, case, seed=case.seed + 1)
     same = all(a.ids == b.ids for a, b in zip(first, second, strict=True))
     return Measure(
@@ -70,7 +88,8 @@ def _seeds_differ(stack: Any, case: PromptsCase) -> Measure:
     )
 
 
-def _samples_of_a_prompt_differ(stack: Any, case: PromptsCase) -> Measure:
+@SAMPLER.law("samples of a prompt", "one seed for every sample, greedy decoding left on")
+def samples_of_a_prompt_differ(stack: Any, case: PromptsCase) -> Measure:
     """Draw one prompt many times: copies of one completion mean one shared stream."""
     prompt = case.prompts[0]
     sampled = stack.sample(
@@ -82,7 +101,8 @@ def _samples_of_a_prompt_differ(stack: Any, case: PromptsCase) -> Measure:
     )
 
 
-def _mates_do_not_matter(stack: Any, case: PromptsCase) -> Measure:
+@SAMPLER.law("order and lengths", "results in order of completion, forced tokens without log-probability")
+def mates_do_not_matter(stack: Any, case: PromptsCase) -> Measure:
     """Order and shape of the answer: one completion per prompt, in the order of the prompts."""
     sampled = _sample(stack, case)
     wrong = sum(tuple(row.prompt_ids) != prompt for row, prompt in zip(sampled, case.prompts, strict=False))
@@ -95,11 +115,12 @@ def _mates_do_not_matter(stack: Any, case: PromptsCase) -> Measure:
     )
 
 
-def _scores_nothing(stack: Any) -> str | None:
-    return None if hasattr(stack, "score") else "it offers no policy"
-
-
-def _logprobs_are_probabilities(stack: Any, case: PromptsCase) -> Measure:
+@SAMPLER.law(
+    "log-probabilities are those of the trainer",
+    "temperature on one side only, filtered against full distribution, padding attended to",
+    excluded=_scores_nothing,
+)
+def logprobs_are_probabilities(stack: Any, case: PromptsCase) -> Measure:
     """The sampler's log-probability of each token equals the policy's score at the same temperature."""
     from seatrial.relations.records import Row
 
@@ -127,7 +148,8 @@ def _logprobs_are_probabilities(stack: Any, case: PromptsCase) -> Measure:
     )
 
 
-def _filters_filter(stack: Any, case: PromptsCase) -> Measure:
+@SAMPLER.law("filters", "top_k ignored, raw log-probabilities returned")
+def filters_filter(stack: Any, case: PromptsCase) -> Measure:
     """top_k=1 is greedy: every copy of a prompt gets one completion, of probability 1 under what was sampled from."""
     sampled = _sample(stack, case, top_k=1)
     copies = {row.ids for row, prompt in zip(sampled, case.prompts, strict=True) if prompt == case.prompts[0]}
@@ -137,51 +159,3 @@ def _filters_filter(stack: Any, case: PromptsCase) -> Measure:
         bound=1e-5,
         what="top_k=1: |log-probability| (inf: copies differ)",
     )
-
-
-RELATIONS = (
-    Relation(
-        id="R26.sampler",
-        name="randomness-structure",
-        component="sampler",
-        statement="The same seed repeats, other seeds and samples differ, each token has the probability given.",
-        catalogue=("SB038", "SB039", "SB040", "SB051", "SB056", "SB061", "SB311", "SB312"),
-        cost="CPU, seconds",
-        laws=(
-            Law(
-                name="same seed",
-                make=_make,
-                measure=_same_seed_repeats,
-                suspects="a stream shared with something else",
-            ),
-            Law(
-                name="other seed", make=_make, measure=_seeds_differ, suspects="a fixed seed on every request"
-            ),
-            Law(
-                name="samples of a prompt",
-                make=_make,
-                measure=_samples_of_a_prompt_differ,
-                suspects="one seed for every sample, greedy decoding left on",
-            ),
-            Law(
-                name="order and lengths",
-                make=_make,
-                measure=_mates_do_not_matter,
-                suspects="results in order of completion, forced tokens without log-probability",
-            ),
-            Law(
-                name="log-probabilities are those of the trainer",
-                make=_make,
-                measure=_logprobs_are_probabilities,
-                excluded=_scores_nothing,
-                suspects="temperature on one side only, filtered against full distribution, padding attended to",
-            ),
-            Law(
-                name="filters",
-                make=_make,
-                measure=_filters_filter,
-                suspects="top_k ignored, raw log-probabilities returned",
-            ),
-        ),
-    ),
-)

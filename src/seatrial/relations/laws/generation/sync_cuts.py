@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.syncs import Cut, OpenCutSync
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 
 SHAPES = ((3, 5), (), (40,), (7, 2, 3), (0,), (1,), (11, 11), (5,), (2, 2), (1, 9), (13,), (4, 4))
 """More than ten; the last bytes of a message lie within a tensor, and one has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutCase:
+class CutCase(Case):
     """Weights that change a few times, and how they are cut."""
 
     bucket_bytes: int
@@ -99,7 +100,36 @@ def _differing(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], what: s
     ]
 
 
-def _arrives(stack: Any, case: CutCase) -> Measure:
+HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES = Relation(
+    id="R8.sync",
+    name="however-it-is-cut-the-same-arrives",
+    component="cut_sync",
+    statement="Size and order of messages change nothing, nor does a second sync, and the sender is never touched.",
+    catalogue="SB234 SB251 SB264 SB271 SB342 SB384 SB100 SB188",
+    cost="CPU, milliseconds",
+    cases=_make_changes,
+)
+HALF_A_SYNC_SERVES_NOTHING = Relation(
+    id="R19.sync",
+    name="half-a-sync-serves-nothing",
+    component="cut_sync",
+    statement="A receiver whose sync ended half-way serves nothing until a sync has brought it whole weights.",
+    catalogue="SB234 SB254",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES.law(
+    "the sender's bits arrive",
+    "elements at the border of two messages, a sender that is rounded where it is read",
+    cases=_make,
+)
+@HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES.law(
+    "changes bring the sender's bits",
+    "small changes that count as none, a NaN or minus zero that is compared by value",
+)
+def arrives(stack: Any, case: CutCase) -> Measure:
     """The receiver has the sender's bits after each sync and after a second one; the sender's own stay."""
     opened = case.open(stack)
     wrong = []
@@ -114,7 +144,11 @@ def _arrives(stack: Any, case: CutCase) -> Measure:
     return Measure.count(wrong, "tensors that are not what was sent")
 
 
-def _counts(stack: Any, case: CutCase) -> Measure:
+@HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES.law(
+    "counted bytes are sent bytes",
+    "places of changes that are not counted",
+)
+def counts(stack: Any, case: CutCase) -> Measure:
     """The bytes that a sync counts are those of its messages, none of which is larger than it may be."""
     opened = case.open(stack)
     wrong = []
@@ -132,7 +166,12 @@ def _counts(stack: Any, case: CutCase) -> Measure:
     return Measure.count(wrong, "syncs that count other bytes than they send, or send more at a time")
 
 
-def _whole_in_time(stack: Any, case: CutCase) -> Measure:
+@HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES.law(
+    "whole in their interval",
+    "a count that begins a sync late, an interval that nobody reads",
+    cases=_make_intervals,
+)
+def whole_in_time(stack: Any, case: CutCase) -> Measure:
     """Every so manieth sync carries every element, and none between: one element changes before each."""
     opened = case.open(stack)
     every = sum(4 * tensor.numel() for tensor in opened.tensors().values())
@@ -148,7 +187,16 @@ def _whole_in_time(stack: Any, case: CutCase) -> Measure:
     return Measure.count(wrong, "syncs that are whole out of their turn, or are not in it")
 
 
-def _half_serves_nothing(stack: Any, case: CutCase) -> Measure:
+@HALF_A_SYNC_SERVES_NOTHING.law(
+    "half a sync serves nothing",
+    "an engine that goes on serving while its weights are written",
+)
+@HALF_A_SYNC_SERVES_NOTHING.law(
+    "half of the changes serve nothing",
+    "changes that are applied to weights of another version",
+    cases=_make_changes,
+)
+def half_serves_nothing(stack: Any, case: CutCase) -> Measure:
     """Ended after any message of a sync the receiver serves nothing; a whole sync later it has the sender's bits."""
     wrong = []
     for num_messages in range(4):
@@ -163,63 +211,3 @@ def _half_serves_nothing(stack: Any, case: CutCase) -> Measure:
         opened.sync()
         wrong += _differing(sent, opened.received(), f"a sync after one that ended at message {num_messages}")
     return Measure.count(wrong, "half syncs that are served, or that the next one does not mend")
-
-
-RELATIONS = (
-    Relation(
-        id="R8.sync",
-        name="however-it-is-cut-the-same-arrives",
-        component="cut_sync",
-        statement="Size and order of messages change nothing, nor does a second sync, and the sender is never touched.",
-        catalogue=("SB234", "SB251", "SB264", "SB271", "SB342", "SB384", "SB100", "SB188"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="the sender's bits arrive",
-                make=_make,
-                measure=_arrives,
-                suspects="elements at the border of two messages, a sender that is rounded where it is read",
-            ),
-            Law(
-                name="changes bring the sender's bits",
-                make=_make_changes,
-                measure=_arrives,
-                suspects="small changes that count as none, a NaN or minus zero that is compared by value",
-            ),
-            Law(
-                name="counted bytes are sent bytes",
-                make=_make_changes,
-                measure=_counts,
-                suspects="places of changes that are not counted",
-            ),
-            Law(
-                name="whole in their interval",
-                make=_make_intervals,
-                measure=_whole_in_time,
-                suspects="a count that begins a sync late, an interval that nobody reads",
-            ),
-        ),
-    ),
-    Relation(
-        id="R19.sync",
-        name="half-a-sync-serves-nothing",
-        component="cut_sync",
-        statement="A receiver whose sync ended half-way serves nothing until a sync has brought it whole weights.",
-        catalogue=("SB234", "SB254"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="half a sync serves nothing",
-                make=_make,
-                measure=_half_serves_nothing,
-                suspects="an engine that goes on serving while its weights are written",
-            ),
-            Law(
-                name="half of the changes serve nothing",
-                make=_make_changes,
-                measure=_half_serves_nothing,
-                suspects="changes that are applied to weights of another version",
-            ),
-        ),
-    ),
-)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.syncs import Filters
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 
 BOUND = 1e-4
 """Nats, in float32; a peaked model rounds more than a flat one."""
@@ -25,7 +26,7 @@ WORDS = (" =7;", " no\n")
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdatesCase:
+class UpdatesCase(Case):
     """Updates, a sync after each."""
 
     num_updates: int
@@ -41,10 +42,6 @@ class UpdatesCase:
             yield replace(self, tied=False)
         if self.sent:
             yield replace(self, sent=False)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return asdict(self)
 
     @property
     def prompts(self) -> list[tuple[int, ...]]:
@@ -72,7 +69,50 @@ def _make_many(stack: Any, seed: int, tidy: bool) -> UpdatesCase:
     return replace(_make_sent(stack, seed, tidy), num_updates=3 if tidy else 20)
 
 
-def _same_bits(stack: Any, case: UpdatesCase) -> Measure:
+TRAINED = Relation(
+    id="R7.trained",
+    name="after-a-sync-the-engine-has-the-policy",
+    component="trained_sync",
+    statement="After every update and sync the engine computes with the policy's bits, in the type that travels.",
+    catalogue="SB237 SB260 SB261 SB269 SB289 SB305 SB020",
+    cost="CPU, seconds",
+    cases=_make,
+)
+ENGINE = Relation(
+    id="R6.engine",
+    name="engine-and-policy-agree-after-syncs",
+    component="trained_sync",
+    statement="After every sync the engine's log-probabilities of what it samples are the policy's.",
+    catalogue="SB237 SB249 SB262 SB273 SB039 SB038 SB188",
+    cost="CPU, seconds",
+    cases=_make,
+)
+ROWS = Relation(
+    id="R26.rows",
+    name="rows-draw-their-own",
+    component="trained_sync",
+    statement="Equal prompts of a call get samples of their own; a seed gives the same ones again, another others.",
+    catalogue="SB040 SB051 SB312",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@TRAINED.law(
+    "the same bits",
+    "copies shared as if they were live, a sync that is skipped, a version that is never set",
+)
+@TRAINED.law(
+    "the same bits of a tied model",
+    "a head that is no longer tied to the embedding that arrived",
+    cases=_make_tied,
+)
+@TRAINED.law(
+    "the same bits when they are sent",
+    "weights that arrived and were not loaded, changes that were left out",
+    cases=_make_sent,
+)
+def same_bits(stack: Any, case: UpdatesCase) -> Measure:
     """Every tensor of the engine is the policy's after each sync, and no name stands on one side alone."""
     wrong: list[str] = []
     with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=Filters())) as opened:
@@ -91,7 +131,12 @@ def _same_bits(stack: Any, case: UpdatesCase) -> Measure:
     return Measure.count(wrong, "tensors or versions of the engine that are not the policy's")
 
 
-def _agree(stack: Any, case: UpdatesCase) -> Measure:
+@ENGINE.law(
+    "log-probabilities agree",
+    "keys and values of older weights, weights that arrived and were not loaded, "
+    "log-probabilities from before temperature and filters",
+)
+def agree(stack: Any, case: UpdatesCase) -> Measure:
     """The engine's log-probabilities are the policy's, under every filter, with prompts that it has seen before."""
     worst, where = 0.0, "none"
     for filters in FILTERS:
@@ -109,7 +154,13 @@ def _agree(stack: Any, case: UpdatesCase) -> Measure:
     return Measure(error=worst, bound=BOUND, what=f"nats between engine and policy ({where})")
 
 
-def _agree_late(stack: Any, case: UpdatesCase) -> Measure:
+@ENGINE.law(
+    "log-probabilities agree after twenty syncs",
+    "errors that add up from sync to sync, a sync of many that is left out",
+    cases=_make_many,
+    seeded=False,
+)
+def agree_late(stack: Any, case: UpdatesCase) -> Measure:
     """They are the policy's after the first syncs and after the last of many, too."""
     worst, where = 0.0, "none"
     with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=FILTERS[1])) as opened:
@@ -126,7 +177,13 @@ def _agree_late(stack: Any, case: UpdatesCase) -> Measure:
     return Measure(error=worst, bound=BOUND, what=f"nats between engine and policy ({where})")
 
 
-def _agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
+@ENGINE.law(
+    "log-probabilities agree over several turns",
+    "later turns sampled with other filters, tokens of the environment shifted by one, "
+    "keys and values of the turn before",
+    seeded=False,
+)
+def agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
     """Those of the tokens that were sampled, in each turn of an episode that is scored as one row."""
     worst, where, num_later = 0.0, "none", 0
     for filters in FILTERS[1:]:
@@ -153,7 +210,8 @@ def _agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
     )
 
 
-def _filters_hold(stack: Any, case: UpdatesCase) -> Measure | None:
+@ENGINE.law("top-k holds", "a filter that is not handed to the engine")
+def filters_hold(stack: Any, case: UpdatesCase) -> Measure | None:
     """No token has more candidates than top-k allows, but for those that tie with the last one (in bfloat16)."""
     with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=Filters(top_k=3))) as opened:
         rows = opened.sample(case.prompts * 4, seed=case.seed)
@@ -166,7 +224,8 @@ def _filters_hold(stack: Any, case: UpdatesCase) -> Measure | None:
     )
 
 
-def _own_draws(stack: Any, case: UpdatesCase) -> Measure:
+@ROWS.law("rows draw their own", "one seed for all rows of a call, a seed that is not handed to the engine")
+def own_draws(stack: Any, case: UpdatesCase) -> Measure:
     """Equal prompts of a call get other tokens, a seed gives the same ones again, and another seed others."""
     prompts = [case.prompts[1]] * 6
     wrong = []
@@ -182,89 +241,3 @@ def _own_draws(stack: Any, case: UpdatesCase) -> Measure:
     if first == other:
         wrong.append("another seed draws the same tokens")
     return Measure.count(wrong, "draws that are not the seed's and the row's own")
-
-
-RELATIONS = (
-    Relation(
-        id="R7.trained",
-        name="after-a-sync-the-engine-has-the-policy",
-        component="trained_sync",
-        statement="After every update and sync the engine computes with the policy's bits, in the type that travels.",
-        catalogue=("SB237", "SB260", "SB261", "SB269", "SB289", "SB305", "SB020"),
-        cost="CPU, seconds",
-        laws=(
-            Law(
-                name="the same bits",
-                make=_make,
-                measure=_same_bits,
-                suspects="copies shared as if they were live, a sync that is skipped, a version that is never set",
-            ),
-            Law(
-                name="the same bits of a tied model",
-                make=_make_tied,
-                measure=_same_bits,
-                suspects="a head that is no longer tied to the embedding that arrived",
-            ),
-            Law(
-                name="the same bits when they are sent",
-                make=_make_sent,
-                measure=_same_bits,
-                suspects="weights that arrived and were not loaded, changes that were left out",
-            ),
-        ),
-    ),
-    Relation(
-        id="R6.engine",
-        name="engine-and-policy-agree-after-syncs",
-        component="trained_sync",
-        statement="After every sync the engine's log-probabilities of what it samples are the policy's.",
-        catalogue=("SB237", "SB249", "SB262", "SB273", "SB039", "SB038", "SB188"),
-        cost="CPU, seconds",
-        laws=(
-            Law(
-                name="log-probabilities agree",
-                make=_make,
-                measure=_agree,
-                suspects="keys and values of older weights, weights that arrived and were not loaded, "
-                "log-probabilities from before temperature and filters",
-            ),
-            Law(
-                name="log-probabilities agree after twenty syncs",
-                make=_make_many,
-                measure=_agree_late,
-                suspects="errors that add up from sync to sync, a sync of many that is left out",
-                seeded=False,
-            ),
-            Law(
-                name="log-probabilities agree over several turns",
-                make=_make,
-                measure=_agree_over_turns,
-                suspects="later turns sampled with other filters, tokens of the environment shifted by one, "
-                "keys and values of the turn before",
-                seeded=False,
-            ),
-            Law(
-                name="top-k holds",
-                make=_make,
-                measure=_filters_hold,
-                suspects="a filter that is not handed to the engine",
-            ),
-        ),
-    ),
-    Relation(
-        id="R26.rows",
-        name="rows-draw-their-own",
-        component="trained_sync",
-        statement="Equal prompts of a call get samples of their own; a seed gives the same ones again, another others.",
-        catalogue=("SB040", "SB051", "SB312"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="rows draw their own",
-                make=_make,
-                measure=_own_draws,
-                suspects="one seed for all rows of a call, a seed that is not handed to the engine",
-            ),
-        ),
-    ),
-)

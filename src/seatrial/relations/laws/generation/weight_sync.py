@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncCase:
+class SyncCase(Case):
     """Versions that the trainer goes through, a sync after each."""
 
     versions: tuple[int, ...]
@@ -39,17 +40,30 @@ def _make(stack: Any, seed: int, tidy: bool) -> SyncCase:
     return SyncCase(versions=(1, 3 + seed, 2), with_buffers=True)
 
 
-def _read_back(stack: Any, case: SyncCase) -> Measure:
+SYNC = Relation(
+    id="R7.sync",
+    name="synced-weights-are-the-trainers",
+    component="weight_sync",
+    statement="A sync makes the generator's copy the trained model, buffers included, and names its version.",
+    catalogue="SB237 SB241 SB260 SB261 SB269 SB271 SB289",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@SYNC.law("read back", "buffers left out, a tensor skipped by name, a sync that is skipped by its version")
+def read_back(stack: Any, case: SyncCase) -> Measure:
     wrong = []
     stack.start_sync()
     for version in case.versions:
         stack.advance(version, with_buffers=case.with_buffers)
         stack.sync()
         wrong += [f"{name}, version {version}" for name in _differing(stack)]
-    return _count(wrong, "tensors of the copy that are not the trainer's after a sync")
+    return Measure.count(wrong, "tensors of the copy that are not the trainer's after a sync")
 
 
-def _own_until_synced(stack: Any, case: SyncCase) -> Measure | None:
+@SYNC.law("its own until synced", "a shallow copy: weights change under generations that run")
+def own_until_synced(stack: Any, case: SyncCase) -> Measure | None:
     """What training moves, the copy must not follow before a sync."""
     if not case.with_buffers:
         return None
@@ -58,10 +72,11 @@ def _own_until_synced(stack: Any, case: SyncCase) -> Measure | None:
     stack.advance(case.versions[0], with_buffers=True)
     after = stack.sampler_tensors()
     moved = [name for name in before if not torch.equal(before[name], after[name])]
-    return _count(moved, "tensors of the copy that training moved before a sync")
+    return Measure.count(moved, "tensors of the copy that training moved before a sync")
 
 
-def _trainer_untouched(stack: Any, case: SyncCase) -> Measure:
+@SYNC.law("the trainer is untouched", "weights merged or scaled in place on their way")
+def trainer_untouched(stack: Any, case: SyncCase) -> Measure:
     stack.start_sync()
     stack.advance(case.versions[0], with_buffers=case.with_buffers)
     before = dict(stack.trainer_tensors())
@@ -69,10 +84,11 @@ def _trainer_untouched(stack: Any, case: SyncCase) -> Measure:
     stack.sync()
     after = stack.trainer_tensors()
     moved = [name for name in before if not torch.equal(before[name], after[name])]
-    return _count(moved, "tensors of the trainer that a sync changed")
+    return Measure.count(moved, "tensors of the trainer that a sync changed")
 
 
-def _versions_are_true(stack: Any, case: SyncCase) -> Measure:
+@SYNC.law("versions are true", "a version that is never set, or set before the weights are there")
+def versions_are_true(stack: Any, case: SyncCase) -> Measure:
     wrong = []
     stack.start_sync()
     for version in case.versions:
@@ -80,7 +96,7 @@ def _versions_are_true(stack: Any, case: SyncCase) -> Measure:
         stack.sync()
         if stack.sampler_version() != version:
             wrong.append(f"the copy says {stack.sampler_version()}, the trainer is at {version}")
-    return _count(wrong, "syncs after which the copy tells another version")
+    return Measure.count(wrong, "syncs after which the copy tells another version")
 
 
 def _differing(stack: Any) -> list[str]:
@@ -89,45 +105,3 @@ def _differing(stack: Any) -> list[str]:
     return missing + [
         name for name in trained if name in copied and not torch.equal(trained[name], copied[name])
     ]
-
-
-def _count(wrong: list[str], what: str) -> Measure:
-    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({(wrong or ['none'])[0]})")
-
-
-RELATIONS = (
-    Relation(
-        id="R7.sync",
-        name="synced-weights-are-the-trainers",
-        component="weight_sync",
-        statement="A sync makes the generator's copy the trained model, buffers included, and names its version.",
-        catalogue=("SB237", "SB241", "SB260", "SB261", "SB269", "SB271", "SB289"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="read back",
-                make=_make,
-                measure=_read_back,
-                suspects="buffers left out, a tensor skipped by name, a sync that is skipped by its version",
-            ),
-            Law(
-                name="its own until synced",
-                make=_make,
-                measure=_own_until_synced,
-                suspects="a shallow copy: weights change under generations that run",
-            ),
-            Law(
-                name="the trainer is untouched",
-                make=_make,
-                measure=_trainer_untouched,
-                suspects="weights merged or scaled in place on their way",
-            ),
-            Law(
-                name="versions are true",
-                make=_make,
-                measure=_versions_are_true,
-                suspects="a version that is never set, or set before the weights are there",
-            ),
-        ),
-    ),
-)
