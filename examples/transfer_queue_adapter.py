@@ -28,9 +28,9 @@ CONFIG = {
     "backend": {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_data_storage_units": 1}},
 }
 ALL = 1000
-"""A batch size that stands for all that are ready."""
+"""A batch size that means all rows that are ready."""
 HANG_S = 15.0
-"""A call that takes longer is taken for one that never ends."""
+"""A call that takes longer counts as one that never returns."""
 
 
 @dataclass
@@ -87,8 +87,8 @@ class Client:
     ):
         """Poll, as NeMo RL's adapter does.
 
-        TransferQueue hands out exactly as many rows as are asked for, or none, and has no word for all that are ready:
-        those are claimed one by one, so that this one trait does not break every law.
+        TransferQueue returns exactly as many rows as requested, or none, and has no request for all that are ready:
+        those are claimed one by one, so that this one property does not break every law.
         """
         everything = batch_size >= ALL
         end, found = time.monotonic() + timeout_s, Meta(partition_id, [], list(required_fields), [])
@@ -219,7 +219,7 @@ def hung(call, seconds=HANG_S):
     def run():
         try:
             answer.append(call())
-        except Exception as error:  # noqa: BLE001  handed on
+        except Exception as error:  # noqa: BLE001  raised again by the caller
             failure.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -40,7 +40,7 @@ class TRLAdapter:
         return self.trainer._compute_loss(self.trainer.model, batch)
 
     def advantages(self, rewards_B: torch.Tensor, prompt_ids_B: torch.Tensor) -> torch.Tensor:
-        """See `seatrial.relations.contracts.Advantages`; TRL groups by position, so each group is handed over alone."""
+        """See `seatrial.relations.contracts.Advantages`; TRL groups by position, so each group is passed alone."""
         advantages_B = torch.zeros(len(rewards_B))
         for prompt in prompt_ids_B.unique():
             rows = (prompt_ids_B == prompt).nonzero().flatten()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,7 +46,7 @@ def run(repository: Path, tmp_path_factory: pytest.TempPathFactory, forked_pytho
         )
 
     assert command("refrl", "make-model", "--output", "model").returncode == 0
-    (folder / "run.kv").write_text("it=1 loss=0.5\nit=2 loss=0.4 reward=0.25\n")
+    shutil.copy(source / "run.kv", folder)
     (folder / "high.kv").write_text("it=1 reward=0.5\nit=2 reward=4.0\n")
     (folder / "torn.kv").write_text("it=1 loss=0.5\nit=2 lo")
     return command
@@ -98,6 +100,19 @@ def test_the_rule_watches(run: Run) -> None:
     broken = run("seatrial", "watch", "high.kv", "--rule", "my-stack")
     assert broken.returncode == 1, broken.stdout + broken.stderr
     assert "the mean reward is one that the verifier cannot give" in broken.stdout
+
+
+def test_the_commands_of_its_readme_work(run: Run, repository: Path) -> None:
+    """In order, each with status 0; the fixture has installed the package, and another test runs the trial."""
+    readme = (repository / "examples/outside_package/README.md").read_text()
+    block = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)[0]
+    install, *commands, trial = [shlex.split(line) for line in block.splitlines()]
+    assert install[:2] == ["pip", "install"]
+    assert trial == ["seatrial", "run", "--target", "my-stack", "--level", "0"]
+    for words in commands:
+        if words[1] != "make-model":
+            ran = run(*words)
+            assert ran.returncode == 0, f"{words}: {ran.stdout}{ran.stderr}"
 
 
 def test_the_relation_and_the_target_are_known(run: Run) -> None:

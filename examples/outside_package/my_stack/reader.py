@@ -46,7 +46,7 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
 
 
 def _number(text: str) -> float | str:
-    """Return a number; anything else stays text, and is said to be no number where a check asks for it."""
+    """Return a number; other text is kept, and a check that reads it reports that it is no number."""
     try:
         return float(text)
     except ValueError:

@@ -1,19 +1,20 @@
-"""A relation: advantages do not depend on what a prompt is called."""
+"""A relation: advantages do not depend on the id of a prompt."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 
 
 @dataclass(frozen=True)
-class Groups:
+class Groups(Case):
     """Rewards of groups of unequal size."""
 
     rewards: tuple[float, ...]
@@ -29,13 +30,9 @@ class Groups:
                 prompt_ids=tuple(self.prompt_ids[row] for row in kept),
             )
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values, so that a person can replay it."""
-        return {"rewards": self.rewards, "prompt_ids": self.prompt_ids}
 
-
-def _make(stack: Any, seed: int, tidy: bool) -> Groups:
-    """Make a case from a seed; tidy cases are easy on purpose, to show what the others find beyond them."""
+def make_groups(stack: Any, seed: int, tidy: bool) -> Groups:
+    """Make a case from a seed. Tidy cases are easy on purpose: they show what the other cases find in addition."""
     stream = random.Random(seed)
     sizes = [3, 3] if tidy else [stream.randint(2, 5) for _ in range(4)]
     prompt_ids = [prompt for prompt, size in enumerate(sizes) for _ in range(size)]
@@ -44,8 +41,19 @@ def _make(stack: Any, seed: int, tidy: bool) -> Groups:
     return Groups(tuple(stream.random() for _ in prompt_ids), tuple(prompt_ids))
 
 
-def _renamed(stack: Any, case: Groups) -> Measure:
-    """Ask the stack twice: with the ids as they are, and with others in another order. NaN never holds."""
+PROMPT_IDS = Relation(
+    id="MY1.advantages",
+    name="ids-of-prompts",
+    component="advantages",
+    statement="Advantages stay the same when every prompt gets another id.",
+    cost="CPU, milliseconds",
+    cases=make_groups,
+)
+
+
+@PROMPT_IDS.law("prompts get other ids", suspects="ids used as positions, or truncated to fewer bits")
+def other_ids(stack: Any, case: Groups) -> Measure:
+    """Compare the advantages under the given ids with those under other ids. NaN never holds."""
     rewards_B = torch.tensor(case.rewards, dtype=torch.float64)
     ids_B = torch.tensor(case.prompt_ids)
     difference_B = stack.advantages(rewards_B, ids_B) - stack.advantages(rewards_B, 10**12 - 7 * ids_B)
@@ -56,21 +64,4 @@ def _renamed(stack: Any, case: Groups) -> Measure:
     )
 
 
-RELATIONS = (
-    Relation(
-        id="MY1.advantages",
-        name="names-of-prompts",
-        component="advantages",
-        statement="Advantages stay when every prompt gets another id.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="prompts renamed",
-                make=_make,
-                measure=_renamed,
-                suspects="ids used as positions, or cut to fewer bits",
-            ),
-        ),
-    ),
-)
+RELATIONS = (PROMPT_IDS,)

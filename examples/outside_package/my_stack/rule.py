@@ -25,7 +25,7 @@ RULES = (
             "highest": Parameter(1.0, "near_number gives 1 for the right one"),
         },
         meaning="rewards that are summed instead of averaged, or scaled on the way to the log",
-        remedy="hold the rows to the verifier: `seatrial ledger LOGS`",
+        remedy="check the rows against the verifier: `seatrial ledger LOGS`",
         min_points=1,
     ),
 )

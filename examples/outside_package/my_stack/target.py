@@ -1,7 +1,7 @@
-"""A target: how a stack is launched, where its evidence lies, and which components it offers to relations.
+"""A target: how a stack is launched, where its evidence is, and which components relations can call.
 
-This stack is refrl with the loss of this package; it hands most questions on to the reference target. A stack with
-commands of its own answers each of them itself.
+This stack is refrl with the loss of this package, so most methods call those of the reference target. A target for
+another stack implements each method itself.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class MyTarget:
     packages: tuple[str, ...] = (*ReferenceTarget.packages, "my-stack")
 
     def __init__(self) -> None:
-        """Take what the reference target knows of refrl."""
+        """Make the reference target that most methods call."""
         self._refrl = ReferenceTarget()
 
     def preflight(self) -> None:
-        """Look whether the stack can run here at all; raise BlockedError with the remedy where it cannot."""
+        """Check that the stack can run here; raise BlockedError with the remedy if it cannot."""
         self._refrl.preflight()
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
-        """Hold the words of the command line against what the stack knows (UsageError)."""
+        """Check the overrides of the command line; raise UsageError for one that the stack does not know."""
         own = [word for word in overrides if word.startswith("loss_fn.kind=")]
         if own:
-            raise UsageError(f"{own[0]}: this target is on trial with its own loss; use --target reference")
+            raise UsageError(f"{own[0]}: this target always runs its own loss; use --target reference")
         self._refrl.check_overrides([*OWN, *overrides])
 
     def expected_origins(self) -> Mapping[str, Path]:
-        """Return the folder that each of `modules` must come from: another copy on the path is found out."""
+        """Return the folder that each of `modules` must be imported from, so that another copy on the path is noticed."""
         return {**self._refrl.expected_origins(), "my_stack": Path(my_stack.__file__).resolve().parent}
 
     def given_model(self, overrides: Sequence[str]) -> Path | None:
@@ -53,7 +53,7 @@ class MyTarget:
         return self._refrl.make_model(output, seed)
 
     def job(self, request: JobRequest) -> TrainingJob:
-        """Return the command of a recipe, where its evidence will lie, and what is true of it."""
+        """Return the command of a recipe, the place of its evidence, and the facts that its log must match."""
         if not request.recipe.startswith("grpo"):
             return self._refrl.job(request)
         return self._refrl.job(replace(request, overrides=(*OWN, *request.overrides)))
