@@ -41,7 +41,7 @@ class MyTarget:
         self._refrl.check_overrides([*OWN, *overrides])
 
     def expected_origins(self) -> Mapping[str, Path]:
-        """Return the folder that each of `modules` must be imported from, so that another copy on the path is noticed."""
+        """Return the folder that each of `modules` must be imported from; another copy on the path is noticed."""
         return {**self._refrl.expected_origins(), "my_stack": Path(my_stack.__file__).resolve().parent}
 
     def given_model(self, overrides: Sequence[str]) -> Path | None:
