@@ -29,7 +29,7 @@ from refrl.config import GRPORunConfig, load_config
 from refrl.recipes import find_config
 from refrl.training.grpo import run_grpo
 from refrl.training.session import Observer
-from seatrial.targets.reference.guarding import RunGuards
+from seatrial.targets.reference.guards.observer import RunGuards
 
 BOUND = 0.01
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {

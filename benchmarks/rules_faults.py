@@ -5,9 +5,10 @@
 
 Clean runs are made first: `--clean` seeds of each of five configurations. Then, seed by seed, for each plant of the
 catalogue a run with it and one without it under the same options (made once for plants that share them); `--faults`
-takes the first so many in the order of a hash of their ids. Guards record (`seatrial.targets.reference.guarding`) and
-end nothing. A line is written for each run: its series, the laws that its rows break, what the guards saw. What a file
-holds already is not made again. `rules_judge.py` says what the rules see.
+takes the first so many in the order of a hash of their ids. The guards
+(`seatrial.targets.reference.guards.observer:RecordingGuards`) record and stop nothing. A line is written for each run:
+its series, the laws that its rows break, what the guards saw. What a file holds already is not made again.
+`rules_judge.py` says what the rules see.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "policy.optimizer.lr": 3e-3,
     },
 }
-GUARDS = "seatrial.targets.reference.guarding:RecordingGuards"
+GUARDS = "seatrial.targets.reference.guards.observer:RecordingGuards"
 SECONDS = 150.0
 """Time limit of one start."""
 

@@ -34,7 +34,7 @@ IMPORTS = (
     "refrl.policy.megatron.making",
     "transformers.models.qwen3.modeling_qwen3",
     "seatrial.targets.reference.components",
-    "seatrial.targets.reference.guarding",
+    "seatrial.targets.reference.guards.observer",
     "seatrial.cli.bisect",
     "seatrial.bisect.console",
     "seatrial.bisect.drive",

@@ -19,7 +19,7 @@ from seatrial.relations.measures.ranks import (
     replica_differences,
     tensor_error,
 )
-from seatrial.targets.reference.layouts import layouts, train_alone, train_in_layouts
+from seatrial.targets.reference.layouts.training import layouts, train_alone, train_in_layouts
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.usefixtures("forked_processes")
 
-GUARDING = "seatrial.targets.reference.guarding"
+GUARDING = "seatrial.targets.reference.guards.observer"
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from refrl.data_plane import (
     consume,
     kv_first_write,
 )
-from seatrial.targets.reference.data_plane_ray import start_ray
+from seatrial.targets.reference.data_plane.ray import start_ray
 
 CONFIG = DataPlaneConfig(implementation=os.environ["IMPLEMENTATION"], name="flow", timeout_s=20)  # type: ignore[arg-type]
 FIELDS = ["input_ids", "input_lengths", "content"]

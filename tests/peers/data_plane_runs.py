@@ -21,7 +21,7 @@ from refrl.recipes import FOLDER
 from refrl.training.grpo import run_grpo
 from refrl.training.observed import TrainedStep
 from refrl.training.session import Observer, Session
-from seatrial.targets.reference.data_plane_ray import start_ray
+from seatrial.targets.reference.data_plane.ray import start_ray
 
 IMPLEMENTATION = os.environ["IMPLEMENTATION"]
 ASYNC = ("grpo.async_grpo.enabled=true", "policy.generation.colocated.enabled=false")

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from refrl.data_plane.client import StoreClient
-from seatrial.targets.reference.data_plane_ray import RayPlane, start_ray
-from seatrial.targets.reference.flow_schedules import Schedule
+from seatrial.targets.reference.data_plane.ray import RayPlane, start_ray
+from seatrial.targets.reference.data_plane.schedules import Schedule
 
 FIRST, NUM = int(os.environ.get("FIRST_SCHEDULE", "0")), int(os.environ.get("NUM_SCHEDULES", "3"))
 

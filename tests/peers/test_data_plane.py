@@ -12,7 +12,7 @@ import pytest
 STORES = {"ray": "RayDataPlane", "transfer_queue": "TransferQueueDataPlane"}
 CASES = ["ray", pytest.param("transfer_queue", marks=pytest.mark.nightly)]
 """A law that breaks TransferQueue needs a cluster of its own, which takes minutes on a busy machine."""
-ADAPTERS = "seatrial.targets.reference.data_plane_ray"
+ADAPTERS = "seatrial.targets.reference.data_plane.ray"
 pytestmark = [
     pytest.mark.usefixtures("one_cluster"),
     pytest.mark.peer,

@@ -1,5 +1,5 @@
 """`python -m seatrial.faults.ranks FAULT [CONFIG OUTPUT | FOLDER]`: one rank with a planted fault, of a recorded run,
-of a layout (`seatrial.targets.reference.layouts`), or of an adapter (see `seatrial.targets.common.ranks`)."""
+of a layout (`seatrial.targets.reference.layouts.training`), or of an adapter (see `seatrial.targets.common.ranks`)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def main(words: Sequence[str]) -> None:
     """Plant before refrl is imported, and run."""
     plant(edits()[words[0]])
     if len(words) == 2:
-        from seatrial.targets.reference import layouts
+        from seatrial.targets.reference.layouts import training as layouts
 
         layouts.main(words[1:])
     elif words[1:]:
-        from seatrial.targets.reference import ranks
+        from seatrial.targets.reference.runs import ranks
 
         ranks.main(words[1:])
     else:

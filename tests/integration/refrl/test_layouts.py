@@ -14,8 +14,8 @@ from seatrial.relations.measures.ranks import (
     replica_differences,
     tensor_error,
 )
-from seatrial.targets.reference.layouts import layouts, train_alone, train_in_layouts
-from seatrial.targets.reference.ranks import RANK_COMMAND
+from seatrial.targets.reference.layouts.training import layouts, train_alone, train_in_layouts
+from seatrial.targets.reference.runs.ranks import RANK_COMMAND
 
 pytestmark = pytest.mark.usefixtures("forked_processes")
 

@@ -16,7 +16,7 @@ from seatrial.relations.engine import first_violation
 from seatrial.relations.laws.data_plane import claims as data_plane_claims
 from seatrial.relations.laws.data_plane import rows as data_plane_rows
 from seatrial.relations.registry import of_components, select
-from seatrial.targets.reference.data_plane import ReferenceDataPlane
+from seatrial.targets.reference.data_plane.local import ReferenceDataPlane
 
 RELATIONS = of_components(select([]), ["data_plane"])
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -5,7 +5,7 @@ import pytest
 from seatrial.relations.benches import schedules as data_plane_schedules
 from seatrial.relations.benches.data_plane import Bench, make_case
 from seatrial.relations.benches.schedules import Ledger, play
-from seatrial.targets.reference.data_plane import ReferenceDataPlane
+from seatrial.targets.reference.data_plane.local import ReferenceDataPlane
 
 
 def errors(seed: int) -> list[str]:

@@ -18,7 +18,7 @@ from refrl.rollout import replay
 from seatrial.relations.engine import first_violation
 from seatrial.relations.law import Relation
 from seatrial.relations.registry import of_components, select
-from seatrial.targets.reference.flow import ReferenceFlow
+from seatrial.targets.reference.data_plane.flow import ReferenceFlow
 
 RELATIONS = {relation.id: relation for relation in of_components(select([]), ["rollout_flow"])}
 Plant = Callable[[pytest.MonkeyPatch], None]

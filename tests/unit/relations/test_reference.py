@@ -10,9 +10,8 @@ import torch
 from seatrial.relations import parametrize_with_relations
 from seatrial.relations.engine import run_relation
 from seatrial.relations.registry import select
-from seatrial.targets.reference.cells import cells, dimensions
 from seatrial.targets.reference.components import ReferenceComponents
-from seatrial.targets.reference.configuration import allowed
+from seatrial.targets.reference.configuration import allowed, cells, table
 from seatrial.verdict import Outcome
 
 pytestmark = pytest.mark.usefixtures("forked_processes")
@@ -112,7 +111,7 @@ def test_every_asynchronous_cell_loses_no_group_and_knows_its_weights(
 
 def test_every_two_values_meet_in_a_cell_or_exclude_one_another() -> None:
     """The matrix grows with the schema: what is not met must be refused by it."""
-    found = dimensions()
+    found = table("cells")
     for one, other in itertools.combinations(found, 2):
         for a, b in itertools.product(found[one].values(), found[other].values()):
             met = any(
@@ -125,7 +124,7 @@ def test_every_two_values_meet_in_a_cell_or_exclude_one_another() -> None:
 def losses() -> Iterator[dict[str, Any]]:
     """Yield every loss that the dimensions of the loss and the schema allow."""
     parts = ("loss", "reduction", "kl", "clip", "correction", "entropy")
-    for chosen in itertools.product(*(dimensions()[part].values() for part in parts)):
+    for chosen in itertools.product(*(table("cells")[part].values() for part in parts)):
         options: dict[str, Any] = {}
         for one in chosen:
             if any(options.get(key, value) != value for key, value in one.items()):

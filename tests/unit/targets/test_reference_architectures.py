@@ -7,7 +7,7 @@ from refrl.tasks.media import ColourTask, PitchTask
 from seatrial.relations.contracts import COMPONENTS
 from seatrial.relations.engine import run_relation
 from seatrial.relations.registry import select
-from seatrial.targets.reference.architectures import ReferenceArchitectures, media_of
+from seatrial.targets.reference.runs.architectures import ReferenceArchitectures, media_of
 from seatrial.verdict import Outcome
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from seatrial.launch import descendants
-from seatrial.targets.reference import commands
+from seatrial.targets.reference.runs import commands
 
 
 def test_the_mark_of_a_launched_run_is_not_taken_for_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from refrl.training.observers import Observers
 from refrl.training.session import Session
 from refrl.training.sft import run_sft
 from seatrial.targets.reference.configuration import configuration, least, tuning_configuration
-from seatrial.targets.reference.guarding import RecordingGuards
-from seatrial.targets.reference.runs import quiet
+from seatrial.targets.reference.guards.observer import RecordingGuards
+from seatrial.targets.reference.runs.short import quiet
 
 SHARED: dict[str, Any] = {
     "policy.train_global_batch_size": 8,
@@ -123,7 +123,7 @@ def test_fine_tuning_is_held_to_whole_answers_and_their_likelihood(tmp_path: Pat
 def test_a_default_that_is_not_documented_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a warm-up that nobody asked for."""
     other = {**least(), "policy.scheduler.warmup_steps": 10}
-    monkeypatch.setattr("seatrial.targets.reference.as_given.least", lambda: other)
+    monkeypatch.setattr("seatrial.targets.reference.guards.examples.least", lambda: other)
     config = tuning_configuration({"logger.log_dir": str(tmp_path / "log")})
     guards = RecordingGuards(config)
     with quiet():

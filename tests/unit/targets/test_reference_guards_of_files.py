@@ -18,13 +18,13 @@ from refrl.training.observers import Observers
 from refrl.training.session import Observer, Session
 from refrl.training.sft import run_sft
 from seatrial.guards import Guards
-from seatrial.targets.reference.as_asked import hold_options
-from seatrial.targets.reference.as_masked import hold_kept
-from seatrial.targets.reference.as_saved import SAVED_FILE
-from seatrial.targets.reference.as_scheduled import AsScheduled
 from seatrial.targets.reference.configuration import configuration, tuning_configuration
-from seatrial.targets.reference.guarding import RecordingGuards
-from seatrial.targets.reference.runs import quiet
+from seatrial.targets.reference.guards.checkpoints import SAVED_FILE
+from seatrial.targets.reference.guards.masks import hold_kept
+from seatrial.targets.reference.guards.observer import RecordingGuards
+from seatrial.targets.reference.guards.options import hold_options
+from seatrial.targets.reference.guards.schedule import AsScheduled
+from seatrial.targets.reference.runs.short import quiet
 
 
 def failed(guards: RecordingGuards) -> set[str]:

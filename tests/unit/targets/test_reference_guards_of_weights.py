@@ -11,10 +11,10 @@ import torch
 from refrl.training.observers import Observers
 from refrl.training.session import Observer, Session
 from refrl.training.sft import run_sft
-from seatrial.targets.reference.as_adamw import masters_of
 from seatrial.targets.reference.configuration import tuning_configuration
-from seatrial.targets.reference.guarding import RecordingGuards
-from seatrial.targets.reference.runs import quiet
+from seatrial.targets.reference.guards.observer import RecordingGuards
+from seatrial.targets.reference.guards.optimizer import masters_of
+from seatrial.targets.reference.runs.short import quiet
 
 
 def rounded(session: Session) -> None:

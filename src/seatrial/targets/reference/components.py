@@ -17,7 +17,7 @@ from refrl.algorithms.packing import assign_packs
 from refrl.models.byte_tokenizer import VOCAB_SIZE
 from refrl.policy.base import Policy
 from refrl.training import build
-from seatrial.relations.contracts.named_metrics import MetricPart
+from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec
 from seatrial.relations.contracts.packs import Segment
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import (
@@ -28,7 +28,6 @@ from seatrial.relations.records import (
     Row,
     StepResult,
 )
-from seatrial.targets.reference.commands import ReferenceCommands
 from seatrial.targets.reference.configuration import configuration
 from seatrial.targets.reference.conversions import (
     batch_of,
@@ -36,27 +35,34 @@ from seatrial.targets.reference.conversions import (
     padded,
     sample_of,
 )
-from seatrial.targets.reference.data_plane import ReferenceDataPlane
-from seatrial.targets.reference.engines import ReferenceEngines
-from seatrial.targets.reference.episodes import ReferenceEpisodes
-from seatrial.targets.reference.flow import ReferenceFlow
-from seatrial.targets.reference.formulas import ReferenceFormulas
-from seatrial.targets.reference.layouts import ReferenceLayouts
-from seatrial.targets.reference.leaving import ReferenceLeftovers
-from seatrial.targets.reference.metric_names import metric_specs
-from seatrial.targets.reference.objectives import ReferenceObjectives
-from seatrial.targets.reference.parts import ReferenceParts
-from seatrial.targets.reference.placements import ReferencePlacements
-from seatrial.targets.reference.resumed_training import ReferenceResumedTraining
-from seatrial.targets.reference.resuming import ReferenceResumes
-from seatrial.targets.reference.runs import ReferenceRuns
-from seatrial.targets.reference.saving import ReferenceSaving
-from seatrial.targets.reference.synced_engines import ReferenceSyncs
-from seatrial.targets.reference.texts import ReferenceTexts
-from seatrial.targets.reference.tuning import ReferenceTuning
+from seatrial.targets.reference.data_plane.flow import ReferenceFlow
+from seatrial.targets.reference.data_plane.local import ReferenceDataPlane
+from seatrial.targets.reference.engines.engine import ReferenceEngines
+from seatrial.targets.reference.engines.episodes import ReferenceEpisodes
+from seatrial.targets.reference.engines.syncs import ReferenceSyncs
+from seatrial.targets.reference.layouts.training import ReferenceLayouts
+from seatrial.targets.reference.parts.formulas import ReferenceFormulas
+from seatrial.targets.reference.parts.named import ReferenceParts
+from seatrial.targets.reference.parts.objectives import ReferenceObjectives
+from seatrial.targets.reference.parts.texts import ReferenceTexts
+from seatrial.targets.reference.runs.artifacts import ReferenceLeftovers
+from seatrial.targets.reference.runs.checkpoints import ReferenceSaving
+from seatrial.targets.reference.runs.commands import ReferenceCommands
+from seatrial.targets.reference.runs.placements import ReferencePlacements
+from seatrial.targets.reference.runs.resume import ReferenceResumedTraining, ReferenceResumes
+from seatrial.targets.reference.runs.short import ReferenceRuns
+from seatrial.targets.reference.runs.tuning import ReferenceTuning
 
 PAD_ID = 0
 PACKED = {"policy.sequence_packing.enabled": True, "policy.sequence_length_buckets": []}
+OF_EVERY_LOSS = {
+    "token_mult_prob_error": MetricSpec(quantity="sampler_mult"),
+    "gen_kl_error": MetricSpec(quantity="sampler_k3"),
+    "policy_kl_error": MetricSpec(quantity="trainer_k3"),
+    "approx_entropy": MetricSpec(quantity="weighted_surprise"),
+    "num_valid_samples": MetricSpec(quantity="one", how="sum", over="rows"),
+    "global_valid_toks": MetricSpec(quantity="one", how="sum"),
+}
 
 
 class ReferenceComponents(
@@ -201,3 +207,19 @@ class ReferenceComponents(
             global_valid_tokens=inputs.global_valid_tokens,  # type: ignore[arg-type]
             global_valid_seqs=inputs.global_valid_seqs,  # type: ignore[arg-type]
         )
+
+
+def metric_specs(loss: LossSpec) -> Mapping[str, MetricSpec]:
+    """Return the scalars of a loss; those of a ratio are left out where it is that of a sequence."""
+    if loss.kind == "gspo":
+        return OF_EVERY_LOSS
+    clip = (loss.ratio_clip_min, loss.ratio_clip_max)
+    return {
+        **OF_EVERY_LOSS,
+        "probs_ratio": MetricSpec(quantity="ratio"),
+        "probs_ratio_min": MetricSpec(quantity="ratio", how="min"),
+        "probs_ratio_max": MetricSpec(quantity="ratio", how="max"),
+        "probs_ratio_clamped": MetricSpec(quantity="clamped_ratio", clip=clip),
+        "probs_ratio_clamped_min": MetricSpec(quantity="clamped_ratio", how="min", clip=clip),
+        "probs_ratio_clamped_max": MetricSpec(quantity="clamped_ratio", how="max", clip=clip),
+    }

@@ -6,17 +6,19 @@ import copy
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TypeVar
 
-from refrl.config import GRPORunConfig, PolicyConfig, SFTRunConfig, load_config, validate_config
+import yaml
+
+from refrl.config import ConfigError, GRPORunConfig, PolicyConfig, SFTRunConfig, load_config, validate_config
 from refrl.models.tiny import TinyModelSpec, make_model
 from seatrial.relations import NotServed
+from seatrial.relations.cases.pairwise import names_of, pairwise
 
 MODEL = TinyModelSpec(
     hidden_size=32,
@@ -31,7 +33,14 @@ MODEL = TinyModelSpec(
 )
 
 
+TABLES = Path(__file__).with_name("tables")
 Config = TypeVar("Config", GRPORunConfig, SFTRunConfig, PolicyConfig)
+
+
+@cache
+def table(name: str) -> Any:
+    """Return the values of a YAML file of `tables/`."""
+    return yaml.safe_load((TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -72,8 +81,9 @@ def other_model_directory(name: str) -> Path:
 
 @cache
 def _base() -> dict[str, Any]:
-    recipe = Path(str(resources.files("seatrial.targets.reference").joinpath("conformance.yaml")))
-    config = load_config(GRPORunConfig, recipe, [f"policy.model_name={model_directory()}"])
+    config = load_config(
+        GRPORunConfig, TABLES / "conformance.yaml", [f"policy.model_name={model_directory()}"]
+    )
     return config.model_dump(mode="json")
 
 
@@ -128,8 +138,6 @@ def _validated(schema: type[Config], tree: Mapping[str, Any]) -> Config:
     Raises:
         NotServed: the schema refuses them.
     """
-    from refrl.config import ConfigError
-
     try:
         return validate_config(schema, tree, source="conformance")
     except ConfigError as error:
@@ -178,3 +186,25 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         inner = isinstance(value, dict)
         found |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
     return found
+
+
+def cells() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each cell of the conformance matrix (`tables/cells.yaml`): its name, and its options."""
+    dimensions: dict[str, dict[str, dict[str, Any]]] = table("cells")
+    values = {name: list(options.values()) for name, options in dimensions.items()}
+
+    def chosen(row: Mapping[str, int]) -> list[dict[str, Any]]:
+        return [values[name][index] for name, index in row.items()]
+
+    def options_of(row: Mapping[str, int]) -> dict[str, Any]:
+        return {key: value for options in chosen(row) for key, value in options.items()}
+
+    def may_be(row: Mapping[str, int]) -> bool:
+        merged = options_of(row)
+        # Two dimensions may set one option.
+        together = all(merged[key] == value for options in chosen(row) for key, value in options.items())
+        return together and allowed(merged)
+
+    names = {name: list(options) for name, options in dimensions.items()}
+    for row in pairwise({name: len(of) for name, of in values.items()}, may_be):
+        yield names_of(row, names), options_of(row)

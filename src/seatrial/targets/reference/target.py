@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 import sys
@@ -13,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import seatrial
 from seatrial.errors import BlockedError, UsageError
 from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
-from seatrial.targets.reference.meshes import asked_mesh
-from seatrial.targets.reference.model_files import is_byte_level, model_type, vocabulary_size
 
 if TYPE_CHECKING:
     from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
 
-GUARDS = "seatrial.targets.reference.guarding:RecordingGuards"
+GUARDS = "seatrial.targets.reference.guards.observer:RecordingGuards"
 GUARDS_FILE = "guards.json"
 _SOURCES = Path(seatrial.__file__).resolve().parent.parent
 _RESERVED = {
@@ -293,3 +292,47 @@ def verifier_in_force(data: DataConfig) -> str | None:
     if data.verifiers is not None:
         return None
     return data.verifier or default_verifier(data)
+
+
+def asked_mesh(config: GRPORunConfig | SFTRunConfig) -> dict[str, int]:
+    """Return the processes of each dimension, as the policy names them; dimensions of one process are left out."""
+    policy, sizes = config.policy, {"data": config.cluster.num_processes // config.policy.model_parallel_size}
+    if policy.backend == "dtensor":
+        dtensor = policy.dtensor_cfg
+        sizes |= {"tensor": dtensor.tensor_parallel_size, "context": dtensor.context_parallel_size}
+        sizes |= {"expert": dtensor.expert_parallel_size}
+    elif policy.backend == "megatron":
+        megatron = policy.megatron_cfg
+        sizes |= {"tensor": megatron.tensor_model_parallel_size, "context": megatron.context_parallel_size}
+        sizes |= {
+            "pipeline": megatron.pipeline_model_parallel_size,
+            "expert": megatron.expert_model_parallel_size,
+        }
+    return {dimension: size for dimension, size in sizes.items() if size > 1}
+
+
+def vocabulary_size(model: Path) -> int | None:
+    """Return how many ids a model knows; None where its configuration does not say."""
+    try:
+        config = json.loads((model / "config.json").read_text())
+        size = config.get("text_config", config).get("vocab_size")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return size if isinstance(size, int) else None
+
+
+def model_type(model: Path) -> str:
+    """Return the name of its kind in transformers; nothing where its configuration does not say."""
+    try:
+        return str(json.loads((model / "config.json").read_text()).get("model_type"))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def is_byte_level(tokenizer: Path) -> bool:
+    """Whether the tokenizer has one token per byte and no merges."""
+    try:
+        model = json.loads((tokenizer / "tokenizer.json").read_text())["model"]
+        return sorted(model["vocab"].values()) == list(range(256)) and not model["merges"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False

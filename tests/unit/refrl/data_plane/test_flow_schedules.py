@@ -10,7 +10,7 @@ from refrl.data_plane.client import StoreClient
 from refrl.data_plane.control import ControlState
 from refrl.data_plane.local import LocalControl
 from refrl.data_plane.store import LocalStore
-from seatrial.targets.reference.flow_schedules import Schedule
+from seatrial.targets.reference.data_plane.schedules import Schedule
 
 
 class Store:

@@ -23,7 +23,7 @@ from seatrial.relations.records import Row
 from seatrial.relations.worst import is_worse
 
 MOST_PROCESSES = 2
-"""Layouts of more are left to `python -m seatrial.targets.reference.layout_table`: each of their processes imports
+"""Layouts of more are left to `python -m seatrial.targets.reference.layouts.table`: each of their processes imports
 everything anew."""
 LOGPROB_BOUND = 1e-4
 """Of float32, in nats; 1e-6 was the most seen."""

@@ -1,0 +1,1 @@
+"""refrl's data planes and rollout flow, offered to the relations."""

@@ -1,0 +1,1 @@
+"""refrl's samplers and weight syncs, offered to the relations."""

@@ -1,0 +1,1 @@
+"""Guards of a run of refrl: each module checks one subject while the run goes."""

@@ -1,0 +1,1 @@
+"""refrl trained on several processes in many layouts."""

@@ -1,0 +1,1 @@
+"""refrl's functions, named parts, tasks and texts, offered to the relations."""

@@ -1,0 +1,1 @@
+"""Whole runs of refrl, and what they leave, offered to the relations."""

@@ -1,0 +1,97 @@
+"""refrl's command, its defaults and its files of prompts, offered to the relations."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from refrl.config import DataConfig
+from refrl.tasks import Example
+from refrl.training import build
+from seatrial.relations.contracts.command import Ended, ReadPrompt, ReadPrompts
+from seatrial.targets.reference.configuration import configuration, dotted, least, table
+
+COMMAND = "SEATRIAL_REFRL_COMMAND"
+"""Variable with the module, and its first words, that is run in place of refrl: a fault is planted so."""
+SECONDS = 300.0
+
+
+class ReferenceCommands:
+    """See `seatrial.relations.contracts.command`."""
+
+    options: Mapping[str, Any]
+
+    def effective_options(self, overrides: Sequence[str]) -> Ended:
+        ended = self._grpo(["--print-config"], overrides)
+        if ended.status != 0:
+            return ended
+        try:
+            printed = yaml.safe_load(ended.output)
+        except yaml.YAMLError:
+            return ended
+        return replace(ended, options=dotted(printed)) if isinstance(printed, dict) else ended
+
+    def run_command(self, overrides: Sequence[str]) -> Ended:
+        return self._grpo([], ["grpo.max_num_steps=3", *overrides])
+
+    def documented_defaults(self) -> Mapping[str, Any]:
+        documented: dict[str, Any] = table("defaults")
+        return documented
+
+    def defaults_in_force(self) -> Mapping[str, Any]:
+        return least()
+
+    def read_prompts(
+        self,
+        path: Path,
+        *,
+        held_out: Path | None = None,
+        num_held_out: int | None = None,
+        drop_shared: bool = False,
+        with_solutions: bool = True,
+    ) -> ReadPrompts:
+        chosen = {"validation_path": str(held_out)} if held_out is not None else {}
+        if drop_shared:
+            chosen["on_overlap"] = "drop"
+        splits = build.build_splits(
+            DataConfig(
+                train_path=str(path),
+                solution_key="solution" if with_solutions else None,
+                num_validation=num_held_out,
+                **chosen,  # type: ignore[arg-type]
+            )
+        )
+        return ReadPrompts(train=_read(splits.train), held_out=_read(splits.validation))
+
+    def _grpo(self, flags: Sequence[str], overrides: Sequence[str]) -> Ended:
+        with tempfile.TemporaryDirectory() as folder:
+            fixed = {"logger.log_dir": f"{folder}/log"}
+            written = Path(folder) / "config.yaml"
+            config = configuration({**self.options, **fixed}).model_dump(mode="json")
+            written.write_text(yaml.safe_dump(config), encoding="utf-8")
+            command = [sys.executable, "-m", *os.environ.get(COMMAND, "refrl").split()]
+            ended = subprocess.run(
+                [*command, "grpo", "--config", str(written), *flags, *overrides],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=SECONDS,
+                start_new_session=True,
+                check=False,
+            )
+        return Ended(status=ended.returncode, output=ended.stdout)
+
+
+def _read(examples: Sequence[Example]) -> list[ReadPrompt]:
+    return [
+        ReadPrompt(prompt_id=one.prompt_id, prompt=one.prompt, answer=one.answer, solution=one.solution)
+        for one in examples
+    ]

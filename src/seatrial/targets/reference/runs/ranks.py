@@ -1,0 +1,92 @@
+"""One rank of a recorded run, which the first rank writes.
+
+`python -m seatrial.targets.reference.runs.ranks CONFIG OUTPUT`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from refrl.config import GRPORunConfig
+from refrl.runtime import launcher
+from refrl.runtime.rank_process import threads
+from refrl.runtime.ray_cluster import ray_cluster
+from refrl.training.grpo import run_grpo
+from refrl.training.recorder import RunRecorder
+
+RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
+"""Variable with the module, and its first words, that a rank runs in place of this one: a fault is planted so."""
+
+
+def recorded(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
+    """Run as many ranks as the configuration asks for, and return what the first one recorded."""
+    written, output = _places(config, folder)
+    command = launcher.COMMAND
+    launcher.COMMAND = (sys.executable, "-m", *_rank_command())
+    try:
+        with ray_cluster(config):
+            launcher.launch([str(written), str(output)], config.cluster)
+    finally:
+        launcher.COMMAND = command
+    return _loaded(output)
+
+
+def recorded_by_torchrun(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
+    """Have torchrun start the ranks, and return what the first one recorded.
+
+    Raises:
+        OSError: a rank failed; with its words.
+    """
+    written, output = _places(config, folder)
+    size = config.cluster.num_processes
+    starting = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", "-m"]
+    ran = subprocess.run(
+        [sys.executable, *starting, *_rank_command(), str(written), str(output)],
+        env={"OMP_NUM_THREADS": threads(size), **os.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        raise OSError(f"torchrun ended with exit status {ran.returncode}: {ran.stderr[-2000:]}")
+    return _loaded(output)
+
+
+def _places(config: GRPORunConfig, folder: Path) -> tuple[Path, Path]:
+    """Write the configuration, and return where it is and where the recording is to be."""
+    written = folder / "config.json"
+    written.write_text(config.model_dump_json(), encoding="utf-8")
+    return written, folder / "recording.pt"
+
+
+def _rank_command() -> list[str]:
+    """Return the module of a rank, and its first words."""
+    return os.environ.get(RANK_COMMAND, __name__).split()
+
+
+def _loaded(output: Path) -> dict[str, Any]:
+    recording: dict[str, Any] = torch.load(output, weights_only=True)
+    return recording
+
+
+def main(words: Sequence[str]) -> None:
+    """Run as one rank."""
+    config = GRPORunConfig.model_validate_json(Path(words[0]).read_text(encoding="utf-8"), strict=True)
+    recorder = RunRecorder()
+    with contextlib.redirect_stdout(io.StringIO()):
+        run_grpo(config, recorder)
+    if os.environ["RANK"] == "0":
+        torch.save(recorder.recording, words[1])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
