@@ -140,7 +140,7 @@ def _write(folder: Path, num_tags: int, num_steps: int) -> Path:
 
 
 def _crc(data: bytes) -> bytes:
-    from seatrial.evidence.readers.tensorboard.crc32c import masked_crc
+    from seatrial.evidence.readers.tensorboard.tfrecord import masked_crc
 
     return masked_crc(data).to_bytes(4, "little")
 

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from rules_records import Record, changed, log_of, records_of
 
-from seatrial.rules.engine import Judged, judge_log
+from seatrial.rules.engine import Judged, judge_log, select
 from seatrial.rules.healthy import MIN_RUNS, Beside, HealthyRuns
 from seatrial.rules.measured import note
-from seatrial.rules.registry import select
 from seatrial.rules.rule import Level
 
 NUM_HEALTHY = 5

@@ -27,9 +27,8 @@ from rules_records import CLOCK, Record, changed, log_of, records_of
 
 from seatrial.faults.plant import all_plants
 from seatrial.files import write_whole
-from seatrial.rules.engine import judge_log
+from seatrial.rules.engine import all_rules, judge_log
 from seatrial.rules.measured import note
-from seatrial.rules.registry import all_rules
 from seatrial.rules.rule import Level
 
 SENSORS = ("rules", "baseline", "ledger", "guards")

@@ -11,9 +11,8 @@ import time
 import numpy as np
 
 from seatrial.evidence.runlog import RunLog, Series
-from seatrial.rules.engine import judge_streams
-from seatrial.rules.registry import all_rules
-from seatrial.rules.streams import Streams
+from seatrial.rules.engine import all_rules, judge_streams
+from seatrial.rules.rule import Streams
 
 NUM_STEPS = 100_000
 NUM_METRICS = 40

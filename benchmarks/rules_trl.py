@@ -30,10 +30,9 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTr
 from seatrial.files import write_whole
 from seatrial.guards import Guards
 from seatrial.guards.hugging_face import guard_callback
-from seatrial.rules.engine import Judged, judge_log
+from seatrial.rules.engine import Judged, all_rules, judge_log
 from seatrial.rules.hugging_face import log_of_history, watch_callback
 from seatrial.rules.measured import note
-from seatrial.rules.registry import all_rules
 from seatrial.rules.rule import Level
 
 FAULT_STEP = 40

@@ -21,9 +21,8 @@ import yaml
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.read import read_logs
-from seatrial.rules.engine import Judged, judge_log
+from seatrial.rules.engine import Judged, all_rules, judge_log
 from seatrial.rules.measured import note
-from seatrial.rules.registry import all_rules
 from seatrial.rules.rule import Level
 
 

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers.registry import Reader
+from seatrial.evidence.read import Reader, read_logs
 from seatrial.evidence.runlog import RunLog
 
 HEADROOM = 1 << 30

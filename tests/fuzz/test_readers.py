@@ -21,14 +21,13 @@ from tests.fuzz.damage import mutate, random_bytes
 from tests.fuzz.readers import Damager, fuzz, seeds
 from tests.unit.evidence.event_writers import scalar, start, write_events
 
-from seatrial.evidence.read import read_logs
+from seatrial.evidence.read import Reader, read_logs
 from seatrial.evidence.readers import (
     console,
     csv,
     json_columns,
     json_rows,
     jsonl,
-    leveldb_log,
     metrics_json,
     mlflow,
     prime_rl,
@@ -36,8 +35,8 @@ from seatrial.evidence.readers import (
     trackio,
     trainer_state,
     verl,
+    wandb,
 )
-from seatrial.evidence.readers.registry import Reader
 from seatrial.evidence.readers.tensorboard import folder as tensorboard
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1800)]
@@ -200,7 +199,7 @@ def test_leveldb_framing_accounts_for_every_byte_read(seconds: float) -> None:
     valid = generator.randbytes(7) + b"".join(_piece(generator.randbytes(400)) for _ in range(200))
     for seed in seeds(CASES, seconds):
         blob = mutate(random.Random(seed), valid)
-        held = [item.data for item in leveldb_log.records(blob, 7) if isinstance(item, leveldb_log.Record)]
+        held = [item.data for item in wandb.records(blob, 7) if isinstance(item, wandb.Record)]
         assert sum(map(len, held)) <= len(blob), seed
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from seatrial.evidence.readers.assemble import assemble_rows, row_logs
+from seatrial.evidence.readers.rows import assemble_rows, row_logs
 from seatrial.evidence.runlog import RunLog
 
 NAME = "my stack's log"

@@ -3,8 +3,8 @@
 from seatrial.checks.evaluate import evaluate_check
 from seatrial.checks.known_ranges import KNOWN_RANGES, clip_ranges
 from seatrial.checks.language.grammar import parse_check
-from seatrial.checks.language.intervals import Interval
 from seatrial.checks.language.nodes import Check
+from seatrial.checks.language.truth import Interval
 from seatrial.checks.lint import Finding, FindingKind, lint_check
 
 __all__ = [

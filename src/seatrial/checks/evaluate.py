@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from seatrial.checks.known_ranges import KNOWN_RANGES
-from seatrial.checks.language.doubts import NO_TERMS, Finding, Terms, weigh
+from seatrial.checks.language.doubts import NO_TERMS, Finding, Terms, reach, weigh
+from seatrial.checks.language.doubts import is_settled as keeps
 from seatrial.checks.language.evaluator import Evaluator
-from seatrial.checks.language.intervals import Interval
 from seatrial.checks.language.nodes import Check
 from seatrial.checks.language.reading import Evidence, UnansweredError
-from seatrial.checks.language.settled import is_settled as keeps
-from seatrial.checks.language.settled import reach
+from seatrial.checks.language.truth import Interval
 from seatrial.checks.language.wording import Answer, answer_of, bound_text
 from seatrial.checks.lint import cannot_fail
 from seatrial.errors import UsageError

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from seatrial.checks.evaluate import HAND_SET, evaluate_check
 from seatrial.checks.known_ranges import KNOWN_RANGES, ranges_of_stack
 from seatrial.checks.language.doubts import NO_TERMS, Terms
-from seatrial.checks.language.intervals import Interval, range_of
 from seatrial.checks.language.nodes import Check
+from seatrial.checks.language.truth import Interval, range_of
 from seatrial.errors import BlockedError
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.readers.attempts import is_time_stepped

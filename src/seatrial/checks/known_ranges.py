@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from seatrial.checks.language.intervals import EVERYTHING, NOT_NEGATIVE, Interval, range_of
+from seatrial.checks.language.truth import EVERYTHING, NOT_NEGATIVE, Interval, range_of
 from seatrial.vocabulary import Stack, metrics, twins_of
 
 DEFAULT_RATIO_CLIP = 0.2

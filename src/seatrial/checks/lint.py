@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from seatrial.checks.known_ranges import KNOWN_RANGES
-from seatrial.checks.language.intervals import EVERYTHING, Interval, interval_of, range_of
 from seatrial.checks.language.nodes import (
     After,
     Aggregate,
@@ -27,7 +26,7 @@ from seatrial.checks.language.nodes import (
     walk,
 )
 from seatrial.checks.language.reading import as_step, nearest
-from seatrial.checks.language.truth import truth_of
+from seatrial.checks.language.truth import EVERYTHING, Interval, interval_of, range_of, truth_of
 from seatrial.evidence.runlog import RunLog
 
 FLOAT32_SLACK = 1e-6

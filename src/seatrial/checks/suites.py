@@ -23,8 +23,8 @@ from seatrial.checks.evaluate import HAND_SET, evaluate_check
 from seatrial.checks.known_ranges import KNOWN_RANGES
 from seatrial.checks.language.doubts import NO_TERMS, Terms
 from seatrial.checks.language.grammar import parse_check
-from seatrial.checks.language.intervals import Interval
 from seatrial.checks.language.nodes import Check
+from seatrial.checks.language.truth import Interval
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
 from seatrial.nearest import hint

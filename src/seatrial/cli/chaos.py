@@ -8,8 +8,17 @@ import re
 from pathlib import Path
 
 from seatrial.chaos.acts import ACTS
-from seatrial.chaos.experiment import Disturbance, Outcomes, disturb, judge_alone, run_disturbed
-from seatrial.chaos.moments import Moment, after_seconds, at_line, at_step
+from seatrial.chaos.experiment import (
+    Disturbance,
+    Moment,
+    Outcomes,
+    after_seconds,
+    at_line,
+    at_step,
+    disturb,
+    judge_alone,
+    run_disturbed,
+)
 from seatrial.cli.verdict_table import print_verdicts
 from seatrial.errors import UsageError
 from seatrial.verdict import combine, exit_code

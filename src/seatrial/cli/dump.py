@@ -11,7 +11,7 @@ from pathlib import Path
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence import dump
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers.attempt_notes import count
+from seatrial.evidence.readers.attempts import count
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import EXIT_BLOCKED, EXIT_FAIL, EXIT_PASS
 

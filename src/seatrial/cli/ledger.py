@@ -11,14 +11,14 @@ from pathlib import Path
 
 from seatrial.cli.verdict_table import print_verdicts
 from seatrial.errors import BlockedError, UsageError
-from seatrial.evidence.ledger.advantages import FAMILIES, rules_of
-from seatrial.evidence.ledger.facts import AdvantageRule, LedgerFacts
+from seatrial.evidence.ledger.law import verdict_of
 from seatrial.evidence.ledger.laws import LAWS
+from seatrial.evidence.ledger.laws.advantages import FAMILIES, rules_of
 from seatrial.evidence.ledger.laws.logprobs import AGREEMENT
+from seatrial.evidence.ledger.laws.rewards import REWARDS
 from seatrial.evidence.ledger.read import OWN_READERS, Ledger, read_ledger
 from seatrial.evidence.ledger.readers.base import ReadOptions
-from seatrial.evidence.ledger.result import verdict_of
-from seatrial.evidence.ledger.verifiers import REWARDS
+from seatrial.evidence.ledger.schema import AdvantageRule, LedgerFacts
 from seatrial.files import write_text
 from seatrial.verdict import Outcome, Verdict, combine, exit_code
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from seatrial.cli.verdict_table import print_verdicts
 from seatrial.comparisons.sync import compare_served
 from seatrial.errors import BlockedError
-from seatrial.evidence.fingerprints import Checkpoint, served
+from seatrial.evidence.weights import Checkpoint, served
 from seatrial.files import write_text
 from seatrial.verdict import combine, exit_code
 

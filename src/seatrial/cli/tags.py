@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers.attempt_notes import count
+from seatrial.evidence.readers.attempts import count
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.report.rows import printable
 from seatrial.verdict import EXIT_BLOCKED, EXIT_PASS

@@ -16,10 +16,9 @@ from seatrial.cli.webhook import check_address, tell
 from seatrial.errors import BlockedError, UsageError
 from seatrial.files import write_text
 from seatrial.report.rows import printable
-from seatrial.rules.engine import missing_metrics
+from seatrial.rules.engine import all_rules, missing_metrics, select
 from seatrial.rules.measured import false_alarms
 from seatrial.rules.monitor import Look, Monitor
-from seatrial.rules.registry import all_rules, select
 from seatrial.rules.rule import Level
 from seatrial.verdict import EXIT_PASS, Outcome, Verdict, combine, exit_code
 from seatrial.vocabulary import stack_named

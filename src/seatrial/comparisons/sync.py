@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from seatrial.evidence.fingerprints import Checkpoint, Fingerprint
+from seatrial.evidence.weights import Checkpoint, Fingerprint
 from seatrial.verdict import Outcome, Verdict
 
 FUSED: Mapping[str, tuple[str, ...]] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seatrial.evidence.fingerprints import Fingerprint, of_bits, write_fingerprints
+from seatrial.evidence.weights import Fingerprint, of_bits, write_fingerprints
 
 if TYPE_CHECKING:
     from torch import Tensor

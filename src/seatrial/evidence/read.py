@@ -1,18 +1,98 @@
-"""Reads any log that a stack leaves: the reader is picked by what the files contain, not by their names."""
+"""Reads any log that a stack writes: the reader is chosen by what the files contain, not by their names.
+
+A module in `readers` with NAME, PRIORITY, `claims` and `read` is a reader. Another package adds one with an entry
+point of the group `seatrial.readers` that names such a module:
+
+    [project.entry-points."seatrial.readers"]
+    mylog = "mypackage.mylog"
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import stat
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
+from types import ModuleType
+from typing import Protocol, cast
 
 from seatrial.errors import BlockedError
+from seatrial.evidence import readers
 from seatrial.evidence.readers.coverage import describe_missing
 from seatrial.evidence.readers.opening import head_of
-from seatrial.evidence.readers.registry import SIGNATURE, Reader, all_readers
 from seatrial.evidence.runlog import Damage, RunLog
+
+GROUP = "seatrial.readers"
+"""Group of the entry points by which other packages add readers."""
+
+SIGNATURE = 50
+"""Priority from which on files of a format cannot be mistaken for anything else: they are named where not read."""
+
+_PARTS = ("NAME", "PRIORITY", "claims", "read")
+
+
+class Reader(Protocol):
+    """A module that reads one format."""
+
+    NAME: str
+    PRIORITY: int
+    """A folder is read by the reader of highest priority that finds its format there; see `SIGNATURE`."""
+
+    def claims(self, file: Path, head: bytes) -> bool:
+        """Say whether a file has this format; `head` is its first bytes, decompressed."""
+
+    def read(self, root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
+        """Read files of this format as one log."""
+
+
+@cache
+def all_readers() -> tuple[Reader, ...]:
+    """Return every reader, the preferred first.
+
+    Raises:
+        BlockedError: a reader that another package adds cannot be imported, or is none.
+    """
+    found = [*_own(), *(_added(point) for point in entry_points())]
+    return tuple(sorted(found, key=lambda reader: (-reader.PRIORITY, reader.NAME)))
+
+
+def entry_points() -> list[EntryPoint]:
+    """Return what installed packages add; the working directory, which Python may search too, is no place for them."""
+    here = Path.cwd()
+    places = [place for place in sys.path if place and Path(place) != here]
+    return [point for found in distributions(path=places) for point in found.entry_points.select(group=GROUP)]
+
+
+def _own() -> Iterator[Reader]:
+    for item in pkgutil.iter_modules(readers.__path__):
+        name = f"{readers.__name__}.{item.name}"
+        module = importlib.import_module(f"{name}.folder" if item.ispkg else name)
+        if not _missing_parts(module):
+            yield cast("Reader", module)
+
+
+def _added(point: EntryPoint) -> Reader:
+    what = f"reader {point.name} ({point.value}) of {point.dist.name if point.dist else 'an unknown package'}"
+    try:
+        module = point.load()
+    except ImportError as error:
+        raise BlockedError(f"{what} cannot be imported: {error}; repair or uninstall that package") from error
+    if missing := _missing_parts(module):
+        raise BlockedError(
+            f"{what} has no {', '.join(missing)}; see docs/use/logs.md, or uninstall that package"
+        )
+    return cast("Reader", module)
+
+
+def _missing_parts(module: ModuleType) -> list[str]:
+    return [part for part in _PARTS if not hasattr(module, part)]
+
 
 HEAD_BYTES = 4096
 _SPECIAL = {
@@ -63,19 +143,19 @@ def _read(
     path: Path, heads: dict[Path, bytes], tags: Collection[str] | None, damage: Sequence[Damage]
 ) -> RunLog:
     root = path if path.is_dir() else path.parent
-    readers = all_readers()
-    for number, reader in enumerate(readers):
+    known = all_readers()
+    for number, reader in enumerate(known):
         mine = [file for file, head in heads.items() if reader.claims(file, head)]
         if mine:
             log = reader.read(root, mine, tags)
-            others = _others(readers[number + 1 :], {file: heads[file] for file in heads if file not in mine})
+            others = _others(known[number + 1 :], {file: heads[file] for file in heads if file not in mine})
             return replace(log, notes=[*log.notes, *others])
     if path.is_file() and heads.get(path, b"").lstrip().startswith(b"{"):
         # Named by the user, it may be an object of bare numbers, or a damaged document: its reader says which.
-        return next(one for one in readers if one.NAME == "metrics.json").read(root, [path], tags)
+        return next(one for one in known if one.NAME == "metrics.json").read(root, [path], tags)
     raise BlockedError(
         f"{path}: no log can be read there ({_why_unread(heads, damage)}); known forms: "
-        f"{', '.join(reader.NAME for reader in readers)}"
+        f"{', '.join(reader.NAME for reader in known)}"
     )
 
 
@@ -89,11 +169,11 @@ def _why_unread(heads: dict[Path, bytes], damage: Sequence[Damage]) -> str:
     return "text in which no line is a row of metrics" if is_text else "of an unknown form, or garbage"
 
 
-def _others(readers: Sequence[Reader], heads: dict[Path, bytes]) -> list[str]:
+def _others(later: Sequence[Reader], heads: dict[Path, bytes]) -> list[str]:
     """Name logs of other formats that lie in the same folder and were not read."""
     found = {
         reader.NAME: sum(reader.claims(file, head) for file, head in heads.items())
-        for reader in readers
+        for reader in later
         if reader.PRIORITY >= SIGNATURE
     }
     return [

@@ -1,4 +1,4 @@
-"""The guards.
+"""The guards: what they look at (samples of weights, the ledger of samples), and what they assert.
 
 Source: the monitors that the catalogue of silent failures asks for (docs/evidence/findings.md). Tensors carry their
 shape in their name (docs/extend/architecture.md); masks are 1 where a token trains.
@@ -7,17 +7,139 @@ shape in their name (docs/extend/architecture.md); masks are 1 where a token tra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from seatrial.guards.ledger import SampleLedger
-from seatrial.guards.weights import WeightSample, sample_weights
 from seatrial.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
+
+
+ELEMENTS = 256
+"""Elements looked at in a tensor; all of them in a smaller one."""
+
+
+@dataclass(frozen=True)
+class WeightSample:
+    """What was looked at. N elements."""
+
+    sizes: Mapping[str, int]
+    """Elements of each tensor, by name, in the order in which they lie in `elements_N`."""
+    dtypes: Mapping[str, torch.dtype]
+    elements_N: Tensor
+    """A copy, in float32: every narrower type fits."""
+
+    def differing(self, other: WeightSample) -> list[str]:
+        """Return the names of tensors whose values differ; NaN equals NaN.
+
+        Two types are compared in the coarser of them. Both samples are of tensors with the same names and shapes.
+        """
+        import torch
+
+        if not self.sizes:
+            return []
+        here_N = self.elements_N
+        there_N = other.elements_N.to(here_N.device)
+        if self.dtypes != other.dtypes:
+            here_N, there_N = self._rounded(here_N, other), self._rounded(there_N, other)
+        differs_N = (here_N != there_N) & ~((here_N != here_N) & (there_N != there_N))
+        ends = torch.tensor(list(accumulate(self.sizes.values(), initial=0)), device=here_N.device)
+        # How many differ up to the end of each tensor, in one transfer: on a GPU each waits for the queue.
+        up_to = torch.cat([ends.new_zeros(1), differs_N.cumsum(0)])[ends].tolist()
+        return [
+            name for name, (before, after) in zip(self.sizes, pairwise(up_to), strict=True) if before < after
+        ]
+
+    def _rounded(self, elements_N: Tensor, other: WeightSample) -> Tensor:
+        """Return elements in the coarser of the two types of each tensor, as float32."""
+        import torch
+
+        types = zip(self.dtypes.values(), other.dtypes.values(), strict=True)
+        coarser = [min(pair, key=lambda dtype: dtype.itemsize) for pair in types]
+        if len(set(coarser)) == 1:
+            return elements_N.to(coarser[0]).float()
+        parts = torch.split(elements_N, list(self.sizes.values()))
+        return torch.cat([part.to(dtype).float() for part, dtype in zip(parts, coarser, strict=True)])
+
+
+def sample_weights(weights: Mapping[str, Tensor]) -> WeightSample:
+    """Return elements of tensors, evenly spread over each, always the same ones for one size."""
+    import torch
+
+    parts = {name: _spread(weight.detach()) for name, weight in weights.items()}
+    dtypes = {name: weight.dtype for name, weight in weights.items()}
+    if len(set(dtypes.values())) == 1:
+        elements_N = torch.cat(list(parts.values())).float()
+    else:
+        elements_N = torch.cat([part.float() for part in parts.values()]) if parts else torch.empty(0)
+    return WeightSample(
+        sizes={name: part.numel() for name, part in parts.items()}, dtypes=dtypes, elements_N=elements_N
+    )
+
+
+def _spread(weight: Tensor) -> Tensor:
+    """Return a view of some elements."""
+    flat = weight.reshape(-1)
+    # An odd stride shares no factor with the powers of two that widths are: every row and column is met in time.
+    return flat[:: flat.numel() // ELEMENTS | 1] if flat.numel() > ELEMENTS else flat
+
+
+class SampleLedger:
+    """Counts of samples between drawing and training; ids are what the loop tells its samples by."""
+
+    def __init__(self) -> None:
+        """Begin with nothing drawn."""
+        self._open: Counter[Hashable] = Counter()
+        self._wrong: list[str] = []
+        self.num_drawn = 0
+        self.num_trained = 0
+        self.dropped: Counter[str] = Counter()
+        """Samples left out, by reason."""
+
+    def drawn(self, ids: Iterable[Hashable]) -> None:
+        """Note samples that the sampler gave."""
+        for one in ids:
+            self.num_drawn += 1
+            if self._open[one]:
+                self._wrong.append(f"{one} is drawn again before it was trained")
+            self._open[one] += 1
+
+    def trained(self, ids: Iterable[Hashable]) -> None:
+        """Note samples that an update trained on."""
+        for one in ids:
+            self.num_trained += 1
+            self._close(one, "trained")
+
+    def left_out(self, ids: Iterable[Hashable], reason: str) -> None:
+        """Note samples that are not trained on, and why."""
+        for one in ids:
+            self.dropped[reason] += 1
+            self._close(one, f"left out ({reason})")
+
+    def _close(self, one: Hashable, how: str) -> None:
+        if not self._open[one]:
+            self._wrong.append(f"{one} is {how} and was not drawn, or is so a second time")
+            del self._open[one]
+            return
+        self._open[one] -= 1
+        if not self._open[one]:
+            del self._open[one]
+
+    def settle(self, *, in_flight: int = 0) -> list[str]:
+        """Return what is wrong; `in_flight` samples may be open, as in an asynchronous run."""
+        number = sum(self._open.values())
+        lost = (
+            [f"{number} samples were drawn and never trained nor left out, such as {next(iter(self._open))}"]
+            if number > in_flight
+            else []
+        )
+        return [*self._wrong, *lost]
+
 
 RATIO_TOLERANCE = 1e-3
 """Of the largest |log ratio| in float32; a policy in bfloat16 needs about 0.1 (its logits have 8 bits)."""

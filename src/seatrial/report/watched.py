@@ -14,11 +14,9 @@ from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import Series
 from seatrial.report.metrics_shown import SHOWN
 from seatrial.report.svg import Line, Mark, line_chart
-from seatrial.rules.engine import Judged, judge_streams
+from seatrial.rules.engine import Judged, all_rules, judge_streams
 from seatrial.rules.healthy import BASELINE, Beside, HealthyRuns
-from seatrial.rules.registry import all_rules
-from seatrial.rules.rule import Level
-from seatrial.rules.streams import Streams, streams_of
+from seatrial.rules.rule import Level, Streams, streams_of
 from seatrial.trials.rundir import RESULTS
 from seatrial.vocabulary import metrics
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from seatrial.evidence.runlog import RunLog, Series
-from seatrial.rules.engine import Judged, judge_log
+from seatrial.rules.engine import Judged, judge_log, select
 from seatrial.rules.healthy import Beside, HealthyRuns
-from seatrial.rules.registry import select
 from seatrial.rules.rule import Level
 
 _LOGGER = logging.getLogger("seatrial.watch")

@@ -12,8 +12,7 @@ from seatrial.evidence.configuration import configuration_beside
 from seatrial.evidence.read import read_logs
 from seatrial.rules.engine import Judged, judge_streams
 from seatrial.rules.healthy import Beside, HealthyRuns
-from seatrial.rules.rule import Level, Rule
-from seatrial.rules.streams import Streams, streams_of
+from seatrial.rules.rule import Level, Rule, Streams, streams_of
 from seatrial.vocabulary import Stack
 
 REST = 200.0

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers.opening import read_text
-from seatrial.triage.console_lines import Line, console_lines
-from seatrial.triage.first_error import FirstError, first_error, last_of_chain
+from seatrial.triage.first_error import FirstError, Line, console_lines, first_error, last_of_chain
 from seatrial.triage.patterns import Pattern, patterns
 from seatrial.verdict import Outcome, Verdict
 

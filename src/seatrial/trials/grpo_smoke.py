@@ -9,7 +9,7 @@ from pathlib import Path
 from seatrial.errors import BlockedError
 from seatrial.evidence import dump
 from seatrial.evidence.identity.origins import driver_origin, run_origin
-from seatrial.evidence.ledger.verifiers import REWARDS
+from seatrial.evidence.ledger.laws.rewards import REWARDS
 from seatrial.files import write_text
 from seatrial.targets.base import Job, JobRequest, MakesArchitectures, Target, TrainingJob
 from seatrial.trials.base import Claim, TrialContext

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from seatrial.evidence.identity.origins import Import
 from seatrial.evidence.ledger.read import read_ledger
+from seatrial.evidence.ledger.readers.refrl import read_validation
 from seatrial.evidence.ledger.schema import LedgerRow, ValidationRow
-from seatrial.evidence.ledger.validation import read_validation
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.evidence.weights import WeightComparison, compare_weights

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from seatrial.chaos.moments import last_step
-from seatrial.chaos.victims import find_victim
+from seatrial.chaos.acts import find_victim
+from seatrial.chaos.experiment import last_step
 from seatrial.cli import main
 from seatrial.errors import UsageError
 

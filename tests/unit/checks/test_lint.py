@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from seatrial.checks import FindingKind, Interval, clip_ranges, evaluate_check, lint_check, parse_check
 from seatrial.checks.known_ranges import ranges_of_stack
-from seatrial.checks.language.intervals import interval_of
 from seatrial.checks.language.nodes import Comparison, references
-from seatrial.checks.language.truth import truth_of
+from seatrial.checks.language.truth import interval_of, truth_of
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import Outcome
 from seatrial.vocabulary import stack_named

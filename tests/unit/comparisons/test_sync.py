@@ -14,7 +14,7 @@ from seatrial.cli import main
 from seatrial.comparisons.sync import compare_served
 from seatrial.comparisons.tensors import of_tensors, write_tensors
 from seatrial.errors import BlockedError
-from seatrial.evidence.fingerprints import (
+from seatrial.evidence.weights import (
     Checkpoint,
     Fingerprint,
     read_fingerprints,

@@ -11,7 +11,7 @@ from tests.unit.evidence.event_writers import scalar, start, write_events, write
 
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.readers.attempts import merge
-from seatrial.evidence.readers.segments import Points, Segment
+from seatrial.evidence.readers.points import Points, Segment
 
 
 def name(number: int) -> str:

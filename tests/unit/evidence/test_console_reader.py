@@ -9,7 +9,7 @@ import pytest
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers.console_rows import parse_row
+from seatrial.evidence.readers.console import parse_row
 
 
 def written(tmp_path: Path, text: str, name: str = "run.log") -> Path:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tensorboard.summary.writer.record_writer import masked_crc32c
 
-from seatrial.evidence.readers.tensorboard.crc32c import (
+from seatrial.evidence.readers.tensorboard.tfrecord import (
     add_byte,
     crc,
     mask,

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from seatrial.evidence.readers.tensorboard.event_table import _Column
+from seatrial.evidence.readers.tensorboard.event_file import _Column
 
 
 def test_memory_that_was_never_set_is_not_converted() -> None:

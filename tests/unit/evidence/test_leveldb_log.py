@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from seatrial.evidence.readers.leveldb_log import BLOCK_BYTES, Loss, Record, records
+from seatrial.evidence.readers.wandb import BLOCK_BYTES, Loss, Record, records
 
 HEADER = b":W&B\xe1\xbe\x00"
 

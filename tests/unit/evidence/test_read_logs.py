@@ -9,8 +9,7 @@ import pytest
 from tests.unit.evidence.event_writers import write_series
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers.registry import all_readers
+from seatrial.evidence.read import all_readers, read_logs
 
 
 def put_rows(path: Path, rows: list[dict[str, object]]) -> Path:

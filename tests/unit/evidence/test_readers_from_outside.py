@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import BlockedError
+from seatrial.evidence import read as registry
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers import registry
 
 READER = """
-from seatrial.evidence.readers.assemble import assemble_rows, row_logs
+from seatrial.evidence.readers.rows import assemble_rows, row_logs
 NAME, PRIORITY = "mylog", 55
 
 def claims(file, head):
@@ -55,7 +55,7 @@ def test_it_reads_its_format(tmp_path: Path, added: object) -> None:
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("not_there", "cannot be imported"), ("json", "lacks NAME, PRIORITY, claims, read")],
+    [("not_there", "cannot be imported"), ("json", "has no NAME, PRIORITY, claims, read")],
 )
 def test_one_that_is_broken_is_named(added: object, value: str, message: str) -> None:
     added(value)  # type: ignore[operator]

@@ -11,7 +11,7 @@ import pytest
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers.numbers import decode, decode_step
+from seatrial.evidence.readers.points import decode, decode_step
 from seatrial.evidence.readers.rows import restarts
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.evidence.ledger.verifiers import REWARDS, answer_of
+from seatrial.evidence.ledger.laws.rewards import REWARDS, answer_of
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12))

@@ -9,10 +9,14 @@ import numpy.typing as npt
 import pytest
 from tests.unit.ledger.made_ledgers import right_ledger
 
-from seatrial.evidence.ledger.advantages import FAMILIES, rule_named, rules_of
-from seatrial.evidence.ledger.facts import LedgerFacts
-from seatrial.evidence.ledger.laws.advantages import advantages_ordered, advantages_right
-from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.ledger.laws.advantages import (
+    FAMILIES,
+    advantages_ordered,
+    advantages_right,
+    rule_named,
+    rules_of,
+)
+from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 
 Floats = npt.NDArray[np.float64]
 FACTS = LedgerFacts()

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.ledger.made_ledgers import EOS, Rows, Spoiler, change, exchange, place, right_ledger
 
-from seatrial.evidence.ledger.facts import LedgerFacts
+from seatrial.evidence.ledger.law import verdict_of
 from seatrial.evidence.ledger.laws import LAWS
-from seatrial.evidence.ledger.result import verdict_of
+from seatrial.evidence.ledger.schema import LedgerFacts
 from seatrial.verdict import Outcome, Verdict
 
 FACTS = LedgerFacts(stack="refrl", precision="float32", vocabulary_size=259, group_size=4, max_lag=2)

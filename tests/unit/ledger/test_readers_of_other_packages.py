@@ -10,7 +10,7 @@ from seatrial.errors import BlockedError
 from seatrial.evidence.ledger import read
 
 READER = """
-from seatrial.evidence.ledger.readers.cells import lines
+from seatrial.evidence.ledger.readers.base import lines
 from seatrial.evidence.ledger.schema import LedgerRow
 NAME = "mystack"
 
@@ -51,7 +51,7 @@ def test_it_reads_its_form(tmp_path: Path, added: Callable[[str, str], None]) ->
 def test_one_that_is_none_is_named(tmp_path: Path, added: Callable[[str, str], None]) -> None:
     added("mystack_half", "NAME = 'mystack'")
     (tmp_path / "rows.jsonl").write_text('{"mystack_step": 1}\n')
-    with pytest.raises(BlockedError, match="lacks claims, read"):
+    with pytest.raises(BlockedError, match="has no claims, read"):
         read.read_ledger(tmp_path)
     added("mystack_broken", "import no_such_module")
     with pytest.raises(BlockedError, match="cannot be imported"):

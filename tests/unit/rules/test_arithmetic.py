@@ -7,10 +7,8 @@ import pytest
 from tests.unit.rules.made_logs import Floats, log_of
 
 from seatrial.evidence.runlog import Series
-from seatrial.rules.engine import judge_streams
-from seatrial.rules.registry import select
-from seatrial.rules.rule import Level
-from seatrial.rules.streams import Streams
+from seatrial.rules.engine import judge_streams, select
+from seatrial.rules.rule import Level, Streams
 
 NUMBER = 30
 RANDOM = np.random.default_rng(0)

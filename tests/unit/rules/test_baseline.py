@@ -9,9 +9,8 @@ import pytest
 from tests.unit.rules.made_logs import Floats, healthy, log_of
 
 from seatrial.evidence.runlog import RunLog, Series
-from seatrial.rules.engine import Judged, judge_log, missing_metrics
+from seatrial.rules.engine import Judged, judge_log, missing_metrics, select
 from seatrial.rules.healthy import BASELINE, Beside, HealthyRuns
-from seatrial.rules.registry import select
 from seatrial.rules.rule import Level
 
 RULES = select(["baseline"])

@@ -9,10 +9,8 @@ import pytest
 from tests.unit.rules.made_logs import Floats, healthy, log_of, preference
 
 from seatrial.evidence.runlog import Series
-from seatrial.rules.engine import judge_log, judge_streams
-from seatrial.rules.registry import all_rules, select
-from seatrial.rules.rule import Level
-from seatrial.rules.streams import Streams
+from seatrial.rules.engine import all_rules, judge_log, judge_streams, select
+from seatrial.rules.rule import Level, Streams
 from seatrial.verdict import Outcome
 from seatrial.vocabulary import stack_named
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seatrial.rules.registry import all_rules
+from seatrial.rules.engine import all_rules
 from seatrial.rules.rule import Limits, Marks, StepRule, Values
 
 RULES = [rule for rule in all_rules() if isinstance(rule, StepRule)]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.unit.rules.made_logs import Floats, healthy
 
+from seatrial.rules.engine import all_rules, select
 from seatrial.rules.monitor import Look, Monitor
-from seatrial.rules.registry import all_rules, select
 from seatrial.rules.rule import Level
 
 AT = 60

@@ -8,8 +8,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from seatrial.errors import UsageError
+from seatrial.rules.engine import all_rules, rules_of_entry_points, select
 from seatrial.rules.healthy import BASELINE
-from seatrial.rules.registry import all_rules, rules_of_entry_points, select
 from seatrial.vocabulary import metrics
 
 
@@ -33,10 +33,14 @@ def test_rules_are_chosen_by_id_and_family() -> None:
 
 def test_a_package_brings_rules() -> None:
     """By an entry point; one that names something else is refused with its name."""
-    point = EntryPoint("mine", "seatrial.rules.families.finite:RULES", "seatrial.rules")
-    assert [rule.id for rule in rules_of_entry_points([point])] == ["finite"]
+    point = EntryPoint("mine", "seatrial.rules.families.values:RULES", "seatrial.rules")
+    assert [rule.id for rule in rules_of_entry_points([point])] == [
+        "finite",
+        "out-of-bounds",
+        "likelihood-loss-negative",
+    ]
     wrong = EntryPoint("mine", "seatrial.rules.families:MODULES", "seatrial.rules")
-    with pytest.raises(UsageError, match=r"mine .* is no rule: it lacks id"):
+    with pytest.raises(UsageError, match=r"mine .* is no rule: it has no id"):
         rules_of_entry_points([wrong])
     gone = EntryPoint("mine", "seatrial.no_such_module", "seatrial.rules")
     with pytest.raises(UsageError, match="cannot be loaded"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import BlockedError, UsageError
-from seatrial.evidence.ledger.verifiers import REWARDS, answer_of
+from seatrial.evidence.ledger.laws.rewards import REWARDS, answer_of
 from seatrial.targets.base import JobRequest
 from seatrial.targets.trl.recipes import RECIPES
 from seatrial.targets.trl.runs import OWN_CHECKS, UNLOGGED, making_job, model_of, training_job

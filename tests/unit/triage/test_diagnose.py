@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.cli import main
-from seatrial.triage.console_lines import console_lines
 from seatrial.triage.diagnose import diagnose, diagnose_file
+from seatrial.triage.first_error import console_lines
 from seatrial.triage.patterns import BOUNDARIES, environment_cause, patterns
 from seatrial.verdict import Outcome
 

@@ -12,10 +12,10 @@ import pytest
 from tests.unit.trials.ledger_cases import make_job, right_rows
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.ledger.advantages import advantages_of, rule_named
+from seatrial.evidence.ledger.laws.advantages import advantages_of, rule_named
 from seatrial.evidence.ledger.read import read_ledger
+from seatrial.evidence.ledger.readers.refrl import read_validation
 from seatrial.evidence.ledger.schema import LedgerRow
-from seatrial.evidence.ledger.validation import read_validation
 from seatrial.trials.sensors.ledger import LEDGER_SENSORS, ledger_verdicts
 from seatrial.verdict import Outcome
 

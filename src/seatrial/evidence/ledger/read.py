@@ -42,9 +42,9 @@ def _added(point: EntryPoint) -> LedgerReader:
         reader = point.load()
     except ImportError as error:
         raise BlockedError(f"{what} cannot be imported: {error}; repair or uninstall its package") from error
-    if lacking := [part for part in ("NAME", "claims", "read") if not hasattr(reader, part)]:
+    if missing := [part for part in ("NAME", "claims", "read") if not hasattr(reader, part)]:
         raise BlockedError(
-            f"{what} lacks {', '.join(lacking)}; see docs/use/ledger.md, or uninstall its package"
+            f"{what} has no {', '.join(missing)}; see docs/use/ledger.md, or uninstall its package"
         )
     return cast(LedgerReader, reader)
 

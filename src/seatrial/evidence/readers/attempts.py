@@ -1,25 +1,62 @@
-"""Puts the attempts of one run together: who wrote when, who superseded whom, and what was abandoned.
+"""Merges the attempts of one run: who wrote when, who superseded whom, and what was abandoned.
 
-A run that is started again from a checkpoint writes some steps a second time and leaves others behind. What the
-newest attempt says about a step counts; points of an older attempt at or after the step where a newer one took
-over are abandoned: they belong to weights that were thrown away. Order is by the events' own time, never by that of
-files, which copying changes.
-"""
+A run that is restarted from a checkpoint writes some steps a second time and abandons others. The newest attempt
+counts. Points of an older attempt at or after the step where a newer one took over are abandoned: they belong to
+weights that were thrown away. Attempts are ordered by the time of their events, not by that of the files, which
+changes when files are copied."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from seatrial.evidence.readers.attempt_notes import account, some
-from seatrial.evidence.readers.segments import Points, Segment, join_points
+from seatrial.evidence.readers.points import Points, Segment, join_points
 from seatrial.evidence.runlog import Series
+
+
+def account(series: dict[str, Series], abandoned_steps: list[npt.NDArray[np.int64]]) -> list[str]:
+    """Describe abandoned steps and duplicates, the tags with most of them first."""
+    notes = []
+    abandoned = {tag: one.abandoned for tag, one in series.items() if one.abandoned}
+    if abandoned:
+        steps = np.concatenate(abandoned_steps)
+        notes.append(
+            f"left out, logged by abandoned attempts: {count(sum(abandoned.values()), 'point')} at steps {steps.min()} "
+            f"to {steps.max()} ({_most(abandoned)})"
+        )
+    conflicts = {tag: one.conflicts for tag, one in series.items() if one.conflicts}
+    if conflicts:
+        notes.append(
+            f"written again with another value, of which the last counts: "
+            f"{count(sum(conflicts.values()), 'point')} ({_most(conflicts)})"
+        )
+    repeats = sum(one.duplicates - one.conflicts for one in series.values())
+    if repeats:
+        notes.append(f"written again with the same value: {count(repeats, 'point')}")
+    return notes
+
+
+def count(number: int, thing: str) -> str:
+    """Return a number of things in words: `1 point`, `2 points`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _most(counts: dict[str, int]) -> str:
+    ranked = sorted(counts, key=lambda tag: (-counts[tag], tag))
+    shown = ", ".join(f"{tag} {counts[tag]}" for tag in ranked[:5])
+    return shown + (f" and {len(ranked) - 5} more tags" if len(ranked) > 5 else "")
+
+
+def some(names: Collection[str]) -> str:
+    ranked = sorted(names)
+    return ", ".join(ranked[:5]) + (f" and {len(ranked) - 5} more" if len(ranked) > 5 else "")
+
 
 TIME_STEPPED_PREFIXES = ("ray/",)
 """Tags whose step is seconds since the process started: NeMo RL's Ray monitor (nemo_rl/utils/logger.py)."""

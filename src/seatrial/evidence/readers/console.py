@@ -1,23 +1,134 @@
-"""Console logs: what a run printed, with its rows of metrics among everything else.
+"""Console logs: finds the rows of metrics in what a run printed.
 
-Steps are those of the row. Rows of Hugging Face trainers name no step: they are counted, from 1, and rows of an
-evaluation or a summary stand at the row before them. See `console_rows` for the forms.
+Rows are found behind any prefix of Slurm, Ray or a progress bar. Rows of Hugging Face trainers have no step: they are
+numbered from 1, and the rows of an evaluation or a summary belong to the row before them.
+
+| form | who prints it |
+|---|---|
+| `step:3 - actor/lr:1e-06 - critic/score/mean:np.float64(0.5)` | verl, `trainer.logger=console` (LocalLogger) |
+| `{'loss': 0.1, 'reward': '0.5', 'epoch': 0.04}` | Hugging Face trainers (their ProgressCallback): TRL, ms-swift |
+| `3/100 | loss=-0.5 | reward=0.25` and `step 3: loss=0.5, reward=0.25` | custom training loops |
+| `Epoch:[2/4](20/4292), loss: 0.66, lr: 0.1` | minimind; the step counts through the epochs |
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.readers.assemble import assemble_rows, row_logs
-from seatrial.evidence.readers.console_rows import ConsoleRow, parse_row
-from seatrial.evidence.readers.jsonl import raw_lines
+from seatrial.evidence.readers.jsonl import STEP_KEYS, raw_lines
 from seatrial.evidence.readers.opening import suffix_of
-from seatrial.evidence.readers.rows import RowLog
+from seatrial.evidence.readers.points import decode, decode_step
+from seatrial.evidence.readers.rows import RowLog, assemble_rows, row_logs
 from seatrial.evidence.runlog import RunLog
+
+
+@dataclass(frozen=True)
+class ConsoleRow:
+    """One row that was printed."""
+
+    step: int | None
+    """None where the row names none."""
+    metrics: dict[str, str]
+    broken: str = ""
+    """A part that is no tag and number."""
+    is_summary: bool = False
+    """An evaluation or the end of training, which belongs to the row before it."""
+    open_ended: bool = False
+    """Nothing but the end of the line says that the row is whole."""
+    last: str | None = None
+    """Tag of the last value, which may be cut where the line does not end."""
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
+_VERL = re.compile(r"(?:^|[\s\])])step:(\d+) - (.+)$")
+_WRAPPED = re.compile(r"(?:np|numpy|torch)?\.?(?:float|int|tensor|bfloat)\d*\(([^()]*)\)")
+_DICT = re.compile(r"\{'[^{}]*(\}|$)")
+_ITEM = re.compile(r"'([^']+)': ('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,'\"\[\]{}]+)(?:, |\})")
+_COUNTED = re.compile(r"(?:^|[\s(\[])(\d+)/(\d+)\)?\]?\s*[|,:-]\s*(\S.*)$")
+_EPOCHS = re.compile(r"Epoch:?\s*\[(\d+)/\d+\]\s*\((\d+)/(\d+)\)\s*[|,:-]?\s*(\S.*)$", re.IGNORECASE)
+_NAMED = re.compile(
+    r"(?:^|[\s\[(])(?:global[_ ])?(?:step|iter|iteration)[\s:=#]+(\d+)(?:/\d+)?[\])]?\s*[|,:-]\s*(\S.*)$",
+    re.IGNORECASE,
+)
+_PAIR = re.compile(
+    r"([A-Za-z_][\w./@()-]*(?: [a-z]+)?)\s*[=:]\s*([-+]?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf))([a-zA-Z%/]*)"
+)
+_OF_TRAINERS = frozenset({"epoch", "train_runtime", "eval_loss", "eval_runtime"})
+
+
+def parse_row(line: str) -> ConsoleRow | None:
+    """Return the row of metrics in a line, or None where there is none."""
+    if "step:" in line and (found := _VERL.search(_ANSI.sub("", line))):
+        return _of_verl(int(found[1]), found[2])
+    if "{'" in line:
+        return _of_trainer(line)
+    if "=" in line or ": " in line:
+        return _of_pairs(_ANSI.sub("", line))
+    return None
+
+
+def _of_verl(step: int, text: str) -> ConsoleRow | None:
+    metrics: dict[str, str] = {}
+    broken = ""
+    for item in _REPEATED.sub("", text).rstrip().split(" - "):
+        tag, colon, value = item.rpartition(":")
+        wrapped = _WRAPPED.fullmatch(value)
+        value = wrapped[1] if wrapped else value
+        if colon and tag:
+            metrics[tag] = value
+        else:
+            broken = broken or item
+    # A sentence that begins so is no row.
+    if not any(decode(value) for value in metrics.values()):
+        return None
+    return ConsoleRow(step, metrics, broken, open_ended=True, last=[*metrics][-1])
+
+
+def _of_trainer(line: str) -> ConsoleRow | None:
+    """Read a printed dictionary: of the trainer, not one of settings."""
+    found = _DICT.search(line)
+    if found is None:
+        return None
+    held = {key: value.strip().strip("'\"") for key, value in _ITEM.findall(found[0])}
+    key = next((key for key in STEP_KEYS if decode_step(held.get(key)) is not None), None)
+    is_log = (
+        held.keys() & _OF_TRAINERS
+        or (key and len(held) > 1)
+        or (("loss" in held or "reward" in held) and (len(held) > 1 or not found[1]))
+    )
+    if not is_log or not any(decode(value) for value in held.values()):
+        return None
+    broken = "" if found[1] else found[0][-60:]
+    is_summary = "train_runtime" in held or not any(
+        not name.startswith("eval_") for name in held if name != "epoch"
+    )
+    step = None if key is None else decode_step(held.pop(key))
+    return ConsoleRow(step, held, broken, is_summary, open_ended=not found[1])
+
+
+def _of_pairs(line: str) -> ConsoleRow | None:
+    """Read a counter and then nothing but pairs of a tag and a number; units behind a number are left out."""
+    if found := _EPOCHS.search(line):
+        step, rest = (int(found[1]) - 1) * int(found[3]) + int(found[2]), found[4]
+    elif found := _COUNTED.search(line):
+        step, rest = int(found[1]), found[3]
+    elif found := _NAMED.search(line):
+        step, rest = int(found[1]), found[2]
+    else:
+        return None
+    metrics = {}
+    for item in re.split(r"\s*[|,;]\s*", rest.strip()):
+        pair = _PAIR.fullmatch(item)
+        if pair is None:
+            return None
+        metrics[pair[1]] = pair[2]
+    return ConsoleRow(step, metrics, open_ended=True, last=[*metrics][-1]) if len(metrics) > 1 else None
+
 
 NAME = "console"
 PRIORITY = 5

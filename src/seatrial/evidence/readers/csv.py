@@ -14,10 +14,9 @@ import zlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from seatrial.evidence.readers.assemble import assemble_rows, row_logs
-from seatrial.evidence.readers.numbers import decode, decode_step
 from seatrial.evidence.readers.opening import head_of, open_text, suffix_of
-from seatrial.evidence.readers.rows import RowLog
+from seatrial.evidence.readers.points import decode, decode_step
+from seatrial.evidence.readers.rows import RowLog, assemble_rows, row_logs
 from seatrial.evidence.runlog import RunLog
 
 NAME = "CSV"

@@ -12,10 +12,9 @@ from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers import jsonl
-from seatrial.evidence.readers.assemble import assemble
-from seatrial.evidence.readers.numbers import decode, decode_step
 from seatrial.evidence.readers.opening import read_text, suffix_of
-from seatrial.evidence.readers.segments import PointBuffer, Segment
+from seatrial.evidence.readers.points import PointBuffer, Segment, decode, decode_step
+from seatrial.evidence.readers.rows import assemble
 from seatrial.evidence.runlog import Damage, RunLog
 
 NAME = "JSON object of columns"

@@ -8,8 +8,8 @@ from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers import jsonl
-from seatrial.evidence.readers.assemble import assemble_rows, row_logs
 from seatrial.evidence.readers.opening import read_text, suffix_of
+from seatrial.evidence.readers.rows import assemble_rows, row_logs
 from seatrial.evidence.runlog import RunLog
 
 NAME = "JSON list of rows"

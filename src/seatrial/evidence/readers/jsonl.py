@@ -14,10 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seatrial.evidence.readers.assemble import assemble_rows, row_logs
-from seatrial.evidence.readers.numbers import decode_step
 from seatrial.evidence.readers.opening import head_of, open_text, suffix_of
-from seatrial.evidence.readers.rows import RowLog
+from seatrial.evidence.readers.points import decode_step
+from seatrial.evidence.readers.rows import RowLog, assemble_rows, row_logs
 from seatrial.evidence.runlog import RunLog
 
 NAME = "JSON Lines"

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.readers.assemble import assemble
-from seatrial.evidence.readers.numbers import Number, decode, decode_step
 from seatrial.evidence.readers.opening import read_text, suffix_of
-from seatrial.evidence.readers.segments import PointBuffer, Segment
+from seatrial.evidence.readers.points import Number, PointBuffer, Segment, decode, decode_step
+from seatrial.evidence.readers.rows import assemble
 from seatrial.evidence.runlog import Damage, RunLog
 
 NAME = "metrics.json"

@@ -17,10 +17,8 @@ from typing import NamedTuple
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers import sqlite
-from seatrial.evidence.readers.assemble import assemble
-from seatrial.evidence.readers.numbers import Number, decode, decode_step
-from seatrial.evidence.readers.rows import restarts
-from seatrial.evidence.readers.segments import PointBuffer, Segment
+from seatrial.evidence.readers.points import Number, PointBuffer, Segment, decode, decode_step
+from seatrial.evidence.readers.rows import assemble, restarts
 from seatrial.evidence.runlog import Damage, RunLog
 
 NAME = "MLflow"

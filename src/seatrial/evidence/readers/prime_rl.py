@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from seatrial.evidence.readers import jsonl
 from seatrial.evidence.readers.coverage import dropped_steps
-from seatrial.evidence.readers.numbers import decode, decode_step
+from seatrial.evidence.readers.points import decode, decode_step
 from seatrial.evidence.readers.rows import RowLog
 from seatrial.evidence.runlog import RunLog, Series
 

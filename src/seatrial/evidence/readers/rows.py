@@ -1,17 +1,18 @@
-"""Turns rows of a text log (a step, perhaps a time, and a mapping of metrics) into segments.
+"""Turns the rows of a text log (a step, perhaps a time, and metrics) into segments, and segments into a run log.
 
-Row formats have no word for a restart: a process that resumes appends to the same file and its steps jump back.
-"""
+Row formats do not mark a restart: a process that resumes appends to the same file, and its steps jump back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from seatrial.evidence.readers.numbers import Number, decode
-from seatrial.evidence.readers.segments import PointBuffer, Segment
-from seatrial.evidence.runlog import Damage
+from seatrial.errors import BlockedError
+from seatrial.evidence.readers.attempts import merge
+from seatrial.evidence.readers.points import Number, PointBuffer, Segment, decode
+from seatrial.evidence.runlog import Damage, RunLog
 
 MAX_DEPTH = 16
 _MAX_DAMAGES = 8
@@ -188,3 +189,84 @@ def restarts(steps: list[int]) -> list[int]:
                 highest = step
         highest = step if highest is None else max(highest, step)
     return found
+
+
+def assemble(
+    sources: Sequence[str],
+    segments: Sequence[Segment],
+    tags: Collection[str] | None,
+    *,
+    scalars: Mapping[str, float] | None = None,
+    damage: Sequence[Damage] = (),
+    unread: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+    known_tags: Collection[str] = (),
+    lanes_are_runs: bool = False,
+) -> RunLog:
+    """Return the run log of these segments.
+
+    Args:
+        sources: Files read.
+        segments: What each process wrote.
+        tags: Tags asked for; None keeps all.
+        scalars: Numbers without a step.
+        damage: What could not be read.
+        unread: Tags that hold no scalars, with their kind.
+        notes: Facts about the reading.
+        known_tags: Tags that exist, also where no point of theirs is in the segments.
+        lanes_are_runs: As in `merge`.
+    """
+    merged = merge(segments, lanes_are_runs=lanes_are_runs)
+    alone = dict(scalars or {})
+    exist = {*known_tags, *merged.series, *alone}
+    asked = exist if tags is None else exist & set(tags)
+    return RunLog(
+        sources=sources,
+        series={tag: one for tag, one in merged.series.items() if tag in asked},
+        scalars={tag: value for tag, value in alone.items() if tag in asked},
+        damage=damage,
+        unread={tag: kind for tag, kind in (unread or {}).items() if tag not in exist},
+        notes=[*notes, *merged.notes],
+        truncated_tags=tags is not None,
+        other_tags=[] if tags is None else sorted(exist - asked),
+        runs=[] if lanes_are_runs else merged.runs,
+    )
+
+
+def assemble_rows(
+    logs: Sequence[RowLog],
+    tags: Collection[str] | None,
+    *,
+    notes: Sequence[str] = (),
+    lanes_are_runs: bool = False,
+) -> RunLog:
+    """Return the run log of files of rows.
+
+    Raises:
+        BlockedError: no row of any file could be read.
+    """
+    segments = [segment for log in logs for segment in log.segments()]
+    damage = [item for log in logs for item in log.damage]
+    if not any(log.num_rows for log in logs):
+        why = damage[0].what if damage else "it holds no rows"
+        raise BlockedError(
+            f"{logs[0].source}: nothing could be read ({why}); run the job again or name another log"
+        )
+    return assemble(
+        [log.source for log in logs],
+        segments,
+        tags,
+        scalars={tag: value for log in logs for tag, value in log.scalars.items()},
+        damage=damage,
+        unread={tag: kind for log in logs for tag, kind in log.unread.items()},
+        notes=notes,
+        lanes_are_runs=lanes_are_runs,
+    )
+
+
+def row_logs(root: Path, paths: Sequence[Path]) -> list[RowLog]:
+    """Return an empty log for each file; among several, each is a writer of its own, named by its path."""
+    lanes = (
+        {path: path.relative_to(root).with_suffix("").as_posix() for path in paths} if len(paths) > 1 else {}
+    )
+    return [RowLog(str(path), lane=lanes.get(path, ".")) for path in paths]

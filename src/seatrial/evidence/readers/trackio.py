@@ -13,8 +13,7 @@ from pathlib import Path
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers import jsonl, sqlite
-from seatrial.evidence.readers.assemble import assemble_rows
-from seatrial.evidence.readers.rows import RowLog
+from seatrial.evidence.readers.rows import RowLog, assemble_rows
 from seatrial.evidence.runlog import RunLog
 
 NAME = "trackio"

@@ -14,10 +14,9 @@ from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers import jsonl
-from seatrial.evidence.readers.assemble import assemble_rows
-from seatrial.evidence.readers.numbers import decode_step
 from seatrial.evidence.readers.opening import read_text, suffix_of
-from seatrial.evidence.readers.rows import RowLog
+from seatrial.evidence.readers.points import decode_step
+from seatrial.evidence.readers.rows import RowLog, assemble_rows
 from seatrial.evidence.runlog import Damage, RunLog
 
 NAME = "Hugging Face trainer state"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from seatrial.evidence.readers import jsonl
-from seatrial.evidence.readers.numbers import decode_step
+from seatrial.evidence.readers.points import decode_step
 from seatrial.evidence.readers.rows import RowLog
 from seatrial.evidence.runlog import RunLog
 

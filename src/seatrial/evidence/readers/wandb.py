@@ -1,24 +1,105 @@
-"""W&B's offline files (`run-<id>.wandb`), read through the wandb package's own protobufs.
+"""W&B's offline files (`run-<id>.wandb`), read with the wandb package's own protobufs.
 
-Several files with one run id are attempts of that run; different runs are kept apart by their id before the tag.
-W&B's own columns (`_step`, `_runtime`, `_timestamp`, `_wandb`) are the axes and not tags. The file has a header of
-7 bytes: `:W&B`, magic, version.
-Source: wandb/wandb wandb/proto/wandb_internal.proto (Record, HistoryRecord).
+Several files with one run id are attempts of that run; tags of different runs are prefixed with the run id. W&B's own
+columns (`_step`, `_runtime`, `_timestamp`, `_wandb`) are axes, not tags. The file has a header of 7 bytes (`:W&B`,
+magic, version), then the framing of LevelDB's log: blocks of 32 KiB, records split over them. A piece of a record is:
+CRC-32 of type and data (4 bytes), length (2 bytes), type (1: whole, 2: first, 3: middle, 4: last), data. W&B uses the
+plain CRC-32 of zlib where LevelDB uses the masked CRC-32C.
+Source: wandb/wandb wandb/proto/wandb_internal.proto (Record, HistoryRecord), core/pkg/leveldb/record.go;
+google/leveldb doc/log_format.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import struct
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers import jsonl
-from seatrial.evidence.readers.assemble import assemble_rows
-from seatrial.evidence.readers.leveldb_log import Loss, records
-from seatrial.evidence.readers.numbers import decode, decode_step
-from seatrial.evidence.readers.rows import RowLog
+from seatrial.evidence.readers.points import decode, decode_step
+from seatrial.evidence.readers.rows import RowLog, assemble_rows
 from seatrial.evidence.runlog import RunLog
+
+BLOCK_BYTES = 32768
+_HEADER = struct.Struct("<IHB")
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+class Record(NamedTuple):
+    """A record whose checksums are right."""
+
+    offset: int
+    data: bytes
+
+
+class Loss(NamedTuple):
+    """Bytes that hold no whole record."""
+
+    offset: int
+    size: int
+    truncated: bool
+    """True where the file ends inside a record."""
+
+
+def records(blob: bytes, start: int) -> Iterator[Record | Loss]:
+    """Yield the records from byte `start`, and a `Loss` for each stretch that is damaged.
+
+    After damage reading goes on with the next block: the framing begins anew there.
+    """
+    position = start
+    first, parts = 0, list[bytes]()
+    while position < len(blob):
+        room = BLOCK_BYTES - position % BLOCK_BYTES
+        if room < _HEADER.size:
+            position += room
+            continue
+        piece = _piece(blob, position)
+        if piece is None:
+            end = min(position + room, len(blob))
+            begin = first if parts else position
+            yield Loss(begin, end - begin, truncated=end == len(blob) and _runs_over(blob, position))
+            parts, position = [], end
+            continue
+        kind, data = piece
+        if (kind in (_MIDDLE, _LAST)) != bool(parts):
+            # The beginning of this record, or the end of the last one, lies in a block that was lost.
+            begin = first if parts else position
+            yield Loss(begin, position - begin if parts else _HEADER.size + len(data), truncated=False)
+            parts = []
+        if kind in (_WHOLE, _FIRST):
+            first, parts = position, [data]
+        elif parts:
+            parts.append(data)
+        if parts and kind in (_WHOLE, _LAST):
+            yield Record(first, b"".join(parts))
+            parts = []
+        position += _HEADER.size + len(data)
+    if parts:
+        yield Loss(first, len(blob) - first, truncated=True)
+
+
+def _piece(blob: bytes, position: int) -> tuple[int, bytes] | None:
+    """Return type and data of a piece, or None when it is not whole or its checksum is wrong."""
+    if position + _HEADER.size > len(blob):
+        return None
+    crc, length, kind = _HEADER.unpack_from(blob, position)
+    begin = position + _HEADER.size
+    data = blob[begin : begin + length]
+    room = BLOCK_BYTES - position % BLOCK_BYTES - _HEADER.size
+    if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > room or len(data) < length:
+        return None
+    return (kind, data) if zlib.crc32(data, zlib.crc32(bytes([kind]))) == crc else None
+
+
+def _runs_over(blob: bytes, position: int) -> bool:
+    """Say whether the piece at a place declares more bytes than the file has left."""
+    if position + _HEADER.size > len(blob):
+        return True
+    return position + _HEADER.size + int(_HEADER.unpack_from(blob, position)[1]) > len(blob)
+
 
 NAME = "W&B"
 PRIORITY = 90

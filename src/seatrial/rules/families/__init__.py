@@ -5,8 +5,7 @@ and what the other half said).
 """
 
 MODULES = (
-    "finite",
-    "bounds",
+    "values",
     "arithmetic",
     "gradient",
     "entropy",

@@ -24,8 +24,7 @@ from seatrial.rules.healthy import (
     departed,
     in_order,
 )
-from seatrial.rules.rule import Finding, Level, Parameter, Rule
-from seatrial.rules.streams import Streams
+from seatrial.rules.rule import Finding, Level, Parameter, Rule, Streams
 
 _CLEAN = "no clean run of refrl of a half of them departs so"
 _RUNS = Parameter(MIN_RUNS, "fewest that it was measured with")

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seatrial.evidence.runlog import Series
-from seatrial.rules.rule import Finding, Level, Limits, Marks, Parameter, Rule, StepRule, Values
-from seatrial.rules.streams import Streams
+from seatrial.rules.rule import Finding, Level, Limits, Marks, Parameter, Rule, StepRule, Streams, Values
 from seatrial.rules.windows import changes, in_a_row
 
 _MAIN = ("loss", "reward/mean", "grad_norm")

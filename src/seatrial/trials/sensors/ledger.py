@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from seatrial.evidence.ledger.advantages import rule_named
-from seatrial.evidence.ledger.facts import LedgerFacts
+from seatrial.evidence.ledger.law import verdict_of
 from seatrial.evidence.ledger.laws import LAWS
-from seatrial.evidence.ledger.result import verdict_of
-from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.ledger.laws.advantages import rule_named
+from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 from seatrial.targets.base import TrainingJob
 from seatrial.verdict import Verdict
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from seatrial.evidence.ledger.law import Law
 from seatrial.evidence.ledger.laws.advantages import advantages_ordered, advantages_right
 from seatrial.evidence.ledger.laws.logprobs import logprobs_possible, sampler_agrees
-from seatrial.evidence.ledger.laws.presence import (
+from seatrial.evidence.ledger.laws.rewards import rewards_finite, rewards_right, verifier_worked
+from seatrial.evidence.ledger.laws.rows import (
     groups_are_prompts,
+    own_randomness,
     rows_complete,
     steps_follow,
     trained_once,
+    versions_in_order,
 )
-from seatrial.evidence.ledger.laws.randomness import own_randomness, versions_in_order
-from seatrial.evidence.ledger.laws.rewards import rewards_finite, rewards_right, verifier_worked
 from seatrial.evidence.ledger.laws.tokens import ends_as_said, mask_is_sampled, tokens_valid
-from seatrial.evidence.ledger.result import Law
 
 LAWS: Mapping[str, Law] = MappingProxyType(
     {

@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from seatrial.evidence.ledger.facts import LedgerFacts
-from seatrial.evidence.ledger.laws.columns import having, missing
-from seatrial.evidence.ledger.result import Fault, LawResult, at, not_exercised
-from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.ledger.law import Fault, LawResult, at, having, missing, not_exercised
+from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 
 ROUNDING = 1e-5
 """Nats above 0 that a log-softmax in float32 may come out at."""

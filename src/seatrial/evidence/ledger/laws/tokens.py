@@ -6,10 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from seatrial.evidence.ledger.facts import LedgerFacts
-from seatrial.evidence.ledger.laws.columns import having, missing
-from seatrial.evidence.ledger.result import Fault, LawResult, at, not_exercised
-from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.ledger.law import Fault, LawResult, at, having, missing, not_exercised
+from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 
 _SPECIAL = re.compile(r"<\|\w+\|>")
 _CERTAIN = -1e-3

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seatrial.evidence.ledger.readers.base import ReadOptions, files_by_step
-from seatrial.evidence.ledger.readers.cells import (
+from seatrial.evidence.ledger.readers.base import (
+    Numbers,
+    ReadOptions,
+    files_by_step,
     integer,
     integers,
     lines,
@@ -23,7 +25,6 @@ from seatrial.evidence.ledger.readers.cells import (
     optional,
     required,
 )
-from seatrial.evidence.ledger.readers.grouping import Numbers
 from seatrial.evidence.ledger.schema import LedgerRow
 
 NAME = "NeMo RL"

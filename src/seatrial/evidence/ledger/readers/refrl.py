@@ -1,4 +1,4 @@
-"""refrl's rows: `train_data_step<N>.jsonl`, a JSON object a line, under the names of the schema."""
+"""refrl's rows (`train_data_step<N>.jsonl`, `validation_data_step<N>.jsonl`): with the schema's column names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seatrial.evidence.ledger.readers.base import ReadOptions, files_by_step
-from seatrial.evidence.ledger.readers.cells import (
+from seatrial.evidence.ledger.readers.base import (
+    ReadOptions,
+    files_by_step,
     flag,
     integer,
     integers,
@@ -20,7 +21,7 @@ from seatrial.evidence.ledger.readers.cells import (
     required,
     text,
 )
-from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.ledger.schema import LedgerRow, ValidationRow
 
 NAME = "refrl"
 FILE = re.compile(r"train_data_step(\d+)\.jsonl")
@@ -76,3 +77,34 @@ def _rows(file: Path, step: int) -> Iterator[LedgerRow]:
             cells: dict[str, Any] = {column: required(row, column, integer) for column in _ALWAYS}
             cells.update((column, optional(row, column, cell)) for column, cell in _COLUMNS.items())
             yield LedgerRow(**cells)
+
+
+_VALIDATION_FILE = re.compile(r"validation_data_step(\d+)\.jsonl")
+
+
+def read_validation(directory: Path) -> dict[int, list[ValidationRow]]:
+    """Read the rows of every validation, by step; a run that left none gives an empty mapping.
+
+    Raises:
+        BlockedError: a line is damaged.
+    """
+    matches = [(_VALIDATION_FILE.fullmatch(file.name), file) for file in directory.glob("*.jsonl")]
+    steps = sorted((int(match[1]), file) for match, file in matches if match)
+    return {step: _validation_rows(file, step) for step, file in steps}
+
+
+def _validation_rows(file: Path, step: int) -> list[ValidationRow]:
+    rows = []
+    for place, row in lines(file):
+        with named(place):
+            if row.get("step") != step:
+                raise ValueError(f"it is no row of step {step}")
+            rows.append(
+                ValidationRow(
+                    step=step,
+                    index=required(row, "index", integer),
+                    prompt_id=required(row, "prompt_id", integer),
+                    reward=required(row, "reward", number),
+                )
+            )
+    return rows

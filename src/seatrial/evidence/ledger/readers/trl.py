@@ -14,9 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.ledger.readers.base import ReadOptions
-from seatrial.evidence.ledger.readers.cells import integer, lines, named, number, required
-from seatrial.evidence.ledger.readers.grouping import Numbers, blocks
+from seatrial.evidence.ledger.readers.base import (
+    Numbers,
+    ReadOptions,
+    blocks,
+    integer,
+    lines,
+    named,
+    number,
+    required,
+)
 from seatrial.evidence.ledger.schema import LedgerRow
 
 NAME = "TRL"

@@ -11,9 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seatrial.evidence.ledger.readers.base import ReadOptions, files_by_step
-from seatrial.evidence.ledger.readers.cells import integer, lines, named, number, optional, required, text
-from seatrial.evidence.ledger.readers.grouping import Numbers
+from seatrial.evidence.ledger.readers.base import (
+    Numbers,
+    ReadOptions,
+    files_by_step,
+    integer,
+    lines,
+    named,
+    number,
+    optional,
+    required,
+    text,
+)
 from seatrial.evidence.ledger.schema import LedgerRow
 
 NAME = "verl"

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from seatrial.evidence.readers.tensorboard.crc32c import Bytes, Words, add_byte, crc, mask
 from seatrial.evidence.readers.tensorboard.event_templates import (
     MAX_STEP_BYTES,
     STEP_AT,
@@ -21,6 +20,7 @@ from seatrial.evidence.readers.tensorboard.event_templates import (
     Template,
     learn,
 )
+from seatrial.evidence.readers.tensorboard.tfrecord import Bytes, Words, add_byte, crc, mask
 
 MIN_BYTES = 20
 MAX_BYTES = 1024

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers.attempts import merge
-from seatrial.evidence.readers.segments import Segment
+from seatrial.evidence.readers.points import Segment
 from seatrial.evidence.readers.tensorboard.event_file import EventFile
 from seatrial.evidence.readers.tensorboard.event_rows import Decoder
 from seatrial.evidence.readers.tensorboard.tfrecord import is_header

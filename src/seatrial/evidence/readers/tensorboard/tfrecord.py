@@ -1,10 +1,14 @@
-"""TFRecord framing, the container of TensorBoard event files, read in blocks.
+"""TFRecord framing, the container of TensorBoard event files, read in blocks, and its checksum.
 
 A record is: length (8 bytes, little endian), masked CRC-32C of these 8 bytes, data, masked CRC-32C of the data.
 Headers are found over a whole block at once: a length below 65536 shows as six zero bytes, and its checksum
-settles it. Only the chain of lengths from the start of the file makes a header a header, so bytes inside a record
-that look like one are never taken for one; after damage, the next header with a right record re-joins the chain.
-Source: tensorflow/core/lib/io/record_writer.h.
+confirms it. Only the chain of lengths from the start of the file makes a header a header, so bytes inside a record
+that look like one are never taken for one; after damage, the chain continues at the next header with a valid record.
+
+CRC is affine: the CRCs of two messages of one length differ by the xor of what each differing byte contributes at its
+place. Where records have all bytes but a few in common, one CRC is computed in full and the others by table lookups.
+Source: tensorflow/core/lib/io/record_writer.h; Castagnoli polynomial, reflected; TensorFlow's mask
+(tensorflow/core/lib/hash/crc32c.h).
 """
 
 from __future__ import annotations
@@ -16,10 +20,64 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from seatrial.evidence.readers.tensorboard.crc32c import Bytes, Words, masked_crc, masked_crc_of_lengths
+_POLYNOMIAL = 0x82F63B78
+_MASK_DELTA = 0xA282EAD8
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
+
+
+def crc(data: bytes) -> int:
+    """Return the CRC-32C of `data`."""
+    return int(google_crc32c.value(data))
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the masked CRC-32C that a TFRecord holds for `data`."""
+    value = crc(data)
+    return (((value >> 15) | (value << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def add_byte(crcs: Words, column: Bytes, distance: int) -> None:
+    """Add to CRCs of messages whose byte with `distance` bytes behind it is 0 what it adds when it is `column`."""
+    table = _table(distance)
+    if column.max(initial=0) == column.min(initial=255):
+        crcs ^= table[column[0]]
+    else:
+        crcs ^= table.take(column)
+
+
+def mask(crcs: Words) -> Words:
+    """Mask CRCs as a TFRecord does."""
+    return ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(_MASK_DELTA)
+
+
+def masked_crc_of_lengths() -> Words:
+    """Return the masked CRC-32C of each length 0..65535 written as 8 bytes, little endian."""
+    return mask((_table(6)[:, None] ^ _table(7)[None, :]).ravel() ^ np.uint32(crc(bytes(8))))
+
+
+def _first_table() -> Words:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(_POLYNOMIAL), table >> np.uint32(1))
+    return table.astype(np.uint32)
+
+
+_tables: list[Words] = [_first_table()]
+
+
+def _table(distance: int) -> Words:
+    """Return what each value of a byte adds to the CRC when `distance` bytes follow it."""
+    while len(_tables) <= distance:
+        last = _tables[-1]
+        _tables.append(_tables[0][last & np.uint32(0xFF)] ^ (last >> np.uint32(8)))
+    return _tables[distance]
+
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4

@@ -15,7 +15,7 @@ from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.training.session import Session
 from seatrial.files import write_whole
 from seatrial.guards import Guards
-from seatrial.guards.weights import sample_weights
+from seatrial.guards.guards import sample_weights
 from seatrial.targets.reference.conversions import whole_state
 
 SAVED_FILE = "guards_saved.json"

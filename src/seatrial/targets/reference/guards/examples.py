@@ -12,7 +12,7 @@ from refrl.models.chat import BYTE_CHAT_TEMPLATE
 from refrl.tasks import Example
 from refrl.training.observed import TunedStep
 from refrl.training.session import Session
-from seatrial.evidence.ledger.verifiers import answer_of
+from seatrial.evidence.ledger.laws.rewards import answer_of
 from seatrial.guards import Guards
 from seatrial.targets.reference.configuration import least, table
 from seatrial.targets.reference.guards.files import as_text, column, distinct_rows, small_enough

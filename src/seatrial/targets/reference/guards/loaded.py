@@ -13,7 +13,7 @@ from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.policy.tensors import whole
 from refrl.training.session import Session
 from seatrial.guards import Guards
-from seatrial.guards.weights import sample_weights
+from seatrial.guards.guards import sample_weights
 from seatrial.targets.reference.guards.optimizer import masters_of
 
 LOOKED_AT = 12

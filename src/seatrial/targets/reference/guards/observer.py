@@ -23,7 +23,7 @@ from refrl.training.observed import PassedBatch, TrainedStep, TunedStep
 from refrl.training.session import Observer, Session
 from seatrial.files import write_whole
 from seatrial.guards import GuardError, Guards
-from seatrial.guards.weights import WeightSample, sample_weights
+from seatrial.guards.guards import WeightSample, sample_weights
 from seatrial.targets.reference.guards.checkpoints import AsSaved
 from seatrial.targets.reference.guards.computed import AsComputed, is_looked_at
 from seatrial.targets.reference.guards.examples import AsGiven

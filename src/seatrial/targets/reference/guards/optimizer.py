@@ -16,7 +16,7 @@ from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.policy.tensors import whole
 from refrl.training.session import Session
 from seatrial.guards import Guards
-from seatrial.guards.weights import WeightSample, sample_weights
+from seatrial.guards.guards import WeightSample, sample_weights
 
 LOOKS = 3
 """Updates that are looked at."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.rollout.sync import Rollouts
-from seatrial.evidence.ledger.verifiers import REWARDS, answer_of
+from seatrial.evidence.ledger.laws.rewards import REWARDS, answer_of
 from seatrial.guards import Guards
 from seatrial.targets.reference.target import verifier_in_force
 
