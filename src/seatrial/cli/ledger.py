@@ -16,7 +16,7 @@ from seatrial.evidence.ledger.laws import LAWS
 from seatrial.evidence.ledger.laws.advantages import FAMILIES, rules_of
 from seatrial.evidence.ledger.laws.logprobs import AGREEMENT
 from seatrial.evidence.ledger.laws.rewards import REWARDS
-from seatrial.evidence.ledger.read import OWN_READERS, Ledger, read_ledger
+from seatrial.evidence.ledger.read import OWN_READERS, Ledger, read_ledger, recorded_precision
 from seatrial.evidence.ledger.readers.base import ReadOptions
 from seatrial.evidence.ledger.schema import AdvantageRule, LedgerFacts
 from seatrial.files import write_text
@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of advantages (default: any that explains all rows); undetermined where rewards are changed before it",
     )
     parser.add_argument("--temperature", metavar="T", type=_temperature, help="of sampling")
-    parser.add_argument("--precision", choices=sorted(AGREEMENT), help="of the trainer (default: not known)")
+    parser.add_argument(
+        "--precision", choices=sorted(AGREEMENT), help="of the trainer (default: as recorded by the run)"
+    )
     parser.add_argument("--vocabulary-size", metavar="N", type=_positive, help="ids are below it")
     parser.add_argument(
         "--max-lag", metavar="N", type=_count, help="steps that the sampler's weights may be behind"
@@ -114,7 +116,7 @@ def _facts(arguments: argparse.Namespace, ledger: Ledger) -> LedgerFacts:
         num_rows_per_step=arguments.rows_per_step,
         group_size=arguments.group_size,
         steps_per_batch=steps_per_batch,
-        precision=arguments.precision,
+        precision=arguments.precision or recorded_precision(arguments.logs),
         temperature=arguments.temperature,
         vocabulary_size=arguments.vocabulary_size,
         verifier=arguments.verifier,

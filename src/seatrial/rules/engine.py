@@ -44,7 +44,8 @@ def all_rules() -> tuple[Rule, ...]:
     """Return our rules and those of entry points, in the order of their families.
 
     Raises:
-        UsageError: an entry point cannot be loaded, names no rule, or uses an id that another one has.
+        UsageError: an entry point cannot be loaded or names no rule; two rules share an id; a rule needs a metric
+            that no vocabulary knows.
     """
     return _distinct([*own_rules(), *rules_of_entry_points(entry_points(group=GROUP))])
 
@@ -63,6 +64,7 @@ def rules_of_entry_points(found: Iterable[EntryPoint]) -> list[Rule]:
         UsageError: see `all_rules`.
     """
     rules: list[Rule] = []
+    known = {*metrics(), BASELINE}
     for point in found:
         try:
             loaded: Any = point.load()
@@ -74,6 +76,11 @@ def rules_of_entry_points(found: Iterable[EntryPoint]) -> list[Rule]:
         for item in group:
             if missing := [part for part in _PARTS if not hasattr(item, part)]:
                 raise UsageError(f"{point.name} ({point.value}) is no rule: it has no {', '.join(missing)}")
+            if unknown := [name for name in (*item.needs, *item.uses) if name not in known]:
+                raise UsageError(
+                    f"rule {item.id} of {point.name} needs the metric {unknown[0]!r}, which no vocabulary knows; "
+                    f"{hint(unknown[0], sorted(known))}"
+                )
         rules += cast("Sequence[Rule]", group)
     return rules
 

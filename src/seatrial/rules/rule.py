@@ -9,11 +9,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from seatrial.evidence.configuration import Options, configuration_beside
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.healthy import Beside
 from seatrial.rules.windows import Flags, Floats
@@ -32,6 +35,11 @@ class Streams:
     """Every series by canonical name; the main one of several tags is the first."""
     beside: Beside | None = None
     """Earlier healthy runs of the same configuration, where they are given."""
+
+    @cached_property
+    def configuration(self) -> Options | None:
+        """The run's configuration, where one is next to its log."""
+        return configuration_beside(Path(self.log.sources[0])) if self.log.sources else None
 
     def one(self, name: str) -> Series | None:
         """Return the series of a canonical metric, or None."""
@@ -212,6 +220,8 @@ class StepRule:
     catalogue: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     min_points: int = 5
+    not_for: Callable[[Options], str | None] | None = None
+    """From the run's configuration to the reason why the rule does not apply to it; None where it applies."""
 
     def judge(self, streams: Streams) -> Finding:
         """Look at all that was logged so far."""
@@ -229,12 +239,14 @@ class StepRule:
         aligned = align(needed, optional)
         tags = tuple(series.tag for series in [*needed.values(), *optional.values()] if series is not None)
         number = len(aligned.steps)
-        if number < self.min_points:
+        why_not = (
+            None if number >= self.min_points else f"{number} of the {self.min_points} points that it needs"
+        )
+        if self.not_for is not None and streams.configuration is not None:
+            why_not = self.not_for(streams.configuration) or why_not
+        if why_not is not None:
             return Finding(
-                level=Level.NOT_TRIGGERED,
-                reason=f"not triggered: {number} of the {self.min_points} points that it judges from",
-                tags=tags,
-                num_samples=number,
+                level=Level.NOT_TRIGGERED, reason=f"not triggered: {why_not}", tags=tags, num_samples=number
             )
         limits = {name: parameter.value for name, parameter in self.parameters.items()}
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -97,13 +97,18 @@ def test_a_range_of_steps_chooses_by_number(
 def test_positions_equal_nemo_rls_rule_on_complete_series(
     make_log: MakeLog, series: Series, start: int, end: int
 ) -> None:
-    """Steps 1..N: a start below 0 and an end up to 0 are raised by N + 1; the end is excluded."""
+    """Steps 1..N: a start below 0 and an end up to 0 are raised by N + 1; the end is excluded.
+
+    A range of more steps than were logged is a failure, where theirs averages those that there are.
+    """
     count = len(series)
     low = start + count + 1 if start < 0 else start
     high = end + count + 1 if end <= 0 else end
     inside = [value for step, value in series.items() if low <= step < high]
     verdict = evaluate_check(parse_check(f'mean(data["x"], {start}, {end}) != 1e18'), make_log({"x": series}))
-    if inside:
+    if inside and (-start > count or high > count + 1):
+        assert verdict.outcome is Outcome.FAIL and "not enough samples" in verdict.reason
+    elif inside:
         assert verdict.value == pytest.approx(statistics.mean(inside), rel=1e-9, abs=1e-6)
         assert verdict.num_samples == len(inside)
     else:

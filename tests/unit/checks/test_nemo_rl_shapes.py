@@ -1,7 +1,8 @@
 """The 36 shapes of NeMo RL's 855 expressions (commit 7ea279a): read, and judged as its checker judges them.
 
 Each shape stands beside the same words in Python, where the names have the meanings that NeMo RL's checker gives them
-(tests/check_metrics.py; described in our own words below). On finite, complete data of steps 1..N both say the same.
+(tests/check_metrics.py; described in our own words below). On finite, complete data of steps 1..N both
+say the same, except that a range of more steps than were logged fails here.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ def chosen(points: Points, start: int, end: int) -> list[float]:
     """Steps from `start` to before `end`; a negative bound, and an end of 0, count from one past the last step."""
     low = start if start >= 0 else start + len(points) + 1
     high = end if end > 0 else end + len(points) + 1
+    if low < 1 or high > len(points) + 1:
+        raise statistics.StatisticsError(
+            "the range asks for steps that were not logged; theirs averages the rest"
+        )
     return [value for step, value in points.items() if low <= int(step) < high]
 
 

@@ -45,6 +45,34 @@ def test_the_json_holds_the_same(logs: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("policy", "stated", "code", "held"),
+    [
+        ({"precision": "float32"}, [], EXIT_FAIL, ""),
+        ({"precision": "bfloat16"}, [], EXIT_PASS, "held as bfloat16"),
+        ({"precision": "float32"}, ["--precision", "bfloat16"], EXIT_PASS, "held as bfloat16"),
+        ({"precision": "float32", "generation": {"quantization": "int8"}}, [], EXIT_PASS, "held as int8"),
+        ({"precision": "of another kind"}, [], EXIT_PASS, "precision not known"),
+    ],
+)
+def test_the_precision_is_that_of_the_runs_record(
+    logs: Path,
+    policy: dict[str, object],
+    stated: list[str],
+    code: int,
+    held: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A token that is off by 0.01 nats is a fault in float32 and rounding in bfloat16; what is stated wins."""
+    row = right_ledger()[0]
+    first, *others = row.prev_logprobs or ()
+    spoil = change(row.step, row.index, prev_logprobs=(first - 0.01, *others))
+    write_refrl(logs, spoil(right_ledger()))
+    (logs / "run_info.json").write_text(json.dumps({"config": {"policy": policy}}))
+    assert main(["ledger", str(logs), *stated]) == code
+    assert held in " ".join(capsys.readouterr().out.split())
+
+
 def test_one_file_may_be_given(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", str(logs / "train_data_step2.jsonl")]) == EXIT_PASS
     assert "16 rows of refrl in 1 files" in capsys.readouterr().out

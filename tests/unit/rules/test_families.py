@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.rules.made_logs import Floats, healthy, log_of, preference
+from tests.unit.rules.made_logs import NUM_STEPS, Floats, healthy, log_of, preference
 
 from seatrial.evidence.runlog import Series
 from seatrial.rules.engine import all_rules, judge_log, judge_streams, select
@@ -38,6 +41,28 @@ def together(*faults: Fault) -> Fault:
             fault(columns)
 
     return change
+
+
+def test_no_reference_is_no_zero_kl(tmp_path: Path) -> None:
+    """refrl logs a KL of 0 where its penalty is 0 and loads no reference: nothing to notice."""
+    columns = healthy()
+    columns["train/kl"] = np.zeros_like(columns["train/kl"])
+    log = replace(log_of(columns), sources=[str(tmp_path / "metrics.jsonl")])
+    (rule,) = select(["kl-zero"])
+    assert judge_log(log, [rule])[0].finding.level is Level.NOTICE
+    for penalty, level in ((0.01, Level.NOTICE), (0.0, Level.NOT_TRIGGERED)):
+        config = {"config": {"loss_fn": {"reference_policy_kl_penalty": penalty}}}
+        (tmp_path / "run_info.json").write_text(json.dumps(config))
+        finding = judge_log(log, [rule])[0].finding
+        assert finding.level is level
+    assert "the run has no reference" in finding.reason
+
+
+def test_messages_quote_the_names_of_series() -> None:
+    """A series may be called `inf`: without quotes its name would read like a value."""
+    columns = {**healthy(), "inf": np.full(NUM_STEPS, -np.inf)}
+    (judged,) = judge_log(log_of(columns), select(["finite"]))
+    assert judged.finding.reason.startswith('"inf" is -inf; ')
 
 
 FAULTS: dict[str, tuple[Fault, int]] = {

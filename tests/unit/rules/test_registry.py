@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -11,6 +12,10 @@ from seatrial.errors import UsageError
 from seatrial.rules.engine import all_rules, rules_of_entry_points, select
 from seatrial.rules.healthy import BASELINE
 from seatrial.vocabulary import metrics
+
+MISSPELLED = replace(
+    next(rule for rule in all_rules() if rule.id == "kl-zero"), id="mine", uses=("grad_nrom",)
+)
 
 
 def test_every_rule_is_explained() -> None:
@@ -45,3 +50,10 @@ def test_a_package_brings_rules() -> None:
     gone = EntryPoint("mine", "seatrial.no_such_module", "seatrial.rules")
     with pytest.raises(UsageError, match="cannot be loaded"):
         rules_of_entry_points([gone])
+
+
+def test_a_rule_that_needs_an_unknown_metric_is_refused() -> None:
+    """A misspelled metric would never be found, so that the rule would never run; the nearest name is given."""
+    misspelled = EntryPoint("mine", f"{__name__}:MISSPELLED", "seatrial.rules")
+    with pytest.raises(UsageError, match=r"rule mine of mine .*'grad_nrom'.*did you mean 'grad_norm'"):
+        rules_of_entry_points([misspelled])

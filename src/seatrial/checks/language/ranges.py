@@ -135,6 +135,17 @@ def positions(chosen: Positions, logged: npt.NDArray[np.int64]) -> tuple[int, in
     return max(0, start), end
 
 
+def num_needed(chosen: Range | None, logged: npt.NDArray[np.int64]) -> int:
+    """Return how many logged steps a range needs: `last(6)` and position -6 need 6; 0 for a range without a number."""
+    match chosen:
+        case Last(count=count):
+            return count
+        case Positions(start=start, end=end):
+            origin = 0 if len(logged) and logged[0] == 0 else 1
+            return max(-start, -end, end - origin)
+    return 0
+
+
 def num_expected(chosen: Range | None, steps: npt.NDArray[np.int64]) -> int:
     """Return how many steps `coverage` expects: those of `steps(a, b)`, else from the first to the last logged.
 

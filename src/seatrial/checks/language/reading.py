@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from seatrial.checks.language.functions import distinct
 from seatrial.checks.language.nodes import Last, Positions, Range, SeriesRef
-from seatrial.checks.language.ranges import describe, select
+from seatrial.checks.language.ranges import describe, num_needed, select
 from seatrial.evidence.runlog import RunLog, Series
 
 FLAWS = ("", "NaN", "infinite", "null", "a division by zero", "too large to represent")
@@ -171,9 +171,10 @@ class Evidence:
             raise UnansweredError(
                 f"no samples: {describe(chosen)} of {points.label} are none; {span(points)}{hint}"
             )
-        if isinstance(chosen, Last) and (found := len(distinct(inside.steps))) < chosen.count:
+        logged = distinct(points.steps)
+        if (needed := num_needed(chosen, logged)) > len(logged):
             raise UnansweredError(
-                f"not enough samples: {points.label} has {found} logged steps, asked for {chosen.count}"
+                f"not enough samples: {points.label} has {len(logged)} logged steps, asked for {needed}"
             )
         kept = self.guard(inside, chosen)
         if len(kept) < min_samples:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from seatrial.errors import BlockedError
+from seatrial.evidence.configuration import configuration_beside
+from seatrial.evidence.ledger.laws.logprobs import AGREEMENT
 from seatrial.evidence.ledger.readers import nemo_rl, refrl, trl, verl
 from seatrial.evidence.ledger.readers.base import LedgerReader, ReadOptions
 from seatrial.evidence.ledger.schema import LedgerRow
@@ -79,6 +81,17 @@ def read_ledger(path: Path, options: ReadOptions | None = None) -> Ledger:
         return Ledger(rows=readers[name].read(files, options or ReadOptions()), stack=name, files=files)
     except OSError as error:
         raise BlockedError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def recorded_precision(path: Path) -> str | None:
+    """Return the precision of refrl's run from the configuration next to its rows; None where it is not recorded.
+
+    It is that of the trainer, or of the sampler where that is coarser.
+    """
+    options = configuration_beside(path) or {}
+    sampler = options.get("policy.generation.quantization")
+    recorded = options.get("policy.precision") if sampler is None else sampler
+    return recorded if isinstance(recorded, str) and recorded in AGREEMENT else None
 
 
 def _candidates(path: Path) -> Iterator[Path]:

@@ -104,7 +104,7 @@ class _BesideHealthyRuns:
         more = f", and {len(others)} more series" if others else ""
         return Finding(
             level=level,
-            reason=f"{self.statement}: {first.tag} {first.words}{more}; usually {self.meaning}",
+            reason=f'{self.statement}: "{first.tag}" {first.words}{more}; usually {self.meaning}',
             tags=tuple(dict.fromkeys([first.tag, *(one.tag for one in others)])),
             step=first.step,
             value=first.value if first.value is not None and np.isfinite(first.value) else None,

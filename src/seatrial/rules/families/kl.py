@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from seatrial.evidence.configuration import Options
 from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
 from seatrial.rules.windows import early_mean_and_spread, early_median, held, in_a_row, trailing_mean
 
@@ -45,6 +46,13 @@ def _zero(values: Values, limits: Limits) -> Marks:
     moving = (values["grad_norm"] > 0) & (values["learning_rate"] > 0)
     zero = in_a_row((kl == 0) & moving, int(limits["in_a_row"]))
     return Marks(kl, np.zeros(len(kl), dtype=np.bool_), zero)
+
+
+def _no_reference(configuration: Options) -> str | None:
+    """Return why there is no KL to judge: refrl logs 0 where its penalty is 0, and then loads no reference."""
+    if configuration.get("loss_fn.reference_policy_kl_penalty") == 0:
+        return "the run has no reference (loss_fn.reference_policy_kl_penalty is 0)"
+    return None
 
 
 RULES = (
@@ -117,6 +125,7 @@ RULES = (
     ),
     StepRule(
         id="kl-zero",
+        not_for=_no_reference,
         family="kl",
         statement="the KL to the reference stays exactly zero while the policy is updated",
         needs=("kl/reference", "grad_norm", "learning_rate"),

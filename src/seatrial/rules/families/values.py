@@ -66,7 +66,7 @@ class Finite:
         step, series, value = min(found, key=lambda item: item[0])
         return Finding(
             level=Level.ALARM if alarms else Level.NOTICE,
-            reason=f"{series.tag} is {value}; usually {self.meaning}",
+            reason=f'"{series.tag}" is {value}; usually {self.meaning}',
             tags=tuple(dict.fromkeys(one.tag for _, one, _ in found)),
             step=step,
             value=value,
@@ -126,7 +126,7 @@ class _OfManySeries:
         place = int(np.argmax(flags))
         return Finding(
             level=Level.ALARM,
-            reason=f"{series.tag}: {self.statement}; usually {self.meaning}",
+            reason=f'"{series.tag}": {self.statement}; usually {self.meaning}',
             tags=tuple(one.tag for one, _ in broken),
             step=int(series.steps[place]),
             value=float(series.values[place]),
