@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
@@ -40,7 +41,7 @@ from seatrial.bisect.simulate import (
     FailureRates,
     Figures,
     MetricShift,
-    SameEveryTime,
+    Moment,
     Strategy,
     Trial,
     World,
@@ -57,6 +58,19 @@ HEAD = [
 FIRST_SEED_OF_TABLES = 1000
 BAYESECT = "git_bayesect==1.2"
 _FOUND, _NONE, _DRIFT = Conclusion.FOUND, Conclusion.NO_CULPRIT, Conclusion.DRIFT
+
+
+@dataclass(frozen=True)
+class SameEveryTime:
+    """A deterministic command with a metric: its logs agree to the last bit."""
+
+    question = Question.METRIC
+
+    def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
+        """Run it once."""
+        return Observation(
+            position=0, failed=False, value=0.25 + 0.125 * moment.affected, fingerprint=str(moment.affected)
+        )
 
 
 class Row(NamedTuple):

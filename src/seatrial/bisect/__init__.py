@@ -1,1 +1,1 @@
-"""Finding the culprit commit, also under noise."""
+"""Finds the commit that broke a command, also when its results are noisy."""

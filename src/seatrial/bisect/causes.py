@@ -1,6 +1,6 @@
-"""Why a run gave no verdict, and how often it is worth trying again.
+"""Why a run gave no verdict, and how often to retry it.
 
-A Blocked run says nothing about its commit: it is never counted as good or bad.
+A Blocked run is no evidence about its commit: it counts neither as good nor as bad.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TAIL_BYTES = 64 * 2**10
 
 
 class Cause(enum.StrEnum):
-    """What stood in the way of a verdict."""
+    """What prevented a verdict."""
 
     MACHINE = "machine"
     """Disk full, device missing or broken, memory taken."""
@@ -27,7 +27,7 @@ class Cause(enum.StrEnum):
     SIGNAL = "signal"
     """The command was killed by a signal."""
     EVIDENCE = "evidence"
-    """The run ended and what it left cannot be read."""
+    """The run finished, but its evidence cannot be read."""
 
 
 RETRIES = {
@@ -38,11 +38,11 @@ RETRIES = {
     Cause.SIGNAL: 1,
     Cause.EVIDENCE: 1,
 }
-"""Further attempts at one run, by cause."""
+"""Retries of one run, by cause."""
 
 
 class Obstacle(NamedTuple):
-    """One thing that stood in the way."""
+    """An environment fault that prevented a verdict."""
 
     cause: Cause
     reason: str
@@ -74,7 +74,7 @@ _SIGNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
 
 
 def obstacle_in(log_path: Path) -> Obstacle | None:
-    """Return the first sign of an environment fault in the end of a run's console output, or None."""
+    """Return the first sign of an environment fault near the end of a run's console output, or None."""
     try:
         with log_path.open("rb") as stream:
             stream.seek(max(0, log_path.stat().st_size - _TAIL_BYTES))
@@ -88,7 +88,7 @@ def obstacle_in(log_path: Path) -> Obstacle | None:
 
 
 def obstacle_of(text: str) -> Obstacle | None:
-    """Return the environment fault that a message tells of, or None."""
+    """Return the environment fault that a message reports, or None."""
     for cause, sign in _SIGNS:
         if sign.search(text):
             return Obstacle(cause, text.strip()[:200])

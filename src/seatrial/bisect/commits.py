@@ -1,4 +1,4 @@
-"""Reading the commits between GOOD and BAD."""
+"""Reads the commits between GOOD and BAD."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _FORMAT = "%H%x00%P%x00%T%x00%s"
 def read_history(
     repository: Path, good: str, bad: str, *, first_parent: bool = False, paths: Sequence[str] = ()
 ) -> tuple[History, str | None]:
-    """Read the suspects: commits that BAD contains and GOOD does not.
+    """Read the suspects: commits that BAD contains and GOOD does not contain.
 
     Args:
         repository: where git runs.
         good: full hash.
         bad: full hash.
-        first_parent: follow only first parents; a merge stands for all that it brought in.
-        paths: files and folders that a run depends on; commits that leave them equal share results. Empty: all.
+        first_parent: follow only first parents; a merge represents everything that it brought in.
+        paths: files and folders that a run depends on; commits in which they are equal share results. Empty: all.
 
     Returns:
-        The history, and a note when GOOD had to be replaced by the merge base (it is on another branch).
+        The history, and a note if the merge base replaces GOOD because GOOD is on another branch.
 
     Raises:
         UsageError: GOOD already contains BAD, or they have no common commit.
@@ -65,7 +65,7 @@ def _start(repository: Path, good: str, bad: str) -> tuple[str, str | None]:
         )
     if bad in bases:
         raise UsageError(
-            f"GOOD {good[:12]} already contains BAD {bad[:12]}: if the fault was mended on the way, swap the two"
+            f"GOOD {good[:12]} already contains BAD {bad[:12]}: to find the commit that fixed the fault, swap the two"
         )
     note = (
         f"GOOD {good[:12]} is not an ancestor of BAD; the search starts at their merge base {bases[0][:12]}, "
@@ -82,18 +82,18 @@ def _commit(line: str, first_parent: bool) -> Commit:
 
 
 def _narrowed(repository: Path, commit: Commit, paths: Sequence[str]) -> Commit:
-    """Return the commit with the hash of the declared paths in place of the whole tree's."""
+    """Return the commit with a hash of the declared paths instead of the whole tree."""
     listed = git(repository, "ls-tree", "-z", commit.sha, "--", *(path.rstrip("/") for path in paths))
     return replace(commit, tree=hashlib.sha256(listed.encode()).hexdigest())
 
 
 def path_factors(repository: Path, history: History, priors: Mapping[str, float]) -> dict[str, float]:
-    """Return how many times likelier each commit is by the files that it touched.
+    """Return the prior weight of each commit, from the files that it touched.
 
     Args:
         repository: where git runs.
         history: the suspects.
-        priors: factor by shell pattern of paths; a commit takes the largest factor among the patterns it touched.
+        priors: factor by shell pattern of paths; a commit gets the largest factor of the patterns it matches.
     """
     factors: dict[str, float] = {}
     for commit in history.suspects if priors else ():

@@ -1,4 +1,4 @@
-"""A bisect on the console: one line a run, the picture of the search, the answer."""
+"""Shows a bisect on the console: one line per run, a picture of the search, the answer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from seatrial.bisect.search import Search
 _BARS = " ▁▂▃▄▅▆▇█"
 _SIGNS = {RunOutcome.PASS: "·", RunOutcome.FAIL: "x", RunOutcome.SKIP: "s", RunOutcome.BLOCKED: "b"}
 WIDTH = 80
-"""Columns of a picture where nothing is known of the terminal."""
+"""Columns of the picture if the width of the terminal is unknown."""
 _MARGIN, _MARGIN_OF_VALUES = 20, 44
-"""Columns of a row of the picture that are not its scale; with the ends of a metric's scale beside it."""
+"""Columns of a row outside the plot; the second also fits the ends of a metric's scale."""
 
 
 def run_line(history: History, run: Run) -> str:
-    """Return one line on a run."""
+    """Return one line about a run."""
     position = history.position(run.commit)
     place = {0: "GOOD", history.bad_position: "BAD", None: "outside"}.get(
         position, f"{position}/{history.bad_position}"
@@ -34,23 +34,23 @@ def run_line(history: History, run: Run) -> str:
 
 
 def wrapped(line: str, columns: int | None) -> str:
-    """Return a line folded to the terminal, what follows set in; None: nobody watches, and a line stays whole."""
+    """Return a line folded to the terminal's width with a hanging indent; None (no terminal) leaves it whole."""
     if not columns or len(line) <= columns:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.fill(line, columns, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def waiting_text(search: Search, runs: Sequence[Run], told: Mapping[int, str], jobs: int) -> str:
-    """Return what is being waited for: the run, what its scheduler says of it, and how long the search may take."""
-    number = min(told)
-    state = told[number].replace(": ", " ")
-    others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+def waiting_text(search: Search, runs: Sequence[Run], states: Mapping[int, str], jobs: int) -> str:
+    """Return what is being waited for: the run, its state in the scheduler, and the estimated time left."""
+    number = min(states)
+    state = states[number].replace(": ", " ")
+    others = f" and {len(states) - 1} more" if len(states) > 1 else ""
     return f"run {number}{f' ({state})' if state else ''}{others}: {remaining(search, runs, jobs)}"
 
 
 def remaining(search: Search, runs: Sequence[Run], jobs: int) -> str:
-    """Say how many more runs the search may take, and how long at the usual length of a run."""
+    """Return about how many more runs the search takes, and how long at the median run time."""
     left = search.expected_runs()
     text = f"about {left} more run{'' if left == 1 else 's'}"
     seconds = sorted(run.seconds for run in runs if run.evidence)
@@ -69,11 +69,11 @@ def _duration(minutes: float) -> str:
 
 
 def picture_lines(search: Search, runs: Sequence[Run], columns: int = WIDTH) -> list[str]:
-    """Return the search as lines of one scale, oldest commit left.
+    """Return the search as text lines with the oldest commit on the left.
 
-    The posterior as bars; the graph, when it has side branches; the probes (`·` passed, `x` failed, `s` skipped,
-    `b` blocked, `?` differing); and for values the mean of each column as bars. A bar is full where one commit is
-    sure, or eight times likelier than all are on average.
+    The posterior as bars; the commit graph, if it has side branches; the runs (`·` passed, `x` failed, `s` skipped,
+    `b` blocked, `?` mixed); for a metric, the mean of each column as bars. A full bar means a probability of 1, or
+    eight times the average.
     """
     history, weights = search.history, search.stated().suspects_H
     margin = _MARGIN_OF_VALUES if any(run.value is not None for run in runs) else _MARGIN
@@ -109,7 +109,7 @@ def _row(label: str, content: str, left: str = "", right: str = "") -> str:
 
 
 def _lanes(history: History, column: Callable[[int], int], width: int) -> list[str]:
-    """Return a line for each lane of the graph, or none when the history is straight."""
+    """Return one line per lane of the graph; none if the history is linear."""
     graph = graph_of(history)
     if graph.num_lanes == 1:
         return []
@@ -124,7 +124,7 @@ def _lanes(history: History, column: Callable[[int], int], width: int) -> list[s
 
 
 def _value_line(values: dict[int, list[float]], width: int) -> list[str]:
-    """Return the mean value of each probed column as bars between the lowest and the highest."""
+    """Return the mean value of each column that was run, as bars between the lowest and the highest."""
     means = {place: sum(found) / len(found) for place, found in values.items()}
     if len(means) < 2 or max(means.values()) == min(means.values()):
         return []
@@ -136,7 +136,7 @@ def _value_line(values: dict[int, list[float]], width: int) -> list[str]:
 
 
 def answer_lines(answer: Answer) -> list[str]:
-    """Return the answer, its credible set, the evidence at the ends and the cost."""
+    """Return the answer, its credible set, the results at the ends and the cost."""
     lines = [f"Answer: {plain(answer.sentence)}"]
     for item in answer.suspects[:20]:
         merge = " (merge)" if item.is_merge else ""
@@ -150,7 +150,7 @@ def answer_lines(answer: Answer) -> list[str]:
     how = (
         "the command is deterministic: each result was taken as exact"
         if answer.exact
-        else "results were taken as noisy"
+        else "results were treated as noisy"
     )
     lines.append(f"Cost: {answer.cost}; {how}")
     if answer.advice:

@@ -1,4 +1,4 @@
-"""Which values of a metric are worse, as far as the name of what it reads says so."""
+"""Derives from a metric's name which of its values are worse."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from seatrial.checks.language.nodes import (
 from seatrial.vocabulary import Metric, metrics_called
 
 INCREASING = frozenset({"mean", "median", "min", "max", "quantile", "sum", "first", "last", "ratio_above"})
-"""Aggregates that do not fall when a value of the series rises."""
+"""Aggregates that do not decrease when a value of the series increases."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Direction:
-    """Which values are worse, and what says so."""
+    """Which values are worse, and the metric that says so."""
 
     worse: Worse
     tag: str
@@ -32,10 +32,10 @@ class Direction:
 
 
 def direction_of(text: str) -> Direction | None:
-    """Return which values of a metric are worse, or None where its name does not say.
+    """Return which values of a metric are worse, or None if its name does not say.
 
-    It does where the metric rises or falls with one series, and each stack that logs a series of this name means one
-    that is better in the same direction.
+    The name says so if the expression rises or falls with a single series, and every stack that logs a series of this
+    name agrees on which direction is better.
 
     Raises:
         UsageError: the metric cannot be read.
@@ -54,7 +54,7 @@ def direction_of(text: str) -> Direction | None:
 
 
 def _followed(node: Expression) -> tuple[str, bool] | None:
-    """Return the one series that an expression follows, and whether it rises with it; None where none is."""
+    """Return the one series that an expression depends on, and whether it rises with it; None if there is none."""
     match node:
         case SeriesRef(tag=tag, run=None):
             return tag, True

@@ -1,4 +1,4 @@
-"""The loop: ask the search for probes, run them, write down what they say, until there is an answer."""
+"""The search loop: choose commits, run them, record the results, until there is an answer."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _MOST_BLOCKED_IN_A_ROW = 3
 
 
 class _CancelledError(Exception):
-    """We are interrupted; raised inside the threads that run probes."""
+    """The bisect was interrupted; raised in the threads that run commits."""
 
 
 @dataclass
 class Progress:
-    """What the caller may want to say while the search goes on."""
+    """Callbacks for the caller's display."""
 
-    waiting: Callable[[Mapping[int, str]], None] = field(default=lambda told: None)
-    """Called while runs are under way, with what is known of each by its number (`squeue: PENDING`)."""
+    waiting: Callable[[Mapping[int, str]], None] = field(default=lambda states: None)
+    """Called while runs are active, with the known state of each by its number (`squeue: PENDING`)."""
     ended: Callable[[Run], None] = field(default=lambda run: None)
 
 
 class Driver:
-    """Runs probes, several at a time if asked, and records each result before the next decision."""
+    """Runs commits, several at a time if requested, and records each result before the next decision."""
 
     def __init__(
         self,
@@ -48,30 +48,30 @@ class Driver:
         runs: list[Run],
         first_number: int,
     ) -> None:
-        """Start from what the journal holds.
+        """Start from the content of the journal.
 
         Args:
-            task: what is asked.
+            task: the question.
             history: the commits.
-            search: already told of `runs`.
+            search: already holds the results of `runs`.
             prober: runs commands.
             journal: open for writing.
             runs: results so far; new ones are appended.
-            first_number: of the next run; directories of earlier runs are never used again.
+            first_number: of the next run; run directories are never reused.
         """
         self._task, self._history, self._search = task, history, search
         self._prober, self._journal, self.runs = prober, journal, runs
         self._cancelled = threading.Event()
         self._blocked_in_a_row = 0
         self._next_number = first_number
-        self._told: dict[int, str] = {}
+        self._states: dict[int, str] = {}
 
     def run(self, progress: Progress) -> Conclusion:
-        """Search to the end.
+        """Search until there is an answer.
 
         Raises:
-            BlockedError: the environment keeps several commits in a row from being judged.
-            KeyboardInterrupt: interrupted; what was running has been ended and all results are on disk.
+            BlockedError: the environment prevents verdicts on several commits in a row.
+            KeyboardInterrupt: interrupted; active runs have been stopped and all results are on disk.
         """
         pending: dict[Future[Probed], tuple[int, Probe]] = {}
         with ThreadPoolExecutor(max_workers=self._task.jobs) as pool:
@@ -87,7 +87,7 @@ class Driver:
     def _fill(
         self, pool: ThreadPoolExecutor, pending: dict[Future[Probed], tuple[int, Probe]]
     ) -> Conclusion | None:
-        """Start probes until all places are taken; return a conclusion when the search offers no further one."""
+        """Start runs until all slots are taken; return the conclusion if the search offers no further run."""
         while len(pending) < self._task.jobs:
             positions = [probe.position for _, probe in pending.values()]
             decision = self._search.decide(positions, self._is_spent())
@@ -107,18 +107,18 @@ class Driver:
         return None
 
     def _collect(self, pending: dict[Future[Probed], tuple[int, Probe]], progress: Progress) -> None:
-        """Wait for a probe to end and take its result."""
+        """Wait for a run to finish and record its result."""
         done: set[Future[Probed]] = set()
         while not done:
             done, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-            progress.waiting({number: self._told.get(number, "") for number, _ in pending.values()})
+            progress.waiting({number: self._states.get(number, "") for number, _ in pending.values()})
         for future in sorted(done, key=lambda item: pending[item][0]):
             number, probe = pending.pop(future)
-            self._told.pop(number, None)
+            self._states.pop(number, None)
             run = run_of(number, self._history.commit(probe.position), future.result())
             self._journal.write("result", **run.to_json())
             self.runs.append(run)
-            tell(self._search, self._history, run, self._task)
+            record_run(self._search, self._history, run, self._task)
             keep_only_evidence(future.result().run_dir)
             progress.ended(run)
             self._stop_if_all_blocked(run)
@@ -131,16 +131,16 @@ class Driver:
             )
 
     def _is_spent(self) -> bool:
-        """Return whether another run of usual length would pass the budget."""
+        """Return whether another run of median length would exceed the budget."""
         if self._task.budget_minutes is None:
             return False
         seconds = sorted(run.seconds for run in self.runs)
         usual = seconds[len(seconds) // 2] if seconds else 0.0
         return sum(seconds) + usual > self._task.budget_minutes * 60
 
-    def _heartbeat(self, number: int, told: str) -> None:
-        """Pass on what is known of a run under way."""
-        self._told[number] = told
+    def _heartbeat(self, number: int, state: str) -> None:
+        """Store the state of an active run."""
+        self._states[number] = state
         if self._cancelled.is_set():
             raise _CancelledError
 
@@ -150,11 +150,11 @@ class Driver:
 
 
 _FINAL = {Conclusion.FOUND, Conclusion.NO_CULPRIT, Conclusion.DRIFT, Conclusion.END_UNTESTABLE}
-"""Conclusions that runs still under way are not waited for."""
+"""Conclusions that do not wait for active runs."""
 
 
-def tell(search: Search, history: History, run: Run, task: Task) -> None:
-    """Give the search the result of a run; what is not a verdict only closes the commit."""
+def record_run(search: Search, history: History, run: Run, task: Task) -> None:
+    """Pass a run's result to the search; a Skip or Blocked run only closes the commit."""
     position = history.position(run.commit)
     if position is None:
         return

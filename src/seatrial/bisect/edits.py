@@ -1,6 +1,6 @@
-"""What is changed in our copy of a commit before it runs: files carried over, and edits of the test script.
+"""Changes to a checkout before it runs: carried files, and edits of the test script.
 
-The user's files are read once, at the start; a tree of ours is reset before its next run, so no edit stays behind.
+The user's files are copied once, at the start. A checkout is reset before its next run, so no edit stays behind.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def words_in_tree(task: Task, repository: Path, carried: Path) -> list[str]:
-    """Return the words of the command that name files of the repository: a commit without them is skipped.
+    """Return the words of the command that name files in BAD's tree; a commit without one of them is skipped.
 
-    A file counts when it is in BAD's tree; the folder part of a pytest node id counts too.
+    The file part of a pytest node id counts too.
     """
     words = [*task.command, *([task.test] if task.test else []), *([task.script] if task.script else [])]
     names = [word.split("::")[0] for word in words]
@@ -51,7 +51,7 @@ def _in_commit(repository: Path, sha: str, name: str) -> bool:
 def untracked_words(
     checkout: Path, repository: Path, bad: str, command: Sequence[str], carried: Sequence[str]
 ) -> list[str]:
-    """Return the words of a command that are files of the user's checkout but not of BAD, nor carried."""
+    """Return the words of a command that are files of the user's checkout but neither in BAD nor carried."""
     return [
         word
         for word in dict.fromkeys(command)
@@ -64,16 +64,16 @@ def untracked_words(
 
 
 def script_of(repository: Path, bad: str, command: Sequence[str]) -> str | None:
-    """Return the last word of a command that is a shell script of BAD's tree."""
+    """Return the last word of a command that is a shell script in BAD's tree."""
     scripts = [w for w in command if w.endswith(".sh") and _is_relative(w) and _in_commit(repository, bad, w)]
     return scripts[-1] if scripts else None
 
 
 def save_carried(repository: Path, names: Sequence[str], destination: Path) -> None:
-    """Copy the carried files once, so that later edits of the user's do not change a running bisect.
+    """Copy the carried files once, so that later edits do not change a running bisect.
 
     Raises:
-        UsageError: one of them is outside the checkout or does not exist.
+        UsageError: a file is outside the checkout or does not exist.
     """
     for name in names:
         if not _is_relative(name) or not (repository / name).exists():
@@ -88,14 +88,14 @@ def save_carried(repository: Path, names: Sequence[str], destination: Path) -> N
             shutil.copy2(repository / name, target)
 
 
-def lay_over(carried: Path, tree: Path) -> None:
-    """Copy the carried files into a tree."""
+def copy_carried(carried: Path, tree: Path) -> None:
+    """Copy the carried files into a checkout."""
     if carried.is_dir():
         shutil.copytree(carried, tree, symlinks=True, dirs_exist_ok=True)
 
 
 def check_sed(clauses: str) -> None:
-    """Refuse SED_CLAUSES that sed cannot read, before any commit could be blamed for it.
+    """Reject SED_CLAUSES that sed cannot read, before a commit is blamed for them.
 
     Raises:
         UsageError: with sed's own message.
@@ -107,7 +107,7 @@ def check_sed(clauses: str) -> None:
 
 
 def apply_sed(clauses: str, script: Path, run_dir: Path) -> None:
-    """Edit the script in our tree; the clauses and the edited script are kept beside the run.
+    """Edit the script in the checkout; the clauses and the edited script are kept in the run's directory.
 
     Raises:
         UntestableError: sed cannot edit it.

@@ -1,4 +1,4 @@
-"""GOOD and BAD themselves: what was seen there, and how many runs would tell them apart."""
+"""What was observed at GOOD and BAD, and how many runs would distinguish them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
 
 _SURE, _POWER = 1.645, 1.282
-"""Normal quantiles: one in twenty false alarms, nine in ten differences found."""
+"""Normal quantiles: 5 % false alarms, 90 % power."""
 
 
 @dataclass(frozen=True)
 class End:
-    """What the runs of one end said."""
+    """The results of the runs at one end."""
 
     runs: int
     fails: int
     values: tuple[float, ...]
 
     def describe(self, question: Question) -> str:
-        """Say it in a few words."""
+        """Return the results in a few words."""
         if self.runs == 0:
             return "not judged"
         if question is Question.PASS_FAIL:
@@ -38,20 +38,20 @@ class End:
 
 
 def end_of(history: History, observations: Sequence[Observation], position: int) -> End:
-    """Return what was seen at one end."""
+    """Return what was observed at one end."""
     seen = [item for item in observations if item.position in history.twins(position)]
     values = tuple(item.value for item in seen if item.value is not None)
     return End(len(seen), sum(item.failed for item in seen), values)
 
 
 def runs_to_separate(good: End, bad: End, question: Question, smallest_rate_change: float) -> int | None:
-    """Return how many runs of each end would tell them apart, if they differ by what was seen.
+    """Return how many runs of each end would distinguish them, if the observed difference is real.
 
-    Two samples compared at 5 % false alarms and 90 % power; for rates the difference taken is at least the
+    The comparison of two samples has 5 % false alarms and 90 % power; for rates the assumed difference is at least the
     smallest that counts as a culprit.
 
     Returns:
-        None when nothing can be said: an end was not run, fewer than two values, or no difference was seen at all.
+        None if an end was not run, has fewer than two values, or no difference was observed.
     """
     if not good.runs or not bad.runs:
         return None

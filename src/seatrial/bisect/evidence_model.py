@@ -1,7 +1,7 @@
-"""From the results of runs to likelihoods: which model applies, and whether the command is deterministic.
+"""Computes likelihoods from the results of runs: chooses the model and detects deterministic commands.
 
-Determinism needs no run of its own: when the logs of two runs agree to the last bit, there is no noise in them.
-An exit status alone cannot show that (a flaky command also passes twice), so there it must be declared.
+Determinism needs no extra run: if the logs of two runs agree to the last bit, they contain no noise. An exit status
+alone cannot show this (a flaky command may also pass twice), so there the user must declare it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seatrial.bisect.exact import exact_likelihoods
-from seatrial.bisect.history import History
+from seatrial.bisect.history import FloatArray, History
 from seatrial.bisect.likelihood import Likelihoods
 from seatrial.bisect.passfail import Counted, pass_fail_likelihoods
 from seatrial.bisect.settings import Noise, Settings, Worse
 from seatrial.bisect.shift import shift_likelihoods
 
 _RUNS_OF_A_BROKEN_COMMIT = 2
-"""Lost runs after which a commit is taken as broken: one may be an accident."""
+"""Lost runs after which a commit counts as broken: a single one may be an accident."""
 
 
 class Question(enum.StrEnum):
-    """What is asked of each run."""
+    """What each run answers."""
 
     PASS_FAIL = "pass or fail"
     METRIC = "metric"
@@ -40,14 +40,14 @@ class Observation:
     """For a metric: the run left no finite value (it crashed or diverged)."""
     value: float | None = None
     lost: bool = False
-    """The run failed and left nothing to judge (it crashed, its value is not finite), as the run of a broken commit."""
+    """The run failed without a result (it crashed, or its value is not finite), as at a broken commit."""
     fingerprint: str | None = None
-    """Digest of what the run logged that noise would change; None when its evidence cannot show noise."""
+    """Digest of everything logged that noise would change; None if the evidence cannot show noise."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """The likelihoods of the results, and how they were read."""
+    """The likelihoods of the results, and how the results were interpreted."""
 
     likelihoods: Likelihoods
     exact: bool
@@ -57,7 +57,7 @@ class Model:
 def likelihoods_of(
     history: History, observations: Sequence[Observation], question: Question, settings: Settings
 ) -> Model:
-    """Choose the model that the results allow, and apply it."""
+    """Choose the model that fits the results, and apply it."""
     repeatable = settings.noise is Noise.NONE or shows_determinism(history, observations)
     if repeatable:
         exact = _exact(history, observations, question, settings)
@@ -73,7 +73,7 @@ def likelihoods_of(
 
 
 def shows_determinism(history: History, observations: Sequence[Observation]) -> bool:
-    """Return whether two runs left equal fingerprints and no two runs of equal content left different ones."""
+    """Return whether two runs left equal fingerprints, and runs of equal content never left different ones."""
     by_content: dict[str, set[str | None]] = {}
     seen: list[str] = []
     for item in observations:
@@ -86,13 +86,13 @@ def shows_determinism(history: History, observations: Sequence[Observation]) -> 
 
 
 def lost_runs_say_nothing(history: History, observations: Sequence[Observation]) -> bool:
-    """Return whether BAD shows its fault in results: runs that leave none are then broken for another reason."""
+    """Return whether BAD fails with results; runs without a result then broke for another reason."""
     at_bad = [item for item in observations if item.position in history.twins(history.bad_position)]
     return bool(at_bad) and not any(item.lost for item in at_bad)
 
 
 def broken_positions(history: History, observations: Sequence[Observation]) -> set[int]:
-    """Return the positions between the ends whose runs were all lost, more than once: a fact, not noise."""
+    """Return positions between the ends of which all runs, at least two, were lost: broken, not noisy."""
     if not any(item.lost for item in observations) or not lost_runs_say_nothing(history, observations):
         return set()
     lost: Counter[str] = Counter()
@@ -108,7 +108,7 @@ def broken_positions(history: History, observations: Sequence[Observation]) -> s
 def _exact(
     history: History, observations: Sequence[Observation], question: Question, settings: Settings
 ) -> Likelihoods | None:
-    """Return exact likelihoods, or None when the results are not those of one clean switch."""
+    """Return exact likelihoods, or None if the results do not show one clean switch."""
     if question is Question.METRIC:
         switched = _as_pass_fail(history, observations, settings)
         if switched is None:
@@ -124,9 +124,9 @@ def _exact(
 def _as_pass_fail(
     history: History, observations: Sequence[Observation], settings: Settings
 ) -> list[Observation] | None:
-    """Read values as GOOD's or BAD's; None when one is neither (a harmless commit that changes numbers).
+    """Classify values as GOOD's or BAD's; None if one is neither (a harmless commit that changes numbers).
 
-    Where BAD is better, in the direction that is known, nothing failed.
+    If the direction is known and BAD is better, nothing failed.
     """
     ends = {
         position: next((item.value for item in observations if item.position == position), None)
@@ -152,12 +152,12 @@ def _as_pass_fail(
 
 
 def _is_better(value: float, other: float, worse: Worse | None) -> bool:
-    """Return whether a value is known to be better than another: which are worse must be known."""
+    """Return whether a value is better than another; False if the direction is unknown."""
     return (value < other and worse is Worse.HIGHER) or (value > other and worse is Worse.LOWER)
 
 
 def _one_per_content(history: History, observations: Sequence[Observation]) -> list[Observation]:
-    """Keep one run of each content: its repeats say nothing new."""
+    """Keep one run per content; repeats of a deterministic run add nothing."""
     kept: dict[str, Observation] = {}
     for item in observations:
         kept.setdefault(history.content(item.position), item)
@@ -180,7 +180,7 @@ def _counted(history: History, observations: Sequence[Observation], settings: Se
 
 
 def _valued(history: History, observations: Sequence[Observation], settings: Settings) -> Likelihoods:
-    """Combine the values of the runs that left one with the count of those that did not."""
+    """Combine the values of runs that left one with the count of runs that left none."""
     valued = [item for item in observations if item.value is not None]
     positions = np.array([item.position for item in valued], dtype=np.float64)
     values = np.array([item.value for item in valued], dtype=np.float64)
@@ -188,7 +188,7 @@ def _valued(history: History, observations: Sequence[Observation], settings: Set
     if len(valued) == len(observations) or lost_runs_say_nothing(history, observations):
         return by_value
     crashes = _counted(history, observations, settings)
-    # Crashes come with the culprit or, as likely, have nothing to do with it.
+    # A crash is as likely to come from the culprit as from something else.
     log_with, log_without = crashes.log_H1 + np.log(0.5), crashes.log_H1[-1] + np.log(0.5)
     log_crashes = np.logaddexp(log_with, log_without)
     share = np.exp(log_with - log_crashes)[:, None]
@@ -216,9 +216,6 @@ def _valued(history: History, observations: Sequence[Observation], settings: Set
     )
 
 
-def _or_crash(
-    crash_H1Q: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-    value_H1Q: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return the distribution over the bins of the value, and last the run without one."""
+def _or_crash(crash_H1Q: FloatArray, value_H1Q: FloatArray) -> FloatArray:
+    """Return the distribution over the bins of the value, with the outcome "no value" last."""
     return np.concatenate([crash_H1Q[:, :1] * value_H1Q, crash_H1Q[:, 1:]], axis=1)

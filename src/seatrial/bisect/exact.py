@@ -1,4 +1,4 @@
-"""Deterministic runs: each result rules suspects out for good (plain bisection)."""
+"""Deterministic runs: each result excludes suspects for good (plain bisection)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from seatrial.bisect.likelihood import Likelihoods
 
 
 def exact_likelihoods(affected_PH: BoolArray, failed_P: BoolArray, passed_P: BoolArray) -> Likelihoods | None:
-    """Return the likelihoods when a run fails exactly if the culprit's change is in it.
+    """Return the likelihoods if a run fails exactly when it contains the culprit.
 
     Returns:
-        None when no hypothesis explains the results: the command is not deterministic after all.
+        None if no hypothesis explains the results: the command is not deterministic.
     """
     num_hypotheses = affected_PH.shape[1]
     consistent_H = affected_PH[failed_P].all(axis=0) & ~affected_PH[passed_P].any(axis=0)

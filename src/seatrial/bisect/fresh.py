@@ -1,8 +1,8 @@
-"""Whether what lies where a run logs was written by that run. A log of an earlier run is no evidence of a later one.
+"""Checks that the logs of a run were written by that run. A log from an earlier run is no evidence for a later one.
 
-Three things are compared: when a file was last written against when the run began (by the clock of its file
-system), the times of its events against the same moment, and its inode and first bytes against the files that
-earlier runs left outside their own folders, so that a log that was only added to is found as well.
+Three checks: the modification time of each file against the start of the run (by the clock of its file system), the
+event times in the log against the same start, and the inode and first bytes against files that earlier runs left
+outside their own folders, which detects a log that was only appended to.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from seatrial.files import write_whole
 
 _NAME = "log_files.json"
 _SAME_CLOCK_SECONDS = 0.05
-"""File systems stamp with the tick of the kernel."""
+"""File systems stamp with the kernel's tick."""
 _OTHER_CLOCK_SECONDS = 5.0
-"""How far apart the clocks of the machines of a cluster may be."""
+"""How far the clocks of a cluster's machines may differ."""
 _EPOCH_SECONDS = 1e9
-"""Event times below this count from the start of a run."""
-_REMEDY = "let the command write to {logs}, or to a folder of the tree that is not a link"
+"""Smaller event times count from the start of a run."""
+_REMEDY = "let the command write to {logs}, or to a folder of the checkout that is not a link"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """When and where a run began."""
+    """When and where a run started."""
 
     run_dir: Path
     device: int
-    """Of the run's directory."""
+    """Device of the run's directory."""
     of_file_system: float
-    """Seconds since the epoch, by the clock that stamps files there."""
+    """Seconds since the epoch, by the clock of the file system."""
     of_machine: float
-    """The same, by this machine's clock."""
+    """The same, by the clock of this machine."""
 
     @classmethod
     def now(cls, run_dir: Path) -> Beginning:
-        """Note the moment, before the command starts."""
+        """Record the start time, before the command starts."""
         stamp = run_dir / "begun"
         stamp.touch()
         found = stamp.stat()
@@ -55,10 +55,10 @@ class Beginning:
 
 
 def require_fresh(logs: Path, log: RunLog, beginning: Beginning) -> None:
-    """Hold every file below `logs`, and every event read from it, to the run that began then.
+    """Check that this run wrote every file below `logs` and every event read from it.
 
     Raises:
-        BlockedError: one is older, or goes on where an earlier run stopped.
+        BlockedError: a file or event is older, or a file continues one from an earlier run.
     """
     outside = []
     for path in _files(logs):
@@ -83,7 +83,7 @@ def require_fresh(logs: Path, log: RunLog, beginning: Beginning) -> None:
 
 
 def _files(logs: Path) -> Iterator[Path]:
-    """Yield the files below a path, through links, each folder once."""
+    """Yield the files below a path; follow links, visit each folder once."""
     if logs.is_file():
         yield logs
     seen: set[tuple[int, int]] = set()
@@ -97,10 +97,10 @@ def _files(logs: Path) -> Iterator[Path]:
 
 
 def _require_not_appended(outside: list[Path], run_dir: Path) -> None:
-    """Compare files behind links with those of earlier runs, and leave their marks for later ones.
+    """Compare files behind links with those of earlier runs, and record them for later runs.
 
     Raises:
-        BlockedError: a file begins with all that an earlier run had written into it.
+        BlockedError: a file starts with everything that an earlier run wrote into it.
     """
     if not outside:
         return

@@ -1,4 +1,4 @@
-"""What a checked-out tree needs besides its files for git to work in it: the folders that its `.git` points to."""
+"""The folders that git needs to work in a checkout: those that its `.git` file points to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _POINTER = "gitdir: "
 
 
 def git_mounts(tree: Path) -> list[Mount]:
-    """Return the mounts with which git works in a container as it does here; the user's objects are read-only."""
+    """Return the mounts with which git works in a container; the user's objects are read-only."""
     try:
         text = (tree / ".git").read_text(encoding="utf-8")
     except OSError:
@@ -32,12 +32,12 @@ def git_mounts(tree: Path) -> list[Mount]:
 
 
 def _stores(common: Path, of_tree: Path) -> list[Path]:
-    """Return the object stores of the repository and of the submodules of its tree."""
+    """Return the object stores of the repository and of the checkout's submodules."""
     return [common / "objects", *(of_tree / "modules").glob("**/objects")]
 
 
 def _alternates(store: Path) -> set[Path]:
-    """Return the stores that a store borrows from, and that these borrow from."""
+    """Return the stores that a store borrows objects from, transitively."""
     found: set[Path] = set()
     pending = [store]
     while pending:

@@ -1,4 +1,4 @@
-"""Reading and writing the words of `git bisect log`, by hand edits included."""
+"""Reads and writes the format of `git bisect log`, including edits by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HASH = re.compile(r"[0-9a-f]{4,64}")
 
 @dataclass(frozen=True)
 class Mark:
-    """One marking: `good`, `bad` or `skip`, of commits or ranges."""
+    """One mark: `good`, `bad` or `skip`, of commits or ranges."""
 
     word: str
     names: tuple[str, ...]
@@ -25,12 +25,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class GitLog:
-    """What a `git bisect log` file says."""
+    """The content of a `git bisect log` file."""
 
     good: tuple[str, ...]
     bad: str | None
     marks: tuple[Mark, ...]
-    """In order, those of `git bisect start` left out."""
+    """In order, without those of `git bisect start`."""
     first_parent: bool
 
 
@@ -38,23 +38,23 @@ def read_mark(line: str, path: Path, number: int, terms: tuple[str, str] = (BAD,
     """Read one `git bisect good|bad|skip ...` line.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the line has another form.
     """
     words = _words(line, path, number)
-    told = words[2] if len(words) > 2 else ""
+    word = words[2] if len(words) > 2 else ""
     known = {"good": GOOD, "old": GOOD, terms[1]: GOOD, "bad": BAD, "new": BAD, terms[0]: BAD, "skip": SKIP}
-    if told not in known or len(words) < 4:
+    if word not in known or len(words) < 4:
         raise UsageError(
-            f"{path}, line {number}: {line.strip()!r} is not `git bisect good|bad|skip HASH`; mend or delete it"
+            f"{path}, line {number}: {line.strip()!r} is not `git bisect good|bad|skip HASH`; fix or delete it"
         )
-    return Mark(known[told], tuple(words[3:]))
+    return Mark(known[word], tuple(words[3:]))
 
 
 def read_git_log(path: Path) -> GitLog:
-    """Read a file that `git bisect log` wrote and a person may have edited.
+    """Read a file that `git bisect log` wrote, possibly edited by hand.
 
     Raises:
-        UsageError: it cannot be read, or a line of it cannot.
+        UsageError: the file or one of its lines cannot be read.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -62,43 +62,42 @@ def read_git_log(path: Path) -> GitLog:
         raise UsageError(f"cannot read the bisect log {path}: {error}") from error
     marks: list[Mark] = []
     starts: list[str] = []
-    beside: list[str] = []
+    comments: list[str] = []
     terms, first_parent = (BAD, GOOD), False
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
-            beside += _COMMENT.findall(line)
+            comments += _COMMENT.findall(line)
             continue
         words = _words(line, path, number)
         if words[:3] == ["git", "bisect", "start"]:
             starts, terms, first_parent = _start(words[3:], terms)
-            starts = _by_hash(starts, beside)
+            starts = _by_hash(starts, comments)
         elif words[:3] == ["git", "bisect", "terms"] or words[:3] == ["git", "bisect", "log"]:
             continue
         else:
             mark = read_mark(line, path, number, terms)
-            marks.append(Mark(mark.word, tuple(_by_hash(mark.names, beside))))
-        beside = []
+            marks.append(Mark(mark.word, tuple(_by_hash(mark.names, comments))))
+            comments = []
     good = [*starts[1:], *(name for mark in marks if mark.word == GOOD for name in mark.names)]
     bad = starts[0] if starts else next((mark.names[0] for mark in marks if mark.word == BAD), None)
     return GitLog(tuple(good), bad, tuple(marks), first_parent)
 
 
-def _by_hash(names: Sequence[str], beside: Sequence[str]) -> list[str]:
-    """Return the names of a line, with the hashes of the comments above it in place of what a name means today.
+def _by_hash(names: Sequence[str], hashes: Sequence[str]) -> list[str]:
+    """Return the names of a line, each replaced by the hash in the comment above: a name may mean another commit today.
 
-    git writes one comment for each name, in order. A name that is a hash, or a range, stands for itself: a person
-    may have put it there.
+    git writes one comment per name, in order. A name that is a hash or a range is kept: a user may have written it.
     """
-    if len(names) != len(beside):
+    if len(names) != len(hashes):
         return list(names)
     return [
         name if _HASH.fullmatch(name) or ".." in name else sha
-        for name, sha in zip(names, beside, strict=True)
+        for name, sha in zip(names, hashes, strict=True)
     ]
 
 
 def _start(words: Sequence[str], terms: tuple[str, str]) -> tuple[list[str], tuple[str, str], bool]:
-    """Read the arguments of `git bisect start`; paths after `--` are left to --paths."""
+    """Read the arguments of `git bisect start`; paths after `--` are ignored, as --paths gives them."""
     names: list[str] = []
     new, old = terms
     first_parent = False
@@ -121,10 +120,10 @@ def _words(line: str, path: Path, number: int) -> list[str]:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"{path}, line {number}: {error}; mend or delete it") from error
+        raise UsageError(f"{path}, line {number}: {error}; fix or delete it") from error
     if words[:2] != ["git", "bisect"] or len(words) < 3:
         raise UsageError(
-            f"{path}, line {number}: {line.strip()!r} is not a line of git bisect log; mend or delete it"
+            f"{path}, line {number}: {line.strip()!r} is not a line of git bisect log; fix or delete it"
         )
     return words
 

@@ -1,4 +1,4 @@
-"""The commits under suspicion and what each hypothesis says of each probe.
+"""The suspect commits, and which of them each run contains.
 
 Shapes: H hypotheses (one per suspect commit), P positions that can be probed (GOOD first, then the suspects).
 """
@@ -26,25 +26,25 @@ class Commit:
     subject: str = ""
     parents: tuple[str, ...] = ()
     tree: str = ""
-    """Hash of the content that a run can depend on; commits with one hash share their results."""
+    """Hash of the content that a run can depend on; commits with equal hashes share results."""
 
 
 @dataclass(frozen=True)
 class History:
-    """GOOD and the suspects, parents before children, BAD last."""
+    """GOOD and the suspects: parents before children, BAD last."""
 
     good: Commit
     suspects: tuple[Commit, ...]
     affected_PH: BoolArray = field(repr=False)
-    """True where the probe at position p runs code that contains the change of suspect h."""
+    """True if a run at position p contains the change of suspect h."""
     _twins: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, good: Commit, suspects: Sequence[Commit]) -> History:
-        """Build from commits in topological order; parents outside the range are GOOD's side.
+        """Build a history from commits in topological order; parents outside the range are on GOOD's side.
 
         Raises:
-            UsageError: there is no suspect: GOOD already contains BAD.
+            UsageError: there is no suspect, because GOOD already contains BAD.
         """
         if not suspects:
             raise UsageError(f"GOOD {good.sha[:12]} already contains BAD: there is no commit between them")
@@ -63,7 +63,7 @@ class History:
 
     @classmethod
     def linear(cls, num_suspects: int) -> History:
-        """A straight line of made-up commits, for simulation."""
+        """Return a linear history of made-up commits, for simulation."""
         good = Commit(sha=f"{0:040x}", tree="t0")
         commits = [
             Commit(sha=f"{n:040x}", parents=(f"{n - 1:040x}",), tree=f"t{n}")
@@ -86,7 +86,7 @@ class History:
         return self.good if position == 0 else self.suspects[position - 1]
 
     def position(self, sha: str) -> int | None:
-        """Return the position of a commit given by its (unambiguous) hash or a prefix of it, or None."""
+        """Return the position of a commit given by a unique prefix of its hash, or None."""
         found = [p for p in range(len(self.suspects) + 1) if self.commit(p).sha.startswith(sha)]
         return found[0] if len(found) == 1 else None
 
@@ -96,7 +96,7 @@ class History:
         return self._twins[tree] if tree else (position,)
 
     def content(self, position: int) -> str:
-        """Return the key of what runs at this position; equal for commits that share results."""
+        """Return the key of the content at this position; commits with equal keys share results."""
         commit = self.commit(position)
         return commit.tree or commit.sha
 
@@ -108,14 +108,14 @@ class History:
 def suspect_weights(history: History, factors: Mapping[str, float] | None = None) -> FloatArray:
     """Return prior weights of the suspects, summing to 1.
 
-    A suspect whose guilt would make two commits of equal content behave differently gets 0.
+    A suspect gets weight 0 if its guilt would make two commits of equal content behave differently.
 
     Args:
         history: the commits.
-        factors: by hash, how many times likelier than the others a commit is (priors from touched paths).
+        factors: by hash, the relative prior weight of a commit (from the paths that it touches); 1 by default.
 
     Raises:
-        UsageError: no suspect is left: GOOD and BAD have equal content.
+        UsageError: no suspect is left, because GOOD and BAD have equal content.
     """
     weights = np.array([(factors or {}).get(commit.sha, 1.0) for commit in history.suspects])
     for positions in history.contents().values():

@@ -1,4 +1,4 @@
-"""A bisect as one HTML file without scripts: the commit graph as a picture, the answer, the evidence of each run."""
+"""Renders a bisect as one HTML page without scripts: the commit graph, the answer, the evidence of each run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seatrial.pages import render
 
 
 def page(task: Task, search: Search, runs: Sequence[Run], answer: Answer, note: str | None) -> str:
-    """Return the whole page; every text from outside is escaped."""
+    """Return the whole page; all outside text is escaped."""
     return render(
         "seatrial.bisect",
         "bisect.html",
@@ -36,7 +36,7 @@ def page(task: Task, search: Search, runs: Sequence[Run], answer: Answer, note: 
 
 
 def _question(task: Task) -> str:
-    """Say what each run was held to."""
+    """Return the question that each run answers."""
     if task.metric:
         return f"which commit shifts {task.metric}"
     if task.checks:
@@ -45,11 +45,11 @@ def _question(task: Task) -> str:
 
 
 def _evidence(run: Run) -> str:
-    """Return the path of a run's directory from the page, which lies beside it."""
+    """Return the path of a run's directory, relative to the page in the same state directory."""
     return "/".join(Path(run.evidence).parts[-2:])
 
 
 def _place(history: History, run: Run) -> str:
-    """Return where the commit of a run is between GOOD and BAD."""
+    """Return the position of a run's commit between GOOD and BAD."""
     position = history.position(run.commit)
     return {0: "GOOD", history.bad_position: "BAD", None: ""}.get(position, str(position))

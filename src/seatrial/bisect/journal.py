@@ -1,7 +1,7 @@
-"""The journal: one line for each thing that happened, on disk before anything else happens.
+"""The journal: one line per event, synced to disk before anything else happens.
 
-A line is JSON, or what a person adds by hand in the words of `git bisect log`: `git bisect skip HASH`. A line cut
-short by a kill is dropped on the next opening; damage anywhere else is refused.
+A line is JSON, or a line in the format of `git bisect log` that a user added: `git bisect skip HASH`. A line cut short
+by a kill is dropped when the journal is opened next; damage anywhere else is an error.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ NAME = "journal.jsonl"
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: a record of ours, or a mark added by hand."""
+    """One line: a record of ours, or a mark that a user added."""
 
     record: Mapping[str, Any] | None
     mark: Mark | None = None
 
 
 class Journal:
-    """Append-only; use as a context manager. Only one process holds it at a time."""
+    """Append-only; use as a context manager. Only one process may hold it."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the journal, and drop a last line that was cut short.
+        """Open or create the journal, and drop a last line that was cut short.
 
         Raises:
-            BlockedError: it cannot be opened, or another process works on it.
+            BlockedError: it cannot be opened, or another process uses it.
         """
         self.path = path
         try:
@@ -45,7 +45,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(self._file)
-            raise BlockedError(f"another process is working on {path}; wait for it, or end it") from error
+            raise BlockedError(f"another process is working on {path}; wait for it, or stop it") from error
         except OSError as error:
             raise BlockedError(f"cannot open the journal {path}: {error.strerror}") from error
         self._drop_torn_line()
@@ -62,10 +62,10 @@ class Journal:
         os.lseek(self._file, 0, os.SEEK_END)
 
     def write(self, kind: str, **values: Any) -> None:
-        """Append one record and see it on disk.
+        """Append one record and sync it to disk.
 
         Raises:
-            BlockedError: the disk does not take it.
+            BlockedError: it cannot be written.
         """
         line = json.dumps({"kind": kind, **values}, ensure_ascii=False, allow_nan=False) + "\n"
         data = line.encode("utf-8")
@@ -75,15 +75,15 @@ class Journal:
             os.fsync(self._file)
         except OSError as error:
             raise BlockedError(
-                f"cannot write the journal {self.path}: {error.strerror}; free space and --resume it"
+                f"cannot write the journal {self.path}: {error.strerror}; free space, then continue with --resume"
             ) from error
 
     def close(self) -> None:
-        """Close the file and let others have it."""
+        """Close the file and release the lock."""
         os.close(self._file)
 
     def __enter__(self) -> Journal:
-        """Return the journal itself."""
+        """Return the journal."""
         return self
 
     def __exit__(
@@ -94,7 +94,7 @@ class Journal:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Return whether a line without its end is complete: JSON that closes, or words of git."""
+    """Return whether a line without a newline is complete: valid JSON, or a git bisect line."""
     text = line.decode("utf-8", errors="replace").strip()
     if not text.startswith("{"):
         return text.startswith("git bisect ")
@@ -109,7 +109,7 @@ def read_journal(path: Path) -> list[Entry]:
     """Read every entry.
 
     Raises:
-        UsageError: there is no journal, or a line of it is neither JSON nor of `git bisect log`.
+        UsageError: there is no journal, or a line is neither JSON nor of `git bisect log`.
     """
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
@@ -129,9 +129,9 @@ def read_journal(path: Path) -> list[Entry]:
             record = json.loads(line)
         except ValueError as error:
             raise UsageError(
-                f"{path}, line {number}: neither JSON nor a line of git bisect log ({error}); mend or delete it"
+                f"{path}, line {number}: neither JSON nor a line of git bisect log ({error}); fix or delete it"
             ) from error
         if not isinstance(record, dict) or "kind" not in record:
-            raise UsageError(f"{path}, line {number}: not a record of a bisect journal; mend or delete it")
+            raise UsageError(f"{path}, line {number}: not a record of a bisect journal; fix or delete it")
         entries.append(Entry(record))
     return entries

@@ -1,6 +1,6 @@
-"""From what a run left to one judgement: Pass, Fail, Skip or Blocked, with the value and its evidence.
+"""Judges what a run left: Pass, Fail, Skip or Blocked, with the value and its evidence.
 
-The verdict is the run's own: its exit status, and what it logged. What a scheduler says of it is never a verdict.
+The verdict comes from the run itself: its exit status and its logs, never from a scheduler's report.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from seatrial.verdict import Outcome, combine
 
 @dataclass(frozen=True, kw_only=True)
 class Criteria:
-    """What a run is held to."""
+    """What a run is checked against."""
 
     checks: tuple[Check, ...] = ()
     metric: Check | None = None
-    """A check of which only the value counts."""
+    """A check of which only the value is used."""
     junit: bool = False
     """The run leaves a JUnit file (pytest)."""
     signals_are_failures: bool = False
@@ -50,16 +50,16 @@ class Evidence:
     logs: Path
     junit: Path
     beginning: Beginning
-    """Logs from before it are not this run's."""
+    """Logs from before this moment are not this run's."""
 
 
 def judge(evidence: Evidence, criteria: Criteria) -> Judgement:
-    """Judge one run that started and ended."""
+    """Judge one run that started and finished."""
     status = evidence.exit_status
     if evidence.timed_out:
-        reason = "did not end within its time limit"
+        reason = "did not finish within its time limit"
         if criteria.timeouts_are_failures:
-            return Judgement(outcome=RunOutcome.FAIL, reason=reason)
+            return Judgement.fail(reason)
         return Judgement.skip(
             f"{reason}: shorten it (SED_CLAUSES, EXTRA_SCRIPT_ARGS) or use --on-timeout fail"
         )
@@ -80,7 +80,7 @@ def judge(evidence: Evidence, criteria: Criteria) -> Judgement:
     if criteria.metric is not None:
         return _by_metric(evidence, criteria.metric)
     if status != 0:
-        return Judgement(outcome=RunOutcome.FAIL, reason=f"exit status {status}")
+        return Judgement.fail(f"exit status {status}")
     if criteria.checks:
         return _by_checks(evidence, criteria.checks)
     return Judgement(outcome=RunOutcome.PASS, reason="exit status 0")
@@ -88,9 +88,7 @@ def judge(evidence: Evidence, criteria: Criteria) -> Judgement:
 
 def _by_metric(evidence: Evidence, metric: Check) -> Judgement:
     if evidence.exit_status != 0:
-        return Judgement(
-            outcome=RunOutcome.FAIL, reason=f"exit status {evidence.exit_status}: no value is taken"
-        )
+        return Judgement.fail(f"exit status {evidence.exit_status}: no value is taken")
     try:
         log = _log_of(evidence)
     except BlockedError as error:
@@ -102,13 +100,13 @@ def _value_of(logs: Path, log: RunLog, metric: Check) -> Judgement:
     [verdict] = judge_logs(logs, Questions(checks=[metric]))
     if verdict.outcome is Outcome.BLOCKED:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, verdict.reason))
-    # Skipped says that the bound, which is not ours to judge by, could not fail: the value stands.
+    # Skipped means that the bound, which is not the user's, cannot fail: the value is valid.
     answered = verdict.outcome in (Outcome.PASS, Outcome.SKIPPED)
     if not answered or not isinstance(verdict.value, (int, float)):
-        return Judgement(outcome=RunOutcome.FAIL, reason=f"no value: {verdict.reason}")
+        return Judgement.fail(f"no value: {verdict.reason}")
     value = float(verdict.value)
     if not math.isfinite(value):
-        return Judgement(outcome=RunOutcome.FAIL, reason=f"no value: the metric is {value}")
+        return Judgement.fail(f"no value: the metric is {value}")
     return Judgement(
         outcome=RunOutcome.PASS,
         reason=f"value {value:.6g} from {verdict.num_samples} samples",
@@ -118,10 +116,10 @@ def _value_of(logs: Path, log: RunLog, metric: Check) -> Judgement:
 
 
 def earlier_values(logs: Sequence[Path], metric: Check) -> tuple[float, ...]:
-    """Return the metric of runs that were made before, one value a log.
+    """Return the metric of earlier runs, one value per log.
 
     Raises:
-        UsageError: fewer than two logs, one without a finite value, or values that show no noise.
+        UsageError: fewer than two logs, a log without a finite value, or values without noise.
         BlockedError: a log cannot be read.
     """
     judged = [(path, _value_of(path, read_logs(path), metric)) for path in logs]
@@ -141,7 +139,7 @@ def _log_of(evidence: Evidence) -> RunLog:
     """Read what a run logged.
 
     Raises:
-        BlockedError: nothing can be read, or not all of it is this run's; with the remedy.
+        BlockedError: nothing can be read, or some of it is not this run's.
     """
     if not evidence.logs.exists() or (evidence.logs.is_dir() and not any(evidence.logs.iterdir())):
         raise BlockedError(
@@ -160,19 +158,17 @@ def _by_checks(evidence: Evidence, checks: Sequence[Check]) -> Judgement:
         return Judgement.blocked(Obstacle(Cause.EVIDENCE, str(error)))
     verdicts = judge_logs(evidence.logs, Questions(checks=checks))
     overall = combine(verdicts)
-    told = next((verdict for verdict in verdicts if verdict.outcome is overall), verdicts[0])
-    values = tuple(verdict.value for verdict in verdicts)
+    shown = next((verdict for verdict in verdicts if verdict.outcome is overall), verdicts[0])
     if overall is Outcome.BLOCKED:
-        return Judgement.blocked(Obstacle(Cause.EVIDENCE, told.reason))
+        return Judgement.blocked(Obstacle(Cause.EVIDENCE, shown.reason))
+    reason = f"{shown.name}: {shown.reason}"
     if overall is Outcome.SKIPPED:
-        return Judgement.skip(f"{told.name}: {told.reason}")
+        return Judgement.skip(reason)
     return Judgement(
         outcome=RunOutcome.PASS if overall is Outcome.PASS else RunOutcome.FAIL,
-        reason=f"{told.name}: {told.reason}",
-        value=float(told.value)
-        if isinstance(told.value, (int, float)) and math.isfinite(told.value)
-        else None,
-        fingerprint=fingerprint_of(log, values),
+        reason=reason,
+        value=float(v) if isinstance(v := shown.value, (int, float)) and math.isfinite(v) else None,
+        fingerprint=fingerprint_of(log, tuple(verdict.value for verdict in verdicts)),
     )
 
 
@@ -184,10 +180,10 @@ _FEWEST_VALUES, _FEWEST_EARLIER = 8, 2
 
 
 def fingerprint_of(log: RunLog, judged: Sequence[Any]) -> str | None:
-    """Return a digest of all that noise would change: every series but those of time and machine, to the last bit.
+    """Return a digest of everything that noise would change: all series except those of time and machine, bit by bit.
 
     Returns:
-        None when too few different fractional values are there for an agreement of two runs to mean anything.
+        None if there are too few distinct fractional values for equal digests to show that there is no noise.
     """
     digest = hashlib.sha256(repr(judged).encode())
     fractional: set[float] = set()

@@ -1,4 +1,4 @@
-"""How a probe's command is started: here, in a container, through Slurm, or as a Ray job."""
+"""Starts a run's command: locally, in a container, through Slurm, or as a Ray job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Launcher(Protocol):
     """Runs one job to its end."""
 
     def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
-        """Run it; raises BlockedError when it cannot be started, and what `heartbeat` raises."""
+        """Run the job; raises BlockedError if it cannot start, and anything that `heartbeat` raises."""
         ...
 
 
@@ -91,7 +91,7 @@ class Container(Local):
         """Return the command line that runs a command of the job in the container."""
         own = [Mount(source=str(path), target=str(path)) for path in _shared_paths(job)]
         own += git_mounts(job.tree)
-        asked = ContainerRun(
+        run = ContainerRun(
             image=self.image,
             command=tuple(command),
             mounts=(*own, *self.mounts),
@@ -100,11 +100,11 @@ class Container(Local):
             workdir=str(job.tree),
             engine_arguments=tuple(engine_arguments),
         )
-        return launch(self.engine, asked, job.environment)
+        return launch(self.engine, run, job.environment)
 
 
 def _shared_paths(job: Job) -> list[Path]:
-    """Return the directories that a job needs, without those inside another."""
+    """Return the directories that a job needs, without those inside another one."""
     paths = sorted({job.tree.parent, job.run_dir})
     return [
         path for path in paths if not any(path != other and path.is_relative_to(other) for other in paths)
@@ -112,7 +112,7 @@ def _shared_paths(job: Job) -> list[Path]:
 
 
 def _remove_container(engine: str, name: str) -> None:
-    """Remove a container of ours that outlived its client; `--rm` has usually done so."""
+    """Remove a container of ours that outlived its client; usually `--rm` has already done so."""
     run_client([engine, "rm", "--force", name])
 
 
@@ -124,19 +124,19 @@ def make_launcher(
     poll_seconds: float | None,
     which: Callable[[str | None], str] = find_engine,
 ) -> Launcher:
-    """Build a launcher from its name and the environment that the guide documents.
+    """Create a launcher from its name, its options and the environment.
 
     Args:
         name: one of `NAMES`.
         options: further options for the engine or sbatch, and `address=`, `engine=`, `image=`, `gpus=`, `mount=`,
             `ray=`.
         environment: CONTAINER, MOUNTS, ACCOUNT, PARTITION, HF_HOME, HF_DATASETS_CACHE, RAY_ADDRESS are read.
-        poll_seconds: between questions to a scheduler; None is its default.
+        poll_seconds: between queries of a scheduler; None is its default.
         which: finds the container engine.
 
     Raises:
-        UsageError: something needed is missing.
-        BlockedError: the container engine is not there.
+        UsageError: a required setting is missing.
+        BlockedError: the container engine is not available.
     """
     named = dict(option.split("=", 1) for option in options if not option.startswith("-") and "=" in option)
     plain = [option for option in options if option.startswith("-")]
@@ -159,11 +159,8 @@ def make_launcher(
             ray=_yes_or_no(named, "ray"),
         )
     if name == "ray":
-        address = (
-            named.get("address")
-            or environment.get("RAY_API_SERVER_ADDRESS")
-            or environment.get("RAY_ADDRESS")
-        )
+        variables = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+        address = next(filter(None, (named.get("address"), *map(environment.get, variables))), None)
         if not address:
             raise UsageError(
                 "--launcher ray needs the cluster: --launch-option address=http://HOST:8265, or RAY_ADDRESS"
@@ -186,10 +183,10 @@ def _container(
 
 
 def _yes_or_no(named: Mapping[str, str], name: str) -> bool | None:
-    """Read an option that is `yes`, `no` or not given.
+    """Return an option that is `yes`, `no` or not given.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: it has another value.
     """
     if named.get(name, "no") not in ("yes", "no"):
         raise UsageError(f"--launch-option {name}={named[name]} must be {name}=yes or {name}=no")
@@ -206,7 +203,7 @@ def _needed(environment: Mapping[str, str], names: Sequence[str], launcher: str)
 
 
 def end_leftover(run_dir: Path) -> None:
-    """End what an earlier, killed process of ours started for this run, by the identity that it recorded."""
+    """Stop what an earlier, killed process of ours started for this run, by the identity that it recorded."""
     started = read_started(run_dir)
     launcher = started.get("launcher")
     if launcher == "slurm":
@@ -216,14 +213,10 @@ def end_leftover(run_dir: Path) -> None:
     elif launcher == "container":
         _remove_container(str(started["engine"]), str(started["job"]))
     elif launcher == "local":
-        _end_local(run_dir)
-
-
-def _end_local(run_dir: Path) -> None:
-    """End every process that carries the variable of this run, whatever group or session it has made for itself."""
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get("SEATRIAL_RUN_DIR") == str(run_dir):
-                process.kill()
-        except psutil.Error:
-            continue
+        # Every process with the variable of this run, in any process group or session.
+        for process in psutil.process_iter():
+            try:
+                if process.pid != os.getpid() and process.environ().get("SEATRIAL_RUN_DIR") == str(run_dir):
+                    process.kill()
+            except psutil.Error:
+                continue

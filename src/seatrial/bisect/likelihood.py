@@ -1,7 +1,7 @@
-"""What every model of run results tells the search, and how much a probe would teach.
+"""The likelihoods that every model of run results computes, and how much information a run is expected to give.
 
 Shapes: H hypotheses, P positions, Q possible outcomes of one run. Row H (the last of H+1) is the hypothesis
-"no culprit: flaky", under which every commit behaves alike.
+"no culprit: flaky", under which all commits behave alike.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from seatrial.bisect.history import FloatArray
 
 @dataclass(frozen=True, kw_only=True)
 class Likelihoods:
-    """Marginal likelihood of the results under each hypothesis, and what each predicts of one more run."""
+    """Marginal likelihood of the results under each hypothesis, and its prediction of one more run."""
 
     log_H1: FloatArray
     """Natural logarithm, up to one constant; the last entry is "no culprit"."""
     before_H1Q: FloatArray
-    """Probability of each outcome of a run without the culprit's change."""
+    """Probability of each outcome of a run that does not contain the culprit."""
     after_H1Q: FloatArray
-    """The same for a run with it."""
+    """The same for a run that contains it."""
     at: Mapping[int, FloatArray] = field(default_factory=dict)
-    """Positions whose own runs say more of the next one (it may be broken): its outcomes there, [H+1, Q]."""
+    """Predictions [H+1, Q] at positions whose own runs are informative, because the commit may be broken."""
     log_stated_H1: FloatArray | None = None
-    """The same as `log_H1` by the prior with which the answer's probability is stated; None where it is the same."""
+    """`log_H1` under the prior that the answer's probability uses; None if it is the same."""
     log_expected_H1: FloatArray | None = None
-    """The same as `log_H1` by the prior with which the outcomes are predicted; None where it is the same."""
+    """`log_H1` under the prior that predicts the next outcome; None if it is the same."""
     log_drift: float = -math.inf
-    """The same as `log_H1` for a drift: the results change little by little, with the commits or with time."""
+    """The same for a drift: the results change gradually, with the commits or with time."""
     drift_with_time: float = 0.0
-    """Probability that a drift is one with time, and not with the commits."""
+    """Probability that a drift follows time and not the commits."""
 
     def stated(self) -> Likelihoods:
-        """Return the likelihoods by the prior with which probabilities are stated."""
+        """Return the likelihoods under the prior that the answer's probability uses."""
         return self if self.log_stated_H1 is None else replace(self, log_H1=self.log_stated_H1)
 
     def expected(self) -> Likelihoods:
-        """Return the likelihoods by the prior with which the next run is chosen."""
+        """Return the likelihoods under the prior that chooses the next run."""
         return self if self.log_expected_H1 is None else replace(self, log_H1=self.log_expected_H1)
 
 
@@ -55,7 +55,7 @@ def posterior(likelihoods: Likelihoods, prior_H1: FloatArray) -> FloatArray:
 
 
 def drift_probability(likelihoods: Likelihoods, prior_H1: FloatArray, prior_drift: float) -> float:
-    """Return the probability of a drift; what is left is shared by the other hypotheses as `posterior` says."""
+    """Return the probability of a drift; `posterior` divides the rest among the other hypotheses."""
     if not math.isfinite(likelihoods.log_drift):
         return 0.0
     with np.errstate(divide="ignore"):
@@ -72,7 +72,7 @@ def expected_information(
 
     This is the mutual information of the run's outcome and the hypothesis:
     `sum_q [ sum_h w_h f_hq log f_hq - m_q log m_q ]` with the mixture `m_q = sum_h w_h f_hq`. Both sums over
-    hypotheses are one product with the matrix of who is affected, so the cost is O(P H Q).
+    hypotheses are one matrix product with `affected_PH`, so the cost is O(P H Q).
     """
     weights = weights_H1[:, None]
     before, after = likelihoods.before_H1Q, likelihoods.after_H1Q
@@ -83,11 +83,11 @@ def expected_information(
     sums = affected_PH @ np.concatenate([change, log_change], axis=1).astype(np.float32)
     mixture = np.maximum(base.sum(axis=0) + sums[:, :num_outcomes], 0.0)
     expected = log_base.sum(axis=0) + sums[:, num_outcomes:]
-    told = np.asarray((expected - _xlogx(mixture)).sum(axis=1), dtype=np.float64)
+    information_P = np.asarray((expected - _xlogx(mixture)).sum(axis=1), dtype=np.float64)
     for position, outcomes_H1Q in likelihoods.at.items():
         mixed = (weights * outcomes_H1Q).sum(axis=0)
-        told[position] = float(((weights * _xlogx(outcomes_H1Q)).sum(axis=0) - _xlogx(mixed)).sum())
-    return told
+        information_P[position] = float(((weights * _xlogx(outcomes_H1Q)).sum(axis=0) - _xlogx(mixed)).sum())
+    return information_P
 
 
 def _xlogx(values: FloatArray) -> FloatArray:

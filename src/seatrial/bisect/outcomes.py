@@ -1,4 +1,4 @@
-"""What one run says of its commit."""
+"""The judgement of one run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from seatrial.bisect.causes import Cause, Obstacle
 
 
 class RunOutcome(enum.StrEnum):
-    """What one run says of its commit."""
+    """What one run shows about its commit."""
 
     PASS = "Pass"
     FAIL = "Fail"
     SKIP = "Skip"
-    """The commit cannot be judged, and trying again will not help."""
+    """The commit cannot be judged, and a retry will not help."""
     BLOCKED = "Blocked"
-    """The environment prevented a verdict; trying again may help."""
+    """The environment prevented a verdict; a retry may help."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What one run says of its commit, and why."""
+    """What one run shows about its commit, and why."""
 
     outcome: RunOutcome
     reason: str
@@ -29,6 +29,11 @@ class Judgement:
     fingerprint: str | None = None
     cause: Cause | None = None
     """Set with Blocked."""
+
+    @classmethod
+    def fail(cls, reason: str) -> Judgement:
+        """Return a Fail."""
+        return cls(outcome=RunOutcome.FAIL, reason=reason)
 
     @classmethod
     def skip(cls, reason: str) -> Judgement:

@@ -1,16 +1,16 @@
-"""Runs that pass or fail: sides that fail at unknown rates with a smallest difference between them, and broken commits.
+"""Model of runs that pass or fail: an unknown failure rate on each side of the culprit, and broken commits.
 
-Before the culprit a run fails with probability p, after it with probability q. Each is as likely as any other, but
-for `q - p >= smallest change`. (A prior that expects low noise on both sides takes a side that never fails for a sign
-that the other always does: answers at 0 / .5 were right 94 times in a hundred where 96 was said.) The cut makes the
-two sides dependent, so the integral is a sum over a grid of pairs (K of them), exact up to the grid.
-Under "no culprit" one rate r holds everywhere.
+Before the culprit a run fails with probability p, after it with probability q. The prior is uniform over all pairs
+with `q - p >= smallest change`. (A prior that expects low noise on both sides takes a side without failures as a sign
+that the other side always fails: answers at 0 / .5 were then right in 94 % of cases where 96 % was stated.) The cut
+makes the two sides dependent, so the integral is a sum over a grid of pairs (K of them), exact up to the grid.
+Under "no culprit" one rate r applies everywhere.
 
-Without the cut, evidence for "no culprit" grows only with the logarithm of the runs; with it, linearly.
+Without the cut, evidence for "no culprit" grows only with the logarithm of the number of runs; with it, linearly.
 
-A commit may also be broken for a reason of its own (it does not build): then every run of it fails. That is one fact
-about the commit, so f failures without a pass have the likelihood `(1 - b) p^f + b` and not `p^f`: however often
-they are repeated, they say no more than b.
+A commit may also be broken for its own reason (it does not build): then every run of it fails. That is one fact about
+the commit, so f failures without a pass have the likelihood `(1 - b) p^f + b` instead of `p^f`: more repeats of them
+give no more evidence than b.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _RATES = np.array(
     [0.005, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.995]
 )
 _MASS = np.diff(np.concatenate([[0.0], (_RATES[1:] + _RATES[:-1]) / 2, [1.0]]))
-"""Prior probability of each rate: its share of the line from 0 to 1."""
+"""Prior probability of each rate: the width of its cell between 0 and 1."""
 _STATED_POWER = 4
-"""What is stated takes pairs of rates in proportion to this power of their difference. The search goes on until it is
-sure though small differences, which feign certainty most easily, are as likely as large ones."""
+"""The stated probability weights pairs of rates by this power of their difference. The search itself gives small
+differences, which are most likely to feign certainty, the same weight as large ones."""
 BROKEN = 0.003
-"""Probability b that a commit fails for a reason of its own, whatever the culprit is."""
+"""Probability b that a commit fails for its own reason, independent of the culprit."""
 
 
 class _Grid(NamedTuple):
@@ -41,21 +41,21 @@ class _Grid(NamedTuple):
     after_K: IntArray
     log_weight_K: FloatArray
     stated_K: FloatArray
-    """Weight by which probabilities are stated, over the weight by which it is searched."""
+    """Weight used for stated probabilities, divided by the weight used for the search."""
 
 
 class Counted(NamedTuple):
-    """The runs of the commits that were run, [R]."""
+    """The results at the commits that were run, [R]."""
 
     positions_R: IntArray
     fails_R: FloatArray
     passes_R: FloatArray
     may_be_broken_R: BoolArray
-    """False at the ends: if BAD always fails there is a culprit."""
+    """False at the ends: if BAD always fails, there is a culprit."""
 
 
 def pass_fail_likelihoods(affected_PH: BoolArray, counted: Counted, smallest_change: float) -> Likelihoods:
-    """Return the likelihoods of the counted passes and fails; outcome 0 of a run is a pass, 1 a fail."""
+    """Return the likelihoods of the counts; outcome 0 of a run is a pass, 1 a failure."""
     grid = _grid(smallest_change)
     affected_RH = affected_PH[counted.positions_R].astype(np.float64)
     log_ER, fails_next_ER = _by_rate(counted)
@@ -93,8 +93,8 @@ def _outcomes(fails_H1: FloatArray) -> FloatArray:
 
 
 def _by_rate(counted: Counted) -> tuple[FloatArray, FloatArray]:
-    """Return, for each rate of the grid and each commit, [E, R], the log likelihood of its runs, and the probability
-    that the next one fails."""
+    """Return, per rate of the grid and commit [E, R], the log likelihood of its runs and the probability that the
+    next one fails."""
     rates_E1 = _RATES[:, None]
     log_runs = counted.fails_R * np.log(rates_E1) + counted.passes_R * np.log1p(-rates_E1)
     broken_R = np.where(counted.may_be_broken_R & (counted.passes_R == 0), BROKEN, 0.0)

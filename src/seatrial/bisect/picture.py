@@ -1,6 +1,6 @@
-"""The search as one SVG: posterior above, the commit graph in the middle, the probes below.
+"""Draws the search as one SVG: posterior on top, the commit graph in the middle, the runs below.
 
-Everything from outside (hashes, subjects, reasons) is escaped; nothing is loaded from elsewhere.
+All outside text (hashes, subjects, reasons) is escaped; nothing is loaded from elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLOURS = {
 }
 _MIXED, _INK, _BAR, _UNPROBED = "#8250df", "#1f2328", "#0969da", "#ffffff"
 _LOWEST, _HIGHEST = (9, 105, 218), (188, 76, 0)
-"""Colours of the ends of a metric's scale: blue to orange, which every eye tells apart."""
+"""Colours at the ends of a metric's scale: blue to orange, which colour-blind readers can distinguish too."""
 _WIDTH, _LEFT, _RIGHT = 1060.0, 90.0, 60.0
 _BARS_TOP, _BARS_BOTTOM = 40.0, 180.0
 _LANE_HEIGHT, _PROBE_HEIGHT, _ROW_HEIGHT = 22.0, 150.0, 32.0
@@ -33,11 +33,11 @@ _LANE_HEIGHT, _PROBE_HEIGHT, _ROW_HEIGHT = 22.0, 150.0, 32.0
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where things stand on the page."""
+    """Positions and sizes on the page."""
 
     step: float
     scale: tuple[float, float] | None
-    """Lowest and highest value of a metric; None when runs pass or fail."""
+    """Lowest and highest value of a metric; None if runs pass or fail."""
     graph_y: float
     probes_top: float
     height: float
@@ -49,7 +49,7 @@ class _Frame:
         return self.graph_y + _LANE_HEIGHT * lane
 
     def colour(self, runs: Sequence[Run]) -> str:
-        """Return the colour of a commit's runs: of their mean value, of their outcome, or of no agreement."""
+        """Return the colour for a commit's runs: by mean value, by outcome, or for mixed outcomes."""
         values = [run.value for run in runs if run.value is not None]
         if self.scale is not None and values and len(values) == len(runs):
             low, high = self.scale
@@ -61,14 +61,14 @@ class _Frame:
 
 
 def picture(search: Search, runs: Sequence[Run]) -> str:
-    """Return the commits from GOOD to BAD with their posterior, their graph, and every probe.
+    """Return the commits from GOOD to BAD with their posterior, their graph, and every run.
 
-    Probes of a metric stand at the height of their value, others in a row for each outcome.
+    Runs of a metric are drawn at the height of their value, others in one row per outcome.
     """
     history = search.history
     graph = graph_of(history)
     seen = [(position, run) for run in runs if (position := history.position(run.commit)) is not None]
-    rows = [outcome for outcome in RunOutcome if any(_in_row(run, outcome) for _, run in seen)]
+    rows = [o for o in RunOutcome if any(run.outcome is o and run.value is None for _, run in seen)]
     values = [run.value for _, run in seen if run.value is not None]
     graph_y = _BARS_BOTTOM + 24
     probes_top = graph_y + _LANE_HEIGHT * graph.num_lanes + 8
@@ -98,7 +98,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, style: str = "") -> str:
 
 
 def _posterior(search: Search, frame: _Frame) -> list[str]:
-    """Return a bar for each suspect whose probability can be seen, and the hash of the likeliest."""
+    """Return a bar for each suspect with a visible probability, and the hash of the most probable one."""
     weights = search.stated().suspects_H
     top = max(float(weights.max()), min(1.0, 8 / len(weights)))
     if not search.observations:
@@ -128,7 +128,7 @@ def _posterior(search: Search, frame: _Frame) -> list[str]:
 
 
 def _graph(history: History, graph: Graph, seen: Sequence[tuple[int, Run]], frame: _Frame) -> list[str]:
-    """Return edges from parents to children, and a circle for each commit in the colour of its probes."""
+    """Return edges from parents to children, and a circle per commit in the colour of its runs."""
     parts = [_text(4, frame.graph_y + 4, "commits")]
     for parent, child in graph.edges:
         x1, y1 = frame.x(parent), frame.lane_y(graph.lanes[parent])
@@ -140,27 +140,22 @@ def _graph(history: History, graph: Graph, seen: Sequence[tuple[int, Run]], fram
     radius = min(6.0, max(1.2, frame.step * 0.38))
     for position in range(history.num_suspects + 1):
         own, commit = found.get(position, []), history.commit(position)
-        told = "/".join(sorted({run.outcome.value for run in own})) or "not run"
+        outcome = "/".join(sorted({run.outcome.value for run in own})) or "not run"
         parts.append(
             f'<circle class="commit" cx="{frame.x(position):.2f}" cy="{frame.lane_y(graph.lanes[position]):.1f}" '
             f'r="{radius:.1f}" fill="{frame.colour(own)}" stroke="{_INK}" stroke-width="0.7">'
-            f"<title>{escaped(f'{commit.sha[:12]} {commit.subject}: {told}')}</title></circle>"
+            f"<title>{escaped(f'{commit.sha[:12]} {commit.subject}: {outcome}')}</title></circle>"
         )
     return parts
 
 
 def _edge(x1: float, y1: float, x2: float, y2: float, step: float) -> str:
-    """Return a path along the lower of the two lanes; it changes lanes within one column."""
+    """Return a path along the lower of the two lanes that changes lanes within one column."""
     if y1 == y2:
         return f"M{x1:.1f} {y1:.1f}H{x2:.1f}"
     if y2 > y1:
         return f"M{x1:.1f} {y1:.1f}L{x1 + step:.1f} {y2:.1f}H{x2:.1f}"
     return f"M{x1:.1f} {y1:.1f}H{x2 - step:.1f}L{x2:.1f} {y2:.1f}"
-
-
-def _in_row(run: Run, outcome: RunOutcome) -> bool:
-    """Return whether a run stands in the row of an outcome: runs with a value stand at its height instead."""
-    return run.outcome is outcome and run.value is None
 
 
 def _values(seen: Sequence[tuple[int, Run]], frame: _Frame) -> list[str]:
@@ -184,12 +179,12 @@ def _values(seen: Sequence[tuple[int, Run]], frame: _Frame) -> list[str]:
 def _rows(
     seen: Sequence[tuple[int, Run]], rows: Sequence[RunOutcome], frame: _Frame, top: float
 ) -> list[str]:
-    """Return a row of marks for each outcome; repeats of a commit are counted beside its mark."""
+    """Return a row of marks per outcome, with the count next to the mark of a repeated commit."""
     parts = []
     for number, outcome in enumerate(rows):
         y = top + _ROW_HEIGHT * (number + 0.5)
         parts.append(_text(4, y + 4, f"{outcome.value} {_SIGN_NAMES[outcome]}"))
-        here = [(position, run) for position, run in seen if _in_row(run, outcome)]
+        here = [(position, run) for position, run in seen if run.outcome is outcome and run.value is None]
         parts += [_mark(run, frame, position, y) for position, run in here]
         repeats = Counter(position for position, _ in here)
         parts += [
@@ -209,7 +204,7 @@ _SIGN_NAMES = {
 
 
 def _mark(run: Run, frame: _Frame, position: int, y: float) -> str:
-    """Return the sign of one run: a circle passed, a square failed, a triangle skipped, a diamond was blocked."""
+    """Return the mark of one run: circle = passed, square = failed, triangle = skipped, diamond = blocked."""
     x = frame.x(position)
     shape = {
         RunOutcome.PASS: f"M{x - 5:.1f} {y:.1f}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
@@ -226,7 +221,7 @@ def _mark(run: Run, frame: _Frame, position: int, y: float) -> str:
 
 
 def _axis(history: History, frame: _Frame) -> list[str]:
-    """Name both ends and say how many commits lie between."""
+    """Return the names of both ends and the number of commits between them."""
     y = frame.height - 8
     return [
         _text(_LEFT, y, f"GOOD {history.good.sha[:12]}"),

@@ -1,4 +1,4 @@
-"""Text from outside (subjects, reasons, commands) made safe to show."""
+"""Makes outside text (subjects, reasons, commands) safe to show."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import html
 
 
 def plain(text: str) -> str:
-    """Return text without what a terminal would obey."""
+    """Return text without control characters that a terminal would interpret."""
     return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def escaped(text: str) -> str:
-    """Return text as HTML shows it: nothing in it is markup, and no character is forbidden there."""
+    """Return text escaped for HTML, without control characters."""
     return html.escape(plain(text))

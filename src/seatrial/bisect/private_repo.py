@@ -1,8 +1,8 @@
-"""A repository of our own that borrows the user's objects, so that theirs is only ever read.
+"""A private repository that borrows the user's objects, so that the user's repository is only read.
 
 It is a bare repository in the state directory whose `objects/info/alternates` names the user's object store. All
-worktrees, fetches and submodules live in it: nothing is written into the user's `.git`, not even worktree
-metadata, whatever ends us.
+worktrees, fetches and submodules are created in it: nothing is written into the user's `.git`, not even worktree
+metadata, even if this process is killed.
 """
 
 from __future__ import annotations
@@ -20,30 +20,16 @@ from seatrial.errors import BlockedError, UsageError
 
 _OPENING = ".opening-"
 _COPIED_SECTIONS = (
-    "filter.",
-    "lfs.",
-    "url.",
-    "http.",
-    "credential.",
-    "submodule.",
-    "remote.",
-    "extensions.partialclone",
-    "protocol.",
-)
+    "filter.", "lfs.", "url.", "http.", "credential.", "submodule.", "remote.", "extensions.partialclone", "protocol.",
+)  # fmt: skip
 _COPIED_KEYS = (
-    "core.autocrlf",
-    "core.eol",
-    "core.symlinks",
-    "core.filemode",
-    "core.ignorecase",
-    "core.longpaths",
-    "core.precomposeunicode",
-    "core.sshcommand",
-)
+    "core.autocrlf", "core.eol", "core.symlinks", "core.filemode", "core.ignorecase", "core.longpaths",
+    "core.precomposeunicode", "core.sshcommand",
+)  # fmt: skip
 
 
 class UserRepository:
-    """The user's repository, read only."""
+    """The user's repository; read only."""
 
     def __init__(self, directory: Path) -> None:
         """Find the repository that contains `directory`.
@@ -73,11 +59,11 @@ class UserRepository:
 
         Args:
             name: a hash, or any name that git knows.
-            role: what it is to us, for the message.
-            deepened: private repository with the whole history of a shallow clone; asked when the clone has no answer.
+            role: what the commit is used as, for the message.
+            deepened: private repository with the full history of a shallow clone; used if the clone has no such name.
 
         Raises:
-            UsageError: it names no commit here.
+            UsageError: the name is no commit here.
         """
         for repository in filter(None, (self.top, deepened)):
             try:
@@ -91,13 +77,13 @@ class UserRepository:
         )
 
     def is_cut_at(self, sha: str) -> bool:
-        """Return whether a shallow clone ends at this commit, so that its own history there cannot be believed."""
+        """Return whether a shallow clone is cut off at this commit, so that its history there is incomplete."""
         shallow = self.git_dir / "shallow"
         return shallow.exists() and sha in shallow.read_text(encoding="utf-8").split()
 
 
 def open_private(user: UserRepository, path: Path) -> Path:
-    """Make (or find again) the private repository at `path` and return it.
+    """Create the private repository at `path`, or find it again, and return it.
 
     Raises:
         BlockedError: it cannot be written.
@@ -127,7 +113,7 @@ def open_private(user: UserRepository, path: Path) -> Path:
 
 
 def _copy_configuration(user: UserRepository, path: Path) -> None:
-    """Copy what decides how files are checked out and fetched; never hooks, never the place of a work tree."""
+    """Copy the settings that decide how files are checked out and fetched; never hooks or the place of a work tree."""
     listed = git(user.top, "config", "--local", "--list", "--null")
     for entry in filter(None, listed.split("\0")):
         key, _, value = entry.partition("\n")
@@ -136,12 +122,12 @@ def _copy_configuration(user: UserRepository, path: Path) -> None:
     try:
         git(path, "config", "remote.origin.url")
     except GitError:
-        # Relative submodule addresses are relative to the origin, or without one to the repository itself.
+        # Relative submodule addresses are relative to the origin, or, without one, to the repository itself.
         git(path, "config", "remote.origin.url", str(user.top))
 
 
 def _unshallow(user: UserRepository, path: Path) -> None:
-    """Fetch the whole history, and give it every name that the user has: `v1.2`, `HEAD~20`, `origin/main`."""
+    """Fetch the full history, and create every name that the user has: `v1.2`, `HEAD~20`, `origin/main`."""
     try:
         git(
             path, "fetch", "--quiet", "--unshallow", "--tags", "origin", "+refs/heads/*:refs/remotes/origin/*",
@@ -150,7 +136,7 @@ def _unshallow(user: UserRepository, path: Path) -> None:
     except GitError as error:
         raise BlockedError(
             f"{user.top} is a shallow clone and its history cannot be fetched: {error.stderr}; "
-            "run `git fetch --unshallow` there yourself"
+            "run `git fetch --unshallow` there"
         ) from error
     for line in git(user.top, "for-each-ref", "--format=%(refname) %(objectname)").splitlines():
         git(path, "update-ref", *line.split())
@@ -159,10 +145,10 @@ def _unshallow(user: UserRepository, path: Path) -> None:
 
 @contextmanager
 def deepened(user: UserRepository, base: Path) -> Iterator[Path | None]:
-    """Within the block there is a private repository with the whole history of a shallow clone, to resolve names in.
+    """Provide a private repository with the full history of a shallow clone, to resolve names in.
 
     Yields:
-        Its place below `base`; None when the clone is whole. What still lies there at the end is removed.
+        Its path below `base`, or None if the clone is complete. It is removed at the end if it is still there.
 
     Raises:
         BlockedError: the history cannot be fetched.

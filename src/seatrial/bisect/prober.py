@@ -1,4 +1,4 @@
-"""One probe: a commit's tree and environment, the run, its judgement; again when the environment stood in the way."""
+"""Runs one commit: checkout and environment, command, judgement; retries when the environment prevented a verdict."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from seatrial.bisect.judge import Criteria, Evidence, judge
 from seatrial.bisect.launchers import Launcher, Local
 from seatrial.bisect.outcomes import Judgement, RunOutcome
 from seatrial.bisect.task import Task, fill
-from seatrial.bisect.trees import HinderedError, Place, Trees, UntestableError
+from seatrial.bisect.trees import CheckoutBlockedError, Place, Trees, UntestableError
 from seatrial.errors import BlockedError
 from seatrial.launch.jobs import Heartbeat, Job
 
 _BUILD_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR")
-"""Compiled code that its users key by less than the commit."""
+"""Folders of compiled code whose keys do not contain the commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """The result of one probe."""
+    """The result of one commit's run, retries included."""
 
     judgement: Judgement
     seconds: float
-    """Time of all attempts, preparation included, waiting between attempts not."""
+    """Time of all attempts with preparation, without the waits between attempts."""
     attempts: int
     run_dir: Path
     """Of the last attempt."""
 
 
 class Prober:
-    """Runs the task's command at commits; safe to use from several threads, one commit at a time in each."""
+    """Runs the task's command at commits; thread-safe, one commit at a time per thread."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Prober:
         """Keep what every run needs.
 
         Args:
-            task: what is asked.
-            trees: where commits are checked out.
-            repository: our private one.
+            task: the question.
+            trees: the checkouts.
+            repository: the private repository.
             state: directory of the bisect.
-            launcher: how commands are started.
+            launcher: starts the commands.
             environment: of this process.
         """
         self._task = task
@@ -68,13 +68,13 @@ class Prober:
         self._needed = edits.words_in_tree(task, repository, state / "carry")
 
     def probe(self, number: int, sha: str, wait: Callable[[float], None], heartbeat: Heartbeat) -> Probed:
-        """Judge one commit once.
+        """Judge one commit once, with retries.
 
         Args:
             number: of the run, for its directory.
             sha: the commit.
-            wait: sleeps between attempts, and raises when we are interrupted.
-            heartbeat: raises when we are interrupted.
+            wait: sleeps between attempts; raises when the bisect is interrupted.
+            heartbeat: raises when the bisect is interrupted.
         """
         spent, attempt = 0.0, 0
         while True:
@@ -83,8 +83,8 @@ class Prober:
             started = time.monotonic()
             try:
                 judgement = self._attempt(number, sha, run_dir, heartbeat)
-            except HinderedError as hindered:
-                judgement = Judgement.blocked(hindered.obstacle)
+            except CheckoutBlockedError as blocked:
+                judgement = Judgement.blocked(blocked.obstacle)
             except UntestableError as reason:
                 judgement = Judgement.skip(str(reason))
             except BlockedError as error:
@@ -102,7 +102,7 @@ class Prober:
     def _attempt(self, number: int, sha: str, run_dir: Path, heartbeat: Heartbeat) -> Judgement:
         run_dir.mkdir(parents=True, exist_ok=True)
         with self._trees.held(sha, stay=self._task.prepare is not None) as place:
-            edits.lay_over(self._state / "carry", place.tree)
+            edits.copy_carried(self._state / "carry", place.tree)
             if (
                 place.made is None
                 and (judgement := self._prepare(sha, place, run_dir, heartbeat)) is not None
@@ -114,7 +114,7 @@ class Prober:
             return self._run(number, sha, place, run_dir, heartbeat)
 
     def _run(self, number: int, sha: str, place: Place, run_dir: Path, heartbeat: Heartbeat) -> Judgement:
-        """Run the command in a tree that is ready, and judge what it left."""
+        """Run the command in a prepared checkout, and judge what it left."""
         tree = place.tree
         script = tree / self._task.script if self._task.script else None
         if script is not None and self._task.sed_clauses:
@@ -168,7 +168,7 @@ class Prober:
     def _run_environment(
         self, number: int, sha: str, place: Place, run_dir: Path
     ) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Return the environment of a run, and the names that it needs wherever it lands."""
+        """Return the environment of a run, and the names of the variables that it needs on any machine."""
         home = place.home
         own = {
             "SEATRIAL_RUN_DIR": str(run_dir),
@@ -182,14 +182,14 @@ class Prober:
             "UV_PROJECT_ENVIRONMENT": str(home / "env"),
             "PYTHONPYCACHEPREFIX": str(home / "pycache"),
             **{name: str(home / "cache" / name.lower()) for name in _BUILD_CACHES},
-            # Dependencies follow the commit; a person who knows better may say false.
+            # Dependencies follow the commit, unless the user says otherwise.
             "NRL_FORCE_REBUILD_VENVS": self._environment.get("NRL_FORCE_REBUILD_VENVS", "true"),
             **self._task.variables,
         }
         return {**self._environment, **own}, tuple(own)
 
     def _prepare(self, sha: str, place: Place, run_dir: Path, heartbeat: Heartbeat) -> Judgement | None:
-        """Build the environment of a new tree; None when it is ready."""
+        """Build the environment of a new checkout; return a judgement if that fails, None if it is ready."""
         if self._task.prepare is None:
             return None
         directory = run_dir / "prepare"
@@ -216,12 +216,12 @@ class Prober:
 
 
 def keep_only_evidence(run_dir: Path) -> None:
-    """Remove the large parts of a finished run; its console output and logs stay."""
+    """Remove the large files of a finished run; its console output and logs stay."""
     for name in ("checkpoints", "snapshots"):
         shutil.rmtree(run_dir / name, ignore_errors=True)
 
 
 def shown_command(task: Task) -> str:
-    """Return the task's command as a person would type it."""
+    """Return the task's command as a user would type it."""
     settings = [f"{name}={shlex.quote(value)}" for name, value in task.variables.items()]
     return " ".join([*settings, shlex.join(task.words())])

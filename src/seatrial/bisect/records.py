@@ -1,4 +1,4 @@
-"""The record of one run, as the journal and the report hold it."""
+"""The record of one run, as the journal and the report contain it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run and what it says of its commit."""
+    """One run and its result."""
 
     number: int
     commit: str
@@ -31,7 +31,7 @@ class Run:
     seconds: float = 0.0
     attempts: int = 1
     evidence: str = ""
-    """Directory of the run; empty for a mark that a person made."""
+    """Directory of the run; empty for a mark that a user made."""
     time: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -41,10 +41,10 @@ class Run:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Run:
-        """Read a `result` record, perhaps edited by hand.
+        """Read a `result` record, possibly edited by hand.
 
         Raises:
-            UsageError: it is none.
+            UsageError: the record is not valid.
         """
         values = {name: value for name, value in data.items() if name != "kind"}
         try:
@@ -58,7 +58,7 @@ class Run:
 
 
 def run_of(number: int, commit: Commit, probed: Probed) -> Run:
-    """Return the record of a probe."""
+    """Return the record of a finished run."""
     judgement = probed.judgement
     return Run(
         number=number,

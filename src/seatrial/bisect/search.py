@@ -1,4 +1,4 @@
-"""The search: from the results so far to the next probe, or to the answer. Pure, and fully replayable."""
+"""The search: chooses the next run, or the answer, from the results so far. Pure and replayable."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from seatrial.bisect.evidence_model import (
     broken_positions,
     likelihoods_of,
 )
-from seatrial.bisect.history import FloatArray, History, suspect_weights
+from seatrial.bisect.history import BoolArray, FloatArray, History, suspect_weights
 from seatrial.bisect.likelihood import Likelihoods, drift_probability, expected_information, posterior
 from seatrial.bisect.settings import Noise, Settings
 
 _LEAST_INFORMATION = 1e-6
-"""Nats below which a probe teaches nothing."""
+"""Nats below which a run gives no information."""
 _ENTROPY_OF_AN_ANSWER, _SLOWEST_RATE = 0.2, 0.02
-"""Nats that are left when a search ends, and the least that a run is taken to teach, in its estimate."""
+"""For the estimate of remaining runs: nats left when a search ends, and the least information per run."""
 _RUNS_WITHOUT_VALUE = 2
-"""Runs of GOOD without a metric after which the search is given up: once may be a crash of the machine's."""
+"""Runs of GOOD without a metric after which the search stops: a single one may be a crash of the machine."""
 
 
 class Conclusion(enum.StrEnum):
     """Why a search stopped."""
 
     FOUND = "found"
-    """One commit (or commits that no possible probe can tell apart) reached the credibility."""
+    """One commit, or several that no run can distinguish, reached the credibility."""
     NO_CULPRIT = "no culprit"
-    """GOOD and BAD do not differ by as much as a culprit makes: the command is flaky, or never failed."""
+    """GOOD and BAD differ by less than a culprit would cause: the command is flaky, or never failed."""
     DRIFT = "drift"
-    """The metric changes little by little, with the commits or with time: no single commit is to blame."""
+    """The metric changes gradually, with the commits or with time: no single commit is the cause."""
     CANNOT_NARROW = "cannot narrow"
-    """Every probe that would tell the remaining suspects apart is untestable."""
+    """Every commit whose run would distinguish the remaining suspects is untestable."""
     OUT_OF_BUDGET = "out of budget"
     """The runs or the minutes are used up."""
     END_UNTESTABLE = "end untestable"
@@ -56,34 +56,34 @@ class Probe:
 
 @dataclass(frozen=True)
 class Stop:
-    """Probe no more."""
+    """Start no further run."""
 
     conclusion: Conclusion
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Start nothing before a run under way has ended."""
+    """Start nothing until an active run has finished."""
 
 
 @dataclass(frozen=True)
 class Belief:
-    """What is believed after the results so far."""
+    """The posterior after the results so far."""
 
     suspects_H: FloatArray
     """Probability that each suspect is the culprit."""
     no_culprit: float
     drift: float
-    """Probability that the metric changes little by little, so that no commit is to blame."""
+    """Probability that the metric changes gradually, so that no commit is the cause."""
     likelihoods: Likelihoods = field(repr=False)
     exact: bool
-    """The command was declared, or has shown itself, deterministic and the results agree with that."""
+    """The command is deterministic, as declared or detected, and the results agree with that."""
     once_each: bool
-    """Running a commit again would repeat its result to the bit."""
+    """Running a commit again would repeat its result bit by bit."""
 
 
 class Search:
-    """Holds the observations of one search."""
+    """The observations of one search and the decisions that follow from them."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Search:
             history: GOOD and the suspects.
             question: whether runs pass and fail, or leave a number.
             settings: credibility, priors and limits.
-            weights_H: prior weights of the suspects; None takes them equal, less those that equal trees exclude.
+            weights_H: prior weights of the suspects; None: equal, except for suspects that equal trees exclude.
         """
         self.history = history
         self.question = question
@@ -113,7 +113,7 @@ class Search:
         self._belief: Belief | None = None
 
     def record(self, observation: Observation) -> None:
-        """Take the result of one run."""
+        """Add the result of one run."""
         if self.question is Question.METRIC and observation.value is None:
             observation = replace(observation, lost=True)
         self.observations.append(observation)
@@ -121,26 +121,23 @@ class Search:
         self._belief = None
 
     def set_aside(self, position: int) -> None:
-        """Probe this position, and all of equal content, no more."""
+        """Run this position, and all of equal content, no more."""
         self._aside.update(self.history.twins(position))
 
     @property
     def untestable(self) -> set[int]:
-        """Return the positions that are probed no more: those set aside, and broken commits."""
+        """Return the positions that are no longer run: closed positions and broken commits."""
         return self._aside | self._broken
 
     def belief(self) -> Belief:
-        """Return the current belief."""
+        """Return the posterior that decides how long to search."""
         if self._belief is None:
             model = likelihoods_of(self.history, self.observations, self.question, self.settings)
             self._belief = self._believed(model.likelihoods, model.exact, model.once_each)
         return self._belief
 
     def stated(self) -> Belief:
-        """Return what is stated of the answer.
-
-        `belief` decides how long to search, with a prior that is cautious; see `shift`.
-        """
+        """Return the posterior that the answer states; `belief` uses a more cautious prior (see the `shift` model)."""
         belief = self.belief()
         return self._believed(belief.likelihoods.stated(), belief.exact, belief.once_each)
 
@@ -150,7 +147,7 @@ class Search:
         return Belief(weights[:-1], float(weights[-1]), drift, likelihoods, exact, once_each)
 
     def classes(self) -> list[tuple[float, tuple[int, ...]]]:
-        """Return groups of suspects that no possible probe tells apart, likeliest first, with their probability."""
+        """Return groups of suspects that no run can distinguish, most probable first, with their probability."""
         belief = self.belief()
         suspects = np.flatnonzero(belief.suspects_H > 0)
         if not self.untestable:
@@ -165,7 +162,7 @@ class Search:
         return sorted(weighed, key=lambda item: (-item[0], item[1]))
 
     def credible_set(self) -> list[tuple[int, float]]:
-        """Return the fewest suspects that together hold the credibility, likeliest first, with probabilities."""
+        """Return the smallest set of suspects that reaches the credibility, most probable first, with probabilities."""
         chosen: list[tuple[int, float]] = []
         mass, belief = 0.0, self.belief()
         wanted = self.settings.credibility * (1 - belief.no_culprit)
@@ -177,10 +174,10 @@ class Search:
         return sorted(chosen, key=lambda item: (-item[1], item[0]))
 
     def decide(self, pending: Sequence[int] = (), out_of_budget: bool = False) -> Probe | Stop | Wait:
-        """Return the next probe, or why there is none.
+        """Return the next run, or why there is none.
 
         Args:
-            pending: positions whose runs are under way.
+            pending: positions of active runs.
             out_of_budget: no further run may start.
         """
         counts = Counter(item.position for item in self.observations)
@@ -211,7 +208,7 @@ class Search:
         return Probe(position, float(information[position]))
 
     def _end_against_drift(self, pending: Collection[int]) -> int | None:
-        """Return the end to run again when only a drift is left to rule out, or None."""
+        """Return the end to run again if only a drift is left to exclude, or None."""
         belief = self.belief()
         if belief.drift < _LEAST_INFORMATION or belief.once_each:
             return None
@@ -221,7 +218,7 @@ class Search:
         return min(ends, key=lambda end: counts[end], default=None)
 
     def _lost_at_good(self) -> int:
-        """Return how many runs of GOOD left no metric, or 0 when any left one or none is asked for."""
+        """Return how many runs of GOOD left no metric; 0 if any left one, or no metric is searched."""
         at_good = [item for item in self.observations if item.position in self.history.twins(0)]
         if self.question is not Question.METRIC or any(item.value is not None for item in at_good):
             return 0
@@ -234,7 +231,7 @@ class Search:
         if belief.drift >= self.settings.credibility:
             return Conclusion.DRIFT
         classes = self.classes()
-        # Where results are exact one more run settles what priors only suggest.
+        # If results are exact, one more run decides what priors only suggest.
         needed = 1 - 1e-9 if belief.exact else self.settings.credibility
         sure = classes and classes[0][0] >= needed
         settings = self.settings
@@ -247,9 +244,9 @@ class Search:
         return noisy and len(self.observations) < self.settings.least_runs_to_clear
 
     def information(self, pending: Collection[int] = ()) -> FloatArray:
-        """Return what one more run at each position is expected to teach, in nats; -1 where none is possible.
+        """Return the expected information of one more run at each position in nats; -1 where no run is possible.
 
-        Runs under way are taken as sure to tell the two sides of theirs apart, so that parallel probes spread.
+        Active runs are assumed to distinguish their two sides for certain, so that parallel runs spread out.
         """
         held = self.belief()
         belief = self._believed(held.likelihoods.expected(), held.exact, held.once_each)
@@ -267,7 +264,7 @@ class Search:
         return information
 
     def expected_runs(self) -> int:
-        """Return a rough estimate of the runs that are left: the entropy to lose at the rate of the best next run."""
+        """Return a rough estimate of the remaining runs: the entropy to lose over the best next run's information."""
         unverified = sum(
             all(item.position not in self.history.twins(end) for item in self.observations)
             for end in (0, self.history.bad_position)
@@ -279,8 +276,8 @@ class Search:
         rate = max(float(self.information().max()), _SLOWEST_RATE)
         return unverified + math.ceil(max(entropy - _ENTROPY_OF_AN_ANSWER, 0.0) / rate)
 
-    def _cells(self, pending: Collection[int]) -> list[np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-        """Split the hypotheses by what the runs under way will say of them; "no culprit" goes with the likeliest."""
+    def _cells(self, pending: Collection[int]) -> list[BoolArray]:
+        """Group the hypotheses by the results that they predict for active runs; "no culprit" joins the likeliest."""
         labels = np.zeros(self.history.num_suspects + 1, dtype=np.int64)
         for number, position in enumerate(sorted(set(pending))):
             labels[:-1] += self.history.affected_PH[position].astype(np.int64) << number
@@ -289,6 +286,6 @@ class Search:
 
 
 def _central_maximum(values: FloatArray) -> int:
-    """Return the index of the largest value; among equals the one nearest the middle, as git chooses."""
+    """Return the index of the largest value; of equal ones the one nearest to the middle, as git does."""
     best = np.flatnonzero(values >= values.max() - 1e-9)
     return int(best[np.argmin(np.abs(best - len(values) / 2))])

@@ -1,4 +1,4 @@
-"""A bisect from its first line in the journal to its answer, and again after it was interrupted."""
+"""One bisect, from its question in the journal to its answer; can be resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from seatrial.bisect import edits
 from seatrial.bisect.answer import Answer, answer_of
 from seatrial.bisect.commits import path_factors, read_history
-from seatrial.bisect.drive import Driver, Progress, tell
+from seatrial.bisect.drive import Driver, Progress, record_run
 from seatrial.bisect.evidence_model import Question
 from seatrial.bisect.gitcommand import git
 from seatrial.bisect.gitlog import BAD, GOOD, SKIP, Mark, write_git_log
@@ -34,21 +34,21 @@ _REPOSITORY = "repo.git"
 
 
 def new_state(base: Path, task: Task, repository: Path | None = None) -> Path:
-    """Make the directory of a new bisect and write the question into its journal.
+    """Create the directory of a new bisect and write the question into its journal.
 
     Args:
         base: where bisects are kept.
-        task: what is asked.
-        repository: private one that was opened below `base` to resolve names; it is moved into the directory.
+        task: the question.
+        repository: private repository that was opened below `base` to resolve names; it is moved into the directory.
 
     Raises:
-        UsageError: the directory would lie in the user's checkout.
+        UsageError: the directory would be inside the user's checkout.
     """
     name = f"{Path(task.repository).name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{task.bad[:8]}"
     state = base / name
     if state.is_relative_to(Path(task.repository).resolve()):
         raise UsageError(
-            f"--state {base} lies in the checkout {task.repository}, which is never written to; choose another place"
+            f"--state {base} is inside the checkout {task.repository}, which is never written to; choose another place"
         )
     edits.save_carried(Path(task.repository), task.carry, state / "carry")
     with Journal(state / NAME) as journal:
@@ -62,7 +62,7 @@ def read_task(entries: Sequence[Entry], path: Path) -> Task:
     """Return the question of a journal.
 
     Raises:
-        UsageError: it holds none.
+        UsageError: the journal contains none.
     """
     task: dict[str, Any] | None = None
     for entry in entries:
@@ -72,15 +72,15 @@ def read_task(entries: Sequence[Entry], path: Path) -> Task:
             task.update(entry.record["task"])
     if task is not None:
         return Task.from_json(task)
-    raise UsageError(f"{path} holds no question; give the journal that `seatrial bisect` named")
+    raise UsageError(f"{path} contains no question; give the journal that `seatrial bisect` printed")
 
 
 def change_task(state: Path, changes: Mapping[str, Any]) -> None:
-    """Write changed settings into a journal, so that resuming it follows them.
+    """Write changed settings into a journal; a resumed bisect uses them.
 
     Raises:
-        UsageError: the question would no longer be one.
-        BlockedError: another process works on the journal.
+        UsageError: the changed question is not valid.
+        BlockedError: another process uses the journal.
     """
     if changes:
         with Journal(state / NAME) as journal:
@@ -90,15 +90,15 @@ def change_task(state: Path, changes: Mapping[str, Any]) -> None:
 
 
 class Session:
-    """One bisect with its journal held open; use as a context manager."""
+    """One bisect with its journal open; use as a context manager."""
 
     def __init__(self, state: Path, environment: Mapping[str, str], marks: Sequence[Mark] = ()) -> None:
-        """Open the state directory and take in what is known.
+        """Open the state directory and read what is known.
 
         Args:
-            state: directory that `new_state` made.
+            state: directory that `new_state` created.
             environment: of this process.
-            marks: of a `git bisect log` to replay into a new journal.
+            marks: from a `git bisect log`, to replay into a new journal.
 
         Raises:
             UsageError, BlockedError: the journal or the repository cannot be used.
@@ -122,11 +122,7 @@ class Session:
             self.search = Search(self.history, self.task.question, self.task.settings(), weights)
             self._end_leftovers(entries)
             self.runs = self._known_runs(entries, marks)
-            numbers = [
-                int(entry.record["run"])
-                for entry in entries
-                if entry.record and entry.record["kind"] == "started"
-            ]
+            numbers = [int(e.record["run"]) for e in entries if e.record and e.record["kind"] == "started"]
             self._first_number = 1 + max(numbers, default=0)
             attempt = sum(entry.record is not None and entry.record["kind"] == "opened" for entry in entries)
             self.journal.write("opened", time=_now(), attempt=attempt)
@@ -145,18 +141,18 @@ class Session:
             raise
 
     def __enter__(self) -> Session:
-        """Return the session itself."""
+        """Return the session."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Let the journal go."""
+        """Close the journal."""
         self.journal.close()
 
     def run(self, progress: Progress, keep_state: bool = False) -> Answer:
-        """Search to the end, and leave `result.json` and `bisect.log`.
+        """Search until there is an answer, and write `result.json` and `bisect.log`.
 
         Raises:
-            BlockedError: the environment keeps commits from being judged.
+            BlockedError: the environment prevents verdicts.
             KeyboardInterrupt: interrupted; the journal can be resumed.
         """
         try:
@@ -182,7 +178,7 @@ class Session:
         return answer
 
     def _end_leftovers(self, entries: Sequence[Entry]) -> None:
-        """End what a killed process of ours left running, and remove its trees."""
+        """Stop what a killed process of ours left running, and remove its checkouts."""
         records = [entry.record for entry in entries if entry.record is not None]
         ended = {record["number"] for record in records if record["kind"] == "result"}
         for record in records:
@@ -194,9 +190,8 @@ class Session:
             shutil.rmtree(old, ignore_errors=True)
 
     def _known_runs(self, entries: Sequence[Entry], marks: Sequence[Mark]) -> list[Run]:
-        """Tell the search what the journal and the marks hold; Blocked runs are tried again."""
+        """Pass the results in the journal and the marks to the search; Blocked runs are tried again."""
         runs: list[Run] = []
-        skipped: set[str] = set()
         for mark in marks:
             for run in self._marked(mark, -1 - len(runs), "replayed from the log"):
                 self.journal.write("result", **run.to_json())
@@ -211,15 +206,15 @@ class Session:
             if run.outcome is RunOutcome.SKIP or (
                 run.commit not in skipped and run.outcome is not RunOutcome.BLOCKED
             ):
-                tell(self.search, self.history, run, self.task)
+                record_run(self.search, self.history, run, self.task)
         return runs
 
     def _marked(self, mark: Mark, number: int, reason: str) -> list[Run]:
-        """Return the runs that a mark stands for; the claims about GOOD and BAD themselves are left to verification."""
+        """Return the runs that a mark represents; GOOD and BAD themselves are verified by running them."""
         outcome = {GOOD: RunOutcome.PASS, BAD: RunOutcome.FAIL, SKIP: RunOutcome.SKIP}[mark.word]
         if self.task.question is Question.METRIC and outcome is not RunOutcome.SKIP:
             raise UsageError(
-                f"`git bisect {mark.word}` says no value, and --metric needs values; replay it with --check"
+                f"`git bisect {mark.word}` gives no value, and --metric needs values; replay it with --check"
             )
         names = [sha for name in mark.names for sha in self._commits_of(name)]
         claims = {self.history.good.sha, self.task.good} if mark.word == GOOD else {self.task.bad}
@@ -253,7 +248,7 @@ class Session:
         write_whole(self.state / "result.json", json.dumps(data, indent=1, allow_nan=False))
 
     def _write_git_log(self) -> None:
-        """Leave the markings in git's own words, one for each commit that all runs agree on."""
+        """Write the marks in git's format, one for each commit on which all runs agree."""
         by_commit: dict[str, list[Run]] = {}
         for run in self.runs:
             by_commit.setdefault(run.commit, []).append(run)

@@ -1,17 +1,17 @@
-"""Runs that leave a number: a normal metric whose mean shifts at the culprit.
+"""Model of runs that leave a number: a normal metric whose mean shifts at the culprit.
 
-Before the culprit a run's metric is N(mu, sd), after it N(mu + d sd, sd). Nothing is known of mu (flat, integrated
-in closed form); sd has the prior 1/sd and the shift d, in units of sd, a prior on both signs. Both are summed over a
-grid of K pairs, which keeps the tails as heavy as few repeats demand. With z = 1 after the culprit and n runs,
+Before the culprit a run's metric is N(mu, sd), after it N(mu + d sd, sd). mu has a flat prior (integrated in closed
+form), sd the prior 1/sd, and the shift d, in units of sd, a prior on both signs. sd and d are summed over a grid of K
+pairs, which keeps the heavy tails that few repeats imply. With z = 1 after the culprit and n runs,
 `log L = -(n-1) log sd - (SST - 2 d sd Szy + d^2 sd^2 Szz) / (2 sd^2)`; SST does not depend on the hypothesis.
 
-There are two priors of the shift, and hence two likelihoods. The search goes on until the *cautious* one is sure:
-shifts around 2.4 sd, where a few runs feign certainty most easily. What is then stated takes larger shifts for
-possible too: of a shift of 5 sd the cautious prior doubts more than the results leave open. The next run is chosen by
-the prior that is stated as well: it says which result to expect.
+There are two priors of the shift, and hence two likelihoods. The search continues until the *cautious* one is sure: it
+expects shifts around 2.4 sd, where a few runs feign certainty most easily. The stated probability uses a prior that
+also allows larger shifts: for a shift of 5 sd the cautious prior leaves more doubt than the results do. The stated
+prior also chooses the next run, because it predicts the results.
 
-A drift is the same with a z that rises from 0 to 1: with the commits (many small changes), or with the time of the
-run (the machine changes, so that both ends do).
+A drift is modelled by a z that rises from 0 to 1: with the commits (many small changes), or with the time of the run
+(the machine changes, so both ends change).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _SHIFTS = np.geomspace(1.2, 8.0, 18)
 _CAUTIOUS, _STATED = (2.4, 0.2), (3.5, 0.4)
 """Centre of each prior of the shift, in sd, and its spread as a natural logarithm."""
 _CAUTIOUS_SD_KNOWN = (2.0, 0.2)
-"""The same where the standard deviation is given: then the runs do not hold the search back while they teach it."""
+"""The same if the standard deviation is given: the runs need not estimate it."""
 _NUM_SDS, _NUM_SDS_BEFORE = 16, 40
-"""Points of the grid of sd: finer where earlier runs have narrowed it down."""
+"""Grid points of sd: more if earlier runs have narrowed it down."""
 _NUM_BINS = 16
 _DRIFT_SCALE = 1.5
-"""A drift that matters changes more, from first to last, than the least shift of one commit."""
+"""A drift that matters changes more, from first to last, than the smallest shift of one commit."""
 
 
 class _Sides(NamedTuple):
-    """Sums over the runs under each class of hypotheses that the runs so far do not tell apart, [C]."""
+    """Sums over the runs for each class of hypotheses that the runs so far do not distinguish, [C]."""
 
     num_before_C: FloatArray
     num_after_C: FloatArray
@@ -50,13 +50,13 @@ class _Sides(NamedTuple):
 def shift_likelihoods(
     affected_PH: BoolArray, positions: FloatArray, values: FloatArray, known: MetricPrior | None = None
 ) -> Likelihoods:
-    """Return the likelihoods of the metric's values; outcomes of a run are bins of its value.
+    """Return the likelihoods of the metric's values; the outcomes of a run are bins of its value.
 
     Args:
-        affected_PH: who is affected.
-        positions: where each run was, as integers, [N].
-        values: the finite value that each run left, [N].
-        known: what is known of the metric before.
+        affected_PH: which run contains which suspect.
+        positions: position of each run, as integers, [N].
+        values: finite value of each run, [N].
+        known: what is known about the metric beforehand.
     """
     known = known or MetricPrior()
     num_hypotheses = affected_PH.shape[1]
@@ -83,7 +83,7 @@ def shift_likelihoods(
     log_K = np.repeat(log_sds, len(sizes)) + cautious_K
 
     def log_likelihoods(cross: FloatArray, spread: FloatArray, scale: float = 1.0) -> FloatArray:
-        """Return the log likelihood of each class of hypotheses (or drift) and pair of the grid, [C, K]."""
+        """Return the log likelihood per class of hypotheses (or drift) and grid pair, [C, K]."""
         size_K = scale * shift_K
         features = np.stack([cross, spread], axis=1)
         return np.asarray(features @ np.stack([size_K / sd_K, -0.5 * size_K**2]) + log_K)
@@ -119,14 +119,14 @@ def shift_likelihoods(
 
 
 def _distinct(after_NH: BoolArray) -> tuple[FloatArray, IntArray]:
-    """Return the distinct columns, [N, C], and which of them each hypothesis has: equal ones have equal likelihoods."""
+    """Return the distinct columns [N, C] and the column of each hypothesis: equal columns have equal likelihoods."""
     packed = np.packbits(after_NH, axis=0)
     _, first, class_H = np.unique(packed, axis=1, return_index=True, return_inverse=True)
     return after_NH[:, first].astype(np.float64), class_H.ravel()
 
 
 def _ramps(affected_PH: BoolArray, positions: FloatArray) -> FloatArray:
-    """Return what a drift makes of each run, from 0 to 1: with the commits, and with time, [N, 2]."""
+    """Return the size of a drift at each run, from 0 to 1: with the commits, and with time, [N, 2]."""
     share_P = affected_PH.mean(axis=1)
     with_commits = share_P[positions.astype(np.int64)]
     with_time = np.arange(len(positions)) / max(len(positions) - 1, 1)
@@ -143,7 +143,7 @@ def _predicted(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the binned predictive distributions of the next value before and after the culprit.
 
-    Mean and variance are those of the mixture over the grid: what is not known of sd and shift widens them.
+    Mean and variance are those of the mixture over the grid, so uncertainty about sd and shift widens them.
     """
     num = float(sides.num_before_C[0] + sides.num_after_C[0])
     step_C, square_C = weight_CK @ (sd_K * shift_K), weight_CK @ (sd_K * shift_K) ** 2
@@ -161,7 +161,7 @@ def _binned(bins_Q: FloatArray, mean_C: FloatArray, variance_C: FloatArray) -> F
 
 
 def _spread_before(known: MetricPrior) -> tuple[int, float]:
-    """Return the degrees of freedom of the earlier runs, and the sum of their squared distances from their mean."""
+    """Return the degrees of freedom and the sum of squared deviations of the earlier runs."""
     if known.sd or not known.healthy:
         return 0, 0.0
     healthy = np.array(known.healthy, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Searches on made-up or recorded noise: what a bisect would cost, and how often it would be right."""
+"""Simulates searches on made-up or recorded noise: what a bisect would cost, and how often it would be right."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Moment(NamedTuple):
     """What is run, and when."""
 
     affected: bool
-    """The culprit's change is in it."""
+    """Whether the run contains the culprit."""
     share: float
-    """Of the suspects' changes that are in it, from 0 (GOOD) to 1 (BAD)."""
+    """Fraction of the suspects' changes in the run, from 0 (GOOD) to 1 (BAD)."""
     number: int
-    """Runs before it."""
+    """Number of earlier runs."""
 
 
 class World(Protocol):
-    """How a command behaves."""
+    """Behaviour of a simulated command."""
 
     @property
     def question(self) -> Question:
@@ -34,13 +34,13 @@ class World(Protocol):
         ...
 
     def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
-        """Run it once; the position is filled in by the caller."""
+        """Run it once; the caller fills in the position."""
         ...
 
 
 @dataclass(frozen=True)
 class FailureRates:
-    """A command that fails with one probability before the culprit and another after it."""
+    """A command that fails with one probability before the culprit and another one after it."""
 
     good: float
     bad: float
@@ -63,7 +63,7 @@ class MetricShift:
     with_commits: float = 0.0
     """Sum of many small changes from GOOD to BAD."""
     with_time: float = 0.0
-    """Change in twenty runs, whatever is run."""
+    """Change over twenty runs, at any commit."""
 
     question = Question.METRIC
 
@@ -75,21 +75,8 @@ class MetricShift:
 
 
 @dataclass(frozen=True)
-class SameEveryTime:
-    """A deterministic command that leaves a metric: its logs agree to the last bit."""
-
-    question = Question.METRIC
-
-    def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
-        """Run it once."""
-        return Observation(
-            position=0, failed=False, value=0.25 + 0.125 * moment.affected, fingerprint=str(moment.affected)
-        )
-
-
-@dataclass(frozen=True)
 class Recorded:
-    """A command whose runs are drawn from those that were recorded at the two ends."""
+    """A command whose runs are drawn from those recorded at the two ends."""
 
     good: tuple[Observation, ...]
     bad: tuple[Observation, ...]
@@ -103,22 +90,22 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Trial:
-    """How one simulated search ended."""
+    """The end of one simulated search."""
 
     runs: int
     named: tuple[int, ...] = ()
-    """Suspects that were named: one, or those that no probe tells apart."""
+    """Suspects that were named: one, or several that no run can distinguish."""
     conclusion: Conclusion = Conclusion.FOUND
     stated: float | None = None
-    """Probability that the search gave its answer; None when it gave none."""
+    """Probability that the search stated for its answer; None if it gave none."""
 
 
 Strategy = Callable[[History, Callable[[int], Observation], Question], Trial]
-"""Finds a culprit in a history by calling for runs at positions."""
+"""Finds a culprit in a history by requesting runs at positions."""
 
 
 def with_settings(settings: Settings) -> Strategy:
-    """Return our own search as a strategy."""
+    """Return our search as a strategy."""
 
     def find(history: History, run: Callable[[int], Observation], question: Question) -> Trial:
         search = Search(history, question, settings)
@@ -136,9 +123,9 @@ def with_settings(settings: Settings) -> Strategy:
 
 
 def repeated_bisection(repeats: int) -> Strategy:
-    """Return git bisect's rule with `repeats` runs of each commit and the majority's word; ends are not run.
+    """Return git bisect's rule with `repeats` runs per commit and a majority vote; the ends are not run.
 
-    With one repeat this is `git bisect run`. It cannot say that there is no culprit.
+    With one repeat this is `git bisect run`. It cannot conclude that there is no culprit.
     """
 
     def find(history: History, run: Callable[[int], Observation], question: Question) -> Trial:
@@ -160,12 +147,12 @@ class Figures:
     median_runs: float
     p90_runs: float
     share_right: float
-    """Of all trials."""
+    """Fraction of all trials."""
     trials: int
     stated: float | None = None
-    """Mean probability that the answers were given with; None when none was."""
+    """Mean stated probability of the answers; None if there were none."""
     right_of_answers: float | None = None
-    """Share of the answers that were right."""
+    """Fraction of the answers that were right."""
     named: float = 1.0
     """Mean number of commits that were named."""
 
@@ -183,13 +170,13 @@ def measure(
     """Run a strategy on many made-up histories.
 
     Args:
-        world: how the command behaves.
+        world: behaviour of the command.
         strategy: finds the culprit.
-        num_suspects: commits.
-        trials: histories, each with the culprit anywhere.
+        num_suspects: number of commits.
+        trials: number of histories, each with a random culprit.
         seed: of all randomness.
-        wanted: the right answer; there is a culprit only where it is FOUND.
-        broken: commits next to the culprit, on either side, whose runs leave nothing.
+        wanted: the right answer; there is a culprit only if it is FOUND.
+        broken: number of commits around the culprit whose runs leave nothing.
     """
     history = History.linear(num_suspects)
     generator = np.random.default_rng(seed)
@@ -235,7 +222,7 @@ def _runner(
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as a Markdown table; the first row is the head."""
+    """Return rows as a Markdown table; the first row is the header."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"

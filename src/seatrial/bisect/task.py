@@ -1,4 +1,4 @@
-"""What is asked of a bisect, as one value that the journal keeps whole."""
+"""The question of a bisect, as one value that the journal contains in full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seatrial.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A bisect that can be repeated from this value alone (with the environment of whoever runs it)."""
+    """A bisect that can be repeated from this value alone (and the environment of the user who runs it)."""
 
     repository: str
     """Absolute path of the user's repository; read only."""
@@ -31,13 +31,13 @@ class Task:
     test: str | None = None
     """pytest node id."""
     logs: str = "{logs}"
-    """Where a run logs: `{logs}` is a fresh folder of the run; a relative path is in its tree."""
+    """Where a run logs: `{logs}` is a fresh folder of the run; a relative path is in its checkout."""
     prepare: str | None = None
-    """Command that builds the environment of a commit, once for each tree."""
+    """Command that builds the environment of a commit, once per checkout."""
     script: str | None = None
-    """Test script in the tree that SED_CLAUSES edits."""
+    """Test script in the checkout that SED_CLAUSES edits."""
     carry: tuple[str, ...] = ()
-    """Files and folders of the user's checkout laid over every tree, as they were at the start."""
+    """Files and folders of the user's checkout, as of the start, that are copied into every checkout."""
     sed_clauses: str = ""
     extra_script_args: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Task:
     credibility: float = 0.95
     metric_sd: float | None = None
     healthy_values: tuple[float, ...] = ()
-    """The metric of earlier healthy runs, as their logs had it when the bisect began."""
+    """The metric of earlier healthy runs, read from their logs when the bisect began."""
     worse: str | None = None
     """`higher` or `lower`."""
     smallest_rate_change: float = 0.35
@@ -68,7 +68,7 @@ class Task:
 
     @property
     def question(self) -> Question:
-        """Return what is asked of each run."""
+        """Return what each run answers."""
         return Question.METRIC if self.metric else Question.PASS_FAIL
 
     def settings(self) -> Settings:
@@ -86,7 +86,7 @@ class Task:
         )
 
     def criteria(self) -> Criteria:
-        """Return what a run is held to.
+        """Return what a run is checked against.
 
         Raises:
             UsageError: an expression cannot be read.
@@ -101,25 +101,25 @@ class Task:
         )
 
     def words(self) -> list[str]:
-        """Return the command with the extra arguments behind it, placeholders not yet filled."""
+        """Return the command with the extra arguments appended, placeholders not yet filled in."""
         words = [*self.command]
         if self.test is not None:
             words += [self.test, "--junit-xml={run}/junit.xml", "-p", "no:cacheprovider"]
         return words + shlex.split(self.extra_script_args)
 
     def validate(self) -> None:
-        """Refuse what cannot work before anything runs.
+        """Reject invalid settings before anything runs.
 
         Raises:
-            UsageError: naming the option and the remedy.
+            UsageError: names the option and the remedy.
         """
         self.criteria()
         if not self.command:
             raise UsageError(
-                "no command: write it behind --, as in `seatrial bisect --good G --bad B -- pytest tests/x.py`"
+                "no command: write it after --, as in `seatrial bisect --good G --bad B -- pytest tests/x.py`"
             )
         if sum(map(bool, (self.checks, self.metric, self.test))) > 1:
-            raise UsageError("--check, --metric and --test exclude one another: one question at a time")
+            raise UsageError("--check, --metric and --test exclude one another: choose one question")
         if Path(self.logs).is_absolute() or ".." in Path(self.logs).parts:
             raise UsageError(
                 f"--logs {self.logs}: a fixed place outside the run would be read again for the next commit; "
@@ -134,16 +134,16 @@ class Task:
                 f"--budget {self.budget_minutes} and --timeout {self.timeout_minutes} are minutes, and must be above 0"
             )
         if not 0.5 < self.credibility < 1:
-            raise UsageError(f"--credibility {self.credibility} must lie between 0.5 and 1")
+            raise UsageError(f"--credibility {self.credibility} must be between 0.5 and 1")
         if self.metric_sd is not None and (self.metric_sd <= 0 or not self.metric):
             raise UsageError(f"--metric-sd {self.metric_sd} must be above 0 and goes with --metric")
         if self.worse and not self.metric:
             raise UsageError(f"--worse {self.worse} goes with --metric")
         if self.healthy_values and (self.metric_sd is not None or not self.metric):
-            raise UsageError("--baseline goes with --metric, and not with --metric-sd, which says the same")
+            raise UsageError("--baseline goes with --metric, and not with --metric-sd, which states the same")
         if self.sed_clauses and not self.script:
             raise UsageError(
-                "SED_CLAUSES is set and the command names no script of the tree: say which with --script PATH"
+                "SED_CLAUSES is set but the command names no script of the tree: give it with --script PATH"
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -155,17 +155,19 @@ class Task:
         """Read what `to_json` wrote.
 
         Raises:
-            UsageError: it is not a task of this version.
+            UsageError: the data is no task of this version.
         """
         known = {item.name for item in fields(cls)}
         unknown = sorted(set(data) - known)
         if unknown:
-            raise UsageError(f"the journal has the setting {unknown[0]!r}, which this version does not know")
+            raise UsageError(
+                f"the journal has the setting {unknown[0]!r}, which this version does not support"
+            )
         tuples = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
         try:
             return cls(**{**data, **tuples})
         except TypeError as error:
-            raise UsageError(f"the journal's question is not whole: {error}") from error
+            raise UsageError(f"the journal's question is incomplete: {error}") from error
 
 
 def metric_check(text: str) -> Check:
@@ -181,14 +183,14 @@ def metric_check(text: str) -> Check:
 
 
 def fill(text: str, places: Mapping[str, str]) -> str:
-    """Put the places of a run into a word: `{logs}`, `{run}`, `{tree}`, `{checkpoints}`, `{commit}`."""
+    """Replace the placeholders in a word: `{logs}`, `{run}`, `{tree}`, `{checkpoints}`, `{commit}`."""
     for name, value in places.items():
         text = text.replace("{" + name + "}", value)
     return text
 
 
 def state_base(environment: Mapping[str, str]) -> Path:
-    """Return where bisects are kept: BISECT_SAVE_DIR, or a folder of the user's state directory."""
+    """Return the folder of all bisects: BISECT_SAVE_DIR, or one in the user's state directory."""
     if chosen := environment.get("BISECT_SAVE_DIR"):
         return Path(chosen).expanduser().resolve()
     base = environment.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())

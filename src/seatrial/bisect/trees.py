@@ -1,4 +1,4 @@
-"""Checked-out commits: clean worktrees with their submodules, in our own directory, moved from commit to commit."""
+"""Checkouts: clean worktrees with their submodules, in our own directory, moved from commit to commit."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _GONE = re.compile(
 
 
 _ALONE = ("-c", "submodule.recurse=false")
-"""Submodules are seen to apart, once what they need has been fetched."""
+"""Submodules are updated separately, after their objects have been fetched."""
 
 
 class UntestableError(Exception):
-    """This commit cannot be checked out as it was; the message says why. It is skipped."""
+    """This commit cannot be checked out unchanged; the message says why. It is skipped."""
 
 
-class HinderedError(Exception):
-    """The checkout was prevented by the environment; it is tried again."""
+class CheckoutBlockedError(Exception):
+    """The environment prevented the checkout; it is retried."""
 
     def __init__(self, obstacle: Obstacle) -> None:
-        """Keep what stood in the way."""
+        """Keep what prevented it."""
         super().__init__(obstacle.reason)
         self.obstacle = obstacle
 
 
 @dataclass
 class Place:
-    """One worktree and what was built for the commits that it has held."""
+    """One worktree and what was built for the commits that it contained."""
 
     root: Path
     sha: str | None = None
-    """The commit that it holds; None when it holds none whole."""
+    """The commit in it; None if no commit is completely checked out."""
     made: frozenset[str] | None = None
-    """Untracked files of its preparation, which cleaning leaves; None while it is not prepared."""
+    """Untracked files of its preparation, which cleaning keeps; None if it is not prepared."""
     homes: list[str] = field(default_factory=list)
     """Commits with an environment here, least recently used first."""
 
@@ -57,19 +57,19 @@ class Place:
 
     @property
     def home(self) -> Path:
-        """Return the directory of the environment and the caches of the commit that it holds."""
+        """Return the directory of the environment and the caches of the commit in it."""
         return self.root / f"of-{(self.sha or '')[:12]}"
 
 
 class Trees:
-    """The worktrees of one process. A probe takes the place that holds its commit, or moves one there.
+    """The worktrees of one process. A run takes the worktree of its commit, or moves another one there.
 
-    Moving rewrites only the files in which the two commits differ. With `--prepare` a place stays with its commit as
-    long as there is room for others, since preparing costs more than files.
+    A move rewrites only the files in which the two commits differ. With `--prepare` a worktree keeps its commit while
+    more worktrees may be created, because preparation costs more than files.
     """
 
     def __init__(self, repository: Path, root: Path, most: int = 1) -> None:
-        """Use the private repository, and keep at most `most` trees on disk."""
+        """Use the private repository, and keep at most `most` worktrees on disk."""
         self._repository = repository
         self._root = root
         self._most = most
@@ -80,48 +80,50 @@ class Trees:
 
     @contextmanager
     def held(self, sha: str, *, stay: bool = False) -> Iterator[Place]:
-        """Hold a place with a clean tree of the commit; nobody else gets it until the block ends.
+        """Hold a worktree with a clean checkout of the commit, exclusively until the block ends.
 
         Args:
             sha: the commit.
-            stay: rather make another place than move one, while there is room.
+            stay: create another worktree rather than move one, while the limit allows it.
 
         Raises:
             UntestableError: a submodule's commit no longer exists.
-            HinderedError: the network or the disk prevented it.
+            CheckoutBlockedError: the network or the disk prevented it.
         """
         place = self._take(sha, stay)
         try:
             try:
                 self._bring(place, sha)
             except GitError as error:
-                raise HinderedError(
+                raise CheckoutBlockedError(
                     obstacle_of(error.stderr) or Obstacle(Cause.MACHINE, str(error)[:300])
                 ) from error
             except (OSError, BlockedError) as error:
-                raise HinderedError(obstacle_of(str(error)) or Obstacle(Cause.MACHINE, str(error))) from error
+                raise CheckoutBlockedError(
+                    obstacle_of(str(error)) or Obstacle(Cause.MACHINE, str(error))
+                ) from error
             yield place
         finally:
             with self._lock:
                 self._free.append(place)
 
     def keep_prepared(self, place: Place) -> None:
-        """Remember the untracked files of a tree as made by its preparation: cleaning leaves them."""
+        """Record the untracked files of a worktree as made by its preparation; cleaning keeps them."""
         place.made = frozenset(_untracked(place.tree))
 
     def discard(self, place: Place) -> None:
-        """Remove what a place holds; it is made anew when it is needed."""
+        """Remove the content of a worktree; it is created again when needed."""
         shutil.rmtree(place.root, ignore_errors=True)
         place.sha, place.made, place.homes = None, None, []
 
     def discard_all(self) -> None:
-        """Remove every tree."""
+        """Remove all worktrees."""
         with self._lock:
             self._free.clear()
             shutil.rmtree(self._root, ignore_errors=True)
 
     def _take(self, sha: str, stay: bool) -> Place:
-        """Return a place out of the free ones: one that holds the commit, else the longest unused, else a new one."""
+        """Return a free worktree: one with the commit, else the least recently used one, else a new one."""
         with self._lock:
             chosen = next((place for place in self._free if place.sha == sha), None)
             if chosen is None and self._free and not (stay and self._num_made < self._most):
@@ -133,7 +135,7 @@ class Trees:
             return chosen
 
     def _bring(self, place: Place, sha: str) -> None:
-        """Make the tree of a place that of the commit, clean, with its submodules."""
+        """Check out the commit in a worktree, clean, with its submodules."""
         held, place.sha = place.sha, None
         if held != sha:
             place.made = None
@@ -158,7 +160,7 @@ class Trees:
         self._keep_homes(place)
 
     def _moved(self, place: Place, held: str, sha: str) -> bool:
-        """Bring an existing tree to the commit; False when something in it cannot be undone."""
+        """Move an existing worktree to the commit; False if something in it cannot be reset."""
         tree, kept = place.tree, place.made or frozenset()
         try:
             if _has_hidden_edits(tree):
@@ -178,7 +180,7 @@ class Trees:
             return False
 
     def _keep_homes(self, place: Place) -> None:
-        """Note that the place's environment is in use, and remove those of other commits beyond the limit."""
+        """Mark the worktree's environment as used, and remove the oldest ones beyond the limit."""
         name = (place.sha or "")[:12]
         place.homes = [*(other for other in place.homes if other != name), name]
         while len(place.homes) > self._most:
@@ -191,7 +193,7 @@ class Trees:
             git(tree, "submodule", "--quiet", "sync", "--recursive")
             git(
                 tree,
-                # The user's own submodule objects are used first, so a commit fetched there by hand is found.
+                # The user's own submodule objects come first, so a commit fetched there by hand is found.
                 "-c", "submodule.alternateLocation=superproject", "-c", "submodule.alternateErrorStrategy=info",
                 "submodule", "--quiet", "update", "--init", "--recursive", "--no-recommend-shallow",
                 timeout_seconds=3600.0,
@@ -199,19 +201,19 @@ class Trees:
         except GitError as error:
             last = next((line for line in reversed(error.stderr.splitlines()) if line.strip()), "no message")
             if _GONE.search(error.stderr):
-                told = next(line for line in error.stderr.splitlines() if _GONE.search(line))
+                line = next(line for line in error.stderr.splitlines() if _GONE.search(line))
                 raise UntestableError(
-                    f"a submodule of {sha[:12]} cannot be fetched: {told.strip()}; fetch that commit into the "
+                    f"a submodule of {sha[:12]} cannot be fetched: {line.strip()}; fetch that commit into the "
                     "submodule of your checkout if it still exists somewhere"
                 ) from error
             obstacle = obstacle_of(error.stderr) or Obstacle(
                 Cause.NETWORK, f"submodules of {sha[:12]}: {last}"
             )
-            raise HinderedError(obstacle) from error
+            raise CheckoutBlockedError(obstacle) from error
 
     @staticmethod
     def _check(sha: str, tree: Path) -> None:
-        """Hold the tree to the commit: right hash, nothing modified, submodules included."""
+        """Check that the worktree equals the commit: right hash, nothing modified, submodules included."""
         head = git(tree, "rev-parse", "HEAD").strip()
         dirty = git(tree, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
         if head != sha or dirty.strip():
@@ -221,7 +223,7 @@ class Trees:
 
 
 def _has_hidden_edits(tree: Path) -> bool:
-    """Return whether a run told the index to look away from files (skip-worktree, assume-unchanged)."""
+    """Return whether a run made the index ignore changes (skip-worktree, assume-unchanged)."""
     listed = git(tree, "ls-files", "-v", "-z").split("\0")
     return any(entry[:1] == "S" or entry[:1].islower() for entry in listed)
 
@@ -247,6 +249,6 @@ def _remove(path: Path) -> None:
 
 
 def _untracked(tree: Path) -> Sequence[str]:
-    """Return untracked paths, ignored ones too; an untracked folder stands for what it holds."""
+    """Return untracked paths, including ignored ones; an untracked folder represents its content."""
     listed = git(tree, "ls-files", "--others", "--directory", "-z")
     return [name.rstrip("/") for name in filter(None, listed.split("\0"))]

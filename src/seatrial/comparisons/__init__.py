@@ -1,1 +1,1 @@
-"""Runs held to other runs: baselines, equivalence classes, repeats."""
+"""Compares runs with other runs: baselines, equivalence classes, repeats."""

@@ -1,7 +1,7 @@
-"""Hold new runs to a baseline: Pass with the smallest shift that this many runs show, Fail, or Blocked.
+"""Compares new runs with a baseline: Pass with the smallest shift that so many runs detect, Fail, or Blocked.
 
-Blocked are comparisons with a baseline of fewer than five repeats, and those that would probably miss the
-shift that is asked for; one verdict says so for all metrics, with the number of runs that would do.
+A comparison is Blocked if the baseline has fewer than five repeats, or if it would probably miss the requested shift;
+one verdict says so for all metrics, with the number of runs that would be enough.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from seatrial.comparisons.baselines import Baseline, MetricBaseline, final_windo
 from seatrial.comparisons.comparable import why_not_comparable
 from seatrial.evidence.runlog import RunLog
 from seatrial.statistics.baselines import Array, Deviation, is_exact
-from seatrial.statistics.robust import hold_drift, hold_summary, hold_worst
+from seatrial.statistics.robust import check_drift, check_summary, check_worst
 from seatrial.verdict import Outcome, Verdict
 
 
@@ -33,14 +33,14 @@ def compare(
 
     Args:
         baseline: the repeats.
-        runs: log of each new run by where it lies.
+        runs: log of each new run by its path.
         wanted: false-alarm rate and power.
-        tags: metrics to compare; all of the baseline when empty. The false alarms are shared out among these.
+        tags: metrics to compare; all of the baseline if empty. They share the false-alarm rate.
         now: for the expiry.
 
     Returns:
-        Per metric a verdict on each statistic, after one Blocked verdict where there are too few runs to tell; one
-        Blocked verdict in all when the baseline has expired.
+        Per metric a verdict on each statistic, after one Blocked verdict if there are too few runs; only one Blocked
+        verdict if the baseline has expired.
     """
     if baseline.expired(now or datetime.now(UTC)):
         return [
@@ -48,7 +48,7 @@ def compare(
                 name="baseline is current",
                 outcome=Outcome.BLOCKED,
                 reason=f"the baseline of {baseline.created_at:%Y-%m-%d} expired on {baseline.expires_at:%Y-%m-%d}; "
-                "record it anew",
+                "record it again",
             )
         ]
     shared = sample_of(baseline, len(runs), wanted or Wanted(), tags)
@@ -61,7 +61,7 @@ def compare(
 
 
 def _judge(tag: str, metric: MetricBaseline, runs: Mapping[str, RunLog], shared: Sample) -> Iterator[Verdict]:
-    """Yield the verdicts of one metric; a series that cannot be compared gives one."""
+    """Yield the verdicts of one metric; a series that cannot be compared yields one."""
     for source, log in runs.items():
         if found := why_not_comparable(tag, metric.steps, source, log, longer=True):
             outcome, reason = found
@@ -100,7 +100,7 @@ def _summary(
     sources: Sequence[str],
     shared: Sample,
 ) -> Verdict:
-    deviation = hold_summary(old_N, new_M, shared.rates)
+    deviation = check_summary(old_N, new_M, shared.rates)
     centre, value = float(old_N.mean()), float(new_M.mean())
     if is_exact(old_N):
         bound = f"== {old_N[0]:.9g}"
@@ -116,12 +116,12 @@ def _summary(
     bound = f"{centre - allowed:.6g} to {centre + allowed:.6g}"
     words = f"{value:.6g}{of_run}, {_signed(deviation)} the baseline's mean {centre:.6g} (sd {spread:.3g})"
     if deviation.holds and not shared.too_few and math.isfinite(shared.visible):
-        words += f"; a shift of {shared.visible * spread:.3g} ({shared.visible:.2g} sd) would show"
+        words += f"; a shift of {shared.visible * spread:.3g} ({shared.visible:.2g} sd) would be detected"
     return _conclude(name, deviation, words, value, bound, new_M.size, steps, shared)
 
 
 def _drift(tag: str, old_NS: Array, new_MS: Array, steps: tuple[int, int], shared: Sample) -> Verdict:
-    deviation = hold_drift(old_NS, new_MS, shared.rates)
+    deviation = check_drift(old_NS, new_MS, shared.rates)
     scale = math.sqrt(1 / len(old_NS) + 1 / len(new_MS))
     words = f"all steps taken together are {_signed(deviation)} the baseline"
     bound = f"-{deviation.critical * scale:.3g} to {deviation.critical * scale:.3g} sd"
@@ -136,7 +136,7 @@ def _worst(
     sources: Sequence[str],
     shared: Sample,
 ) -> Verdict:
-    deviation = hold_worst(old_NS, new_MS, shared.rates)
+    deviation = check_worst(old_NS, new_MS, shared.rates)
     assert deviation.run is not None
     assert deviation.step is not None
     step = metric.steps[deviation.step]
@@ -144,22 +144,19 @@ def _worst(
     where = f"step {step} of {sources[deviation.run]} is {value:.9g}"
     steps = (metric.steps[0], metric.steps[-1])
     if deviation.critical == 0:
-        expected = float(old_NS[0, deviation.step])
-        words = f"{where}, all {len(old_NS)} repeats gave {expected:.9g}"
-        return _conclude(
-            f"{tag}: worst step", deviation, words, value, f"== {expected:.9g}", new_MS.size, steps, shared
-        )
-    if deterministic(metric):
+        value_then = float(old_NS[0, deviation.step])
+        bound = f"== {value_then:.9g}"
+        words = f"{where}, all {len(old_NS)} repeats gave {value_then:.9g}"
+    elif deterministic(metric):
+        value, bound = 0.0, "exactly the same"
         words = f"every step equals that of all {len(old_NS)} repeats to the bit"
-        return _conclude(
-            f"{tag}: worst step", deviation, words, 0.0, "exactly the same", new_MS.size, steps, shared
-        )
-    allowed = deviation.critical * math.sqrt(1 + 1 / len(old_NS))
-    words = f"{where}, {_signed(deviation)} the baseline's mean there {old_NS[:, deviation.step].mean():.6g}"
-    bound = f"-{allowed:.3g} to {allowed:.3g} sd at every step"
-    return _conclude(
-        f"{tag}: worst step", deviation, words, deviation.in_sd, bound, new_MS.size, steps, shared
-    )
+    else:
+        value = deviation.in_sd
+        allowed = deviation.critical * math.sqrt(1 + 1 / len(old_NS))
+        mean = old_NS[:, deviation.step].mean()
+        words = f"{where}, {_signed(deviation)} the baseline's mean there {mean:.6g}"
+        bound = f"-{allowed:.3g} to {allowed:.3g} sd at every step"
+    return _conclude(f"{tag}: worst step", deviation, words, value, bound, new_MS.size, steps, shared)
 
 
 def _conclude(
@@ -172,13 +169,13 @@ def _conclude(
     steps: tuple[int, int],
     shared: Sample,
 ) -> Verdict:
-    """Fail what deviates; Blocked what does not, where there are too few runs to tell."""
+    """Return Fail for a deviation; otherwise Pass, or Blocked if there are too few runs."""
     outcome, reason = Outcome.PASS, words
     if not deviation.holds:
         outcome = Outcome.FAIL
     elif deviation.critical > 0 and shared.too_few:
         outcome = Outcome.BLOCKED
-        reason = f"{words}: within the noise, but there are too few runs to tell"
+        reason = f"{words}: within the noise, but there are too few runs to be sure"
     return Verdict(
         name=name,
         outcome=outcome,

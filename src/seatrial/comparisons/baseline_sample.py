@@ -1,4 +1,4 @@
-"""What a comparison of new runs with a baseline is to tell, and what so many runs can tell."""
+"""What a comparison of new runs with a baseline should detect, and what so many runs can detect."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from functools import cached_property
 from typing import Any
 
 from seatrial.comparisons.baselines import Baseline, MetricBaseline
-from seatrial.statistics.baselines import needed_in_words, needed_repeats, power_at, too_few_in_words
+from seatrial.statistics.baselines import describe_needed, describe_too_few, needed_repeats, power_at
 from seatrial.statistics.robust import Rates, visible_shift
 from seatrial.verdict import Outcome, Verdict
 
 TESTS_PER_METRIC = 4
 """Final-window mean, mean, drift, worst step; a metric whose repeats agree to the bit has none: it is compared
-exactly and never alarms falsely."""
+exactly, without false alarms."""
 MIN_JUDGED = 5
-"""Repeats that noise can be learned from: of four, one in twenty shows less than a third of the true spread."""
+"""Fewest repeats to learn noise from: of four, one in twenty shows less than a third of the true spread."""
 USUAL_SHIFT = 3.0
-"""What the power is told for where no shift is asked for, in standard deviations between runs."""
+"""The shift for which the power is reported if none is requested, in standard deviations between runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a comparison is to be able to tell."""
+    """What a comparison should detect."""
 
     alpha: float = 0.01
-    """Probability that any metric of an unchanged stack fails, at most."""
+    """Largest probability that any metric of an unchanged stack fails."""
     power: float = 0.95
-    """Probability that a shift is found in a metric's mean over the run or the final window."""
+    """Probability that a shift of a metric's mean, over the run or the final window, is detected."""
     shift_in_sd: float | None = None
-    """That shift, in standard deviations between runs; None: the smallest that the runs at hand show."""
+    """That shift, in standard deviations between runs; None: the smallest that the available runs detect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The figures that all verdicts of a comparison share."""
+    """The quantities that all verdicts of a comparison share."""
 
     baseline: Baseline
     wanted: Wanted
@@ -55,12 +55,12 @@ class Sample:
 
     @property
     def shift(self) -> float:
-        """The shift that the power is told for, in standard deviations between runs."""
+        """The shift for which the power is reported, in standard deviations between runs."""
         return self.wanted.shift_in_sd or USUAL_SHIFT
 
     @property
     def power(self) -> float:
-        """Power of a summary's test; 1 where all repeats agree to the bit."""
+        """Power of a summary's test; 1 if all repeats agree to the bit."""
         if not self.num_tests:
             return 1.0
         num_baseline = self.baseline.num_repeats
@@ -69,14 +69,14 @@ class Sample:
 
     @cached_property
     def visible(self) -> float:
-        """The smallest shift of a mean that is found with the wanted power, in standard deviations between runs."""
+        """The smallest shift of a mean that is detected with the wanted power, in standard deviations between runs."""
         if not self.num_tests:
             return 0.0
         return visible_shift(self.baseline.num_repeats, self.num_new, self.rates, self.wanted.power)
 
     @cached_property
     def too_few(self) -> bool:
-        """Whether there are too few runs to pass anything that has noise."""
+        """Whether there are too few runs to pass a metric with noise."""
         if not self.num_tests:
             return False
         missed = self.wanted.shift_in_sd is not None and self.power < self.wanted.power
@@ -88,7 +88,7 @@ class Sample:
         return f"learned from {self.baseline.num_repeats} repeats"
 
     def details(self) -> dict[str, Any]:
-        """Return the figures as every verdict carries them."""
+        """Return the details that every verdict contains."""
         return {
             "false_alarm_rate": self.wanted.alpha,
             "num_tests": self.num_tests,
@@ -105,17 +105,17 @@ class Sample:
 def sensitivity(
     baseline: Baseline, num_new: int, wanted: Wanted | None = None, *, tags: Sequence[str] = ()
 ) -> str | None:
-    """Say what so many new runs show, and how many would show three standard deviations.
+    """Return what so many new runs detect, and how many would detect three standard deviations.
 
     Returns:
-        One sentence; None where all repeats agree to the bit, or `compare` says it in a verdict.
+        One sentence; None if all repeats agree to the bit, or if a verdict of `compare` says it.
     """
     shared = sample_of(baseline, num_new, wanted or Wanted(), tags)
     if shared.too_few or not shared.num_tests or not math.isfinite(shared.visible):
         return None
     seen = (
-        f"{num_new} new against {baseline.num_repeats} repeats show shifts of a mean of {shared.visible:.2g} standard "
-        f"deviations between runs and more ({shared.wanted.power:.0%} power for normal noise, at most "
+        f"{num_new} new against {baseline.num_repeats} repeats detect shifts of a mean of {shared.visible:.2g} "
+        f"standard deviations between runs and more ({shared.wanted.power:.0%} power for normal noise, at most "
         f"{shared.wanted.alpha:.2g} false alarms over {shared.num_tests} tests)"
     )
     if shared.visible <= shared.shift:
@@ -128,20 +128,20 @@ def sensitivity(
         shared.wanted.power,
         shared.rates.mean_critical,
     )
-    return f"{seen}; {shared.shift:g} need {needed_in_words(needed, baseline.num_repeats, num_new)}"
+    return f"{seen}; {shared.shift:g} need {describe_needed(needed, baseline.num_repeats, num_new)}"
 
 
 def sample_of(baseline: Baseline, num_new: int, wanted: Wanted, tags: Sequence[str]) -> Sample:
-    """Return what is told of a comparison of some metrics, all where none are named."""
+    """Return the sample of a comparison of some metrics, or of all if none are named."""
     noisy = sum(not deterministic(baseline.metrics[tag]) for tag in tags or baseline.metrics)
     return Sample(baseline=baseline, wanted=wanted, num_new=num_new, num_tests=noisy * TESTS_PER_METRIC)
 
 
 def blocked_by(shared: Sample) -> Verdict:
-    """Return the Blocked verdict on how many runs there are."""
+    """Return the Blocked verdict on the number of runs."""
     repeats = shared.baseline.num_repeats
     few = (
-        f"the noise is learned from {MIN_JUDGED} repeats and more, here are {repeats}; "
+        f"at least {MIN_JUDGED} repeats are needed to learn the noise, and there are {repeats}; "
         if repeats < MIN_JUDGED
         else ""
     )
@@ -155,14 +155,14 @@ def blocked_by(shared: Sample) -> Verdict:
 
 
 def deterministic(metric: MetricBaseline) -> bool:
-    """Whether all repeats agree to the bit, at every step."""
+    """Return whether all repeats agree to the bit at every step."""
     return all(row == metric.trajectories[0] for row in metric.trajectories)
 
 
 def too_few_words(shared: Sample) -> str:
-    """Say with which power the shift is found, and how many runs would find it."""
+    """Return the power with which the shift is detected, and how many runs would be enough."""
     wanted = shared.wanted
-    return too_few_in_words(
+    return describe_too_few(
         shared.baseline.num_repeats,
         shared.num_new,
         shared.shift,

@@ -1,6 +1,6 @@
-"""What repeated runs of one configuration gave: the noise that a new run is held to.
+"""Baselines: the results of repeated runs of one configuration, and so the noise that a new run may show.
 
-A baseline keeps each repeat's values, not only their mean: every figure of a comparison can be computed again.
+A baseline keeps the values of each repeat, not only their mean, so every number of a comparison can be recomputed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from seatrial.evidence.runlog import RunLog, Series
 from seatrial.vocabulary import MACHINE_UNITS, canonical, recognise
 
 DEFAULT_WINDOW = 10
-"""Points at the end of a series that the final-window mean is taken over."""
+"""Points at the end of a series that the final-window mean covers."""
 MIN_REPEATS = 2
 MIN_SHARE_OF_STEPS = 0.8
-"""A repeat with fewer of the longest one's steps stopped early: it is no repeat."""
+"""A repeat with fewer than this fraction of the longest one's steps stopped early and is invalid."""
 _MAX_MAGNITUDE = 1e150
 """Squares of larger values overflow."""
 
@@ -40,11 +40,11 @@ class MetricBaseline(_Record):
     means: tuple[FiniteFloat, ...] = Field(min_length=MIN_REPEATS)
     """Mean over all points of each repeat."""
     steps: tuple[int, ...] = Field(min_length=1)
-    """The steps logged in every repeat; those that only longer repeats have are left out."""
+    """The steps logged in every repeat; steps of only the longer repeats are excluded."""
     trajectories: tuple[tuple[FiniteFloat, ...], ...]
     """Value at each step, by repeat."""
     num_points: tuple[int, ...] = ()
-    """Steps that each repeat logged, where they differ in length; empty where they do not."""
+    """Steps that each repeat logged, if the lengths differ; empty otherwise."""
 
     @model_validator(mode="after")
     def _shapes(self) -> MetricBaseline:
@@ -58,16 +58,16 @@ class Provenance(_Record):
     """Where a baseline comes from."""
 
     commit: str | None
-    """None: the folder is in no git checkout (only with `dirty`)."""
+    """None: the folder is not in a git checkout (only with `dirty`)."""
     dirty: bool
-    """Recorded from a tree with changes that are not committed, on demand."""
+    """Recorded, on request, from a tree with uncommitted changes."""
     dirty_files: tuple[str, ...] = ()
     packages: dict[str, str | None]
-    """Versions in the environment that recorded; None: not installed."""
+    """Versions in the recording environment; None: not installed."""
     host: dict[str, Any]
     """Devices, processor, platform."""
     command: tuple[str, ...] = ()
-    """What was repeated, secrets redacted; empty when existing logs were read."""
+    """The repeated command with secrets redacted; empty if existing logs were read."""
 
 
 class Baseline(_Record):
@@ -95,7 +95,7 @@ class Baseline(_Record):
         return self
 
     def expired(self, now: datetime) -> bool:
-        """Whether it is too old to be compared with."""
+        """Return whether the baseline is too old to be used."""
         return self.expires_at is not None and now >= self.expires_at
 
     def to_text(self) -> str:
@@ -114,8 +114,8 @@ def load_baseline(path: Path) -> Baseline:
     """Read a baseline file.
 
     Raises:
-        UsageError: there is none.
-        BlockedError: it is damaged, or of another schema version.
+        UsageError: the file does not exist.
+        BlockedError: the file is damaged, or of another schema version.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -130,14 +130,14 @@ def load_baseline(path: Path) -> Baseline:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BlockedError(f"baseline {path} is damaged: {place}: {first['msg']}; record it anew") from error
+        raise BlockedError(f"baseline {path} is damaged: {place}: {first['msg']}; record it again") from error
 
 
 def choose_tags(logs: Sequence[RunLog], patterns: Sequence[str]) -> list[str]:
-    """Return the tags to record: those that match a pattern, or what the vocabulary knows of the training.
+    """Return the tags to record: those that match a pattern, or the training metrics that the vocabulary knows.
 
     Raises:
-        UsageError: a pattern matches nothing; no pattern is given and the stack is not recognised.
+        UsageError: a pattern matches nothing; or there is no pattern and the stack is not recognised.
     """
     tags = sorted(set.intersection(*(set(log.series) for log in logs)))
     if patterns:
@@ -169,15 +169,15 @@ def learn(
     """Learn a baseline from repeats of one run.
 
     Args:
-        logs: log by source, one of each repeat, in order.
+        logs: log by source, one per repeat, in order.
         tags: series to keep; each must be in every log.
         window: points of the final-window mean.
         provenance: where the runs come from.
-        created_at: now, unless given.
-        expires_at: from when on it is not compared with; None is never.
+        created_at: now by default.
+        expires_at: when the baseline expires; None: never.
 
     Returns:
-        The baseline, or None with everything that is wrong with the repeats.
+        The baseline, or None with all faults of the repeats.
     """
     faults = [
         Fault(source, f"part of the log is lost: {item.what}")
@@ -205,7 +205,7 @@ def learn(
 
 
 def final_window_mean(values: np.ndarray[Any, Any], window: int) -> float:
-    """Return the mean of the last `window` points, or of all where there are fewer."""
+    """Return the mean of the last `window` points, or of all if there are fewer."""
     return float(values[-window:].mean())
 
 
@@ -218,11 +218,11 @@ def _faults(tag: str, series: Sequence[Series], sources: Sequence[str]) -> list[
             faults.append(Fault(tag, f"{reason} in {source}: nothing can be compared with that"))
         elif np.abs(item.values).max() > _MAX_MAGNITUDE:
             faults.append(Fault(tag, f"values in {source} are too large to take a mean and a spread of"))
-    return faults or _other_steps(tag, series, sources)
+    return faults or _step_faults(tag, series, sources)
 
 
-def _other_steps(tag: str, series: Sequence[Series], sources: Sequence[str]) -> list[Fault]:
-    """Name the repeats whose steps are not those of the longest one, or that end long before it."""
+def _step_faults(tag: str, series: Sequence[Series], sources: Sequence[str]) -> list[Fault]:
+    """Return a fault for each repeat whose steps are not those of the longest one, or end long before it."""
     longest = max(range(len(series)), key=lambda number: len(series[number]))
     steps = series[longest].steps
     return [
@@ -237,7 +237,7 @@ def _other_steps(tag: str, series: Sequence[Series], sources: Sequence[str]) -> 
 
 
 def _metric(series: Sequence[Series], window: int) -> MetricBaseline:
-    """Learn from the steps that all repeats have."""
+    """Return the baseline of the steps that all repeats have."""
     lengths = [len(item) for item in series]
     common = [item.values[: min(lengths)] for item in series]
     return MetricBaseline(

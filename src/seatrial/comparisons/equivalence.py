@@ -1,9 +1,9 @@
-"""Equivalence classes: configurations that must give the same trajectory, held to one reference.
+"""Equivalence classes: configurations that must give the same trajectory, compared with one reference.
 
-A class is a YAML file (those of seatrial lie in `classes/`). In its words `{folder}` is a configuration's own folder,
-`{work}` the folder of all, `{python}` the interpreter that runs Seatrial. Each metric is held in two ways, since each
-hides what the other shows: the worst step (largest absolute residual) and the drift (mean signed residual: many small
-deviations in one direction).
+A class is a YAML file (those of seatrial are in `classes/`). In its words `{folder}` is a configuration's own folder,
+`{work}` the folder of all, `{python}` the interpreter that runs Seatrial. Each metric is compared in two ways, since
+each hides what the other shows: the worst step (largest absolute residual) and the drift (mean signed residual: many
+small deviations in one direction).
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class EquivalenceClass(_Part):
     """Why these configurations must agree."""
     command: tuple[Text, ...] = Field(min_length=1)
     prepare: tuple[Text, ...] = ()
-    """A command that is run once before all, such as one that makes a model."""
+    """A command that runs once before all configurations, for example one that creates a model."""
     logs: Text
-    """Where a configuration leaves its log, with `{folder}` in it."""
+    """Where a configuration writes its log; contains `{folder}`."""
     reference: Configuration
     members: tuple[Configuration, ...] = Field(min_length=1)
     metrics: dict[str, Tolerance] = Field(min_length=1)
@@ -73,13 +73,15 @@ class EquivalenceClass(_Part):
     @model_validator(mode="after")
     def _sound(self) -> EquivalenceClass:
         if "{folder}" not in self.logs:
-            raise ValueError("logs: write {folder} in it, or every configuration would log to one place")
+            raise ValueError("logs: write {folder} in it, or all configurations would log to one place")
         names = [self.reference.name, *(member.name for member in self.members)]
         if len(set(names)) != len(names):
-            raise ValueError("two configurations have one name")
+            raise ValueError("two configurations have the same name")
         for member in self.members:
             if member.overrides == self.reference.overrides:
-                raise ValueError(f"{member.name} has the reference's overrides: it could not differ")
+                raise ValueError(
+                    f"{member.name} has the same overrides as the reference: it could not differ"
+                )
         return self
 
 
@@ -87,33 +89,33 @@ def load_class(path: Path) -> EquivalenceClass:
     """Read a class.
 
     Raises:
-        UsageError: the file cannot be read or is no class.
+        UsageError: the file cannot be read, or is not an equivalence class.
     """
     content = read_yaml(path, "equivalence class")
     try:
         return EquivalenceClass.model_validate(content)
     except ValidationError as error:
-        told = [
+        faults = [
             f"{'.'.join(str(part) for part in fault['loc']) or 'the file'}: {fault['msg']}"
             for fault in error.errors(include_url=False)[:5]
         ]
-        raise UsageError(f"equivalence class {path}: {'; '.join(told)}") from error
+        raise UsageError(f"equivalence class {path}: {'; '.join(faults)}") from error
 
 
 def run_class(
     group: EquivalenceClass, work: Path, environment: Mapping[str, str], say: ShowProgress = lambda text: None
 ) -> Iterator[Verdict]:
-    """Run the reference and the members, and yield the verdicts of each member as it ends.
+    """Run the reference and the members, and yield the verdicts of each member when it finishes.
 
     Args:
         group: the class.
-        work: folder that gets one folder per configuration; must hold none of them yet.
+        work: gets one folder per configuration; must contain none of them yet.
         environment: the whole environment of the commands.
-        say: told what is being waited for.
+        say: receives progress messages.
 
     Raises:
-        UsageError: a configuration's folder is there already.
-        BlockedError: nothing can be started or written; preparation did not end with status 0.
+        UsageError: a configuration's folder already exists.
+        BlockedError: nothing can be started or written; or the preparation did not exit with status 0.
     """
     if group.prepare:
         prepared = _launch(group.prepare, group, "prepare", work, environment, say)
@@ -126,7 +128,7 @@ def run_class(
         yield reference
     for member in group.members:
         if isinstance(reference, Verdict):
-            reason = f"there is nothing to hold it to: {reference.reason}"
+            reason = f"there is no reference to compare it with: {reference.reason}"
             yield Verdict(name=f"{group.name}: {member.name}", outcome=Outcome.BLOCKED, reason=reason)
             continue
         log = _run(member, group, work, environment, say)
@@ -137,7 +139,7 @@ def run_class(
 
 
 def compare_member(group: EquivalenceClass, member: str, reference: RunLog, log: RunLog) -> Iterator[Verdict]:
-    """Yield two verdicts per metric: worst step and drift; one where the runs cannot be compared."""
+    """Yield two verdicts per metric, worst step and drift; one if the runs cannot be compared."""
     for tag, tolerance in group.metrics.items():
         name = f"{group.name}: {member}: {tag}"
         unfitness = _unfit(tag, group.reference.name, reference, member, log)
@@ -150,7 +152,7 @@ def compare_member(group: EquivalenceClass, member: str, reference: RunLog, log:
             drift = float(residuals.mean())
         place = int(np.abs(residuals).argmax())
         worst = abs(float(residuals[place]))
-        alike = "equal to the bit" if worst == 0 else ""
+        same = "equal to the bit" if worst == 0 else ""
         for kind, value, size, bound, words in (
             ("worst step", worst, worst, tolerance.worst, f"largest residual at step {steps[place]}"),
             ("drift", drift, abs(drift), tolerance.drift, "mean signed residual"),
@@ -158,7 +160,7 @@ def compare_member(group: EquivalenceClass, member: str, reference: RunLog, log:
             yield Verdict(
                 name=f"{name}: {kind}",
                 outcome=Outcome.PASS if size <= bound else Outcome.FAIL,
-                reason=alike or f"{words} against {group.reference.name} is {value:.3g}",
+                reason=same or f"{words} against {group.reference.name} is {value:.3g}",
                 value=value,
                 bound=f"<= {bound:g}" if kind == "worst step" else f"within {bound:g} of 0",
                 num_samples=len(residuals),
@@ -184,7 +186,7 @@ def _run(
     environment: Mapping[str, str],
     say: ShowProgress,
 ) -> RunLog | Verdict:
-    """Run a configuration and read its log, or say why there is none."""
+    """Run a configuration and return its log, or the verdict that says why there is none."""
     folder = work / configuration.name
     launched = _launch(
         (*group.command, *configuration.overrides), group, configuration.name, work, environment, say
@@ -212,7 +214,7 @@ def _launch(
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:
-        raise UsageError(f"{folder} is there already, from another time; give a new --work folder") from error
+        raise UsageError(f"{folder} already exists from an earlier run; give a new --work folder") from error
     except OSError as error:
         raise BlockedError(f"cannot make {folder}: {error.strerror}") from error
     return run_command(

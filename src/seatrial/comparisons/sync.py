@@ -1,4 +1,4 @@
-"""Are the weights that serve those that were trained? Tensor by tensor, by fingerprint."""
+"""Compares the weights that an engine serves with the trained ones, tensor by tensor, by fingerprint."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ FUSED: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
-"""Layers that serving engines join, and the layers they are made of, one below the other (vLLM, SGLang)."""
+"""Fused layers of serving engines, and the layers that they stack, in order (vLLM, SGLang)."""
 _SHOWN = 5
 
 
 def compare_served(
     trained: Checkpoint, served: Mapping[str, Fingerprint], before: Checkpoint | None = None
 ) -> list[Verdict]:
-    """Hold what serves against what was trained.
+    """Compare the served tensors with the trained ones.
 
-    A tensor may serve in a narrower type: the trained one is cast to it first.
+    A tensor may be served in a narrower type: the trained one is cast to that type first.
 
     Args:
         trained: the policy's weights.
-        served: fingerprints of the engine's, under the same names or those of joined layers.
-        before: weights of an earlier version: a tensor that is still theirs is called stale.
+        served: fingerprints of the engine's tensors, under the same names or those of fused layers.
+        before: weights of an earlier version: a tensor that still equals them is called stale.
 
     Returns:
-        Two verdicts: whether both have the same tensors, and whether each has the same bits.
+        Two verdicts: whether both have the same tensors, and whether each tensor has the same bits.
     """
     parts = {name: parts_of(name, trained.names()) for name in served}
     used = {name for names in parts.values() for name in names}
     unknown = sorted(name for name, names in parts.items() if not names)
-    # A head that is the embedding is stored once, and may be served under its own name as well.
+    # A head tied to the embedding is stored once, and may also be served under its own name.
     tied = [name for name in unknown if name == "lm_head.weight"]
     for name in tied:
         parts[name] = tuple(one for one in trained.names() if one.endswith("embed_tokens.weight"))
@@ -51,7 +51,7 @@ def compare_served(
 
 
 def parts_of(name: str, known: frozenset[str]) -> tuple[str, ...]:
-    """Return the trained tensors that a served one is made of; () where none is known."""
+    """Return the trained tensors that a served one consists of; () if none is known."""
     if name in known:
         return (name,)
     for fused, layers in FUSED.items():
@@ -62,7 +62,7 @@ def parts_of(name: str, known: frozenset[str]) -> tuple[str, ...]:
 
 
 def _tied_head(trained: Checkpoint, served: Mapping[str, Fingerprint]) -> frozenset[str]:
-    """Return the head, where it is trained and the engine serves the embedding in its place."""
+    """Return the head if it is trained, and the engine serves the tied embedding instead of it."""
     embeddings = [name for name in served if name.endswith("embed_tokens.weight")]
     if "lm_head.weight" not in trained.names() or "lm_head.weight" in served or len(embeddings) != 1:
         return frozenset()
@@ -73,17 +73,16 @@ def _tied_head(trained: Checkpoint, served: Mapping[str, Fingerprint]) -> frozen
 def _difference(
     trained: Checkpoint, names: Sequence[str], served: Fingerprint, before: Checkpoint | None
 ) -> str | None:
-    """Return how a served tensor differs from the trained ones; None where it does not."""
+    """Return how a served tensor differs from the trained ones; None if it does not."""
     expected = trained.fingerprint(names, served.dtype)
     if expected == served:
         return None
     transposed = len(names) == 1 and len(expected.shape) == 2
     if transposed and trained.fingerprint(names, served.dtype, is_transposed=True).digest == served.digest:
         return "transposed"
-    if before is not None and before.names().issuperset(names):
-        old = before.fingerprint(names, served.dtype)
-        if old == served:
-            return "stale: still that of the earlier version"
+    is_known = before is not None and before.names().issuperset(names)
+    if before is not None and is_known and before.fingerprint(names, served.dtype) == served:
+        return "stale: equal to the earlier version"
     if expected.shape != served.shape:
         return f"shape {served.shape} in place of {expected.shape}"
     return f"other values, in {served.dtype}"
@@ -92,17 +91,17 @@ def _difference(
 def _names_verdict(
     missing: Sequence[str], unknown: Sequence[str], served: Mapping[str, Fingerprint]
 ) -> Verdict:
-    told = []
+    problems = []
     if missing:
-        told.append(f"{len(missing)} trained tensors do not serve: {_few(missing)}")
+        problems.append(f"{len(missing)} trained tensors are not served: {_few(missing)}")
     if unknown:
-        told.append(f"{len(unknown)} tensors serve that were not trained: {_few(unknown)}")
+        problems.append(f"{len(unknown)} served tensors were not trained: {_few(unknown)}")
     if not served:
-        told.append("nothing serves")
+        problems.append("no tensor is served")
     return Verdict(
         name="both have the same tensors",
-        outcome=Outcome.FAIL if told else Outcome.PASS,
-        reason="; ".join(told) or f"{len(served)} tensors serve, and each is known",
+        outcome=Outcome.FAIL if problems else Outcome.PASS,
+        reason="; ".join(problems) or f"{len(served)} tensors are served, all of them trained",
         value=float(len(missing) + len(unknown)),
         bound="== 0 tensors on one side only",
         num_samples=len(served),
@@ -115,14 +114,14 @@ def _bits_verdict(wrong: Mapping[str, str], hidden: Sequence[str], num_compared:
     elif hidden:
         outcome = Outcome.BLOCKED
         reason = (
-            f"the engine keeps {len(hidden)} tensors in a form of its own and an empty one under their names: "
-            f"{_few(hidden)}; compare log-probabilities, or serve on a device where it does not"
+            f"the engine stores {len(hidden)} tensors in its own format and empty ones under their names: "
+            f"{_few(hidden)}; compare log-probabilities, or serve on a device where it does not do so"
         )
     else:
         outcome = Outcome.PASS if num_compared else Outcome.FAIL
         reason = f"{num_compared} tensors compared" if num_compared else "nothing to compare"
     return Verdict(
-        name="every tensor that serves has the trained one's bits",
+        name="every served tensor equals the trained one bit by bit",
         outcome=outcome,
         reason=reason,
         value=float(len(wrong)),

@@ -1,4 +1,4 @@
-"""Fingerprints of a live model's tensors, for `seatrial syncproof`; called in the process that serves it."""
+"""Fingerprints of a live model's tensors for `seatrial syncproof`; call it in the process that serves the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def of_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, Fingerprint]:
-    """Return the fingerprint of every tensor, by name; each is copied to the CPU in its turn."""
+    """Return the fingerprint of every tensor by name; tensors are copied to the CPU one after another."""
     import torch
 
     found = {}
@@ -25,7 +25,7 @@ def of_tensors(named: Iterable[tuple[str, Tensor]]) -> dict[str, Fingerprint]:
 
 
 def write_tensors(path: Path, named: Iterable[tuple[str, Tensor]]) -> None:
-    """Write the fingerprint of every tensor, such as those of `model.named_parameters()`.
+    """Write the fingerprint of every tensor, for example those of `model.named_parameters()`.
 
     Raises:
         BlockedError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""How a command is started: as a process group of its own, ended by its own id, its output kept."""
+"""Starts commands: each in its own process group, stopped by its id, with its output kept."""
 
 from seatrial.launch.local import Launched, Progress, run_command
 

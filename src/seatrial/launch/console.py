@@ -1,7 +1,7 @@
-"""The console log of a command: redacted line by line, flushed, and bounded in size.
+"""The console log of a command: redacted line by line, flushed, and limited in size.
 
-A run that prints without end must not fill the disk, and its last words matter most: the head of the output
-and its tail are kept, and what was left out between is counted.
+A run that prints without end must not fill the disk, and its last lines matter most: the beginning and the end of the
+output are kept, and the bytes between them are counted.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from pathlib import Path
 from types import TracebackType
 
 MAX_LOG_BYTES = 64 * 2**20
-"""Bytes of output kept from the start of a run."""
+"""Bytes kept from the start of the output."""
 TAIL_LINES = 200
-"""Lines of output kept from its end, once the head is full."""
+"""Lines kept from the end of the output, once the start is full."""
 MAX_LINE_BYTES = 64 * 2**10
-"""A longer line is cut into pieces, so that output without line ends cannot grow in memory."""
+"""Longer lines are split, so that output without newlines cannot grow in memory."""
 
 
 class ConsoleLog:
     """Writes the output of one command to a file; use as a context manager.
 
-    `error` holds the first OSError of writing (disk full): the output is still drained, so that the command
-    never blocks on its own words, and the caller decides.
+    `error` is the first OSError of a write (disk full): the output is still read, so that the command never blocks on
+    its pipe, and the caller decides what to do.
     """
 
     def __init__(self, path: Path, redact: Callable[[str], str], max_bytes: int = MAX_LOG_BYTES) -> None:
-        """Open the file anew.
+        """Open the file for writing.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         self._redact = redact
         self._max_bytes = max_bytes
@@ -46,7 +46,7 @@ class ConsoleLog:
         self.error: OSError | None = None
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of output, from any thread; what comes after `close` is dropped."""
+        """Add output, from any thread; output after `close` is dropped."""
         with self._lock:
             if self._closed:
                 return
@@ -79,7 +79,7 @@ class ConsoleLog:
             self.error = error
 
     def close(self) -> None:
-        """Write what is pending and the kept tail, and close the file."""
+        """Write the pending line and the tail, and close the file."""
         with self._lock:
             self._closed = True
             if self._pending:
@@ -94,7 +94,7 @@ class ConsoleLog:
                 self.error = self.error or error
 
     def __enter__(self) -> ConsoleLog:
-        """Return the log itself."""
+        """Return the log."""
         return self
 
     def __exit__(

@@ -1,7 +1,7 @@
-"""The command line that runs a command inside a container: Docker, Podman, Apptainer, enroot, pyxis.
+"""Builds the command line that runs a command inside a container: Docker, Podman, Apptainer, enroot, pyxis.
 
-Only argument lists are made, never a shell string: every argument arrives as it was given. Values of variables
-that may be secret never stand on a command line: they are handed over by name, through the environment.
+It is always an argument list, never a shell string, so every argument arrives unchanged. Values of variables that may
+be secret are not on the command line: they are passed by name, through the environment.
 
 Source: `docker run`, `podman run`, `apptainer exec`, `enroot start` and pyxis' `srun --container-*` references.
 """
@@ -18,24 +18,18 @@ from pathlib import Path
 from seatrial.errors import BlockedError, UsageError
 
 ENGINES = ("docker", "podman", "apptainer", "enroot", "pyxis")
-"""Every engine, in the order in which they are looked for."""
-PROGRAMS = {
-    "docker": "docker",
-    "podman": "podman",
-    "apptainer": "apptainer",
-    "enroot": "enroot",
-    "pyxis": "srun",
-}
+"""All engines, in search order."""
+PROGRAMS = {engine: engine for engine in ENGINES} | {"pyxis": "srun"}
 CACHE_VARIABLES = ("HF_HOME", "HF_DATASETS_CACHE")
-"""Folders named by these are mounted at their own path, and the variables passed on."""
+"""The folders that these variables name are mounted at their own path, and the variables are passed."""
 DEFAULT_VARIABLES = (*CACHE_VARIABLES, "HF_TOKEN", "WANDB_API_KEY")
-"""Passed on when they are set, as NeMo RL's Docker scripts do."""
+"""Passed if they are set, as NeMo RL's Docker scripts do."""
 _PROBE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A folder or file of this machine that the container sees."""
+    """A folder or file of this machine that the container can access."""
 
     source: str
     """Absolute path here."""
@@ -44,29 +38,29 @@ class Mount:
     read_only: bool = False
 
     def text(self, read_only: str) -> str:
-        """Return `source:target`, with `read_only` behind it if it is."""
+        """Return `source:target`, with the suffix `read_only` if the mount is read-only."""
         return f"{self.source}:{self.target}" + (read_only if self.read_only else "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRun:
-    """What is to run, and what it sees of this machine."""
+    """What runs in the container, and what it can access on this machine."""
 
     image: str
     command: tuple[str, ...]
     mounts: tuple[Mount, ...] = ()
     variables: tuple[str, ...] = ()
-    """Names of environment variables that are passed on; all others stay outside."""
+    """Names of environment variables that are passed; all others are not."""
     gpus: str = "none"
     """`none`, `all`, or numbers and ids of devices, separated by commas."""
     workdir: str = ""
     """Absolute path in the container."""
     as_root: bool = False
-    """Run as root (of the container) instead of as the caller; Apptainer has no such thing."""
+    """Run as root of the container instead of as the caller; not possible with Apptainer."""
     is_terminal: bool = False
-    """Whether a person sits at the terminal."""
+    """Whether the command runs on an interactive terminal."""
     engine_arguments: tuple[str, ...] = field(default=())
-    """Further arguments for the engine itself, in front of the image."""
+    """Further arguments for the engine itself, before the image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +72,11 @@ class Launch:
 
 
 def find_engine(wanted: str | None, which: Callable[[str], str | None] = shutil.which) -> str:
-    """Return the engine to use: the one wanted, else the first that this machine has.
+    """Return the requested engine, else the first one on this machine.
 
     Raises:
-        UsageError: there is no such engine.
-        BlockedError: it, or any, is not installed.
+        UsageError: the engine is unknown.
+        BlockedError: the engine, or all engines, are not installed.
     """
     if wanted is not None and wanted not in ENGINES:
         raise UsageError(f"engine {wanted!r} is unknown; known: {', '.join(ENGINES)}")
@@ -92,17 +86,17 @@ def find_engine(wanted: str | None, which: Callable[[str], str | None] = shutil.
     looked_for = PROGRAMS[wanted] if wanted else ", ".join(dict.fromkeys(PROGRAMS.values()))
     raise BlockedError(
         f"no container engine: {looked_for} not found on PATH; install one (Docker, Podman, Apptainer, enroot), "
-        f"go to a machine that has one, or run the command without `seatrial container run --`"
+        f"use a machine that has one, or run the command without `seatrial container run --`"
     )
 
 
 def check_engine(engine: str) -> None:
-    """Ask Docker's daemon for a word; the other engines have none.
+    """Check that Docker's daemon responds; the other engines have no daemon.
 
-    Without this, the daemon's absence would look like exit status 125 of the command.
+    Without this check, a missing daemon would look like exit status 125 of the command.
 
     Raises:
-        BlockedError: the daemon does not answer.
+        BlockedError: the daemon does not respond.
     """
     if engine != "docker":
         return
@@ -115,11 +109,11 @@ def check_engine(engine: str) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BlockedError(f"the Docker daemon does not answer: {error}; start it") from error
+        raise BlockedError(f"the Docker daemon does not respond: {error}; start it") from error
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise BlockedError(
-            f"the Docker daemon does not answer: {reason}; start it, or choose another --engine"
+            f"the Docker daemon does not respond: {reason}; start it, or choose another --engine"
         )
 
 
@@ -148,10 +142,10 @@ def launch(engine: str, run: ContainerRun, environment: Mapping[str, str]) -> La
     Args:
         engine: one of `ENGINES`.
         run: what to run.
-        environment: of this process; the values of the variables passed on are taken from it.
+        environment: of this process; it gives the values of the variables that are passed.
 
     Raises:
-        UsageError: the engine cannot do what is asked.
+        UsageError: the engine does not support a setting.
     """
     makers = {
         "docker": _docker,
@@ -168,7 +162,7 @@ def _passed(run: ContainerRun, environment: Mapping[str, str]) -> list[str]:
 
 
 def _common(run: ContainerRun, environment: Mapping[str, str]) -> list[str]:
-    """Return what Docker and Podman share."""
+    """Return the arguments common to Docker and Podman."""
     words = ["run", "--rm", "--init", "--network=host", "--shm-size=16g"]
     words += ["--interactive", "--tty"] if run.is_terminal else []
     for mount in run.mounts:
@@ -182,7 +176,7 @@ def _common(run: ContainerRun, environment: Mapping[str, str]) -> list[str]:
 def _docker(run: ContainerRun, environment: Mapping[str, str]) -> Launch:
     words = ["docker", *_common(run, environment)]
     if not run.as_root:
-        # The image knows no home of this user, and `/` cannot be written to.
+        # The image has no home for this user, and `/` is not writable.
         words += ["--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp"]
     if run.gpus != "none":
         # The value is a line of CSV: without the inner quotes a list of devices is cut at its commas.
@@ -201,21 +195,21 @@ def _podman(run: ContainerRun, environment: Mapping[str, str]) -> Launch:
 
 def _apptainer(run: ContainerRun, environment: Mapping[str, str]) -> Launch:
     if run.as_root:
-        raise UsageError("Apptainer runs as you; take --as-root away, or choose another --engine")
+        raise UsageError("Apptainer runs as you; remove --as-root, or choose another --engine")
     words = ["apptainer", "exec", "--cleanenv", "--no-home"]
     for mount in run.mounts:
         words += ["--bind", mount.text(":ro")]
     words += ["--pwd", run.workdir] if run.workdir else []
-    handed = {f"APPTAINERENV_{name}": environment[name] for name in _passed(run, environment)}
+    passed = {f"APPTAINERENV_{name}": environment[name] for name in _passed(run, environment)}
     if run.gpus != "none":
         words += ["--nv"]
         if run.gpus != "all":
-            handed["APPTAINERENV_CUDA_VISIBLE_DEVICES"] = run.gpus
-    # A name with a scheme, a path, or a file: anything else is taken for an image of a registry.
+            passed["APPTAINERENV_CUDA_VISIBLE_DEVICES"] = run.gpus
+    # A name without a scheme that is no file is an image of a registry.
     known = "://" in run.image or Path(run.image).exists()
     image = run.image if known else f"docker://{run.image}"
     return Launch(
-        argv=(*words, *run.engine_arguments, image, *run.command), environment={**environment, **handed}
+        argv=(*words, *run.engine_arguments, image, *run.command), environment={**environment, **passed}
     )
 
 
@@ -227,14 +221,14 @@ def _enroot(run: ContainerRun, environment: Mapping[str, str]) -> Launch:
         )
     words = ["enroot", "start", "--rw", *(["--root"] if run.as_root else [])]
     for mount in run.mounts:
-        # A line of fstab with colons; the image need not have the mount point.
+        # A line of fstab with colons; `x-create` makes a missing mount point.
         options = "x-create=auto,rbind" + (",ro" if mount.read_only else "")
         words += ["--mount", f"{mount.source}:{mount.target}:none:{options}"]
     for name in _passed(run, environment):
         words += ["--env", name]
     words += ["--env", "NVIDIA_VISIBLE_DEVICES"]
-    devices = {"none": "void"}.get(run.gpus, run.gpus)
-    # enroot has no option for the working directory; `env --chdir` keeps the arguments whole.
+    devices = "void" if run.gpus == "none" else run.gpus
+    # enroot has no option for the working directory, so `env --chdir` sets it.
     prefix = ["env", f"--chdir={run.workdir}"] if run.workdir else []
     return Launch(
         argv=(*words, *run.engine_arguments, run.image, *prefix, *run.command),
@@ -247,7 +241,7 @@ def _pyxis(run: ContainerRun, environment: Mapping[str, str]) -> Launch:
         if "," in mount.source + mount.target:
             raise UsageError(f"pyxis separates mounts by commas: {mount.source!r} cannot be mounted")
     passed = _passed(run, environment)
-    # Slurm exports the whole environment unless it is told which variables.
+    # Slurm exports the whole environment unless variables are named.
     exported = ",".join([*passed, "NVIDIA_VISIBLE_DEVICES"])
     words = ["srun", f"--container-image={run.image}", "--no-container-mount-home", f"--export={exported}"]
     words += ["--container-remap-root"] if run.as_root else []
@@ -257,7 +251,7 @@ def _pyxis(run: ContainerRun, environment: Mapping[str, str]) -> Launch:
         # Otherwise a variable that the image sets too would keep the image's value.
         words += ["--container-env=" + ",".join(passed)]
     words += [f"--container-workdir={run.workdir}"] if run.workdir else []
-    devices = {"none": "void"}.get(run.gpus, run.gpus)
+    devices = "void" if run.gpus == "none" else run.gpus
     return Launch(
         argv=(*words, *run.engine_arguments, *run.command),
         environment={**environment, "NVIDIA_VISIBLE_DEVICES": devices},

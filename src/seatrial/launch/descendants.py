@@ -1,7 +1,7 @@
-"""Every process that a command started, also those that left its process group, and how they are ended.
+"""Finds and stops every process that a command started, including those outside its process group.
 
-A command is marked by a variable in its environment, which its descendants inherit; a daemon that made itself a
-session of its own (as Ray's do) is found by it. Processes are addressed by id, never by name.
+A variable in the command's environment, which its descendants inherit, identifies them: this also finds daemons in
+sessions of their own, such as Ray's. Processes are addressed by id, never by name.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable
 import psutil
 
 MARKER = "SEATRIAL_COMMAND"
-"""Variable whose value is unlike that of any other command."""
+"""Environment variable with a unique value per command."""
 GRACE_SECONDS = 5.0
-"""How long processes may take to end themselves after SIGTERM before they get SIGKILL."""
+"""How long processes may take to exit after SIGTERM before they get SIGKILL."""
 KILL_SECONDS = 10.0
-"""How long the kernel may take to remove what was killed (a process in an uninterruptible wait takes longer)."""
+"""How long the kernel may take to remove killed processes (an uninterruptible wait takes longer)."""
 _POLL_SECONDS = 0.02
 
 
 def living(process: subprocess.Popen[bytes], marker: str) -> list[psutil.Process]:
-    """Return the living processes of the group that `process` leads, and all others that carry the marker."""
+    """Return the living processes of the group of `process`, and all others with the marker."""
     return [other for other in psutil.process_iter() if _belongs(other, process.pid, marker)]
 
 
@@ -38,12 +38,12 @@ def _belongs(other: psutil.Process, group: int, marker: str) -> bool:
 
 
 def end_all(process: subprocess.Popen[bytes], marker: str, grace_seconds: float = GRACE_SECONDS) -> int:
-    """End a command and all that it started: SIGTERM, a grace, SIGKILL; then reap the command.
+    """Stop a command and all that it started: SIGTERM, a grace period, SIGKILL; then reap the command.
 
-    A second interrupt during the grace goes to SIGKILL at once, and is raised again when all are gone.
+    A second interrupt during the grace period skips to SIGKILL, and is raised again after all processes are gone.
 
     Returns:
-        How many processes were still there.
+        How many processes were still running.
     """
     found = living(process, marker)
     interrupted: KeyboardInterrupt | None = None
@@ -67,7 +67,7 @@ def _reaped_and_living(process: subprocess.Popen[bytes], marker: str) -> list[ps
 
 
 def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
-    """Signal each; psutil makes sure that an id has not been given to another process since."""
+    """Send a signal to each; psutil checks that an id was not reused for another process."""
     for process in processes:
         try:
             process.send_signal(number)

@@ -1,4 +1,4 @@
-"""Termination as interruption: SIGTERM and SIGHUP to us unwind like Ctrl-C, so that what we started is ended."""
+"""Handles SIGTERM and SIGHUP like Ctrl-C, so that processes that we started are stopped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP raise KeyboardInterrupt; main thread only.
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP within the block; main thread only.
 
-    A signal that is ignored (as under nohup) stays ignored.
+    An ignored signal (as under nohup) stays ignored.
     """
     numbers = [
         number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN

@@ -1,7 +1,7 @@
-"""A job whose verdict is its own evidence: a wrapper leaves the exit status in the run's directory.
+"""A job is judged by its own evidence: a wrapper script writes the exit status into the run's directory.
 
-What a scheduler or a container engine says is used to know that waiting is over, never as the result: a job
-that left no exit status did not run to its end, whatever its state is called.
+The report of a scheduler or container engine only shows that waiting is over; it is never the result. A job without an
+exit status did not finish, even if its state is called COMPLETED.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seatrial.files import write_whole
 
 _WRAPPER = """\
 #!/bin/sh
-# Runs a command and leaves its process id and exit status as evidence.
+# Runs a command and records its process id and exit status as evidence.
 echo "$$" > "$SEATRIAL_RUN_DIR/pid"
 cd "$SEATRIAL_RUN_TREE" || exit 125
 "$@"
@@ -30,48 +30,48 @@ exit "$status"
 """
 
 Heartbeat = Callable[[str], None]
-"""Called about twice a second while waiting, with what is known of the job (`squeue: PENDING`); what it raises ends
+"""Called about twice a second while waiting, with the state of the job (`squeue: PENDING`); an exception from it stops
 the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One command to run once."""
+    """One command that runs once."""
 
     name: str
     argv: tuple[str, ...]
     tree: Path
     """Working directory."""
     run_dir: Path
-    """Directory of this run alone; the launcher must see it at the same path."""
+    """Directory of this run only; the launcher must be able to access it at the same path."""
     environment: Mapping[str, str]
     """The whole environment."""
     own_variables: tuple[str, ...]
-    """Names that the run needs beyond the environment of where it lands."""
+    """Variables that the run needs in addition to the environment of its machine."""
     timeout_seconds: float
     script: Path | None = None
-    """The test script, as it will run; a scheduler reads in it how large the job is."""
+    """The test script as it will run; a scheduler reads the job's size from it."""
 
     @property
     def console(self) -> Path:
-        """Where output goes."""
+        """Path of the output."""
         return self.run_dir / "run.log"
 
     def wrapped(self) -> tuple[str, ...]:
-        """Write the wrapper and return the command line that runs the job through it."""
+        """Write the wrapper script and return the command line that runs the job through it."""
         path = self.run_dir / "run.sh"
         path.write_text(_WRAPPER, encoding="utf-8")
         return ("/bin/sh", str(path), *self.argv)
 
     def exit_status(self) -> int | None:
-        """Return the status that the wrapper left, or None."""
+        """Return the status that the wrapper recorded, or None."""
         try:
             return int((self.run_dir / "exit_status").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 
     def set_aside_status(self, number: int) -> None:
-        """Rename the status of a job of a chain, so that it is not taken for the status of the next."""
+        """Rename the status of one job of a chain, so that it is not read as the status of the next."""
         path = self.run_dir / "exit_status"
         if path.exists():
             path.replace(self.run_dir / f"exit_status.{number}")
@@ -82,20 +82,20 @@ class Ended:
     """How a job ended."""
 
     exit_status: int | None
-    """From the run's own evidence; None when it left none."""
+    """From the run's own evidence; None if there is none."""
     seconds: float
     timed_out: bool = False
     last_report: str = ""
-    """What the launcher says of the end, for messages."""
+    """The launcher's report of the end, for messages."""
 
 
 def write_started(run_dir: Path, **identity: Any) -> None:
-    """Record what was started, so that a later process can end it if this one is killed."""
+    """Record what was started, so that a later process can stop it if this one is killed."""
     write_whole(run_dir / "started.json", json.dumps(identity))
 
 
 def read_started(run_dir: Path) -> dict[str, Any]:
-    """Return what `write_started` recorded, or nothing."""
+    """Return what `write_started` recorded, or an empty dictionary."""
     try:
         data = json.loads((run_dir / "started.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -106,10 +106,10 @@ def read_started(run_dir: Path) -> dict[str, Any]:
 def run_client(
     argv: Sequence[str], environment: Mapping[str, str] | None = None, timeout_seconds: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run a scheduler's command and return what it said.
+    """Run a scheduler's command and return its result.
 
     Raises:
-        BlockedError: it is not installed, or does not answer.
+        BlockedError: the command is not installed, or does not respond.
     """
     try:
         return subprocess.run(
@@ -126,12 +126,12 @@ def run_client(
     except OSError as error:
         raise BlockedError(f"cannot run {argv[0]!r}: {error.strerror}; is it installed here?") from error
     except subprocess.TimeoutExpired as error:
-        raise BlockedError(f"{argv[0]} did not answer within {timeout_seconds:.0f} s") from error
+        raise BlockedError(f"{argv[0]} did not respond within {timeout_seconds:.0f} s") from error
 
 
 @dataclass(frozen=True)
 class Polled:
-    """What a scheduler says of a job."""
+    """A scheduler's report on a job."""
 
     over: bool
     last_report: str
@@ -147,9 +147,9 @@ def wait_for(
     grace_polls: int = 5,
     limit_seconds: float = float("inf"),
 ) -> Ended:
-    """Wait until the job left its exit status, or is over without one.
+    """Wait until the job has left its exit status, or is over without one.
 
-    A file system that shows files late is given `grace_polls` more polls after the scheduler says that it is over.
+    After the scheduler's report of the end, `grace_polls` further polls allow for a slow shared file system.
     """
     started = time.monotonic()
     polls_after_end = 0

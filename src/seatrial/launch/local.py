@@ -1,4 +1,4 @@
-"""Start a command as a process group of its own, keep what it says, and leave nothing of it behind."""
+"""Starts a command in its own process group, records its output, and stops everything that it leaves behind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _POLL_SECONDS = 0.02
 _PROGRESS_SECONDS = 0.5
 
 Progress = Callable[[float, str], None]
-"""Called while waiting, with the seconds waited and the last line that the command printed."""
+"""Called while waiting, with the seconds waited and the last line of output."""
 
 SIGNALS_FROM_OUTSIDE = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU}
 )
-"""Signals that end a process from outside (out of memory, a scheduler, a person); the others are its own crash."""
+"""Signals sent from outside (out of memory, a scheduler, a user); all others are the process's own crash."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,35 +34,35 @@ class Launched:
 
     argv: tuple[str, ...]
     returncode: int
-    """Exit status; negative: ended by that signal."""
+    """Exit status; negative: the signal that killed it."""
     seconds: float
     timed_out: bool
-    """True when the time limit ended it."""
+    """True if the time limit stopped it."""
     log_path: Path
     num_stragglers: int
-    """Processes it had started that outlived it, and were ended."""
+    """Processes that it had started, outlived it, and were killed."""
 
     @property
     def ok(self) -> bool:
-        """Whether the command ended by itself with status 0."""
+        """Whether the command exited by itself with status 0."""
         return self.returncode == 0 and not self.timed_out
 
     @property
     def signal_number(self) -> int | None:
-        """The signal that ended it; a status of 128 + n tells of signal n as shells and signal handlers do."""
+        """The signal that killed it; status 128 + n means signal n, as shells and signal handlers report it."""
         if self.returncode < 0:
             return -self.returncode
         return self.returncode - 128 if self.returncode - 128 in SIGNALS_FROM_OUTSIDE else None
 
     @property
     def killed_from_outside(self) -> bool:
-        """Whether a signal that comes from outside ended it (and not our own time limit)."""
+        """Whether a signal from outside killed it (and not our time limit)."""
         return not self.timed_out and self.signal_number in SIGNALS_FROM_OUTSIDE
 
     def describe(self) -> str:
-        """Say in a few words how it ended: `exit status 1`, `killed by signal 9 (SIGKILL)`."""
+        """Return in a few words how it ended: `exit status 1`, `killed by signal 9 (SIGKILL)`."""
         if self.timed_out:
-            return f"ended by the time limit after {self.seconds:.0f} s"
+            return f"stopped by the time limit after {self.seconds:.0f} s"
         if self.signal_number is None:
             return f"exit status {self.returncode}"
         names = {int(number): number.name for number in signal.Signals}
@@ -82,22 +82,22 @@ def run_command(
     max_log_bytes: int = MAX_LOG_BYTES,
     grace_seconds: float = GRACE_SECONDS,
 ) -> Launched:
-    """Run one command to its end; its output goes to `log_path`.
+    """Run one command until it exits; its output goes to `log_path`.
 
     Args:
-        argv: program and arguments; no shell reads them.
-        log_path: file of standard output and error, redacted by line; written anew.
+        argv: program and arguments; no shell interprets them.
+        log_path: file for standard output and error, redacted line by line; overwritten.
         environment: the whole environment of the command (`PYTHONUNBUFFERED=1` is added).
-        timeout_seconds: after this the group is ended and `timed_out` is set.
+        timeout_seconds: time limit; then the process group is stopped and `timed_out` is set.
         directory: working directory; None is ours.
         progress: called about twice a second while waiting.
         redact: applied to each line before it is written anywhere.
-        max_log_bytes: head of the output that is kept; of what follows, the last lines.
-        grace_seconds: between SIGTERM and SIGKILL when the group is ended.
+        max_log_bytes: size of the kept start of the output; after it, only the last lines are kept.
+        grace_seconds: between SIGTERM and SIGKILL when the process group is stopped.
 
     Raises:
         BlockedError: the command cannot be started, or its log cannot be written (disk full, no permission).
-        KeyboardInterrupt: we were interrupted; the group has been ended.
+        KeyboardInterrupt: interrupted; the process group has been stopped.
     """
     started = time.monotonic()
     try:
@@ -163,13 +163,13 @@ def _wait(
     console: ConsoleLog,
     progress: Progress | None,
 ) -> bool:
-    """Wait for the end; False when the deadline came first."""
-    next_word = started
+    """Wait for the exit; return False if the deadline came first."""
+    next_report = started
     while True:
         now = time.monotonic()
-        if progress is not None and now >= next_word:
+        if progress is not None and now >= next_report:
             progress(now - started, console.last_line)
-            next_word = now + _PROGRESS_SECONDS
+            next_report = now + _PROGRESS_SECONDS
         try:
             process.wait(timeout=_POLL_SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Ray jobs: `ray job submit|status|stop`. Only jobs that we submitted are ever ended, by their id.
+"""Ray jobs: `ray job submit|status|stop`. Only jobs that we submitted are stopped, by their id.
 
 Source: the reference of Ray's job submission command line.
 """
@@ -20,23 +20,23 @@ _MOST_SILENT_POLLS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class RayJobs:
-    """Runs jobs on a Ray cluster; run directories must be on a file system that it shares."""
+    """Runs jobs on a Ray cluster; the cluster must share the file system of the run directories."""
 
     address: str
     poll_seconds: float = 5.0
 
     def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
-        """Submit a job and wait for its end.
+        """Submit a job and wait until it ends.
 
         Raises:
-            BlockedError: it cannot be submitted.
+            BlockedError: the job cannot be submitted.
         """
         identity = job.name
         runtime = job.run_dir / "runtime_env.yaml"
         variables = {name: job.environment[name] for name in job.own_variables if name in job.environment}
         runtime.touch(mode=0o600)
         runtime.write_text(yaml.safe_dump({"env_vars": variables}), encoding="utf-8")
-        # Ray joins the words of an entry point by rules of its own; a script keeps them whole.
+        # Ray joins the words of an entry point by its own rules; a script keeps them unchanged.
         script = job.run_dir / "job.sh"
         script.write_text(f"#!/bin/sh\nexec {shlex.join(job.wrapped())}\n", encoding="utf-8")
         words = [
@@ -49,30 +49,24 @@ class RayJobs:
         ]
         done = run_client([*words, f"--runtime-env={runtime}", "--", "/bin/sh", str(script)], job.environment)
         if done.returncode != 0:
-            said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-            raise BlockedError(f"ray did not take the job: {said}")
+            message = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+            raise BlockedError(f"ray did not accept the job: {message}")
         write_started(job.run_dir, launcher="ray", job=identity, address=self.address)
         silent = 0
 
         def poll() -> Polled:
             nonlocal silent
             try:
-                asked = run_client(["ray", "job", "status", f"--address={self.address}", identity])
+                answer = run_client(["ray", "job", "status", f"--address={self.address}", identity])
+                states = _STATE.findall(answer.stdout.replace(identity, ""))
+                report = f"ray job status: {states[0].upper() if states else answer.stderr.strip()[-200:]}"
             except BlockedError as error:
-                silent += 1
-                return Polled(over=silent > _MOST_SILENT_POLLS, last_report=str(error))
-            states = _STATE.findall(asked.stdout.replace(identity, ""))
+                states, report = [], str(error)
             if not states:
                 silent += 1
-                return Polled(
-                    over=silent > _MOST_SILENT_POLLS,
-                    last_report=f"ray job status: {asked.stderr.strip()[-200:]}",
-                )
+                return Polled(over=silent > _MOST_SILENT_POLLS, last_report=report)
             silent = 0
-            state = states[0].upper()
-            return Polled(
-                over=state in {"STOPPED", "SUCCEEDED", "FAILED"}, last_report=f"ray job status: {state}"
-            )
+            return Polled(over=states[0].upper() in {"STOPPED", "SUCCEEDED", "FAILED"}, last_report=report)
 
         try:
             ended = wait_for(
@@ -95,7 +89,7 @@ class RayJobs:
 
 
 def stop(identity: str, address: str) -> None:
-    """End a job that we submitted, by its id."""
+    """Stop a job that we submitted, by its id."""
     try:
         run_client(["ray", "job", "stop", f"--address={address}", identity])
     except BlockedError:

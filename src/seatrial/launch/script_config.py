@@ -1,7 +1,7 @@
-"""The size of a job as its test script states it, between `BEGIN CONFIG` and `END CONFIG`.
+"""Reads the size of a job from its test script, between `BEGIN CONFIG` and `END CONFIG`.
 
-Nothing of the script is run. Read are `NAME=number`, `NAME=${NAME:-number}` and `NAME=$(( arithmetic ))` over names
-that stand above, which is what the suites use; the environment of the caller is not looked at.
+The script is not run. Supported are `NAME=number`, `NAME=${NAME:-number}` and `NAME=$(( arithmetic ))` over names set
+before, which is what the suites use; the caller's environment is ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from seatrial.errors import BlockedError
 
 SIZES = ("NUM_NODES", "GPUS_PER_NODE", "NUM_MINUTES", "NUM_RUNS", "SEGMENT_SIZE")
-"""Names that decide how a job is submitted; others may hold anything."""
+"""Names that decide how a job is submitted; other names may have any value."""
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?(\w+)=(.*)$")
 _DEFAULT = re.compile(r"\$\{\w+:-(\d+)\}")
 _NAME = re.compile(r"\$\{?(\w+)\}?")
@@ -28,10 +28,10 @@ _OPERATORS = {
 
 
 def config_of(text: str) -> dict[str, int]:
-    """Return the whole numbers that the CONFIG block of a script sets, by name.
+    """Return the integers that the CONFIG block of a script sets, by name.
 
     Raises:
-        BlockedError: one of `SIZES` is set to something that cannot be read without running the script.
+        BlockedError: one of `SIZES` has a value that cannot be read without running the script.
     """
     found: dict[str, int] = {}
     inside = False
@@ -58,7 +58,7 @@ def _without_comment(written: str) -> str:
 
 
 def _value(written: str, known: Mapping[str, int]) -> int | None:
-    """Return the number that a word of the shell stands for, or None."""
+    """Return the integer value of a shell word, or None."""
     text = _DEFAULT.sub(r"\1", written)
     if arithmetic := re.fullmatch(r"\$\(\((.*)\)\)", text):
         try:
@@ -71,10 +71,10 @@ def _value(written: str, known: Mapping[str, int]) -> int | None:
 
 
 def _arithmetic(node: ast.expr, known: Mapping[str, int]) -> int:
-    """Compute what the shell would, for positive numbers.
+    """Compute the shell's result, for positive numbers.
 
     Raises:
-        KeyError: a name or an operation that is not known.
+        KeyError: an unknown name or operation.
     """
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value

@@ -1,4 +1,4 @@
-"""Slurm: `sbatch` starts a job, `squeue` and `sacct` tell when waiting is over, `scancel` ends what we started.
+"""Slurm: `sbatch` starts a job, `squeue` and `sacct` report when it is over, `scancel` stops it.
 
 Source: the manual pages of sbatch, squeue, sacct and scancel.
 """
@@ -13,38 +13,38 @@ from seatrial.errors import BlockedError
 from seatrial.launch.container import Launch
 from seatrial.launch.jobs import Ended, Heartbeat, Job, Polled, run_client, wait_for, write_started
 from seatrial.launch.script_config import config_of
-from seatrial.launch.slurm_ray import RAY_ADDRESS, asks_for_ray, write_cluster_job
+from seatrial.launch.slurm_ray import RAY_ADDRESS, needs_ray, write_cluster_job
 
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$")
 _MOST_SILENT_POLLS = 40
 
 
 InContainer = Callable[[Job, Sequence[str], Sequence[str]], Launch]
-"""Returns the srun command that runs a command of a job in a container: (job, options of srun, command)."""
+"""Returns the srun command that runs a job's command in a container: (job, options of srun, command)."""
 
 _ONCE = ("--overlap", "--nodes=1", "--ntasks=1")
-"""srun starts a command on every node of a job unless its options say otherwise."""
+"""By default srun starts a command on every node of a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """Runs jobs through sbatch. The script of a job says how large it is, and how many jobs one run takes."""
+    """Runs jobs through sbatch. A job's script sets its size, and the number of jobs of one run."""
 
     options: Sequence[str] = ()
     """Further sbatch options, after those of the script: `--partition=...`, `--account=...`, `--time=...`."""
     poll_seconds: float = 15.0
     in_container: InContainer | None = None
     ray: bool | None = None
-    """Start a Ray cluster over the nodes; None: when the script asks for several nodes and starts nothing there."""
+    """Start a Ray cluster over the nodes; None: if the script requests several nodes and starts nothing on them."""
 
     def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
-        """Submit a job and wait for its end; then the next of its chain, while NUM_RUNS says that there is one.
+        """Submit a job and wait until it ends; then submit the next of its chain, up to NUM_RUNS jobs.
 
-        A job of a chain that ended well, or at its time limit, is followed by the next, which goes on from the
-        checkpoints in the same tree. The verdict is that of the last.
+        The next job of a chain starts if the one before succeeded or reached its time limit; it continues from the
+        checkpoints in the same checkout. The verdict is that of the last job.
 
         Raises:
-            BlockedError: it cannot be submitted.
+            BlockedError: the job cannot be submitted.
         """
         script = job.script.read_text(encoding="utf-8", errors="replace") if job.script is not None else ""
         config = config_of(script)
@@ -52,8 +52,8 @@ class Slurm:
         for number in range(1, num_jobs + 1):
             ended = self._run_one(job, script, config, _in_chain(heartbeat, number, num_jobs))
             seconds += ended.seconds
-            goes_on = ended.exit_status == 0 or (ended.exit_status is None and ended.timed_out)
-            if number == num_jobs or not goes_on:
+            continues = ended.exit_status == 0 or (ended.exit_status is None and ended.timed_out)
+            if number == num_jobs or not continues:
                 break
             job.set_aside_status(number)
         return replace(ended, seconds=seconds)
@@ -71,31 +71,21 @@ class Slurm:
     def _submit(self, job: Job, script: str, config: Mapping[str, int]) -> str:
         environment, words = self._inside(job, script, config.get("NUM_NODES", 1))
         minutes = max(1, round(job.timeout_seconds / 60))
-        asked = [
-            "sbatch",
-            "--parsable",
-            f"--job-name={job.name}",
-            f"--output={job.console}",
-            "--open-mode=append",
-        ]
-        asked += [
-            f"--chdir={job.tree}",
-            "--export=ALL",
-            f"--time={minutes}",
-            *options_of(config),
-            *self.options,
-        ]
-        done = run_client([*asked, *words], environment)
+        words = [
+            "sbatch", "--parsable", f"--job-name={job.name}", f"--output={job.console}", "--open-mode=append",
+            f"--chdir={job.tree}", "--export=ALL", f"--time={minutes}", *options_of(config), *self.options, *words,
+        ]  # fmt: skip
+        done = run_client(words, environment)
         answer = _JOB_ID.match(done.stdout.strip().splitlines()[-1]) if done.stdout.strip() else None
         if done.returncode != 0 or answer is None:
-            said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-            raise BlockedError(f"sbatch did not take the job: {said}")
+            message = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+            raise BlockedError(f"sbatch did not accept the job: {message}")
         return answer.group(1)
 
     def _inside(self, job: Job, script: str, num_nodes: int) -> tuple[Mapping[str, str], Sequence[str]]:
         """Return the environment of sbatch, and the batch script with its arguments."""
         command = job.wrapped()
-        if self.ray or (self.ray is None and asks_for_ray(script, num_nodes)):
+        if self.ray or (self.ray is None and needs_ray(script, num_nodes)):
             job = replace(
                 job,
                 environment={**job.environment, RAY_ADDRESS: "auto"},
@@ -110,7 +100,7 @@ class Slurm:
         return self._environment(job), (str(path), *self._once(job, command))
 
     def _once(self, job: Job, command: Sequence[str]) -> Sequence[str]:
-        """Return the command line that runs a command on the first node alone, where sbatch starts its script."""
+        """Return the command line that runs a command on the first node only, where sbatch starts its script."""
         return command if self.in_container is None else self.in_container(job, _ONCE, command).argv
 
     def _step(self, job: Job, options: Sequence[str], command: Sequence[str]) -> Sequence[str]:
@@ -125,19 +115,19 @@ class Slurm:
 
 
 def _in_chain(heartbeat: Heartbeat, number: int, num_jobs: int) -> Heartbeat:
-    """Return a heartbeat that says which job of a chain is meant."""
+    """Return a heartbeat that adds the job's number in its chain."""
     return heartbeat if num_jobs == 1 else lambda report: heartbeat(f"job {number} of {num_jobs}: {report}")
 
 
 class _Watch:
-    """Asks for the state of one job; an outage of the scheduler is not an end."""
+    """Polls the state of one job; an outage of the scheduler does not end it."""
 
     def __init__(self, identity: str) -> None:
         self._identity = identity
         self._silent_polls = 0
 
     def poll(self) -> Polled:
-        """Return what squeue, and once it has forgotten the job sacct, say."""
+        """Return the report of squeue, or of sacct once squeue no longer lists the job."""
         try:
             queued = run_client(["squeue", "--noheader", f"--jobs={self._identity}", "--format=%T"])
         except BlockedError as error:
@@ -152,16 +142,8 @@ class _Watch:
 
     def _account(self) -> Polled:
         try:
-            done = run_client(
-                [
-                    "sacct",
-                    "--noheader",
-                    "--parsable2",
-                    "--allocations",
-                    f"--jobs={self._identity}",
-                    "--format=State,ExitCode",
-                ]
-            )
+            words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={self._identity}"]
+            done = run_client([*words, "--format=State,ExitCode"])
         except BlockedError as error:
             return self._silent(str(error))
         line = done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
@@ -173,7 +155,7 @@ class _Watch:
         return Polled(over=True, last_report=f"sacct: {line}", timed_out=state.startswith("TIMEOUT"))
 
     def _silent(self, report: str) -> Polled:
-        """Count polls without an answer; after many the job's end is taken as unknown."""
+        """Count polls without an answer; after many of them the job counts as over with an unknown end."""
         self._silent_polls += 1
         return Polled(
             over=self._silent_polls > _MOST_SILENT_POLLS, last_report=f"{report} ({self._silent_polls} polls)"
@@ -188,7 +170,7 @@ def _over(state: str) -> bool:
 
 
 def cancel(identity: str) -> None:
-    """End a job that we submitted, by its number."""
+    """Cancel a job that we submitted, by its number."""
     try:
         run_client(["scancel", identity])
     except BlockedError:
@@ -204,5 +186,5 @@ _OPTIONS = {
 
 
 def options_of(config: Mapping[str, int]) -> list[str]:
-    """Return the sbatch options for the size that a script asks for."""
+    """Return the sbatch options for the size that a script sets."""
     return [_OPTIONS[name].format(value) for name, value in config.items() if name in _OPTIONS]

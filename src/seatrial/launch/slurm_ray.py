@@ -1,6 +1,6 @@
-"""A Ray cluster inside one Slurm job: a head on the first node, a worker on each other, the command once.
+"""A Ray cluster inside one Slurm job: a head on the first node, a worker on each other node, the command once.
 
-The steps meet by files in the run's directory, which all nodes share. Nothing here waits for a port: `ray start`
+The steps synchronise through files in the run's directory, which all nodes share. Nothing waits for a port: `ray start`
 returns when its node has joined.
 
 Source: the manual page of srun, and the reference of `ray start`.
@@ -21,7 +21,7 @@ _ON_HEAD, _NOT_ON_HEAD = '--nodelist="$head"', '--exclude="$head"'
 
 _NODE = """\
 #!/bin/sh
-# One node of the cluster: joins, says so, and stays until the command has ended.
+# One node of the cluster: joins, reports it, and stays until the command has ended.
 rank="{rank}"
 ray start {words} || exit 1
 : > "$SEATRIAL_RUN_DIR/ray/node-$rank"
@@ -30,7 +30,7 @@ while [ ! -e "$SEATRIAL_RUN_DIR/ray/stop" ]; do sleep 1; done
 
 _JOB = """\
 #!/bin/sh
-# Starts a Ray cluster over the nodes of this job, runs the command once on the first, and ends the cluster.
+# Starts a Ray cluster over the nodes of this job, runs the command once on the first, and stops the cluster.
 head="${{SLURMD_NODENAME:-$(hostname)}}"
 port=$((20000 + SLURM_JOB_ID % 10000))
 export RAY_ADDRESS="$head:$port"
@@ -60,8 +60,8 @@ Step = Callable[[Sequence[str], Sequence[str]], Sequence[str]]
 """Returns the srun command line of one step: (options of srun, command)."""
 
 
-def asks_for_ray(script: str, num_nodes: int) -> bool:
-    """Return whether a script leaves the cluster to its launcher: several nodes, and it starts nothing on them."""
+def needs_ray(script: str, num_nodes: int) -> bool:
+    """Return whether a script expects a cluster from its launcher: it has several nodes and starts nothing on them."""
     return num_nodes > 1 and _OWN_CLUSTER.search(script) is None
 
 
@@ -99,5 +99,5 @@ def write_cluster_job(run_dir: Path, num_nodes: int, step: Step, command: Sequen
 
 
 def _line(words: Sequence[str]) -> str:
-    """Return words as a line of the shell; the first node's name is known only there."""
+    """Return words as a shell line; the name of the first node is known only in the job."""
     return " ".join(word if word in (_ON_HEAD, _NOT_ON_HEAD) else shlex.quote(word) for word in words)

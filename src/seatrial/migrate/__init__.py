@@ -1,1 +1,1 @@
-"""NeMo RL's shell scripts carried over to suites."""
+"""Migrates NeMo RL's shell scripts to suites."""

@@ -1,4 +1,4 @@
-"""Conditions of a script: those that ask how far a run came, and those that choose between ways through it."""
+"""Conditions of a script: step guards, which test how far a run came, and branches, which exclude each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seatrial.migrate.shell_words import Unknown, Variable, expand
 
 _TAGS = (re.compile(r'\.key\s*==\s*"([^"]+)"'), re.compile(r'\."([^"]+)"'), re.compile(r'\["([^"]+)"\]'))
 _LAST_STEP = (re.compile(r"keys.*max", re.DOTALL), re.compile(r"\bgrep\s+-\w*c.*\bstep\b", re.DOTALL))
-"""Commands that say how far a run came: the largest key of a series, or how many steps its console names."""
+"""Commands that report how far a run came: the largest key of a series, or the number of steps in the console log."""
 _SIGNS = {
     "-ge": ">=", ">=": ">=", "-gt": ">", ">": ">", "-lt": "<", "<": "<", "-le": "<=", "<=": "<=",
     "-eq": "==", "==": "==", "=": "==", "-ne": "!=", "!=": "!=",
@@ -24,36 +24,36 @@ class StepGuard:
     """The run must have logged a step."""
 
     steps: int | str
-    """The step; or why it is not known."""
+    """The step, or why it is unknown."""
     tag: str | None
-    """Whose steps count, where the script says so."""
+    """The series whose steps count, if the script says so."""
     line: int
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One of several ways through a script that exclude each other."""
+    """One of several branches of a script that exclude each other."""
 
     statement: int
-    """Where the `if` or `case` begins: branches of one exclude each other."""
+    """Byte at which the `if` or `case` begins: branches of one statement exclude each other."""
     way: int
-    """Which of them, from 0."""
+    """Number of the branch, from 0."""
     label: str
-    """The condition, as it is written."""
+    """The condition as written."""
     parameter: tuple[str, str] | None = None
-    """Name and value of the variable that chooses."""
+    """Name and value of the variable that selects the branch."""
 
 
 def step_guard(
     condition: Node, holds: bool, values: Mapping[str, str | list[str]], computed: Mapping[str, str]
 ) -> StepGuard | None:
-    """Return the guard that a condition is when it holds, or when it does not; None when it asks for no step.
+    """Return the guard that a condition (or its negation) expresses; None if it tests no step.
 
     Args:
-        condition: `[[ $(jq ... max' FILE) -ge $MAX_STEPS ]]` and its kin.
-        holds: whether what follows runs when it holds.
+        condition: `[[ $(jq ... max' FILE) -ge $MAX_STEPS ]]` or similar.
+        holds: whether the code that follows runs if the condition is true, or if it is false.
         values: variables with a literal value.
-        computed: variables whose value a command gives, and that command.
+        computed: variables set by a command, with that command.
     """
     compared = _comparison(condition)
     if compared is None:
@@ -75,7 +75,7 @@ def step_guard(
 
 
 def branch_of(condition: Node | None, statement: int, way: int, before: Branch | None) -> Branch:
-    """Return the way that is taken when a condition holds; None: when none of those before did."""
+    """Return the branch taken if a condition is true; None as the condition means the `else` branch."""
     if condition is None:
         label = "otherwise" if before is None else f"not {before.label}"
         chosen = None if before is None or before.parameter is None else before.parameter
@@ -91,7 +91,7 @@ def branch_of(condition: Node | None, statement: int, way: int, before: Branch |
 
 
 def _comparison(condition: Node) -> tuple[Node, str, Node] | None:
-    """Return both sides of a condition that is one comparison, and its sign."""
+    """Return both sides and the operator of a condition that is one comparison; None otherwise."""
     inner = [child for child in condition.children if child.type == "binary_expression"]
     if condition.type not in ("test_command", "compound_statement") or len(inner) != 1:
         return None
@@ -103,11 +103,11 @@ def _comparison(condition: Node) -> tuple[Node, str, Node] | None:
 
 
 def _source(node: Node, computed: Mapping[str, str]) -> str:
-    """Return the command that gives one side of a comparison."""
+    """Return the command that computes one side of a comparison."""
     if node.type == "variable_name":
         return computed.get(text_of(node), "")
     parts = word_of(node).parts if is_word(node) else []
-    told = ""
-    for part in parts:
-        told += part.text if isinstance(part, Unknown) else computed.get(getattr(part, "name", ""), "")
-    return told
+    return "".join(
+        part.text if isinstance(part, Unknown) else computed.get(getattr(part, "name", ""), "")
+        for part in parts
+    )

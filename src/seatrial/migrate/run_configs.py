@@ -1,4 +1,4 @@
-"""The steps that a run takes by its configuration, where the script that starts it says none of its own."""
+"""Reads a run's number of steps from its configuration, for scripts that do not set it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import yaml
 
 MAX_BYTES = 1_000_000
-"""Size of a configuration."""
+"""Largest size of a configuration."""
 _STEPS, _INHERITED = "max_num_steps", "defaults"
 _MOST_INHERITED = 10
 
 
 def find_config(script: Path, written: str) -> Path | None:
-    """Return the file that a script gives as `--config`, or None where it cannot be found.
+    """Return the file that a script gives as `--config`, or None if it cannot be found.
 
     Args:
-        script: the script; the file is looked for beside it and in the folders above it.
-        written: the path as the script writes it, `${ROOT}/examples/run.yaml`; a variable in front is left out.
+        script: the script; the file is searched next to it and in the folders above.
+        written: the path in the script, such as `${ROOT}/examples/run.yaml`; a variable at the start is ignored.
     """
     tail = written.partition("/")[2] if written.startswith("$") else written
     if not tail or "$" in tail:
@@ -27,7 +27,7 @@ def find_config(script: Path, written: str) -> Path | None:
 
 
 def steps_of_config(path: Path, depth: int = 0) -> int | None:
-    """Return `max_num_steps` of a configuration's one section that has it, or of those that it inherits from."""
+    """Return `max_num_steps` of the only section that has it, or of an inherited configuration."""
     content = _mapping(path)
     sections = [value for value in content.values() if isinstance(value, Mapping)]
     found = {value for section in sections if isinstance(value := section.get(_STEPS), int)}
@@ -37,7 +37,7 @@ def steps_of_config(path: Path, depth: int = 0) -> int | None:
     names = inherited if isinstance(inherited, list) else [inherited]
     if depth == _MOST_INHERITED or not all(isinstance(name, str) for name in names):
         return None
-    # Of several the last one has the last word.
+    # If several define it, the last one wins.
     bases = (steps_of_config(path.parent / str(name), depth + 1) for name in reversed(names))
     return next((steps for steps in bases if steps is not None), None)
 

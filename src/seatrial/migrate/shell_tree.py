@@ -1,4 +1,4 @@
-"""Shell scripts as syntax trees of tree-sitter-bash, and what their words say; nothing is run."""
+"""Parses shell scripts with tree-sitter-bash and reads their words; nothing is executed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from seatrial.migrate.shell_words import NAME, Part, ShellError, Unknown, Variab
 Node = tree_sitter.Node
 
 _SPLIT_WORD = re.compile(r"[^\s\\]\\\n#|\\\t|\\ (?=\s|$)|(?:^|[\s'\"])\\ ")
-"""Words of which the parser loses an end: they go on with # on the next line, hold an escaped tab, or begin or end with
-an escaped blank."""
+"""Words whose end the parser loses: they continue with # on the next line, contain an escaped tab, or begin or end
+with an escaped blank."""
 _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
 _SUBSTITUTIONS = frozenset({"command_substitution", "arithmetic_expansion", "process_substitution"})
 _WORDS = frozenset(
     {"word", "number", "string", "raw_string", "ansi_c_string", "translated_string", "concatenation"}
     | {"$", "simple_expansion", "expansion", "brace_expression", "extglob_pattern", "regex", "test_operator"}
-    | {"==", "=~"}  # As it reads them in a command's words: there they are text.
+    | {"==", "=~"}  # The parser's types for these signs in a command's words, where they are plain text.
     | _SUBSTITUTIONS
 )
 
 _CLOSING = frozenset({"fi", "done", "esac", "}"})
-"""What may be missing at the end of a script: nothing of what it says is lost."""
+"""What may be missing at the end of a script without loss of content."""
 
 _SIGNS = "¡¢£¤¥¦§¨©«¬®¯°±´"
-"""Sixteen signs below U+0100 without a meaning to a shell; two of them stand for a byte. Source: project convention."""
+"""Sixteen characters below U+0100 without a meaning in a shell; two of them stand for a byte."""
 _BLANKS = " \t\n\r\v\f"
-"""What parts words: a blank outside of ASCII is a character of a word."""
+"""Characters that separate words: a blank outside ASCII is part of a word."""
 _OUTSIDE_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
@@ -50,8 +50,8 @@ def parse_script(text: str) -> Node:
     if split is not None:
         line = text[: split.end()].count("\n") + 1
         raise ShellError(f"line {line}: the parser loses the end of a word here; write it in quotes")
-    # One parser a script: the scanner of tree-sitter-bash keeps here-documents that a broken script left open, reads
-    # the next script with them, and can crash on it.
+    # A new parser per script: the scanner of tree-sitter-bash keeps here-documents that a broken script left open,
+    # reads the next script with them, and may crash.
     root = tree_sitter.Parser(_language()).parse(_in_signs(text).encode()).root_node
     fault = _first_fault(root) if root.has_error else None
     if fault is not None:
@@ -60,10 +60,10 @@ def parse_script(text: str) -> Node:
 
 
 def _in_signs(text: str) -> str:
-    """Return a script with each byte of its characters outside of ASCII as two signs.
+    """Return a script with each byte of its non-ASCII characters encoded as two signs.
 
-    The scanner of tree-sitter-bash 0.25.1 asks the C library's table of 256 characters for the kind of any character:
-    beyond U+00FF it reads other memory, and `{` before U+7234B ends the process.
+    The scanner of tree-sitter-bash 0.25.1 looks up the class of every character in the C library's table of 256
+    entries: beyond U+00FF it reads other memory, and `{` before U+7234B kills the process.
     """
     return _OUTSIDE_ASCII.sub(
         lambda found: "".join(
@@ -74,7 +74,7 @@ def _in_signs(text: str) -> str:
 
 
 def _from_signs(raw: bytes) -> str:
-    """Return what `_in_signs` was given, for a part of what it returned."""
+    """Return the text that `_in_signs` encoded, for a part of its result."""
 
     def read(found: re.Match[str]) -> str:
         values = [_SIGNS.find(sign) for sign in found[0]]
@@ -85,27 +85,27 @@ def _from_signs(raw: bytes) -> str:
 
 
 def line_of(node: Node) -> int:
-    """Return the line of a script that a node begins in, from 1; the white space before it is not its own."""
+    """Return the line in which a node begins, from 1, ignoring its leading white space."""
     return (
         node.start_point[0] + 1 + (text_of(node)[: -len(text_of(node).lstrip(_BLANKS)) or None].count("\n"))
     )
 
 
 def text_of(node: Node) -> str:
-    """Return a node as it is written."""
+    """Return a node's source text."""
     return _from_signs(node.text or b"")
 
 
 def is_word(node: Node) -> bool:
-    """Say whether a node is a word of a command."""
+    """Return whether a node is a word of a command."""
     return node.type in _WORDS
 
 
 def words_of(command: Node) -> list[Word]:
-    """Return the words of a simple command, its name first; assignments and redirections are none of them.
+    """Return the words of a simple command, its name first, without assignments and redirections.
 
     Args:
-        command: a `command`, or a `redirected_statement` around one: words may stand behind a redirection too.
+        command: a `command`, or a `redirected_statement` around one: words may also follow a redirection.
     """
     nodes: list[Node] = []
     for child in command.children:
@@ -122,21 +122,21 @@ def words_of(command: Node) -> list[Word]:
 
 
 def _joined(command: Node, nodes: list[Node]) -> list[Word]:
-    """Return words, of which one may be several nodes without a gap between them."""
+    """Return words; several nodes without a gap between them are one word."""
     words: list[Word] = []
     end = -1
     for place, node in enumerate(nodes):
         following = nodes[place + 1] if place + 1 < len(nodes) else None
         begin = node.start_byte + len(text_of(node)) - len(text_of(node).lstrip(_BLANKS))
-        # A translated string, $"...": without a catalogue it is the string.
+        # A translated string, $"...": without a catalogue it equals the string.
         is_sign = text_of(node).strip() == "$" and following is not None and following.type == "string"
         is_sign = is_sign and following is not None and following.start_byte == node.end_byte
         word = Word(line=line_of(node), parts=[""]) if is_sign else word_of(node)
         source, offset = command.text or b"", command.start_byte
         if words and not source[end - offset : begin - offset].replace(b"\\\n", b""):
-            # A dollar sign that the tree parts from the name behind it: only a shell knows.
-            is_parted = text_of(nodes[place - 1]).endswith("$") and not is_sign and node.type != "string"
-            words[-1].parts += [Unknown("$"), *word.parts] if is_parted else word.parts
+            # A dollar sign that the tree separates from the name after it: its value is unknown.
+            is_separated = text_of(nodes[place - 1]).endswith("$") and not is_sign and node.type != "string"
+            words[-1].parts += [Unknown("$"), *word.parts] if is_separated else word.parts
         else:
             words.append(word)
         end = node.end_byte
@@ -188,7 +188,7 @@ def _parts(node: Node) -> Iterator[Part]:
 
 
 def _double_quoted(node: Node) -> Iterator[Part]:
-    """Yield the parts between double quotes; white space that the tree gives to no node, or to the next, is text."""
+    """Yield the parts between double quotes; white space outside the child nodes, or at their start, is text."""
     inside = [child for child in node.children if child.type != '"']
     source, begin = node.text or b"", node.start_byte
     at = source.index(b'"') + 1

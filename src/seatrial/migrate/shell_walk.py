@@ -1,7 +1,7 @@
-"""Goes through a script from command to command: values of variables, ways through it, guards; nothing is run.
+"""Walks through a script command by command and tracks variables, branches and guards; nothing is executed.
 
-What a block (`if`, `for`, `case`, a function) assigns is known inside it. After it, a variable that the block
-may have changed is unknown: which way a shell would go is not known here.
+Assignments in a block (`if`, `for`, `case`, a function) apply inside it. After the block, a variable that it may have
+changed is unknown, because the executed branch is unknown.
 """
 
 from __future__ import annotations
@@ -17,36 +17,28 @@ from seatrial.migrate.shell_words import Unknown, Word, expand
 OnCommand: TypeAlias = Callable[["ScriptWalk", list[Word]], None]
 
 _CONDITIONS = frozenset(
-    {
-        "test_command",
-        "compound_statement",
-        "command",
-        "negated_command",
-        "list",
-        "pipeline",
-        "redirected_statement",
-    }
-    | {"subshell"}
+    {"test_command", "compound_statement", "command", "negated_command", "list", "pipeline"}
+    | {"redirected_statement", "subshell"}
 )
 
 
 class ScriptWalk:
-    """One way through all of a script's text."""
+    """One pass through the text of a script."""
 
     def __init__(self, on_command: OnCommand) -> None:
         self.values: dict[str, str | list[str]] = {}
         """Variables with a literal value."""
         self.computed: dict[str, str] = {}
-        """Variables whose value a command gives, or gave in a block before, and that command."""
+        """Variables set by a command, now or in an earlier block, with that command."""
         self.path: tuple[Branch, ...] = ()
-        """The ways that lead to the command at hand."""
+        """The branches that lead to the current command."""
         self.guards: tuple[StepGuard, ...] = ()
-        """What is asked of a run before the command at hand is reached."""
+        """What a run must satisfy before the current command is reached."""
         self._on_command = on_command
         self._changed: list[set[str]] = []
 
     def walk(self, node: Node) -> None:
-        """Go through a node and all below it, in the order of the text."""
+        """Visit a node and its descendants, in the order of the text."""
         match node.type:
             case "command":
                 self._on_command(self, words_of(node))
@@ -68,7 +60,7 @@ class ScriptWalk:
                 with self._block():
                     for child in node.children:
                         if child.type == "variable_name":
-                            self._forget(text_of(child))
+                            self._clear(text_of(child))
                         self.walk(child)
             case "heredoc_redirect" | "file_redirect" | "command_substitution" | "test_command":
                 return
@@ -77,8 +69,8 @@ class ScriptWalk:
                     self.walk(child)
 
     def _if(self, node: Node) -> None:
-        """Go through each way of an `if`; one that only ends the script is a guard of what follows."""
-        ways = _ways(node)
+        """Visit each branch of an `if`; a branch that only exits the script is a guard of the code that follows."""
+        ways = _branches(node)
         ended: list[StepGuard] = []
         before: Branch | None = None
         for number, (condition, body) in enumerate(ways):
@@ -119,19 +111,19 @@ class ScriptWalk:
 
     @contextmanager
     def _block(self) -> Iterator[None]:
-        """Keep what a block assigns inside it."""
+        """Limit the assignments of a block to the block."""
         before, computed = dict(self.values), dict(self.computed)
         self._changed.append(set())
         yield
         changed, inside = self._changed.pop(), self.computed
         self.values, self.computed = before, computed
         for name in changed:
-            self._forget(name)
-        # What a guard asks of such a variable was then given by the command: the literal before it does not reach far.
-        self.computed.update({name: inside[name] for name in changed & inside.keys()})
+            self._clear(name)
+            # A guard that tests such a variable was given a command's value: the literal from before is out of date.
+            self.computed.update({name: inside[name] for name in changed & inside.keys()})
 
     def _assign(self, node: Node) -> None:
-        """Take note of `NAME=value`."""
+        """Record `NAME=value`."""
         name = next((text_of(child) for child in node.children if child.type == "variable_name"), None)
         if name is None:
             return
@@ -140,7 +132,7 @@ class ScriptWalk:
             node.children[-1] if is_word(node.children[-1]) or node.children[-1].type == "array" else None
         )
         before = self.values.get(name)
-        self._forget(name)
+        self._clear(name)
         word = Word(line=0, parts=[""]) if value_node is None else word_of(value_node)
         value = self._value(word)
         if value is not None and adding:
@@ -159,15 +151,15 @@ class ScriptWalk:
         known = [item for item in elements if isinstance(item, list)]
         return [text for item in known for text in item] if len(known) == len(elements) else None
 
-    def _forget(self, name: str) -> None:
+    def _clear(self, name: str) -> None:
         self.values.pop(name, None)
         self.computed.pop(name, None)
         for changed in self._changed:
             changed.add(name)
 
 
-def _ways(node: Node) -> list[tuple[Node | None, list[Node]]]:
-    """Return condition and body of each way through an `if`; the condition of `else` is None."""
+def _branches(node: Node) -> list[tuple[Node | None, list[Node]]]:
+    """Return condition and body of each branch of an `if`; the condition of `else` is None."""
     ways: list[tuple[Node | None, list[Node]]] = []
     condition, body, is_body = None, list[Node](), False
     for child in node.children:
@@ -176,8 +168,8 @@ def _ways(node: Node) -> list[tuple[Node | None, list[Node]]]:
         elif child.type in ("elif_clause", "else_clause"):
             inner = child.children
             then = next((place for place, one in enumerate(inner) if one.type == "then"), 0)
-            asked = next((one for one in inner[:then] if one.type in _CONDITIONS), None)
-            ways.append((asked, list(inner[then + 1 :])))
+            tested = next((one for one in inner[:then] if one.type in _CONDITIONS), None)
+            ways.append((tested, list(inner[then + 1 :])))
         elif is_body:
             body.append(child)
         elif child.type in _CONDITIONS and condition is None:
@@ -186,7 +178,7 @@ def _ways(node: Node) -> list[tuple[Node | None, list[Node]]]:
 
 
 def _ends_script(body: Sequence[Node]) -> bool:
-    """Say whether the last command of a body leaves the script with a fault."""
+    """Return whether the last command of a body exits the script with an error."""
     commands = [child for child in body if child.type == "command"]
     words = [word.literal for word in words_of(commands[-1])] if commands else []
     return len(words) > 1 and words[0] in ("exit", "return") and words[1] != "0"

@@ -1,7 +1,7 @@
-"""Words of a shell script and what they are worth, as far as the script itself says so.
+"""Words of a shell script, and their values as far as the script itself defines them.
 
 A variable with a literal value is known, and so is the default of `${NAME:-default}`. Command substitution and
-arithmetic are kept as unknown parts.
+arithmetic remain unknown parts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ShellError(Exception):
-    """A script that cannot be read: a quote or bracket that is not closed."""
+    """A script cannot be parsed: for example, a quote or bracket is not closed."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A part whose value only a shell could tell."""
+    """A part whose value only a shell can compute."""
 
     text: str
 
@@ -47,7 +47,7 @@ class Word:
 
     @property
     def literal(self) -> str | None:
-        """Return the text of a word without variables, else None."""
+        """Return the text of a word without variables, otherwise None."""
         return "".join(map(str, self.parts)) if all(isinstance(part, str) for part in self.parts) else None
 
     def add(self, text: str) -> None:
@@ -59,28 +59,28 @@ class Word:
 
 
 def expand(word: Word, values: Mapping[str, str | list[str]]) -> list[str] | str:
-    """Return what a word becomes as a list of words, or, as text, why that is not known."""
+    """Return the list of words that a word expands to, or, as a string, why it is unknown."""
     parts = [part for part in word.parts if part != ""]
     if len(parts) == 1 and isinstance(parts[0], Variable) and parts[0].is_array:
         elements = values.get(parts[0].name)
         return elements if isinstance(elements, list) else f"the array {parts[0].name} has no literal value"
-    told = ""
+    text = ""
     for part in word.parts:
         match part:
             case str():
-                told += part
+                text += part
             case Variable(name=name, default=default):
                 value = values.get(name, default)
                 if not isinstance(value, str):
                     return f"${name} has no literal value in the script"
-                told += value
-            case Unknown(text=text):
-                return f"{text} is known only when the script runs"
-    return [told]
+                text += value
+            case Unknown(text=source):
+                return f"{source} is known only when the script runs"
+    return [text]
 
 
 def braced(text: str) -> Part:
-    """Return what `${...}` means."""
+    """Return the meaning of `${...}`."""
     inside = text[2:-1]
     name = NAME.match(inside)
     if name is None:

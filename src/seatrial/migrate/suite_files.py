@@ -1,4 +1,4 @@
-"""Suites as YAML: one for each metrics file that a script judges, and for each way through it that excludes others."""
+"""Writes suites as YAML: one per metrics file that a script judges, and per branch that excludes others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seatrial.migrate.suites import CheckerCall, Migration
 
 
 def suite_texts(migration: Migration) -> dict[str, str]:
-    """Return file name -> YAML of each suite."""
+    """Return the YAML of each suite, by file name."""
     texts: dict[str, str] = {}
     metrics_files = list(dict.fromkeys(call.metrics for call in migration.calls))
     number = 0
@@ -33,7 +33,7 @@ def suite_texts(migration: Migration) -> dict[str, str]:
 
 
 def _ways(calls: Sequence[CheckerCall]) -> list[tuple[Branch, ...]]:
-    """Return the ways through a script that lead to calls, but for those that are only the beginning of another."""
+    """Return the branches that lead to calls, except those that are only the beginning of another."""
     paths = list(dict.fromkeys(call.path for call in calls))
     return [path for path in paths if not any(set(path) < set(other) for other in paths)]
 
@@ -47,18 +47,18 @@ def _suffix(path: Sequence[Branch]) -> str:
 
 
 def _steps(call: CheckerCall) -> tuple[int, str | None] | None:
-    """Return the step that a run must have logged before a call, and whose steps count."""
+    """Return the step that a run must have logged before a call, and the series whose steps count."""
     known = [(guard.steps, guard.tag) for guard in call.guards if isinstance(guard.steps, int)]
     if known:
         return max(known, key=lambda item: item[0])
-    # One of several ways may end the run on purpose: there the script alone says how far it comes.
+    # A branch may stop the run on purpose: then only the script says how far the run comes.
     if call.asked_steps is None or call.guards or call.path or _judges_numbers([call]):
         return None
     return call.asked_steps.steps, None
 
 
 def _judges_numbers(calls: Sequence[CheckerCall]) -> bool:
-    """Say whether calls judge bare numbers alone, as an evaluation leaves them: they have no steps."""
+    """Return whether calls judge only single numbers, as an evaluation writes them: these have no steps."""
     checks = [item.check for call in calls for item in call.carried]
     return bool(checks) and all(reads_only_numbers(check) for check in checks)
 
@@ -66,7 +66,7 @@ def _judges_numbers(calls: Sequence[CheckerCall]) -> bool:
 def _suite_text(
     name: str, script: str, metrics: str, calls: Sequence[CheckerCall], path: Sequence[Branch]
 ) -> str:
-    """Return one suite as YAML, with what is wrong with a check as a comment above it."""
+    """Return one suite as YAML, with the lint findings of a check as comments above it."""
     head: dict[str, object] = {
         "name": name,
         "description": f"carried over from {script}, which judged {metrics}",
@@ -77,7 +77,7 @@ def _suite_text(
         if parameters:
             head["parameters"] = parameters
     steps = max((found for call in calls if (found := _steps(call))), key=lambda item: item[0], default=None)
-    unknown = "nothing in the script says how many steps the run takes: add steps"
+    unknown = "the script does not say how many steps the run takes: add steps"
     comment = f"  # {'numbers without steps are judged' if _judges_numbers(calls) else unknown}"
     if steps is not None:
         head["steps"] = steps[0]
@@ -86,11 +86,11 @@ def _suite_text(
         guarded = any(call.guards for call in calls)
         asked = next((call.asked_steps for call in calls if call.asked_steps is not None), None)
         source = (
-            "the run is started for them"
+            "the command of the run sets them"
             if asked is None or asked.config is None
-            else f"{asked.config} says so"
+            else f"from {asked.config}"
         )
-        comment = "" if guarded else f"  # {source}; the script itself does not look"
+        comment = "" if guarded else f"  # {source}; the script itself does not check"
     lines = yaml.safe_dump(head, sort_keys=False, width=1000, allow_unicode=True).rstrip().splitlines()
     place = next((n for n, line in enumerate(lines) if line.startswith("steps:")), len(lines) - 1)
     lines[place] += comment
@@ -105,7 +105,7 @@ def _suite_text(
             lines.append(f"  # {finding.kind.value}: {' '.join(finding.message.split())}")
         entry = {
             "expression": item.check.text,
-            "why": f"{script} line {item.line} holds the run to it",
+            "why": f"{script} line {item.line} requires it",
             "source": f"hand-set in {script} line {item.line}",
         }
         text = yaml.safe_dump([entry], sort_keys=False, width=1000, allow_unicode=True).rstrip()

@@ -1,4 +1,4 @@
-"""Carrying checks over from shell scripts that call NeMo RL's checker (`tests/check_metrics.py FILE 'expr' ...`)."""
+"""Migrates checks from shell scripts that call NeMo RL's checker (`tests/check_metrics.py FILE 'expr' ...`)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from seatrial.migrate.shell_words import ShellError, Word, expand
 
 CHECKER = "check_metrics.py"
 MAX_BYTES = 2_000_000
-"""Size of a script."""
+"""Largest size of a script."""
 _MAX_STEPS = re.compile(r"(?:\w+\.)?max_num_steps=(\d+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CarriedCheck:
-    """One expression that is in the language."""
+    """One expression that the check language supports."""
 
     check: Check
     line: int
@@ -35,7 +35,7 @@ class CarriedCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftBehind:
-    """One expression, or a whole call, that could not be carried over."""
+    """One expression, or a whole call, that could not be migrated."""
 
     text: str
     line: int
@@ -44,32 +44,32 @@ class LeftBehind:
 
 @dataclass(frozen=True)
 class AskedSteps:
-    """Steps that a run is started for."""
+    """The number of steps that a run is started with."""
 
     steps: int
     config: str | None = None
-    """Name of the configuration that says so; None: the command does."""
+    """Name of the configuration that sets it; None: the command sets it."""
 
 
 @dataclass
 class CheckerCall:
-    """One call of the checker: the metrics file as the script writes it, and its expressions."""
+    """One call of the checker: the metrics file as written in the script, and its expressions."""
 
     metrics: str
     line: int
     path: tuple[Branch, ...] = ()
-    """The ways through the script that lead to it."""
+    """The branches of the script that lead to it."""
     guards: tuple[StepGuard, ...] = ()
-    """What the script asks of a run before it calls the checker."""
+    """What the script requires of a run before it calls the checker."""
     asked_steps: AskedSteps | None = None
-    """Steps that the run before it was started for, where its command or its configuration says so."""
+    """Steps of the run before the call, if its command or its configuration sets them."""
     carried: list[CarriedCheck] = field(default_factory=list)
     left_behind: list[LeftBehind] = field(default_factory=list)
 
 
 @dataclass
 class Migration:
-    """What one script gives."""
+    """The result for one script."""
 
     script: Path
     calls: list[CheckerCall] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Migration:
 
     @property
     def carried(self) -> list[CarriedCheck]:
-        """Return every expression carried over."""
+        """Return every migrated expression."""
         return [item for call in self.calls for item in call.carried]
 
 
@@ -97,7 +97,7 @@ def find_scripts(paths: Iterable[Path]) -> list[Path]:
 
 
 def migrate_script(path: Path) -> Migration:
-    """Read the calls of the checker in one script; nothing is run.
+    """Read the checker calls of one script; nothing is executed.
 
     Raises:
         UsageError: the script cannot be read, or a quote in it is not closed.
@@ -120,7 +120,7 @@ def migrate_script(path: Path) -> Migration:
 
 
 class _ScriptReader:
-    """Follows the assignments of a script and reads the checker's calls."""
+    """Reads the checker calls of a script, with the steps of the runs before them."""
 
     def __init__(self, migration: Migration) -> None:
         self.migration = migration
@@ -135,7 +135,7 @@ class _ScriptReader:
             self._call(walk, command[place], command[place + 1 :])
 
     def finish(self, walk: ScriptWalk) -> Migration:
-        """Return the migration, with faults of the checks that are known now."""
+        """Return the migration, with the lint findings of its checks."""
         if self.migration.max_num_steps is None:
             self.migration.max_num_steps = _whole(walk.values.get("MAX_STEPS"))
         for call in self.migration.calls:
@@ -150,7 +150,7 @@ class _ScriptReader:
         return self.migration
 
     def _note_max_steps(self, walk: ScriptWalk, command: list[Word]) -> None:
-        """Remember the `grpo.max_num_steps=N` that a run is started with, and the largest of all runs."""
+        """Record the `grpo.max_num_steps=N` of a run, and the largest of all runs."""
         words = [expand(word, walk.values) for word in command]
         texts = [text for found in words if isinstance(found, list) for text in found]
         asked = [int(match[1]) for text in texts if (match := _MAX_STEPS.search(text))]
@@ -189,7 +189,7 @@ class _ScriptReader:
         if call.path and call.asked_steps is not None and not call.guards:
             text = f"the run is started for {call.asked_steps.steps} steps"
             self._leave_behind(
-                call, text, name.line, "the script may end it before: add steps where it does not"
+                call, text, name.line, "the script may stop it earlier: add steps where it does not"
             )
         for word in words[1:]:
             texts = expand(word, walk.values)
@@ -214,7 +214,7 @@ class _ScriptReader:
 
 
 def _without_options(words: list[Word]) -> list[Word]:
-    """Drop the checker's one option, `--table-width N`."""
+    """Remove the checker's only option, `--table-width N`."""
     kept: list[Word] = []
     skip = False
     for word in words:
@@ -230,14 +230,10 @@ def _without_options(words: list[Word]) -> list[Word]:
 
 def _as_written(word: Word) -> str:
     """Return a word with its variables by name."""
-    told = ""
-    for part in word.parts:
-        told += (
-            part
-            if isinstance(part, str)
-            else getattr(part, "text", None) or f"${{{getattr(part, 'name', '')}}}"
-        )
-    return told
+    return "".join(
+        part if isinstance(part, str) else getattr(part, "text", None) or f"${{{getattr(part, 'name', '')}}}"
+        for part in word.parts
+    )
 
 
 def _whole(value: str | list[str] | None) -> int | None:

@@ -1,8 +1,8 @@
-"""The pytest plugin `seatrial`: tracker, lanes, affected-test selection, functional tests.
+"""The pytest plugin `seatrial`: tracker, lanes, selection of affected tests, functional tests.
 
-This module is imported by every pytest run of an environment that has Seatrial: it imports nothing but pytest,
-and registers a part of the plugin only when the project or the command line asks for it. No module of this
-package may be called `tracker`: importing it would put the module in the place of the fixture.
+Every pytest run in an environment with Seatrial imports this module: it imports only pytest, and registers a part of
+the plugin only if the project or the command line uses it. No module of this package may be named `tracker`: importing
+it would replace the fixture of that name.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ _SETTINGS: pytest.StashKey[Any] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the plugin's options, and the flags of the lanes that the project declares."""
+    """Add the plugin's options, and the flags of the project's lanes."""
     from seatrial.pytest_plugin.settings import read_settings
 
     group = parser.getgroup("seatrial", "Seatrial: tracker, lanes, selection")
     group.addoption(
         "--tracker-results",
         metavar="FILE",
-        help="write the session's result here even if no test tracks anything "
-        "(default: tests/unit/unit_results.json, written when a test uses `tracker`)",
+        help="write the session's result to this file even if no test tracks anything "
+        "(default: tests/unit/unit_results.json, written if a test uses `tracker`)",
     )
     group.addoption(
         "--tracker-baseline",
         metavar="REVISION|DIR",
-        help="fail tests whose tracked numbers are outside what earlier sessions of that commit gave; "
-        "the sessions are those of this project's history, or of a folder of result files",
+        help="fail tests whose tracked numbers are outside the range of earlier sessions of that commit; "
+        "the sessions come from this project's history, or from a folder of result files",
     )
     group.addoption(
         "--tracker-baseline-shift",
         metavar="SD",
         type=float,
-        help="standard deviations that the runs must be able to show, or the verdict is Blocked (default: 6)",
+        help="standard deviations that the runs must be able to detect, or the verdict is Blocked (default: 6)",
     )
     group.addoption(
         "--affected",
         *_testmon_alias(pluginmanager),
         dest="affected",
         action="store_true",
-        help="run only tests that a change since their last run can affect; the first run seeds the map",
+        help="run only tests that a change since their last run can affect; the first run creates the map",
     )
     group.addoption(
         "--affected-explain", action="store_true", help="as --affected, and print the reason for every test"
@@ -61,14 +61,14 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--affected-audit",
         action="store_true",
-        help="run everything, and score what --affected would have left out",
+        help="run all tests, and report which ones --affected would have missed",
     )
     group.addoption(
         "--functional-dir",
         metavar="DIR",
         help="keep the runs of *.functional.yaml tests here (default: pytest's temporary folder)",
     )
-    # pytest settles its root directory before it loads plugins; only then can the project be asked.
+    # pytest determines its root directory before it loads plugins, so the project's settings are available here.
     config: Any = pluginmanager.get_plugin("pytestconfig")
     config.stash[_SETTINGS] = read_settings(config.rootpath)
     config.stash[_LANES] = []
@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def _testmon_alias(pluginmanager: pytest.PytestPluginManager) -> list[str]:
-    """Return `--testmon` as a second name of `--affected` when it is asked for and testmon is not installed."""
+    """Return `--testmon` as a second name of `--affected` if it is used and testmon is not installed."""
     config: Any = pluginmanager.get_plugin("pytestconfig")
     if "--testmon" not in config.invocation_params.args:
         return []
@@ -91,11 +91,11 @@ def _testmon_alias(pluginmanager: pytest.PytestPluginManager) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """With --affected, begin to watch before the first conftest is imported."""
+    """With --affected, start watching before the first conftest is imported."""
     options = early_config.known_args_namespace
     if not (options.affected or options.affected_explain or options.affected_audit):
         return
-    # xdist's controller runs no test; its workers are told of the same options.
+    # xdist's controller runs no test; its workers get the same options.
     spreads = getattr(options, "numprocesses", None) or getattr(options, "dist", "no") != "no"
     if not (options.help or options.version or (spreads and "PYTEST_XDIST_WORKER" not in os.environ)):
         from seatrial.pytest_plugin.affected.observation import Observation
@@ -104,17 +104,17 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the parts that this run needs."""
+    """Register the parts that this session needs."""
     from seatrial.pytest_plugin.session import PLUGIN_NAME, SessionRecord
     from seatrial.pytest_plugin.settings import default_results, table
 
     manager = config.pluginmanager
     record = None
-    asked = config.option.tracker_results
+    chosen = config.option.tracker_results
     settings = table(config.stash[_SETTINGS], "tracker", frozenset({"results", "sessions"}))
     declared = settings.get("results")
     default = config.rootpath / declared if declared else default_results(config.rootpath)
-    path = config.invocation_params.dir / asked if asked else None
+    path = config.invocation_params.dir / chosen if chosen else None
     if not hasattr(config, "workerinput"):
         record = SessionRecord(config, path, default, settings.get("sessions"))
         manager.register(record, PLUGIN_NAME)
@@ -122,8 +122,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from seatrial.pytest_plugin import baseline
 
         history = (path or default).parent / (path or default).stem
-        held = baseline.TrackerBaseline(config, config.option.tracker_baseline, history)
-        manager.register(held, baseline.PLUGIN_NAME)
+        checker = baseline.TrackerBaseline(config, config.option.tracker_baseline, history)
+        manager.register(checker, baseline.PLUGIN_NAME)
     if config.stash[_LANES]:
         from seatrial.pytest_plugin import lanes
 
@@ -148,7 +148,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 @pytest.fixture
 def tracker(request: pytest.FixtureRequest) -> Iterator[Tracker]:
-    """Track metrics, memory and the elapsed time of this test."""
+    """Track metrics, memory and elapsed time of this test."""
     from seatrial.pytest_plugin.tracking import Tracker
 
     with Tracker(request.node) as active:

@@ -1,7 +1,7 @@
-"""What the tests of a lane read and a command makes: tiny models, tokenizers, data.
+"""Assets of a lane: tiny models, tokenizers and data that its tests read and a command creates.
 
-The command runs when the lane is opened and its assets are not those that it last left: one is missing or has
-another content, or the command or a file that it names changed. Two sessions at once run it once.
+The command runs when the lane is opened and its assets are not those of the last run: one is missing or has other
+content, or the command or a file on its command line changed. Two concurrent sessions run it once.
 """
 
 from __future__ import annotations
@@ -27,51 +27,50 @@ _TIMEOUT_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Assets:
-    """Files that a command makes."""
+    """Files that a command creates."""
 
     command: tuple[str, ...]
     patterns: tuple[str, ...]
-    """Globs below the project, each of which must match."""
+    """Globs below the project; each must match."""
 
     def problems(self, root: Path, *, may_run: bool) -> list[str]:
-        """Return why the assets are not there, with the command as the remedy; empty when they are.
+        """Return why the assets are not available, with the command as the remedy; empty if they are.
 
         Args:
             root: the project.
-            may_run: whether the command may be run to make them.
+            may_run: whether the command may run to create them.
         """
         folder = root / _FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        stem = (
-            folder
-            / hashlib.blake2b(json.dumps([self.command, self.patterns]).encode(), digest_size=8).hexdigest()
-        )
+        key = json.dumps([self.command, self.patterns]).encode()
+        stem = folder / hashlib.blake2b(key, digest_size=8).hexdigest()
         with stem.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             stamp = stem.with_suffix(".json")
-            if self._is_kept(root, stamp):
+            if self._is_current(root, stamp):
                 return []
             failure = self._run(root, stem.with_suffix(".log")) if may_run else ""
             missing = [pattern for pattern in self.patterns if not any(root.glob(pattern))]
             if failure or missing:
                 stamp.unlink(missing_ok=True)
-                gone = f"{', '.join(missing)} missing" if missing else ""
-                return [f"run `{shlex.join(self.command)}`: {'; '.join(w for w in (failure, gone) if w)}"]
+                problems = [failure] if failure else []
+                problems += [f"{', '.join(missing)} missing"] if missing else []
+                return [f"run `{shlex.join(self.command)}`: {'; '.join(problems)}"]
             if may_run:
                 write_whole(stamp, json.dumps(self._content(root)))
             return []
 
-    def _is_kept(self, root: Path, stamp: Path) -> bool:
+    def _is_current(self, root: Path, stamp: Path) -> bool:
         try:
             return bool(json.loads(stamp.read_text()) == self._content(root))
         except (OSError, ValueError):
             return False
 
     def _content(self, root: Path) -> dict[str, str]:
-        """Return a digest of what the command is made from, and of each asset."""
-        made_from = [path for word in self.command if (path := root / word).is_file()]
+        """Return a digest of each input file of the command, and of each asset."""
+        inputs = [path for word in self.command if (path := root / word).is_file()]
         assets = [path for pattern in self.patterns for path in root.glob(pattern)]
-        return {str(path.relative_to(root)): _digest(path) for path in sorted({*made_from, *assets})}
+        return {str(path.relative_to(root)): _digest(path) for path in sorted({*inputs, *assets})}
 
     def _run(self, root: Path, log: Path) -> str:
         from seatrial.errors import BlockedError
@@ -101,10 +100,10 @@ def _digest(path: Path) -> str:
 
 
 def parse_assets(data: Mapping[str, Any], where: str) -> Assets | None:
-    """Read `prepare` and `assets` of a lane; None when it has neither.
+    """Read `prepare` and `assets` of a lane; None if it has neither.
 
     Raises:
-        pytest.UsageError: names the key that is missing or of the wrong kind.
+        pytest.UsageError: a key is missing or has the wrong type.
     """
     if "prepare" not in data and "assets" not in data:
         return None
@@ -115,7 +114,7 @@ def parse_assets(data: Mapping[str, Any], where: str) -> Assets | None:
     globs = [patterns] if isinstance(patterns, str) else patterns
     if not _is_words(globs) or any(Path(pattern).is_absolute() for pattern in globs):
         raise pytest.UsageError(
-            f"{where}.assets must name the files that `prepare` makes, below the project, not {patterns!r}"
+            f"{where}.assets must name the files that `prepare` creates, below the project, not {patterns!r}"
         )
     return Assets(command=tuple(words), patterns=tuple(globs))
 

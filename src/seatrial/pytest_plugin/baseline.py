@@ -1,7 +1,7 @@
-"""`--tracker-baseline`: a test fails when a value that it tracks is outside what repeats of one commit gave.
+"""`--tracker-baseline`: fails a test if a value that it tracks is outside the range of a commit's repeats.
 
-The repeats are earlier sessions, as the history of results keeps them. New runs are this session and, of a clean
-tree, the earlier ones of its commit. What is within the noise passes only if the runs would have shown a shift.
+The repeats are earlier sessions in the history of results. The new runs are this session and, for a clean tree, the
+earlier sessions of its commit. A value within the noise passes only if the runs would have detected a shift.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ PLUGIN_NAME = "seatrial-tracker-baseline"
 ALPHA = 0.01
 """Probability that any metric of an unchanged project fails."""
 POWER = 0.95
-"""Probability that a shift of the wanted size is found."""
+"""Probability that a shift of the wanted size is detected."""
 DEFAULT_SHIFT = 6.0
-"""Standard deviations that one new run must be able to show; no baseline lets it show 3 at 1 % false alarms."""
+"""Standard deviations that one new run must be able to detect; no baseline detects 3 at 1 % false alarms."""
 MIN_REPEATS = 2
 _MAX_MAGNITUDE = 1e150
 """Squares of larger values overflow."""
 
 
-class Held(NamedTuple):
-    """A metric of one test, and what it is held to."""
+class TrackedMetric(NamedTuple):
+    """A metric of one test, and the repeats that it is compared with."""
 
     name: str
     direction: str | None
-    """`lower` or `higher` is better: only the other direction fails. None: both do."""
+    """`lower` or `higher` is better: only a change to the other side fails. None: both fail."""
     repeats: Sequence[float]
     new: Sequence[float]
     """Earlier runs of this commit, then this one."""
@@ -47,50 +47,50 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
-    """What a comparison is to tell, and over how many metrics the false alarms are shared out."""
+    """What a comparison should detect, and the number of metrics that share the false alarms."""
 
     commit: str
     num_metrics: int
     shift_in_sd: float
 
-    def verdict(self, held: Held) -> Verdict:
+    def verdict(self, metric: TrackedMetric) -> Verdict:
         """Judge one metric."""
         import numpy as np
 
-        repeats, new = np.array(held.repeats, dtype=float), np.array(held.new, dtype=float)
+        repeats, new = np.array(metric.repeats, dtype=float), np.array(metric.new, dtype=float)
         if not np.isfinite(new).all():
-            return self._say(held, Outcome.FAIL, f"is {new[~np.isfinite(new)][0]:g}")
+            return self._say(metric, Outcome.FAIL, f"is {new[~np.isfinite(new)][0]:g}")
         if len(repeats) < MIN_REPEATS:
             reason = (
                 f"{len(repeats)} repeats of it passed at commit {self.commit[:12]} on this device; "
                 f"at least {MIN_REPEATS} are needed: run the tests there again"
             )
-            return self._say(held, Outcome.BLOCKED, reason)
+            return self._say(metric, Outcome.BLOCKED, reason)
         if not np.isfinite(repeats).all() or max(abs(repeats).max(), abs(new).max()) > _MAX_MAGNITUDE:
-            reason = f"a repeat at commit {self.commit[:12]} is not finite, or too large: nothing is learned from it"
-            return self._say(held, Outcome.BLOCKED, reason)
-        return self._compared(held, repeats, new)
+            reason = f"a repeat at commit {self.commit[:12]} is not finite, or too large to learn from"
+            return self._say(metric, Outcome.BLOCKED, reason)
+        return self._compared(metric, repeats, new)
 
-    def _compared(self, held: Held, repeats: Any, new: Any) -> Verdict:
+    def _compared(self, metric: TrackedMetric, repeats: Any, new: Any) -> Verdict:
         from seatrial.statistics.baselines import (
             allowed_difference,
+            describe_too_few,
             is_exact,
             power_of,
             summary_deviation,
-            too_few_in_words,
         )
 
-        # The tables are two-sided: where one direction alone can fail, both tails may go to it.
-        each = ALPHA * (1 if held.direction is None else 2) / self.num_metrics
+        # The tables are two-sided: if only one direction can fail, both tails may go to it.
+        each = ALPHA * (1 if metric.direction is None else 2) / self.num_metrics
         deviation = summary_deviation(repeats, new, each)
         centre, allowed = float(repeats.mean()), allowed_difference(repeats, len(new), each)
-        bound = _bound(held.direction, centre, allowed, exact=is_exact(repeats))
+        bound = _bound(metric.direction, centre, allowed, exact=is_exact(repeats))
         words = _words(new, repeats, deviation)
-        if not deviation.holds and not _is_better(held.direction, deviation.in_sd):
-            return self._say(held, Outcome.FAIL, words, bound)
+        if not deviation.holds and not _is_better(metric.direction, deviation.in_sd):
+            return self._say(metric, Outcome.FAIL, words, bound)
         power = power_of(len(repeats), len(new), self.shift_in_sd, each)
         if deviation.critical > 0 and deviation.holds and power < POWER:
-            few = too_few_in_words(
+            few = describe_too_few(
                 len(repeats),
                 len(new),
                 self.shift_in_sd,
@@ -99,19 +99,19 @@ class Judge:
                 alpha=ALPHA,
                 num_tests=self.num_metrics,
             )
-            return self._say(held, Outcome.BLOCKED, f"{words}: within the noise, but {few}", bound)
-        return self._say(held, Outcome.PASS, words, bound)
+            return self._say(metric, Outcome.BLOCKED, f"{words}: within the noise, but {few}", bound)
+        return self._say(metric, Outcome.PASS, words, bound)
 
-    def _say(self, held: Held, outcome: Outcome, reason: str, bound: str | None = None) -> Verdict:
-        value = math.fsum(held.new) / len(held.new) if held.new else None
+    def _say(self, metric: TrackedMetric, outcome: Outcome, reason: str, bound: str | None = None) -> Verdict:
+        value = math.fsum(metric.new) / len(metric.new) if metric.new else None
         return Verdict(
-            name=held.name,
+            name=metric.name,
             outcome=outcome,
             reason=reason,
             value=value,
             bound=bound,
-            num_samples=len(held.new),
-            source=f"learned from {len(held.repeats)} repeats",
+            num_samples=len(metric.new),
+            source=f"learned from {len(metric.repeats)} repeats",
             details={"commit": self.commit, "num_metrics": self.num_metrics, "shift_in_sd": self.shift_in_sd},
         )
 
@@ -147,11 +147,11 @@ def _is_better(direction: str | None, in_sd: float) -> bool:
 
 
 class TrackerBaseline:
-    """Holds the metrics of each tracked test to the repeats; lives in every process that runs tests."""
+    """Compares the metrics of each tracked test with the repeats; exists in every process that runs tests."""
 
     def __init__(self, config: pytest.Config, where: str, history: Path) -> None:
-        asked: float | None = config.option.tracker_baseline_shift
-        shift = DEFAULT_SHIFT if asked is None else asked
+        chosen: float | None = config.option.tracker_baseline_shift
+        shift = DEFAULT_SHIFT if chosen is None else chosen
         if not 0 < shift < 1000:
             raise pytest.UsageError(
                 f"--tracker-baseline-shift {shift:g}: give a positive number of standard deviations"
@@ -162,18 +162,18 @@ class TrackerBaseline:
         self._earlier = _of_this_commit(self._repeats.commit, history, config.rootpath)
 
     def pytest_report_header(self) -> str:
-        """Say what the tests are held to."""
+        """Return what the tests are compared with."""
         left_out = "".join(f", {count} {reason} left out" for reason, count in self._repeats.left_out.items())
         return (
             f"tracker baseline: {len(self._repeats.sessions)} repeats of {self._judge.num_metrics} metrics at commit "
-            f"{self._repeats.commit[:12]}{left_out}; a shift of {self._judge.shift_in_sd:g} sd is to be found"
+            f"{self._repeats.commit[:12]}{left_out}; they must detect a shift of {self._judge.shift_in_sd:g} sd"
         )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Fail a test that passed, when a metric that it tracked does not hold."""
+        """Fail a test that passed if a metric that it tracked deviates."""
         report = yield
         from seatrial.pytest_plugin.tracking import ACTIVE, BASELINE_PROPERTY
 
@@ -200,14 +200,14 @@ class TrackerBaseline:
                 continue
             earlier = self._earlier.of(nodeid, name, device) if self._earlier is not None else []
             repeats = self._repeats.of(nodeid, name, device)
-            yield self._judge.verdict(Held(name, direction, repeats, [*earlier, number]))
+            yield self._judge.verdict(TrackedMetric(name, direction, repeats, [*earlier, number]))
         for name in self._repeats.names(nodeid, device):
             if name not in tracked:
                 yield self._judge.missing(name, len(self._repeats.of(nodeid, name, device)))
 
 
 def _of_this_commit(baseline: str, history: Path, root: Path) -> Repeats | None:
-    """Return earlier sessions of the commit under test: None of a changed tree, or of the baseline's own commit."""
+    """Return earlier sessions of the tested commit; None for a changed tree, or for the baseline's own commit."""
     from seatrial.pytest_plugin.results import git_state
 
     commit, dirty = git_state(root)

@@ -1,4 +1,4 @@
-"""What tests tracked in earlier sessions: the repeats that a new value is held to."""
+"""What tests tracked in earlier sessions: the repeats that a new value is compared with."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Session:
         return commit if isinstance(commit, str) else None
 
     def numbers(self, nodeid: str, device: str) -> dict[str, float]:
-        """Return the numbers that a test tracked when it passed on a device; NaN stands for what is not finite.
+        """Return the numbers that a test tracked when it passed on a device; NaN replaces values that are not finite.
 
-        A test that failed by its baseline alone counts too: it ran to its end, and running it again is no way out.
+        A test that failed only by its baseline counts too: it ran to the end, and a rerun must not hide it.
         """
         test = self.content["tests"].get(nodeid)
         if not isinstance(test, dict) or test.get("device") != device:
@@ -42,9 +42,9 @@ class Session:
         metrics = self.content["metrics"].get(str(test.get("key")))
         if not isinstance(metrics, dict):
             return {}
-        held = {name: as_number(value) for name, value in metrics.items() if not name.startswith("_")}
-        numbers = {name: number for name, number in held.items() if number is not None}
-        return numbers | {name: math.nan for name in test.get("not_finite", ()) if name in held}
+        numbers = {name: as_number(value) for name, value in metrics.items() if not name.startswith("_")}
+        not_finite = {name: math.nan for name in test.get("not_finite", ()) if name in numbers}
+        return {name: number for name, number in numbers.items() if number is not None} | not_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +57,16 @@ class Repeats:
     """How many files were not used, by reason."""
 
     def of(self, nodeid: str, name: str, device: str) -> list[float]:
-        """Return the values of one metric, one for each session that has it."""
-        held = [session.numbers(nodeid, device) for session in self.sessions]
-        return [numbers[name] for numbers in held if name in numbers]
+        """Return the values of one metric, one per session that has it."""
+        found = [session.numbers(nodeid, device) for session in self.sessions]
+        return [numbers[name] for numbers in found if name in numbers]
 
     def names(self, nodeid: str, device: str) -> list[str]:
-        """Return the metrics of a test that any session has."""
+        """Return the metrics of a test in any session."""
         return sorted({name for session in self.sessions for name in session.numbers(nodeid, device)})
 
     def count(self) -> int:
-        """Return how many metrics all tests have."""
+        """Return the number of metrics of all tests."""
         keys = {
             (nodeid, name)
             for session in self.sessions
@@ -77,7 +77,7 @@ class Repeats:
 
 
 def as_number(value: Any) -> float | None:
-    """Return a tracked number; None for text, booleans, lists and the like."""
+    """Return a tracked number; None for text, booleans, lists and so on."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -90,10 +90,10 @@ def read_repeats(where: str, history: Path, invocation: Path) -> Repeats:
     """Read the sessions that a baseline is learned from.
 
     Args:
-        where: a revision (a commit, branch, tag, `HEAD~3`), of which this project's history holds sessions; or a
-            folder of result files.
+        where: a revision (a commit, branch, tag, `HEAD~3`) with sessions in this project's history; or a folder of
+            result files.
         history: the folder of this project's history.
-        invocation: folder that a relative `where` counts from.
+        invocation: base of a relative `where`.
 
     Raises:
         pytest.UsageError: nothing is found there, or sessions of several commits.
@@ -113,13 +113,13 @@ def read_repeats(where: str, history: Path, invocation: Path) -> Repeats:
         raise pytest.UsageError(
             f"--tracker-baseline {where}: {history} holds no clean, finished session of that commit "
             f"(it holds {', '.join(commit[:12] for commit in known) or 'none at all'}); check it out and run the "
-            "tests there some times"
+            "tests there several times"
         )
     return found
 
 
 def _commit_of(where: str, folder: Path) -> str | None:
-    """Return the commit that a revision names; digits stand for themselves where git does not know them."""
+    """Return the commit that a revision names; digits that git does not know are returned unchanged."""
     from seatrial.pytest_plugin.results import git_output
 
     named = git_output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{where}^{{commit}}")
@@ -133,7 +133,7 @@ def of_commit(history: Path, commit: str) -> Repeats:
     full = {session.commit for session in mine}
     if len(full) > 1:
         raise pytest.UsageError(
-            f"--tracker-baseline {commit}: more than one commit begins so; give more digits"
+            f"--tracker-baseline {commit}: more than one commit begins with these digits; give more of them"
         )
     usable = [session for session in mine if _is_clean(session)]
     left_out = {"unreadable": unreadable, "unfinished or of a changed tree": len(mine) - len(usable)}
@@ -147,10 +147,10 @@ def _of_folder(folder: Path) -> Repeats:
     usable = [session for session in sessions if _is_clean(session)]
     commits = sorted({session.commit or "none" for session in usable})
     if len(commits) != 1:
-        held = ", ".join(commit[:12] for commit in commits)
+        names = ", ".join(commit[:12] for commit in commits)
         raise pytest.UsageError(
             f"--tracker-baseline {folder}: repeats are clean, finished sessions of one commit; "
-            + (f"it holds {held}: name one of these" if commits else "it holds none")
+            + (f"it holds {names}: name one of these" if commits else "it holds none")
         )
     left_out = {"unreadable": unreadable, "unfinished or of a changed tree": len(sessions) - len(usable)}
     return Repeats(commit=commits[0], sessions=usable, left_out=_counted(left_out))
@@ -165,7 +165,7 @@ def _is_clean(session: Session) -> bool:
 
 
 def _sessions(folder: Path) -> tuple[list[Session], int]:
-    """Return the sessions of a folder in order, and how many files could not be read."""
+    """Return the sessions of a folder in order, and the number of unreadable files."""
     sessions, unreadable = [], 0
     for path in sorted(folder.glob("*.json")):
         try:

@@ -1,4 +1,4 @@
-"""Functional tests as pytest items: run the command, read its logs, judge them, show the metric table."""
+"""Functional tests as pytest items: run the command, read and judge its logs, show the metric table."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _TAIL_LINES = 20
 
 
 class FunctionalTestError(Exception):
-    """The run or one of its checks failed; the text is the whole report."""
+    """The run or one of its checks failed; the text is the complete report."""
 
 
 class FunctionalFile(pytest.File):
     """One `*.functional.yaml`."""
 
     def collect(self) -> Iterator[FunctionalItem]:
-        """Read the file; everything that can be wrong with it is found before anything runs.
+        """Read the file; all errors in it are found before anything runs.
 
         Raises:
-            pytest.Collector.CollectError: it is no functional test.
+            pytest.Collector.CollectError: the file is not a valid functional test.
         """
         try:
             spec = parse_spec(read_yaml(self.path, "functional test"))
@@ -49,12 +49,12 @@ class FunctionalFile(pytest.File):
 
 
 class FunctionalItem(pytest.Item):
-    """One run of a command, with the checks of what it logged."""
+    """One run of a command, and the checks of its logs."""
 
     spec: FunctionalSpec
 
     def prepare(self, spec: FunctionalSpec) -> None:
-        """Take over what is to run."""
+        """Set the test to run."""
         self.spec = spec
         for marker in spec.markers:
             self.add_marker(marker)
@@ -64,12 +64,12 @@ class FunctionalItem(pytest.Item):
 
         Raises:
             FunctionalTestError: the command or a check failed.
-            pytest.skip.Exception: the environment withheld the evidence; the session ends as Blocked.
+            pytest.skip.Exception: the environment prevented the evidence; the session ends as Blocked.
         """
         directory = self._make_directory()
         try:
             verdicts, launched = self._judge(directory)
-        except UsageError as error:  # Only the log shows that a check asks a series as if it were a number.
+        except UsageError as error:  # Only the log shows that a check uses a series as a number.
             raise FunctionalTestError(f"wrong usage: {error}") from error
         self.user_properties.append((VERDICTS_PROPERTY, json.dumps([v.to_json() for v in verdicts])))
         outcome = combine(verdicts)
@@ -80,20 +80,20 @@ class FunctionalItem(pytest.Item):
             pytest.skip(f"{outcome.value}: {'; '.join(reasons)} (see {directory})")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show the report of a failure without a traceback."""
+        """Return the report of a failure without a traceback."""
         if isinstance(excinfo.value, FunctionalTestError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return where the test stands and what it is called."""
+        """Return the test's file and title."""
         return self.path, 0, f"functional: {self.name}"
 
     def _make_directory(self) -> Path:
-        """Return a fresh folder: a log of an earlier run must not be judged."""
+        """Return a new folder, so that no log of an earlier run is judged."""
         chosen = self.config.option.functional_dir
         if chosen is None:
-            # pytest's own folders: those of the last sessions are kept, older ones go.
+            # pytest keeps the folders of the last sessions and removes older ones.
             factory: pytest.TempPathFactory = getattr(self.config, "_tmp_path_factory")  # noqa: B009
             return factory.mktemp(f"functional-{self.name}")
         place = self.config.invocation_params.dir / chosen
@@ -159,7 +159,7 @@ def metric_table(title: str, verdicts: Iterable[Verdict], width: int) -> str:
         table.add_column(heading, no_wrap=heading == "Status", overflow="fold")
     for verdict in verdicts:
         status = verdict.outcome.value.upper()
-        # Cells are plain text: a tag with brackets is shown, and not read as markup.
+        # Cells are plain text: a tag with brackets is not markup.
         value = "" if verdict.value is None else str(verdict.value)
         message = "" if verdict.outcome is Outcome.PASS else verdict.reason
         table.add_row(*(Text(cell) for cell in (status, verdict.name, value, message)))

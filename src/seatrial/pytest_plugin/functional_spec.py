@@ -1,4 +1,4 @@
-"""A functional test as ten lines of YAML: a command, its overrides, how many steps, the checks of its logs.
+"""A functional test in about ten lines of YAML: a command, its overrides, the number of steps, the checks of its logs.
 
     command: python -m refrl grpo --config grpo-smoke
     overrides:
@@ -8,7 +8,7 @@
     checks:
       - median(data["train/token_mult_prob_error"]) < 1.1
 
-`{dir}` is a fresh folder of this run, `{steps}` the number of steps, `{root}` pytest's root directory.
+`{dir}` is a new folder for this run, `{steps}` the number of steps, `{root}` pytest's root directory.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ class FunctionalSpec:
     """One functional test."""
 
     command: tuple[str, ...]
-    """Program and arguments, overrides included; placeholders are not filled in yet."""
+    """Program and arguments with overrides; placeholders are not yet replaced."""
     steps: int | None
-    """The run must log this step, or a later one; None asks for none."""
+    """The run must log this step or a later one; None: no requirement."""
     checks: tuple[Check, ...]
     logs: str
     """Where the run leaves its logs."""
     timeout_seconds: float
     env: Mapping[str, str]
-    """Variables set for the command, beside those of pytest."""
+    """Variables set for the command, in addition to pytest's environment."""
     markers: tuple[str, ...]
 
     def fill(self, text: str, directory: Path, root: Path) -> str:
-        """Return a text with its placeholders filled in; other braces stay."""
+        """Return a text with its placeholders replaced; other braces stay."""
         steps = "" if self.steps is None else str(self.steps)
         return text.replace("{dir}", str(directory)).replace("{root}", str(root)).replace("{steps}", steps)
 
     def argv(self, directory: Path, root: Path) -> list[str]:
-        """Return the command line; a first word `python` is the Python that runs pytest."""
+        """Return the command line; `python` as the first word is the Python that runs pytest."""
         words = [self.fill(word, directory, root) for word in self.command]
         return [sys.executable, *words[1:]] if words[0] == "python" else words
 
 
 def parse_spec(data: Any) -> FunctionalSpec:
-    """Read what the YAML file holds.
+    """Read the content of the YAML file.
 
     Raises:
-        UsageError: names the key, the value and what it may be; for a check, the column.
+        UsageError: names the key, its value and what is allowed; for a check, also the column.
     """
     if not isinstance(data, dict):
         raise UsageError(f"a functional test is a table of keys, not {type(data).__name__}")
@@ -68,7 +68,7 @@ def parse_spec(data: Any) -> FunctionalSpec:
         raise UsageError(f"key {unknown[0]!r} is unknown; known: {', '.join(sorted(_KEYS))}")
     for key in ("command", "checks"):
         if not data.get(key):
-            raise UsageError(f"key {key!r} is missing or empty: without it nothing would be tested")
+            raise UsageError(f"key {key!r} is missing or empty: without it nothing is tested")
     steps = data.get("steps")
     if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
         raise UsageError(f"steps must be a number of steps from 1, not {steps!r}")

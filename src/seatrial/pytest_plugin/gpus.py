@@ -1,4 +1,4 @@
-"""GPUs of this machine through the driver's management library (NVML), without CUDA and without a package.
+"""GPUs of this machine through the driver's management library (NVML), without CUDA or a Python package.
 
 Source: NVML API reference (nvmlInit_v2, nvmlDeviceGetCount_v2, nvmlDeviceGetMemoryInfo).
 """
@@ -54,7 +54,7 @@ def _handle(index: int) -> ctypes.c_void_p | None:
 
 
 def visible_gpus() -> list[Gpu]:
-    """Return the devices of this machine, without those that `CUDA_VISIBLE_DEVICES` hides."""
+    """Return the devices of this machine that `CUDA_VISIBLE_DEVICES` does not hide."""
     library = _library()
     if library is None:
         return []
@@ -70,7 +70,7 @@ def visible_gpus() -> list[Gpu]:
 
 
 def _chosen(gpus: list[Gpu], wanted: str) -> list[Gpu]:
-    """Return the devices named, in that order; as CUDA does, the first unknown name ends the list."""
+    """Return the named devices in that order; as in CUDA, the first unknown name ends the list."""
     chosen = []
     for word in (part.strip() for part in wanted.split(",")):
         match = next((g for g in gpus if word == str(g.index) or (word and g.uuid.startswith(word))), None)
@@ -91,7 +91,7 @@ def _text(function: str, index: int) -> str:
 
 
 def used_bytes(gpu: Gpu) -> int | None:
-    """Return the memory in use on a device, by all processes; None where the driver does not tell."""
+    """Return the memory in use on a device, by all processes; None if the driver does not report it."""
     library, handle, memory = _library(), _handle(gpu.index), _Memory()
     if library is None or handle is None:
         return None

@@ -1,8 +1,8 @@
 """Lanes: the test configurations of a project, declared in its `pyproject.toml`.
 
-A lane is a marker that is closed until its flag opens it. Of the tests collected those stay that carry no closed
-lane's marker; when a lane that is `only` is open, those that carry an open `only` lane's marker. That gives the
-four configurations of NeMo RL's testing guide, and lets a test carry two backends: it runs when both are open.
+A lane is a marker that is closed until its flag opens it. Tests with the marker of a closed lane are deselected; if a
+lane with mode `only` is open, so are tests without the marker of an open `only` lane. This gives the four
+configurations of NeMo RL's testing guide, and a test with the markers of two backends runs if both are open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PLUGIN_NAME = "seatrial-lanes"
 MISSING_KEY = "seatrial_lanes_missing"
-"""Under this key xdist's controller tells its workers what is missing, so that it is looked up once."""
+"""Under this key xdist's controller sends its workers what is missing, so that it is checked once."""
 _KEYS = frozenset({"flag", "marker", "mode", "needs", "help", "prepare", "assets"})
 
 
@@ -37,10 +37,10 @@ class Lane:
     """Command line option that opens it."""
     marker: str
     only: bool
-    """Opened, it leaves out every test without its marker; else it adds its tests to the others."""
+    """If true, an open lane deselects every test without its marker; otherwise it adds its tests to the others."""
     needs: Needs
     assets: Assets | None
-    """What its tests read, and the command that makes it."""
+    """The files that its tests read, and the command that creates them."""
     help: str
 
     @property
@@ -53,7 +53,7 @@ def parse_lanes(settings: Mapping[str, Any]) -> list[Lane]:
     """Read the tables `[tool.seatrial.lanes.NAME]`.
 
     Raises:
-        pytest.UsageError: names the lane, the key and what it may be.
+        pytest.UsageError: names the lane, the key and the allowed values.
     """
     tables = settings.get("lanes", {})
     if not isinstance(tables, dict):
@@ -91,7 +91,7 @@ def add_options(group: pytest.OptionGroup, lanes: Iterable[Lane]) -> None:
     """Add the flag of each lane.
 
     Raises:
-        pytest.UsageError: another option has that name.
+        pytest.UsageError: another option has the same name.
     """
     for lane in lanes:
         text = ("run only " if lane.only else "also run ") + lane.help
@@ -102,7 +102,7 @@ def add_options(group: pytest.OptionGroup, lanes: Iterable[Lane]) -> None:
 
 
 class LanesPlugin:
-    """Leaves out the tests of closed lanes, and blocks those of open lanes that lack what they need."""
+    """Deselects the tests of closed lanes, and blocks those of open lanes whose needs are not met."""
 
     def __init__(self, config: pytest.Config, lanes: list[Lane], record: SessionRecord | None) -> None:
         self._lanes = lanes
@@ -128,17 +128,17 @@ class LanesPlugin:
         return found
 
     def pytest_report_header(self) -> str:
-        """Say which lanes are open."""
+        """Return which lanes are open."""
         words = [f"{lane.name} ({'open' if lane in self._open else 'closed'})" for lane in self._lanes]
         return f"lanes: {', '.join(words)}"
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell an xdist worker what is missing."""
+        """Send an xdist worker what is missing."""
         node.workerinput[MISSING_KEY] = self._missing
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what belongs to closed lanes, through pytest's own hook, and count it by reason."""
+        """Deselect tests of closed lanes through pytest's own hook, and count them by reason."""
         kept, dropped = [], []
         for item in items:
             reason = self._reason_against(item)
@@ -166,7 +166,7 @@ class LanesPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Block a test whose lane lacks what it needs."""
+        """Block a test if its lane's needs are not met."""
         if not self._missing:
             return
         for lane in self._open:
@@ -174,7 +174,7 @@ class LanesPlugin:
                 pytest.skip(f"Blocked: lane {lane.name}: {'; '.join(self._missing[lane.name])}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell the controller what this worker left out."""
+        """Send the controller the counts of tests that this worker deselected."""
         from seatrial.pytest_plugin.session import WORKER_KEY
 
         output = getattr(session.config, "workeroutput", None)

@@ -1,4 +1,4 @@
-"""Peak memory of a test: its process tree, each GPU, and each node of a Ray cluster that is already up."""
+"""Peak memory of a test: its process tree, each GPU, and each node of a running Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import psutil
 from seatrial.pytest_plugin.gpus import used_bytes, visible_gpus
 
 HOST = "host"
-"""Place of the process tree: this process and all its descendants, on this machine."""
+"""Key of the process tree: this process and all its descendants on this machine."""
 _MIN_INTERVAL = 0.05
 _SAMPLING_SHARE = 0.03
-"""Share of the time that sampling may take; a machine with many processes is sampled less often."""
+"""Largest fraction of the time for sampling; a machine with many processes is sampled less often."""
 _RESET_PEAK = "5"
-"""Written to `clear_refs` this resets a process's peak (Linux: Documentation/filesystems/proc.rst)."""
+"""Written to `clear_refs`, this resets a process's peak (Linux: Documentation/filesystems/proc.rst)."""
 
 
 class MemoryWatch:
-    """Keeps the highest memory in use, in bytes by place, from its start on.
+    """Tracks the peak memory in use since its start, in bytes by place.
 
-    The kernel keeps the exact peak of this process; descendants are sampled in a thread, and the peak of one
-    that came and went between two samples is taken from the kernel when it is reaped.
+    The kernel reports the exact peak of this process. A thread samples descendants; the peak of one that starts and
+    exits between two samples comes from the kernel when it is reaped.
     """
 
     def __init__(self) -> None:
@@ -54,14 +54,14 @@ class MemoryWatch:
         self._thread.join()
 
     def peaks(self) -> dict[str, int]:
-        """Return the highest memory so far in bytes by place: `host`, `gpu:0`, `ray:<node>`."""
+        """Return the peak memory so far in bytes by place: `host`, `gpu:0`, `ray:<node>`."""
         self.sample()
         self._add_ray()
         with self._lock:
             return dict(self._peaks)
 
     def sample(self) -> None:
-        """Look at the process tree and the GPUs once."""
+        """Sample the process tree and the GPUs once."""
         own = self._process.memory_info().rss
         tree = own + _descendants_rss(self._process)
         with self._lock:
@@ -73,10 +73,10 @@ class MemoryWatch:
                     self._raise(f"gpu:{gpu.index}", used)
 
     def _kernel_peak(self) -> int:
-        """Return what the kernel knows between samples: our own peak, and ours beside a reaped child's."""
+        """Return the kernel's peak between samples: that of this process, or this process plus a reaped child."""
         peak = _own_peak() if self._exact else 0
         reaped = _reaped_peak()
-        # The kernel keeps one number for all children ever reaped: only a new maximum is this test's.
+        # The kernel keeps one maximum for all children ever reaped: only a new maximum belongs to this test.
         if reaped > self._reaped_before:
             peak = max(peak, self._own_minimum + reaped)
         return peak
@@ -113,7 +113,7 @@ def _reaped_peak() -> int:
 
 
 def _reset_own_peak() -> bool:
-    """Start this process's kernel peak anew; False where the system cannot."""
+    """Reset the kernel's peak of this process; return False if the system does not support it."""
     try:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     except OSError:
@@ -122,7 +122,7 @@ def _reset_own_peak() -> bool:
 
 
 def _own_peak() -> int:
-    """Return this process's peak since the reset, in bytes; 0 where the system does not tell."""
+    """Return this process's peak since the reset, in bytes; 0 if the system does not report it."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

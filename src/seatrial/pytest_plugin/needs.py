@@ -1,4 +1,4 @@
-"""What a lane needs of its environment, and whether it is there."""
+"""What a lane needs from its environment, and whether it is available."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SERVICE_SECONDS = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What must be there before the tests of a lane can tell anything."""
+    """Requirements of the tests of a lane."""
 
     gpus: int = 0
     """How many GPUs this process may use."""
     imports: tuple[str, ...] = ()
-    """Modules that must import; finding them is not enough."""
+    """Modules that must be importable; merely finding them is not enough."""
     env: tuple[str, ...] = ()
-    """Environment variables that must be set and not empty, such as a token for gated models."""
+    """Environment variables that must be set and not empty, for example a token for gated models."""
     services: tuple[str, ...] = ()
     """`host:port` of services that must accept a connection."""
 
     def missing(self) -> list[str]:
-        """Return what is missing, each with its remedy; empty when all is there."""
+        """Return what is missing, each with its remedy; empty if nothing is."""
         return [
             *self._missing_gpus(),
             *(f"set {name}: it is not set, or empty" for name in self.env if not os.environ.get(name)),
@@ -61,7 +61,7 @@ def parse_needs(data: Any, where: str) -> Needs:
         where: its dotted name, for messages.
 
     Raises:
-        pytest.UsageError: names the key that is unknown or of the wrong kind.
+        pytest.UsageError: a key is unknown or has the wrong type.
     """
     if not isinstance(data, dict):
         raise pytest.UsageError(f"{where} must be a table, not {data!r}")
@@ -91,7 +91,7 @@ def _names(data: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
 
 
 def _import_problem(module: str) -> str:
-    """Import in a process of its own: a heavy or broken backend must not touch the tests' process."""
+    """Import a module in a separate process, so that a heavy or broken backend does not affect the tests' process."""
     program = "import importlib, sys; importlib.import_module(sys.argv[1])"
     try:
         done = subprocess.run(
@@ -103,7 +103,7 @@ def _import_problem(module: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"mend the installation of {module}: importing it took over {IMPORT_SECONDS:.0f} s"
+        return f"fix the installation of {module}: importing it took over {IMPORT_SECONDS:.0f} s"
     if done.returncode == 0:
         return ""
     last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

@@ -1,7 +1,7 @@
-"""Memory of Ray's worker processes on each node, asked of a cluster that this process already uses.
+"""Memory of Ray's worker processes on each node of a cluster that this process already uses.
 
-Ray is never imported nor started from here. One task without any resource demand is pinned to each node;
-it sums the resident memory of the node manager's descendants.
+This module never imports or starts Ray itself. It pins one task without resource demands to each node; the task sums
+the resident memory of the node manager's descendants.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _ANSWER_SECONDS = 10.0
 def node_memory() -> dict[str, int]:
     """Return resident bytes of Ray's processes by node id (first 12 digits).
 
-    Empty when Ray is not initialised in this process. A node whose own processes descend from this process is
-    left out: they are counted with the process tree.
+    Empty if Ray is not initialised in this process. A node whose processes descend from this process is excluded:
+    they are counted with the process tree.
     """
     ray: Any = sys.modules.get("ray")
     if ray is None or not getattr(ray, "is_initialized", lambda: False)():
@@ -50,7 +50,7 @@ def _own_tree() -> set[tuple[str, int]]:
 
 
 def _make_probe() -> Callable[[], tuple[int, str, int]]:
-    """Return the function that runs on each node; nested, so that Ray ships its code and not our package."""
+    """Return the function that runs on each node; nested, so that Ray sends its code instead of our package."""
 
     def probe() -> tuple[int, str, int]:
         import os
@@ -63,7 +63,7 @@ def _make_probe() -> Callable[[], tuple[int, str, int]]:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
-                    # The command in parentheses may hold spaces: fields count from behind it.
+                    # The command in parentheses may contain spaces: fields count from after it.
                     fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 except OSError:
                     continue

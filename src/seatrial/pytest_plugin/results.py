@@ -1,7 +1,7 @@
-"""`unit_results.json` and its history: what a session measured, in the form of NeMo RL's testing guide.
+"""`unit_results.json` and its history: what a session measured, in the format of NeMo RL's testing guide.
 
-The guide's keys (`exit_status`, `git_commit`, `start_time`, `metrics`, `gpu_types`, `coverage`) keep their
-places and meanings; `tests`, `summary` and the rest stand beside them.
+The guide's keys (`exit_status`, `git_commit`, `start_time`, `metrics`, `gpu_types`, `coverage`) keep their meaning;
+`tests`, `summary` and others are added.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from seatrial.pytest_plugin.values import is_finite, to_json
 
 SCHEMA = 1
 MAX_HISTORY = 1000
-"""Sessions that the history keeps, unless the project says another number."""
+"""Sessions in the history, unless the project sets another number."""
 VERDICTS_PROPERTY = "seatrial.verdicts"
-"""This property of a functional test holds the verdicts of its checks, as JSON text."""
+"""This property of a functional test contains the verdicts of its checks, as JSON text."""
 _BAD = ("failed", "error", "crashed")
 
 
 @dataclass
 class TestResult:
-    """How one test ended, and what it tracked."""
+    """The outcome of one test, and what it tracked."""
 
     __test__ = False
 
     nodeid: str
     outcome: str = "passed"
-    """`passed`, `failed`, `skipped`, `blocked`, `xfailed`, `xpassed`, `error` (set-up or teardown), `crashed`."""
+    """`passed`, `failed`, `skipped`, `blocked`, `xfailed`, `xpassed`, `error` (setup or teardown), `crashed`."""
     duration: float = 0.0
     worker: str = "main"
     reason: str = ""
     """Why it was skipped or blocked."""
     metrics: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] | None = None
-    """What the tracker knows beside the metrics; None for a test without tracker."""
+    """The tracker's other data about the test; None for a test without tracker."""
     verdicts: list[dict[str, Any]] | None = None
-    """Of a functional test, what its checks concluded."""
+    """Verdicts of a functional test's checks."""
     baseline: list[dict[str, Any]] = field(default_factory=list)
-    """Of a test held to a baseline, the verdicts on its metrics."""
+    """Verdicts on the metrics of a test with a baseline."""
 
 
 def fold(reports: Iterable[pytest.TestReport]) -> list[TestResult]:
-    """Fold the reports of a session (set-up, call, teardown, reruns) into one result per test, in order."""
+    """Combine the reports of a session (setup, call, teardown, reruns) into one result per test, in order."""
     results: dict[str, TestResult] = {}
     for report in reports:
         result = results.get(report.nodeid)
@@ -87,7 +87,7 @@ def _add(result: TestResult, report: pytest.TestReport) -> None:
 
 def _outcome(report: pytest.TestReport) -> tuple[str, str]:
     xfail = getattr(report, "wasxfail", None)
-    # Plugins add outcomes of their own, such as `rerun`.
+    # Plugins add their own outcomes, such as `rerun`.
     outcome: str = report.outcome
     if outcome == "skipped":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -96,7 +96,7 @@ def _outcome(report: pytest.TestReport) -> tuple[str, str]:
             return "xfailed", str(xfail)
         return ("blocked" if reason.startswith("Blocked: ") else "skipped"), reason
     if outcome == "failed":
-        # xdist reports the test that a worker died in under a phase of its own.
+        # xdist reports a test whose worker crashed under its own phase.
         kinds = {"call": "failed", "setup": "error", "teardown": "error"}
         return kinds.get(str(report.when), "crashed"), ""
     if outcome == "passed":
@@ -105,7 +105,7 @@ def _outcome(report: pytest.TestReport) -> tuple[str, str]:
 
 
 def metric_keys(nodeids: Iterable[str]) -> dict[str, str]:
-    """Return the guide's key `module::test` of each node id; two files of one name keep their whole path."""
+    """Return the guide's key `module::test` of each node id; tests with equal keys get their whole node id."""
     short = {nodeid: _short_key(nodeid) for nodeid in nodeids}
     count = Counter(short.values())
     return {nodeid: key if count[key] == 1 else nodeid for nodeid, key in short.items()}
@@ -134,10 +134,10 @@ def build(
         exit_status: pytest's; None while the session runs.
         start_time: of the session, local time.
         root: pytest's root directory.
-        collected: how many tests were collected, after deselection.
-        deselected: how many tests were left out, by reason.
+        collected: number of collected tests, after deselection.
+        deselected: number of deselected tests, by reason.
         coverage: total percent, None without `--cov`.
-        note: what a person should know: nothing ran, the session did not finish. May be empty.
+        note: a remark for the reader: nothing ran, the session did not finish. May be empty.
     """
     from seatrial.pytest_plugin.gpus import visible_gpus
 
@@ -186,7 +186,7 @@ def _test(result: TestResult, key: str | None) -> dict[str, Any]:
 
 
 def not_finite(results: Iterable[TestResult]) -> list[str]:
-    """Return `test: metric` for each tracked value that holds a NaN or an infinity."""
+    """Return `test: metric` for each tracked value that contains a NaN or an infinity."""
     return [
         f"{result.nodeid}: {name}"
         for result in results
@@ -196,13 +196,13 @@ def not_finite(results: Iterable[TestResult]) -> list[str]:
 
 
 def write(content: Mapping[str, Any], path: Path, history: str | None, kept: int = MAX_HISTORY) -> None:
-    """Write the result file atomically, and a copy under `<stem>/<history>.json` beside it.
+    """Write the result file atomically, and a copy to `<stem>/<history>.json` in the same folder.
 
     Args:
         content: what to write.
         path: the result file.
-        history: name of the copy; None for none.
-        kept: how many copies stay; the oldest go.
+        history: name of the copy; None: no copy.
+        kept: number of copies to keep; the oldest are removed.
     """
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     targets = [path]
@@ -218,12 +218,12 @@ def write(content: Mapping[str, Any], path: Path, history: str | None, kept: int
 
 
 def history_name(start_time: datetime) -> str:
-    """Return a name that sorts by time and that two sessions at once do not share."""
+    """Return a name that sorts by time and is unique among concurrent sessions."""
     return f"{start_time:%Y%m%d_%H%M%S}_{start_time.microsecond:06d}_{os.getpid()}"
 
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:
-    """Return the commit checked out and whether tracked files differ from it; None outside of git."""
+    """Return the current commit and whether tracked files differ from it; None outside of git."""
     commit = git_output(root, "rev-parse", "HEAD")
     if not commit:
         return None, None
@@ -231,7 +231,7 @@ def git_state(root: Path) -> tuple[str | None, bool | None]:
 
 
 def git_output(root: Path, *words: str) -> str | None:
-    """Return what git says of the project; None where it fails, or is not there."""
+    """Return git's output for the project; None if git fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=30, check=False

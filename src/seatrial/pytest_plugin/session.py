@@ -1,4 +1,4 @@
-"""The session as a whole: its reports, the exit status when something was blocked, the result file."""
+"""The session as a whole: its reports, its exit status if something was blocked, its result file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 PLUGIN_NAME = "seatrial-session"
 WORKER_KEY = "seatrial_deselected"
-"""Under this key an xdist worker tells the controller what it left out, by reason."""
+"""Under this key an xdist worker sends the controller the counts of deselected tests, by reason."""
 
 
 class SessionRecord:
-    """Collects what happened; lives in the process that reports (with xdist, the controller)."""
+    """Collects the results; exists in the process that reports (with xdist, the controller)."""
 
     def __init__(
         self, config: pytest.Config, results_path: Path | None, default_path: Path, kept_sessions: Any = None
@@ -30,8 +30,8 @@ class SessionRecord:
             )
         self._kept_sessions: int | None = kept_sessions
         self._config = config
-        self._asked = results_path is not None
-        self._concerned = self._asked
+        self._is_requested = results_path is not None
+        self._is_tracked = self._is_requested
         self._path = results_path or default_path
         self._reports: list[pytest.TestReport] = []
         self._start = datetime.now()
@@ -42,31 +42,31 @@ class SessionRecord:
         self._results: list[TestResult] = []
 
     def block(self, what: str) -> None:
-        """Note that the environment withheld something that was requested; the exit status becomes 3."""
+        """Record that the environment prevented something that was requested; the exit status becomes 3."""
         self._blocked.append(what)
 
     def leave_out(self, counts: Counter[str]) -> None:
-        """Note how many tests were left out, by reason."""
+        """Record how many tests were deselected, by reason."""
         self._deselected.update(counts)
 
     def pytest_sessionstart(self) -> None:
-        """Take away an earlier session's result, where its tests are collected in other processes."""
-        if self._asked or getattr(self._config.option, "dist", "no") != "no":
+        """Remove an earlier session's result if the tests are collected in other processes."""
+        if self._is_requested or getattr(self._config.option, "dist", "no") != "no":
             self._begin()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Take it away when a test asks for the tracker: if this session dies, nothing may pass for its result."""
+        """Remove it if a test uses the tracker: if this session crashes, no old result may look like its own."""
         if any("tracker" in getattr(item, "fixturenames", ()) for item in items):
             self._begin()
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Take it away when tests cannot be collected: some of them may be its own."""
+        """Remove it if tests cannot be collected: some of them may use the tracker."""
         if report.failed:
             self._begin()
 
     def _begin(self) -> None:
-        self._concerned = True
+        self._is_tracked = True
         if self._writes() and not self._config.option.collectonly:
             self._write(None, "the session has not finished")
 
@@ -75,12 +75,12 @@ class SessionRecord:
         self._collected = max(self._collected, len(session.items))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep each report; they are read when the session ends."""
+        """Store each report until the session ends."""
         self._reports.append(report)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what an xdist worker left out; all workers collect the same, so the largest count stands."""
+        """Add the counts of an xdist worker; all workers collect the same tests, so the largest count is right."""
         for reason, count in getattr(node, "workeroutput", {}).get(WORKER_KEY, {}).items():
             self._deselected[reason] = max(self._deselected[reason], count)
 
@@ -91,26 +91,26 @@ class SessionRecord:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Settle the exit status, and write the result if there is anything to tell."""
-        asks_results = self._writes() or any(report.user_properties for report in self._reports)
+        """Determine the exit status, and write the result if there is one."""
+        needs_results = self._writes() or any(report.user_properties for report in self._reports)
         has_blocked = bool(self._blocked) or any(report.outcome == "skipped" for report in self._reports)
-        if asks_results or has_blocked:
+        if needs_results or has_blocked:
             from seatrial.pytest_plugin.results import fold
 
             self._results = fold(self._reports)
-        # Fail stays Fail, an interruption stays one; Pass and "nothing ran" become Blocked.
+        # Fail and an interruption keep their status; Pass and "nothing ran" become Blocked.
         may_change = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         if may_change and (self._blocked or self._blocked_tests() or self._blocked_metrics()):
             from seatrial.verdict import EXIT_BLOCKED
 
             session.exitstatus = EXIT_BLOCKED
-        if self._config.option.collectonly and not self._asked:
+        if self._config.option.collectonly and not self._is_requested:
             return
         if self._writes() or any(result.record is not None for result in self._results):
             self._write(int(session.exitstatus), self._note())
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tell what was left out, what was blocked, where the result is, and which values are not finite."""
+        """Report what was deselected, what was blocked, where the result is, and which values are not finite."""
         for reason, count in sorted(self._deselected.items()):
             terminalreporter.write_line(f"seatrial: {count} left out: {reason}")
         blocked = self._blocked + [
@@ -122,12 +122,12 @@ class SessionRecord:
             for line in blocked:
                 terminalreporter.write_line(line)
         if any(result.verdicts is not None for result in self._results):
-            self._tell_verdicts(terminalreporter)
-        self._tell_baseline(terminalreporter)
+            self._report_verdicts(terminalreporter)
+        self._report_baseline(terminalreporter)
         if self._written:
-            self._tell_results(terminalreporter)
+            self._report_results(terminalreporter)
 
-    def _tell_verdicts(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def _report_verdicts(self, terminalreporter: pytest.TerminalReporter) -> None:
         from seatrial.pytest_plugin.functional import metric_table
         from seatrial.verdict import Verdict
 
@@ -138,7 +138,7 @@ class SessionRecord:
                 terminalreporter.write_line(f"{result.nodeid}: {result.outcome}")
                 terminalreporter.write_line(metric_table("Metric Checks", verdicts, width))
 
-    def _tell_results(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def _report_results(self, terminalreporter: pytest.TerminalReporter) -> None:
         from seatrial.pytest_plugin.results import not_finite
 
         tracked = sum(result.record is not None for result in self._results)
@@ -157,14 +157,14 @@ class SessionRecord:
             if verdict["outcome"] == "Blocked"
         ]
 
-    def _tell_baseline(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def _report_baseline(self, terminalreporter: pytest.TerminalReporter) -> None:
         outcomes = Counter(verdict["outcome"] for result in self._results for verdict in result.baseline)
         if outcomes:
             words = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-            terminalreporter.write_line(f"seatrial: tracked metrics held to the baseline: {words}")
+            terminalreporter.write_line(f"seatrial: tracked metrics compared with the baseline: {words}")
 
     def _writes(self) -> bool:
-        return self._asked or (self._concerned and self._path.exists())
+        return self._is_requested or (self._is_tracked and self._path.exists())
 
     def _note(self) -> str:
         if self._config.option.collectonly:
@@ -188,14 +188,14 @@ class SessionRecord:
             note=note,
         )
         finished = exit_status is not None
-        is_kept = finished and (self._asked or any(result.record is not None for result in self._results))
+        is_kept = finished and (self._is_requested or any(r.record is not None for r in self._results))
         name = results.history_name(self._start) if is_kept else None
         results.write(content, self._path, name, self._kept_sessions or results.MAX_HISTORY)
         self._written = finished
 
 
 def _coverage(config: pytest.Config) -> float | None:
-    """Return the total percent of pytest-cov; None when it did not measure."""
+    """Return the total percent of pytest-cov; None if it did not measure."""
     plugin = config.pluginmanager.get_plugin("_cov")
     total = getattr(plugin, "cov_total", None)
     return None if total is None else float(total)

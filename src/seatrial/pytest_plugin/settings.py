@@ -1,4 +1,4 @@
-"""What a project says of itself under `[tool.seatrial]` in its `pyproject.toml`."""
+"""The project's settings: `[tool.seatrial]` in its `pyproject.toml`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def read_settings(root: Path) -> Mapping[str, Any]:
     """Return the table `[tool.seatrial]`; empty without the file or the table.
 
     Raises:
-        pytest.UsageError: the file is no TOML, or a table is unknown.
+        pytest.UsageError: the file is not TOML, or contains an unknown table.
     """
     path = root / "pyproject.toml"
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    # The parser costs more than the rest of the plugin's start: only for projects that have the table.
+    # The parser takes longer than the rest of the plugin's start: only projects with the table pay for it.
     if _TABLE not in content:
         return {}
     import tomllib
@@ -40,10 +40,10 @@ def read_settings(root: Path) -> Mapping[str, Any]:
 
 
 def table(settings: Mapping[str, Any], name: str, known: frozenset[str]) -> Mapping[str, Any]:
-    """Return one table of the settings, with every key known.
+    """Return one table of the settings after a check of its keys.
 
     Raises:
-        pytest.UsageError: it is no table, or a key is unknown.
+        pytest.UsageError: the value is not a table, or a key is unknown.
     """
     found = settings.get(name, {})
     if not isinstance(found, dict):
@@ -53,10 +53,10 @@ def table(settings: Mapping[str, Any], name: str, known: frozenset[str]) -> Mapp
 
 
 def refuse_unknown(found: Mapping[str, Any], known: frozenset[str], where: str) -> None:
-    """Refuse keys that nothing reads.
+    """Reject unknown keys.
 
     Raises:
-        pytest.UsageError: names the first unknown key and those that are known.
+        pytest.UsageError: names the first unknown key and the known ones.
     """
     for key in found:
         if key not in known:
@@ -64,6 +64,6 @@ def refuse_unknown(found: Mapping[str, Any], known: frozenset[str], where: str) 
 
 
 def default_results(root: Path) -> Path:
-    """Return the guide's place, `tests/unit/unit_results.json`, where there is such a folder; else the root."""
+    """Return the guide's path, `tests/unit/unit_results.json`, if the folder exists; otherwise one in the root."""
     unit = root / "tests" / "unit"
     return (unit if unit.is_dir() else root) / "unit_results.json"

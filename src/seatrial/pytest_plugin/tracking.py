@@ -1,6 +1,6 @@
-"""The `tracker` fixture: metrics of a test, kept with its report.
+"""The `tracker` fixture: records metrics of a test in its report.
 
-What a test tracks travels in pytest's `user_properties`: through xdist, into JUnit, and through reruns.
+Tracked values are stored in pytest's `user_properties`, which pass through xdist, JUnit and reruns.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 METRIC_PREFIX = "tracker:"
 """A property `tracker:NAME` holds one metric."""
 RECORD_PROPERTY = "seatrial.tracker"
-"""This property holds what else is known of the test, as JSON text: parameters, units, directions, device."""
+"""This property holds other data about the test, as JSON text: parameters, units, directions, device."""
 BASELINE_PROPERTY = "seatrial.baseline"
-"""This property holds the verdicts on its metrics, as JSON text, when they were held to a baseline."""
+"""This property holds the verdicts of the baseline on its metrics, as JSON text."""
 ELAPSED = "_elapsed"
 """Metric of every tracked test: seconds from the setup of the fixture to its teardown."""
 
@@ -38,7 +38,7 @@ class Tracked(NamedTuple):
 
 
 ACTIVE: pytest.StashKey[Tracker] = pytest.StashKey()
-"""Under this key a test that asked for the tracker has it."""
+"""Key of the tracker of a test that uses it."""
 
 
 class Tracker:
@@ -57,7 +57,7 @@ class Tracker:
         self._memory: MemoryWatch | None = None
 
     def __enter__(self) -> Tracker:
-        # A rerun starts anew: what the failed attempt tracked is no result.
+        # A rerun starts again: what the failed attempt tracked is discarded.
         properties = self._item.user_properties
         earlier = [json.loads(str(text)) for name, text in properties if name == RECORD_PROPERTY]
         self._record["attempt"] = 1 + max((record["attempt"] for record in earlier), default=0)
@@ -89,17 +89,17 @@ class Tracker:
         unit: str | None = None,
         direction: Direction | None = None,
     ) -> None:
-        """Keep one metric; tracked again under the same name, the last value stands.
+        """Record one metric; if a name is tracked again, the last value counts.
 
         Args:
-            metric_name: its name; names that begin with `_` are the harness's own.
-            metric_value: any JSON value, or a scalar of NumPy or PyTorch. NaN is kept, and shown.
-            unit: such as `s`, `bytes`, `tokens/s`.
-            direction: `lower` or `higher` is better; without it a baseline holds both sides.
+            metric_name: its name; names with a leading `_` are reserved.
+            metric_value: any JSON value, or a scalar of NumPy or PyTorch. NaN is kept and shown.
+            unit: for example `s`, `bytes`, `tokens/s`.
+            direction: `lower` or `higher` is better; without it a baseline checks both sides.
 
         Raises:
-            TypeError: the value is no JSON value.
-            ValueError: a name or direction that cannot be.
+            TypeError: the value is not a JSON value.
+            ValueError: the name or direction is invalid.
         """
         __tracebackhide__ = True
         if not isinstance(metric_name, str) or not metric_name or metric_name.startswith("_"):
@@ -113,36 +113,38 @@ class Tracker:
             self._record["directions"][metric_name] = direction
 
     def get_max_mem(self, place: str | None = None) -> int:
-        """Return the highest memory of this test so far, in bytes.
+        """Return the peak memory of this test so far, in bytes.
 
         Args:
-            place: `host` (the process tree), `gpu:0`, `ray:<node>`; None is the sum over all places, so that
-                a change anywhere in the cluster shows.
+            place: `host` (the process tree), `gpu:0`, `ray:<node>`; None is the sum over all places, so that a change
+                anywhere in the cluster is visible.
 
         Raises:
-            KeyError: there is no such place; the message lists those that are.
+            KeyError: the place is unknown; the message lists the known ones.
         """
         peaks = self._peaks()
         if place is None:
             return sum(peaks.values())
         if place not in peaks:
-            raise KeyError(f"no memory is known of {place!r}; known: {', '.join(sorted(peaks))}")
+            raise KeyError(f"no memory known for {place!r}; known: {', '.join(sorted(peaks))}")
         return peaks[place]
 
     def log_max_mem(self, metric_name: str) -> None:
-        """Track the highest memory so far, in bytes; the places that it sums are kept beside it."""
+        """Track the peak memory so far in bytes, and record the places that it sums."""
         peaks = self._peaks()
         self.track(metric_name, sum(peaks.values()), unit="bytes", direction="lower")
         self._record["memory"][metric_name] = peaks
 
     def tracked(self) -> dict[str, Tracked]:
-        """Return what has been tracked so far, whatever its type."""
+        """Return what has been tracked so far, of any type."""
         directions = self._record["directions"]
         return {name: Tracked(value, directions.get(name)) for name, value in self._metrics.items()}
 
     def device(self) -> str:
         """Return the names of the GPUs that this process may use, or `cpu`."""
-        return _device()
+        from seatrial.pytest_plugin.gpus import visible_gpus
+
+        return ", ".join(gpu.name for gpu in visible_gpus()) or "cpu"
 
     def _peaks(self) -> dict[str, int]:
         if self._memory is None:
@@ -155,7 +157,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:
-    """Return the test's parameters as JSON values; what is none is given by its text."""
+    """Return the test's parameters as JSON values; other objects are given by their text."""
     callspec = getattr(item, "callspec", None)
     return {name: _shown(value) for name, value in callspec.params.items()} if callspec else {}
 
@@ -165,10 +167,3 @@ def _shown(value: Any) -> Any:
         return storable(value, "parameter")
     except TypeError:
         return repr(value)[:200]
-
-
-def _device() -> str:
-    """Return the names of the GPUs that this process may use, or `cpu`."""
-    from seatrial.pytest_plugin.gpus import visible_gpus
-
-    return ", ".join(gpu.name for gpu in visible_gpus()) or "cpu"

@@ -1,4 +1,4 @@
-"""Values that tests track: what may be stored, and how a number that is not finite stays visible in JSON."""
+"""Values that tests may track, and how non-finite numbers stay visible in JSON."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import math
 from typing import Any
 
 MAX_DEPTH = 50
-"""Nesting beyond this is taken for a cycle."""
+"""Deeper nesting counts as a cycle."""
 MAX_BITS = 4096
-"""Integers beyond this cannot be written as text by every reader."""
+"""Not every reader can parse larger integers."""
 MAX_ELEMENTS = 1000
-"""Arrays beyond this are no metric: one of them is larger than all else in the file."""
+"""Larger arrays are not metrics: one of them would be larger than the rest of the file."""
 
 
 def storable(value: Any, where: str, depth: int = 0) -> Any:
-    """Return a copy of `value` made of JSON values only; NaN and infinities stay floats.
+    """Return a copy of `value` that consists of JSON values only; NaN and infinities stay floats.
 
-    Scalars of NumPy, PyTorch and the like (anything with `item()` and no dimensions) become Python numbers, their
+    Scalars of NumPy, PyTorch and similar libraries (with `item()` and no dimensions) become Python numbers, their
     arrays of at most `MAX_ELEMENTS` values nested lists.
 
     Args:
         value: what the test tracks.
         where: name of the metric, for the message.
-        depth: how deep inside the tracked value this one lies.
+        depth: nesting depth of this value.
 
     Raises:
-        TypeError: the value, or a part of it, is no JSON value.
+        TypeError: the value, or a part of it, is not a JSON value.
     """
     __tracebackhide__ = True
     if depth > MAX_DEPTH:
@@ -34,7 +34,7 @@ def storable(value: Any, where: str, depth: int = 0) -> Any:
         return value
     if isinstance(value, str):
         return _text(value, where)
-    # Subclasses (enumerations, numpy.float64) become the plain number, which every transport can carry.
+    # Subclasses (enumerations, numpy.float64) become the plain number, which every format supports.
     if isinstance(value, int) and int(value).bit_length() <= MAX_BITS:
         return int(value)
     if isinstance(value, float):
@@ -64,7 +64,7 @@ def _elements(value: Any, where: str) -> Any:
     if math.prod(value.shape) > MAX_ELEMENTS:
         raise TypeError(
             f"metric {where!r} cannot be stored: a {kind} has more than {MAX_ELEMENTS} values; "
-            "track numbers that sum it up, such as its mean and its largest value"
+            "track numbers that summarise it, such as its mean and its largest value"
         )
     try:
         return value.tolist()
@@ -97,7 +97,7 @@ def _key(key: Any, where: str) -> str:
 def to_json(value: Any) -> Any:
     """Return a storable value with NaN and infinities as the text `NaN`, `Infinity`, `-Infinity`.
 
-    JSON has no such numbers; written bare they make the whole file unreadable for strict readers.
+    JSON has no such numbers; written as numbers they make the whole file unreadable for strict readers.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
@@ -109,7 +109,7 @@ def to_json(value: Any) -> Any:
 
 
 def is_finite(value: Any) -> bool:
-    """Return whether no number in a storable value is NaN or infinite."""
+    """Return whether all numbers in a storable value are finite."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""Tests and intervals that baselines, trials and trends share. Pure functions of numbers."""
+"""Tests and intervals shared by baselines, trials and trends. Pure functions of numbers."""

@@ -1,15 +1,16 @@
-"""The tests that hold new runs to repeated ones. Shapes: N repeats of the baseline, M new runs, S steps.
+"""Tests that compare new runs with repeated ones. Shapes: N repeats of the baseline, M new runs, S steps.
 
-All are exact for normal noise between runs, whatever the correlation between the steps of a run:
-- a summary (one number per run) by the two-sample t statistic with the baseline's spread alone (N - 1 degrees of
-  freedom: for M = 1 this is the prediction interval), so that one wild new run cannot widen its own bound;
-- a trajectory's drift by the standardised sum of all steps (J. Laeuter, Biometrics 52, 1996): weights come from the
-  sums of squares over all N + M runs, for which the t distribution with N + M - 2 degrees of freedom is exact;
-- a trajectory's worst step by the largest prediction t over runs and steps, Bonferroni over both.
+All are exact for normal noise between runs, for any correlation between the steps of a run:
+- a summary (one number per run): the two-sample t statistic with only the baseline's spread (N - 1 degrees of freedom;
+  for M = 1 this is the prediction interval), so that one outlier among the new runs cannot widen its own bound;
+- a trajectory's drift: the standardised sum of all steps (J. Laeuter, Biometrics 52, 1996), with weights from the sums
+  of squares over all N + M runs, for which the t distribution with N + M - 2 degrees of freedom is exact;
+- a trajectory's worst step: the largest prediction t over runs and steps, with a Bonferroni correction for both.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ Critical = Callable[[int, int], float]
 
 _NUM_SPREADS = 4001
 _WIDTH_OF_CHI = 10.0
-"""Standard deviations of the spread's own distribution that are integrated over."""
-MAX_REPEATS_TOLD = 1000
-"""Beyond this no number of repeats is suggested."""
+"""Integration range in standard deviations of the spread's own distribution."""
+MAX_REPEATS = 1000
+"""No larger number of repeats is suggested."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +36,9 @@ class Deviation:
     """How far new runs are from a baseline, and how far they may be."""
 
     t: float
-    """The t statistic; signed, so a deviation has a direction. Infinite where an exact value differs."""
+    """The t statistic; its sign is the direction. Infinite if an exact value differs."""
     critical: float
-    """It holds when |t| is at most this; 0 for an exact comparison."""
+    """The comparison passes if |t| is at most this; 0 for an exact comparison."""
     in_sd: float
     """The deviation in standard deviations of a single baseline run."""
     step: int | None = None
@@ -47,23 +48,23 @@ class Deviation:
 
     @property
     def holds(self) -> bool:
-        """Whether the new runs are within what the noise explains; NaN never is."""
+        """Whether noise explains the new runs; False for NaN."""
         return abs(self.t) <= self.critical
 
 
 class Needed(NamedTuple):
-    """Repeats that reach the wanted power; None where no number up to `MAX_REPEATS_TOLD` does."""
+    """Numbers of runs that reach the wanted power; None if none up to `MAX_REPEATS` does."""
 
     new_runs: int | None
-    """New runs, at the baseline's number of repeats."""
+    """New runs, with the baseline's number of repeats."""
     repeats: int | None
-    """Repeats of the baseline, at the given number of new runs."""
+    """Repeats of the baseline, with the given number of new runs."""
     of_both: int | None
     """The same number of both."""
 
 
 def is_exact(values: Array) -> bool:
-    """Whether repeats show no noise at all: every value equals the first. Shape [N]."""
+    """Return whether the repeats [N] show no noise: every value equals the first."""
     return bool((values == values[0]).all())
 
 
@@ -139,7 +140,7 @@ def allowed_difference(baseline_N: Array, num_new: int, alpha: float) -> float:
 
 @cache
 def power_of(num_baseline: int, num_new: int, shift_in_sd: float, alpha: float) -> float:
-    """Return the probability that `summary_deviation` finds a shift."""
+    """Return the probability that `summary_deviation` detects a shift."""
     if num_baseline < 2 or num_new < 1:
         return 0.0
     return power_at(num_baseline, num_new, shift_in_sd, critical_t(alpha, num_baseline - 1))
@@ -149,8 +150,8 @@ def power_of(num_baseline: int, num_new: int, shift_in_sd: float, alpha: float) 
 def power_at(num_baseline: int, num_new: int, shift_in_sd: float, critical: float) -> float:
     """Return the probability that |t| of a summary exceeds a critical value, for normal noise and a shift.
 
-    The normal tail averaged over the estimated spread, whose distribution is that of chi. scipy's noncentral t gives
-    NaN for some of its tails.
+    This averages the normal tail over the estimated spread, which has a chi distribution. scipy's noncentral t
+    gives NaN for some of its tails.
     """
     from scipy.special import ndtr
 
@@ -174,12 +175,12 @@ def needed_repeats(
     """Return how many runs reach a power: new ones, repeats of the baseline, or the same number of both.
 
     Args:
-        num_baseline: repeats of the baseline; as many new runs as are asked for are added to these.
-        num_new: new runs; as many repeats as are asked for are held against these.
-        shift_in_sd: the shift that is to be found.
+        num_baseline: repeats of the baseline, for the number of new runs.
+        num_new: new runs, for the number of repeats.
+        shift_in_sd: the shift to detect.
         alpha: two-sided false-alarm rate of one test.
-        power: the wanted probability to find it.
-        critical: the critical values that are judged by; those of the t distribution where none are given.
+        power: the wanted probability to detect it.
+        critical: the critical values of the test; those of the t distribution by default.
     """
 
     def enough(baseline: int, new: int) -> bool:
@@ -194,7 +195,7 @@ def needed_repeats(
     )
 
 
-def too_few_in_words(
+def describe_too_few(
     num_baseline: int,
     num_new: int,
     shift_in_sd: float,
@@ -205,32 +206,30 @@ def too_few_in_words(
     num_tests: int,
     critical: Critical | None = None,
 ) -> str:
-    """Say that so many runs would probably miss a shift, and how many would find it.
+    """Return that so many runs would probably miss a shift, and how many would detect it.
 
     Args:
         num_baseline: repeats of the baseline.
         num_new: new runs.
-        shift_in_sd: the shift that is to be found.
-        power: the wanted probability to find it.
+        shift_in_sd: the shift to detect.
+        power: the wanted probability to detect it.
         each: two-sided false-alarm rate of one test.
         alpha: false-alarm rate of all tests together.
-        num_tests: how many tests share it.
-        critical: the critical values that are judged by; those of the t distribution where none are given.
+        num_tests: number of tests that share it.
+        critical: the critical values of the test; those of the t distribution by default.
     """
     needed = needed_repeats(num_baseline, num_new, shift_in_sd, each, power, critical)
-    if critical is None:
-        found = power_of(num_baseline, num_new, shift_in_sd, each)
-    else:
-        found = power_at(num_baseline, num_new, shift_in_sd, critical(num_baseline, num_new))
+    limit = critical_t(each, num_baseline - 1) if critical is None else critical(num_baseline, num_new)
+    found = power_at(num_baseline, num_new, shift_in_sd, limit)
     return (
         f"{num_new} new against {num_baseline} repeats find a shift of {shift_in_sd:g} sd with power {found:.0%} "
         f"only (wanted {power:.0%} at {alpha:.2g} false alarms over {num_tests} tests); enough are "
-        f"{needed_in_words(needed, num_baseline, num_new)}"
+        f"{describe_needed(needed, num_baseline, num_new)}"
     )
 
 
-def needed_in_words(needed: Needed, num_baseline: int, num_new: int) -> str:
-    """Say how many runs are enough: `12 new runs with these 8 repeats, or 9 of both`."""
+def describe_needed(needed: Needed, num_baseline: int, num_new: int) -> str:
+    """Return how many runs are enough: `12 new runs with these 8 repeats, or 9 of both`."""
     ways = [
         words
         for number, words in (
@@ -240,21 +239,14 @@ def needed_in_words(needed: Needed, num_baseline: int, num_new: int) -> str:
         )
         if number is not None
     ]
-    return ", or ".join(ways) or f"no number of runs up to {MAX_REPEATS_TOLD}"
+    return ", or ".join(ways) or f"no number of runs up to {MAX_REPEATS}"
 
 
-def _smallest(enough: Any, low: int) -> int | None:
-    """Return the smallest number from `low` on for which a monotone condition holds."""
-    if not enough(MAX_REPEATS_TOLD):
+def _smallest(enough: Callable[[int], bool], low: int) -> int | None:
+    """Return the smallest number from `low` on for which a monotone condition is true."""
+    if not enough(MAX_REPEATS):
         return None
-    high = MAX_REPEATS_TOLD
-    while low < high:
-        middle = (low + high) // 2
-        if enough(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    return low + bisect.bisect_left(range(low, MAX_REPEATS), True, key=enough)
 
 
 def _exact(differences: Array) -> Deviation:
@@ -270,7 +262,7 @@ def critical_t(alpha: float, degrees: int) -> float:
 
 
 def _stats() -> Any:
-    # scipy.stats takes half a second to import; only comparisons pay for it.
+    # scipy.stats takes half a second to import, so only comparisons import it.
     from scipy import stats
 
     return stats

@@ -1,10 +1,10 @@
-"""Where a series of values changed its level: binary segmentation with a permutation test.
+"""Finds where a series of values changes its level: binary segmentation with a permutation test.
 
-The largest CUSUM of ranks over the splits of a segment counts when at most a share `alpha` of random orders of its
-values have one as large; the split is then placed where two medians fit best, and each part is asked again. Values of
-an unchanged series are exchangeable, so such a series gets a change point with probability alpha at most, whatever
-the distribution of its noise. Sources: A. N. Pettitt, Applied Statistics 28 (1979); L. Y. Vostrikova, Soviet Math.
-Doklady 24 (1981).
+A split counts if at most a fraction `alpha` of random orders of the segment's values has a rank CUSUM as large as the
+segment's own; the split is then placed where two medians fit best, and each part is tested again. Values of an
+unchanged series are exchangeable, so such a series gets a change point with probability at most alpha, for any
+distribution of its noise. Sources: A. N. Pettitt, Applied Statistics 28 (1979); L. Y. Vostrikova, Soviet Math. Doklady
+24 (1981).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy.typing as npt
 
 DEFAULT_ALPHA = 0.01
 _PERMUTATIONS_PER_ALPHA = 20
-"""So many random orders are expected to reach a statistic that stands just at alpha."""
+"""Expected number of random orders that reach a statistic exactly at alpha."""
 _MAX_CELLS = 2_000_000
-"""Numbers that are permuted at a time: bounds the memory."""
+"""Numbers that are permuted at a time; limits the memory."""
 
 
 def change_points(values: Sequence[float], alpha: float = DEFAULT_ALPHA, seed: int = 0) -> list[int]:
     """Return the places at which a new level starts, in order.
 
     Args:
-        values: in the order of time; those that are not finite are passed over.
-        alpha: false-alarm rate for a series that does not change; fewer than 8 values can reach no 1 %.
+        values: in order of time; non-finite values are ignored.
+        alpha: false-alarm rate for an unchanged series; fewer than 8 values cannot reach 1 %.
         seed: of the random orders.
     """
     places = [place for place, value in enumerate(values) if math.isfinite(value)]
@@ -45,7 +45,7 @@ def change_points(values: Sequence[float], alpha: float = DEFAULT_ALPHA, seed: i
 
 
 def _split(values: npt.NDArray[np.float64], alpha: float, random: np.random.Generator) -> int | None:
-    """Return where the second level starts, or None when the values may well have one level."""
+    """Return where the second level starts, or None if one level explains the values."""
     if len(values) < 4 or bool((values == values[0]).all()):
         return None
     ranks = _ranks(values)
@@ -60,7 +60,7 @@ def _split(values: npt.NDArray[np.float64], alpha: float, random: np.random.Gene
 
 
 def _place(values: npt.NDArray[np.float64]) -> int:
-    """Return the split at which two medians fit the values best; unlike ranks it is not drawn to the middle."""
+    """Return the split at which two medians fit the values best; unlike ranks this has no bias to the middle."""
     costs = [
         np.abs(values[:split] - np.median(values[:split])).sum()
         + np.abs(values[split:] - np.median(values[split:])).sum()
@@ -79,7 +79,7 @@ def _cusum(ranks: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return ranks from 1; equal values share the mean of theirs."""
+    """Return ranks from 1; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     mean_ranks: npt.NDArray[np.float64] = (last - (counts - 1) / 2)[inverse.ravel()]

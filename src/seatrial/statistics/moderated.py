@@ -1,9 +1,9 @@
-"""Variances of many series that each rest on a few runs, steadied by what all of them show together.
+"""Moderated variances: variances of many series that each rest on a few runs, stabilised by all of them together.
 
-With four runs a variance has three degrees of freedom, and the quantiles of Student's t are so wide that nothing is
-ever found. Where many variances are estimated side by side they can be taken for draws of one distribution, the scaled
-inverse chi-square, whose two figures their own scatter tells; each is then drawn towards it, and has more degrees of
-freedom (G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, sections 3 and 6.2).
+With four runs a variance has three degrees of freedom, and the quantiles of Student's t are so wide that a test finds
+nothing. Many variances estimated together can be treated as draws from one distribution, the scaled inverse chi-square,
+whose two parameters follow from their scatter. Each is then shrunk towards it, and has more degrees of freedom
+(G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, sections 3 and 6.2).
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 MAX_DEGREES = 4.0
-"""Degrees of freedom that a prior is trusted with: series of one run are not independent, and not normal."""
+"""Most degrees of freedom of a prior: series of one run are neither independent nor normal."""
 _LEAST = 1e-3
-"""Variances below this share of what independent steps would give count as this: log 0 tells nothing."""
+"""Smallest variance, relative to that of independent steps: log 0 carries no information."""
 _BISECTIONS = 60
 
 
 class VariancePrior(NamedTuple):
-    """What many variances have in common."""
+    """The common distribution of many variances."""
 
     variance: float
     degrees: float
 
     def moderated(self, variance: float, degrees: int) -> float:
-        """Return a variance that rests on `degrees` degrees of freedom, drawn towards this one."""
+        """Return a variance with `degrees` degrees of freedom, shrunk towards this one."""
         return (self.degrees * self.variance + degrees * variance) / (self.degrees + degrees)
 
 
 def variance_prior(variances_N: Array, degrees: int, most: float = MAX_DEGREES) -> VariancePrior:
-    """Return the prior of variances that rest on `degrees` degrees of freedom each, by the moments of their logarithms.
+    """Return the prior of variances with `degrees` degrees of freedom each, from the moments of their logarithms.
 
     Args:
         variances_N: at least one, in a common unit.
         degrees: of each.
-        most: degrees of freedom that the prior may have.
+        most: most degrees of freedom of the prior.
     """
     from scipy.special import digamma, polygamma
 
@@ -58,7 +58,7 @@ def variance_prior(variances_N: Array, degrees: int, most: float = MAX_DEGREES) 
 
 
 def limit_of_t(false_alarms: float, degrees: float) -> float:
-    """Return the two-sided critical value of Student's t, for degrees of freedom that need not be whole."""
+    """Return the two-sided critical value of Student's t; the degrees of freedom need not be an integer."""
     from scipy.special import stdtrit
 
     return -float(stdtrit(degrees, false_alarms / 2))

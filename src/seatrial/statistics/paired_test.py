@@ -1,9 +1,9 @@
-"""An exact one-sided test of paired outcomes: did more prompts get better than chance explains?
+"""An exact one-sided test of paired outcomes: did more prompts improve than chance explains?
 
-McNemar's test in its exact, one-sided form, which is the sign test on the prompts whose outcome changed
-(McNemar 1947; Conover, Practical Nonparametric Statistics, section 3.4): under the hypothesis that training does
-not help, a changed prompt is as likely to have got worse as better, so the number that got better is at most
-Binomial(changed, 1/2). No normal approximation, no assumption on the size of changes.
+This is McNemar's test in its exact, one-sided form: the sign test on the prompts whose outcome changed
+(McNemar 1947; Conover, Practical Nonparametric Statistics, section 3.4). Under the hypothesis that training does not
+help, a changed prompt is equally likely to be better or worse, so the number of better ones is at most
+Binomial(changed, 1/2). There is no normal approximation and no assumption about the size of changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from math import comb
 
 EQUAL = 1e-9
-"""Outcomes nearer than this are the same."""
+"""Outcomes with a smaller difference are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +28,19 @@ class PairedTest:
     mean_before: float
     mean_after: float
     p_value: float
-    """Probability, when training does not help, of at least this many better among the changed."""
+    """Probability of at least this many better prompts among the changed ones, if training does not help."""
 
     @property
     def rise(self) -> float:
-        """Mean outcome after, less before."""
+        """Mean outcome after minus mean outcome before."""
         return self.mean_after - self.mean_before
 
 
 def paired_test(before: Sequence[float], after: Sequence[float]) -> PairedTest:
-    """Test whether outcomes rose; element i of both belongs to prompt i.
+    """Test whether outcomes rose; element i of both sequences belongs to prompt i.
 
     Raises:
-        ValueError: the lengths disagree, or there are no pairs.
+        ValueError: the lengths differ, or there are no pairs.
     """
     if len(before) != len(after) or not before:
         raise ValueError(f"{len(before)} outcomes before and {len(after)} after make no pairs")
@@ -58,13 +58,13 @@ def paired_test(before: Sequence[float], after: Sequence[float]) -> PairedTest:
 
 
 def upper_tail(num_changed: int, num_better: int) -> Fraction:
-    """Return P(Binomial(num_changed, 1/2) >= num_better), exactly; 1 when nothing changed."""
+    """Return P(Binomial(num_changed, 1/2) >= num_better), exactly; 1 if nothing changed."""
     return Fraction(sum(comb(num_changed, k) for k in range(num_better, num_changed + 1)), 2**num_changed)
 
 
 @cache
 def critical_value(num_changed: int, alpha: float) -> int:
-    """Return the least number better at which the test rejects; `num_changed + 1` when it never does."""
+    """Return the smallest number of better prompts at which the test rejects; `num_changed + 1` if it never does."""
     tail = Fraction(0)
     for number in range(num_changed, -1, -1):
         tail += Fraction(comb(num_changed, number), 2**num_changed)
@@ -74,7 +74,7 @@ def critical_value(num_changed: int, alpha: float) -> int:
 
 
 def power(num_pairs: int, share_better: float, share_worse: float, alpha: float) -> float:
-    """Return the probability that the test rejects when these shares of all prompts get better and worse.
+    """Return the probability that the test rejects if these fractions of all prompts get better and worse.
 
     Exact: the sum over how many change (binomial) and how many of those get better (binomial).
     """

@@ -1,11 +1,11 @@
-"""The tests of a baseline with critical values that also hold for noise that is not normal.
+"""The tests of a baseline with critical values that also cover non-normal noise.
 
-Shapes: N repeats of the baseline, M new runs, S steps. Each is the test of `seatrial.statistics.baselines`, which is
-exact for normal noise, with a wider bound where heavier tails would alarm more often than stated:
+Shapes: N repeats of the baseline, M new runs, S steps. Each is a test of `seatrial.statistics.baselines`, exact for
+normal noise, with a wider bound where heavier tails would cause more false alarms than stated:
 - one number per run, one or two new runs: `heavy_critical`;
-- one number per run, two and more new runs: the mean must also be off by the spread of all N + M runs, which a single
-  wild new run widens; that one is asked alone;
-- the worst step: at most `worst_factor` times what a repeat shows against the others.
+- one number per run, two or more new runs: the mean must also exceed the spread of all N + M runs, which a single
+  outlier widens; the outlier is tested alone;
+- the worst step: at most `worst_factor` times the deviation of a repeat from the other repeats.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from seatrial.statistics.baselines import (
 from seatrial.statistics.tails import heavy_critical, worst_factor
 
 _SHARE_OF_NUMBERS = 0.7
-"""Of the false alarms of a metric under heavy tails: a shift of a whole run moves all its numbers together."""
+"""Share of a metric's false alarms under heavy tails: a shift of a whole run moves all its numbers together."""
 _SHARE_OF_WORST = 0.7
-"""Of a test's false alarms, for the worst step under heavy tails: lognormal steps alarm in the means as well."""
+"""Share of a test's false alarms for the worst step under heavy tails: lognormal steps also alarm in the means."""
 _LEAST_SPREAD = 0.1
-"""A repeat's step is held to the others' spread there, or to this share of the spread with it."""
+"""The spread of the other repeats at a step counts as at least this fraction of the spread of all repeats."""
 _LARGEST_SHIFT = 1e4
 
 
@@ -54,15 +54,15 @@ class Rates:
         return max(normal, heavy_critical(num_baseline, num_new, share * self.metric))
 
     def single_critical(self, num_baseline: int, num_new: int) -> float:
-        """Return the critical value of |t| of each of several new runs by itself."""
+        """Return the critical value of |t| of each of several new runs alone."""
         return max(
             critical_t(self.test / num_new, num_baseline - 1),
             heavy_critical(num_baseline, 1, 0.5 * self.metric / num_new),
         )
 
 
-def hold_summary(baseline_N: Array, new_M: Array, rates: Rates) -> Deviation:
-    """Compare one number per run; a single new run that is off is named in `run`."""
+def check_summary(baseline_N: Array, new_M: Array, rates: Rates) -> Deviation:
+    """Compare one number per run; `run` names a single new run that deviates."""
     deviation = summary_deviation(baseline_N, new_M, rates.test)
     if is_exact(baseline_N):
         return deviation
@@ -87,7 +87,7 @@ def hold_summary(baseline_N: Array, new_M: Array, rates: Rates) -> Deviation:
     return mean if single.holds or not mean.holds else single
 
 
-def hold_drift(baseline_NS: Array, new_MS: Array, rates: Rates) -> Deviation:
+def check_drift(baseline_NS: Array, new_MS: Array, rates: Rates) -> Deviation:
     """Compare the signed sum of all standardised steps."""
     deviation = drift_deviation(baseline_NS, new_MS, rates.test)
     if len(new_MS) > 1:
@@ -95,7 +95,7 @@ def hold_drift(baseline_NS: Array, new_MS: Array, rates: Rates) -> Deviation:
     return replace(deviation, critical=max(deviation.critical, rates.mean_critical(len(baseline_NS), 1)))
 
 
-def hold_worst(baseline_NS: Array, new_MS: Array, rates: Rates) -> Deviation:
+def check_worst(baseline_NS: Array, new_MS: Array, rates: Rates) -> Deviation:
     """Compare every step of every new run."""
     deviation = worst_deviation(baseline_NS, new_MS, rates.test)
     if deviation.critical == 0 or len(baseline_NS) < 3 or is_exact_everywhere(baseline_NS):
@@ -105,21 +105,21 @@ def hold_worst(baseline_NS: Array, new_MS: Array, rates: Rates) -> Deviation:
 
 
 def is_exact_everywhere(baseline_NS: Array) -> bool:
-    """Whether the repeats agree to the bit at every step."""
+    """Return whether the repeats agree to the bit at every step."""
     return bool((baseline_NS == baseline_NS[0]).all())
 
 
 def worst_of_repeats(baseline_NS: Array) -> float:
-    """Return the largest |t| of a step of one repeat held to the other repeats.
+    """Return the largest |t| of a step of one repeat against the other repeats.
 
-    At least three repeats, which differ at one step at least.
+    Needs at least three repeats that differ in at least one step.
     """
     number = len(baseline_NS)
     moving = ~(baseline_NS == baseline_NS[0]).all(axis=0)
     values = baseline_NS[:, moving]
     from_mean = values - values.mean(axis=0)
     squares = (from_mean**2).sum(axis=0)
-    # Without one repeat: its distance to the others' mean, and their sum of squares about it.
+    # Without one repeat: its distance to the mean of the others, and their sum of squares about that mean.
     distance = from_mean * number / (number - 1)
     others = np.maximum(squares - from_mean**2 * number / (number - 1), _LEAST_SPREAD**2 * squares)
     spread = np.sqrt(others / (number - 2) * (1 + 1 / (number - 1)))
@@ -127,9 +127,9 @@ def worst_of_repeats(baseline_NS: Array) -> float:
 
 
 def visible_shift(num_baseline: int, num_new: int, rates: Rates, power: float) -> float:
-    """Return the smallest shift of a mean, in standard deviations between runs, that is found with a power.
+    """Return the smallest shift of a mean, in standard deviations between runs, that is detected with a power.
 
-    For normal noise. Infinite where it is beyond ten thousand.
+    For normal noise. Infinite above ten thousand.
     """
     critical = rates.mean_critical(num_baseline, num_new)
     low, high = 0.0, 1.0

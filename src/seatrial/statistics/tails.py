@@ -1,13 +1,13 @@
-"""How far runs may lie apart where the noise is not normal: critical values that hold for heavier tails as well.
+"""How far runs may differ if the noise is not normal: critical values that also cover heavier tails.
 
-With a handful of repeats nobody can tell normal noise from heavy-tailed noise, and the quantiles of the t distribution
-alarm too often under the latter. Two remedies:
+A handful of repeats cannot distinguish normal from heavy-tailed noise, and the quantiles of the t distribution alarm
+too often for the latter. Two remedies:
 - one number per run (`heavy_critical`): the critical value at which the prediction statistic of `summary_deviation`
   alarms at the stated rate under Student's t with 3 degrees of freedom and under lognormal noise with sigma 0.5,
-  whichever needs more. The rate is an average over made baselines of the exact tail beyond each one's bound.
-- the worst of many steps (`worst_factor`): the largest of the new runs may be so many times the largest that a repeat
-  shows against the others. For independent maxima with a tail of index 3 (P(W > w) ~ w**-3; Student's t with 3 degrees
-  of freedom has it at every step) P(max of M > K max of N) is at most M / (M + N K**3), whatever their scale.
+  the larger of the two. The rate averages the exact tail beyond the bounds of simulated baselines.
+- the worst of many steps (`worst_factor`): how many times the largest deviation of a repeat from the others that of a
+  new run may be. For independent maxima with a tail of index 3 (P(W > w) ~ w**-3, as for Student's t with 3 degrees of
+  freedom at every step) P(max of M > K max of N) is at most M / (M + N K**3), at any scale.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 TAIL_INDEX = 3
-"""The heaviest tail that the stated false alarms hold for."""
+"""The heaviest tail that the stated false-alarm rates cover."""
 LOGNORMAL_SIGMA = 0.5
-"""Of the logarithm of a run's number; normal noise is the limit of a small one."""
+"""Of the logarithm of a run's number; normal noise is the limit of small values."""
 _NUM_BASELINES = 20_000
 _MAX_RUNS = 48
-"""More repeats than this are treated as this many: the critical value hardly falls any more."""
+"""More repeats count as this many: the critical value hardly decreases further."""
 _LARGEST = 1e6
 
 
@@ -36,12 +36,12 @@ def heavy_critical(num_baseline: int, num_new: int, alpha: float) -> float:
 
 
 def worst_factor(num_baseline: int, num_new: int, alpha: float) -> float:
-    """Return how many times the repeats' largest deviation that of the new runs may be."""
+    """Return how many times the repeats' largest deviation the new runs' largest deviation may be."""
     return max(1.0, float((num_new * (1 / alpha - 1) / num_baseline) ** (1 / TAIL_INDEX)))
 
 
 def _critical(kind: str, num_baseline: int, num_new: int, alpha: float) -> float:
-    """Bisect for the critical value; of the new runs all but one are drawn, the last one's tail is exact."""
+    """Find the critical value by bisection; all new runs but one are drawn, the tail of the last one is exact."""
     random = np.random.default_rng([num_baseline, num_new])
     shape = (_NUM_BASELINES, num_baseline + num_new - 1)
     drawn = (
@@ -75,6 +75,6 @@ def _lower_tail(kind: str, values: Any) -> Any:
 
 
 def _standard_log(values: Any) -> Any:
-    """Return log(values) / sigma; minus infinity for what no lognormal number is below."""
+    """Return log(values) / sigma; minus infinity for values that are not positive."""
     positive = values > 0
     return np.where(positive, np.log(np.where(positive, values, 1.0)) / LOGNORMAL_SIGMA, -np.inf)

@@ -246,9 +246,7 @@ def test_what_calls_a_cluster_that_was_there_before_always_runs(
         check=False,
     )
     _, _, second = ran.stdout.partition("3 passed")
-    assert (
-        "run  tests/test_it.py::test_actor: it always runs: nobody sees what the Ray cluster at" in second
-    ), ran
+    assert "run  tests/test_it.py::test_actor: it always runs: what the Ray cluster at" in second, ran
     assert "out  tests/test_it.py::test_beside_it" in second
     assert "out  tests/test_it.py::test_plain" in second
     assert "1 passed, 2 deselected" in second

@@ -162,7 +162,7 @@ def test_one_nightly_run_passes_and_says_once_what_it_can_see(
     capsys.readouterr()
     assert main(["baseline", "compare", "--baseline", str(output), tonight]) == 0
     out = capsys.readouterr().out
-    assert out.count("1 new against 8 repeats show shifts of a mean of") == 1
+    assert out.count("1 new against 8 repeats detect shifts of a mean of") == 1
     assert main(["baseline", "compare", "--baseline", str(output), "--shift", "3", tonight]) == 3
     assert capsys.readouterr().out.count("enough are") == 1
 

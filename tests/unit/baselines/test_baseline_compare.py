@@ -99,8 +99,8 @@ def test_a_run_that_stopped_early_or_logs_other_steps_fails() -> None:
     baseline = learned(noisy_runs(12, 0))
     short = make_log(list(noisy_runs(1, 1)[0].series["train/loss"].values[:15]))
     later = make_log(list(noisy_runs(1, 1)[0].series["train/loss"].values), first_step=2)
-    assert "lacks 5 of the 20 steps, the first 16" in judge(baseline, [short])[0].reason
-    assert "has 1 steps more, the first 21" in judge(baseline, [later])[0].reason
+    assert "does not have 5 of the 20 steps, the first 16" in judge(baseline, [short])[0].reason
+    assert "has 1 additional steps, the first 21" in judge(baseline, [later])[0].reason
     assert judge(baseline, [short])[0].outcome is Outcome.FAIL
 
 

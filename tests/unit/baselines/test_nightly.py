@@ -11,7 +11,7 @@ import pytest
 from seatrial.comparisons.baseline_compare import compare
 from seatrial.comparisons.baseline_sample import Wanted, sensitivity
 from seatrial.comparisons.baselines import learn
-from seatrial.statistics.robust import hold_summary
+from seatrial.statistics.robust import check_summary
 from seatrial.verdict import Outcome, combine
 
 from .conftest import PROVENANCE, learned, make_log, noisy_runs
@@ -98,7 +98,7 @@ def test_what_a_sample_sees_is_said_in_one_sentence_with_the_runs_that_see_more(
     baseline = learned(noisy_runs(8, 0))
     words = sensitivity(baseline, 1)
     assert words is not None
-    assert "1 new against 8 repeats show shifts of a mean of 9.6 standard" in words
+    assert "1 new against 8 repeats detect shifts of a mean of 9.6 standard" in words
     assert "3 need" in words
     assert sensitivity(learned([make_log([1.0, 2.0])] * 5), 1) is None
 
@@ -115,7 +115,7 @@ def test_repeats_of_unequal_lengths_are_compared_where_all_have_steps() -> None:
         assert combine(verdicts) is Outcome.PASS
         assert verdicts[1].steps == (1, 27)
     short = judge(baseline, [make_log(list(white(random, 1, 26)[0]))])
-    assert (short[0].outcome, "lacks 1 of the 27 steps" in short[0].reason) == (Outcome.FAIL, True)
+    assert (short[0].outcome, "does not have 1 of the 27 steps" in short[0].reason) == (Outcome.FAIL, True)
 
 
 def test_a_repeat_that_stopped_early_is_not_learned_from() -> None:
@@ -146,7 +146,7 @@ def test_the_same_is_found_whichever_direction_and_unit() -> None:
     random = np.random.default_rng(3)
     old, new = random.normal(size=8), random.normal(size=2) + 9
     rates = Rates(test=0.0025, metric=0.01)
-    one = hold_summary(old, new, rates)
-    other = hold_summary(5 - 1000 * old, 5 - 1000 * new, rates)
+    one = check_summary(old, new, rates)
+    other = check_summary(5 - 1000 * old, 5 - 1000 * new, rates)
     assert not one.holds
     assert (other.t, other.critical) == pytest.approx((-one.t, one.critical))

@@ -12,7 +12,7 @@ import pytest
 from seatrial.errors import BlockedError
 from seatrial.launch.script_config import config_of
 from seatrial.launch.slurm import options_of
-from seatrial.launch.slurm_ray import asks_for_ray, write_cluster_job
+from seatrial.launch.slurm_ray import needs_ray, write_cluster_job
 
 NIGHTLY = """
 NUM_NODES=64
@@ -71,7 +71,7 @@ def test_a_size_that_only_a_shell_could_tell_is_refused_and_never_run(written: s
 def test_ray_is_started_where_a_script_needs_several_nodes_and_starts_nothing_on_them(
     script: str, num_nodes: int, wanted: bool
 ) -> None:
-    assert asks_for_ray(script, num_nodes) is wanted
+    assert needs_ray(script, num_nodes) is wanted
 
 
 def test_a_cluster_job_passes_every_argument_as_it_is(tmp_path: Path) -> None:

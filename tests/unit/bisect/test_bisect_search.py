@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from seatrial.bisect.simulate import (
     FailureRates,
     MetricShift,
     Moment,
-    SameEveryTime,
     Strategy,
     measure,
     repeated_bisection,
@@ -30,6 +29,19 @@ from seatrial.bisect.simulate import (
 from seatrial.errors import UsageError
 
 EXACT = Settings(noise=Noise.NONE)
+
+
+@dataclass(frozen=True)
+class SameEveryTime:
+    """A deterministic command with a metric: its logs agree to the last bit."""
+
+    question = Question.METRIC
+
+    def run(self, moment: Moment, generator: np.random.Generator) -> Observation:
+        """Run it once."""
+        return Observation(
+            position=0, failed=False, value=0.25 + 0.125 * moment.affected, fingerprint=str(moment.affected)
+        )
 
 
 def _search_all(search: Search, fails: Callable[[int], bool]) -> tuple[Stop, int]:

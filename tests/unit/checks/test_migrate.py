@@ -266,7 +266,7 @@ def test_without_a_guard_the_steps_that_the_run_is_started_for_are_asked(tmp_pat
     script = "python run.py grpo.max_num_steps=3\npython check_metrics.py f 'max(data[\"x\"]) < 1'\n"
     [suite] = suites_of(tmp_path, script)
     assert (suite.steps, suite.steps_of) == (3, None)
-    assert "the script itself does not look" in (tmp_path / "s.yaml").read_text()
+    assert "the script itself does not check" in (tmp_path / "s.yaml").read_text()
 
 
 def test_steps_that_stand_in_an_array_of_options_are_asked(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ python check_metrics.py f 'max(data["x"]) < 1'
     [suite] = suites_of(tmp_path / "tests", script)
     assert suite.steps == steps
     text = (tmp_path / "tests/s.yaml").read_text()
-    assert ("run.yaml says so" if steps else "add steps") in text
+    assert ("from run.yaml" if steps else "add steps") in text
 
 
 def test_an_evaluation_after_the_run_is_not_asked_for_its_steps(tmp_path: Path) -> None:

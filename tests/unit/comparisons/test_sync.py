@@ -99,7 +99,7 @@ def test_a_stale_tensor_is_named(trained: Checkpoint, tmp_path: Path, as_served:
     before = Checkpoint(stored(tmp_path / "before", old))
     said = failed(compare_served(trained, prints(as_served(served)), before))
     if as_served is dict:
-        assert "model.layers.11.self_attn.k_proj.weight (stale: still that of the earlier version)" in said
+        assert "model.layers.11.self_attn.k_proj.weight (stale: equal to the earlier version)" in said
         assert "model.layers.3.mlp.up_proj.weight (stale" in said
     else:
         assert "model.layers.11.self_attn.qkv_proj.weight (other values" in said
@@ -119,8 +119,8 @@ def test_names_are_a_closed_set(trained: Checkpoint) -> None:
     served = weights()
     served["model.extra"] = served.pop("model.norm.weight")
     said = failed(compare_served(trained, prints(served)))
-    assert "1 trained tensors do not serve: model.norm.weight" in said
-    assert "1 tensors serve that were not trained: model.extra" in said
+    assert "1 trained tensors are not served: model.norm.weight" in said
+    assert "1 served tensors were not trained: model.extra" in said
 
 
 def test_nothing_is_no_proof(trained: Checkpoint) -> None:

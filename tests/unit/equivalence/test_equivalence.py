@@ -98,7 +98,7 @@ def test_what_cannot_be_compared_never_passes(reference: RunLog, log: RunLog, ex
         ([], {"same": ["factor=1.0"]}, 0, "equal to the bit"),
         ([], {"other": ["factor=1.2"]}, 1, "largest residual at step 1 against reference is 0.2"),
         ([], {"broken": ["factor=-1"], "same": ["factor=1.0"]}, 1, "toy: broken runs"),
-        (["factor=-1"], {"same": ["factor=1.0"]}, 1, "there is nothing to hold it to"),
+        (["factor=-1"], {"same": ["factor=1.0"]}, 1, "there is no reference to compare it with"),
     ],
 )
 def test_the_command_runs_each_configuration(
@@ -120,14 +120,14 @@ def test_the_command_runs_each_configuration(
     assert main(["equivalence", "class.yaml", "--work", "work"]) == code
     assert told in capsys.readouterr().out
     assert main(["equivalence", "class.yaml", "--work", "work"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists from an earlier run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"logs": "logs"}, "write {folder} in it"),
-        ({"members": [{"name": "reference", "overrides": ["a"]}]}, "two configurations have one name"),
+        ({"members": [{"name": "reference", "overrides": ["a"]}]}, "two configurations have the same name"),
         ({"members": [{"name": "same"}]}, "it could not differ"),
         ({"members": []}, "members"),
         ({"metrics": {TAG: {"worst": 0.1}}}, "drift"),

@@ -214,7 +214,7 @@ def test_without_an_engine_it_is_blocked_with_the_remedy(run: Run) -> None:
 def test_a_daemon_that_does_not_answer_is_blocked(run: Run) -> None:
     done, record = run("--engine", "docker", "--image", "i", "--", "true", STAND_IN_DEAD="1")
     assert (done.returncode, record) == (3, {})
-    assert "the Docker daemon does not answer: Cannot connect" in done.stderr
+    assert "the Docker daemon does not respond: Cannot connect" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_first_seeds_then_selects_then_leaves_out_everything_with_a_word(
     write(PROJECT)
     first = run_pytest("--affected", *workers)
     first.assert_outcomes(passed=3)
-    first.stdout.fnmatch_lines(["affected: there is no map yet: all 3 tests run and seed it"])
+    first.stdout.fnmatch_lines(["affected: there is no map yet: all 3 tests run and create it"])
     write({"a.py": "def f(): return 3\n"})
     second = run_pytest("--affected", *workers)
     assert second.ret == 0
@@ -48,7 +48,7 @@ def test_first_seeds_then_selects_then_leaves_out_everything_with_a_word(
     third.stdout.fnmatch_lines(
         [
             "affected: 0 of 3 tests chosen, 3 left out",
-            "  nothing that any of them depends on changed since it last passed",
+            "  no dependency of any test changed since it last passed",
         ]
     )
 

@@ -116,7 +116,7 @@ def test_the_time_limit_ends_the_run(write: Write, run_pytest: Run) -> None:
     write(_project(spec=spec))
     outcome = run_pytest()
     outcome.assert_outcomes(failed=1)
-    outcome.stdout.fnmatch_lines(["*Fail: command: ended by the time limit after 1 s"])
+    outcome.stdout.fnmatch_lines(["*Fail: command: stopped by the time limit after 1 s"])
 
 
 def test_verdicts_are_in_the_result_file(write: Write, run_pytest: Run, results: Results) -> None:

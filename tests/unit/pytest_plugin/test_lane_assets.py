@@ -97,7 +97,7 @@ def test_a_lane_whose_assets_are_missing_is_blocked_with_the_command(
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ("prepare = 'python x.py'", "assets must name the files that `prepare` makes"),
+        ("prepare = 'python x.py'", "assets must name the files that `prepare` creates"),
         ("assets = 'x'", "prepare must be a command"),
         ("prepare = 'x'\nassets = ['/etc/passwd']", "below the project"),
         ("prepare = 3\nassets = ['x']", "prepare must be a command"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seatrial.pytest_plugin.baseline import Held, Judge
+from seatrial.pytest_plugin.baseline import Judge, TrackedMetric
 from seatrial.pytest_plugin.baseline_history import read_repeats
 from seatrial.verdict import Outcome
 
@@ -81,7 +81,7 @@ def test_a_value_within_the_noise_passes_and_one_outside_fails_its_test(
     good.stdout.fnmatch_lines(
         [
             f"tracker baseline: 20 repeats of 1 metrics at commit {COMMIT[:12]}*",
-            "seatrial: tracked metrics held to the baseline: 1 Pass",
+            "seatrial: tracked metrics compared with the baseline: 1 Pass",
         ]
     )
     [verdict] = results()["tests"][TEST]["baseline"]
@@ -116,7 +116,7 @@ JUDGE = Judge(commit=COMMIT, num_metrics=1, shift_in_sd=6.0)
 def test_with_a_direction_only_the_worse_side_fails(
     value: float, direction: str | None, outcome: Outcome
 ) -> None:
-    assert JUDGE.verdict(Held("loss", direction, noise(20), [value])).outcome is outcome
+    assert JUDGE.verdict(TrackedMetric("loss", direction, noise(20), [value])).outcome is outcome
 
 
 def test_too_few_repeats_are_blocked_with_how_many_would_do(
@@ -183,7 +183,7 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_values_of_all_kinds(repeats: list[float], new: float, outcome: Outcome, words: str) -> None:
-    verdict = JUDGE.verdict(Held("loss", None, repeats, [new]))
+    verdict = JUDGE.verdict(TrackedMetric("loss", None, repeats, [new]))
     assert verdict.outcome is outcome
     assert words in verdict.reason
 
@@ -243,7 +243,7 @@ def test_a_folder_of_results_with_xdist_and_parameters(
     )
     run = run_pytest("--tracker-baseline", "recorded", "-n", "2")
     run.assert_outcomes(failed=1, passed=2)
-    run.stdout.fnmatch_lines(["seatrial: tracked metrics held to the baseline: 2 Blocked, 1 Fail"])
+    run.stdout.fnmatch_lines(["seatrial: tracked metrics compared with the baseline: 2 Blocked, 1 Fail"])
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ def test_false_alarms_are_as_rare_as_promised_and_the_wanted_shift_is_found() ->
     for _ in range(trials):
         old, new = generator.normal(size=(10, 20)), generator.normal(size=(10, 1))
         alarms += any(
-            judge.verdict(Held("m", None, old[m], new[m])).outcome is Outcome.FAIL for m in range(10)
+            judge.verdict(TrackedMetric("m", None, old[m], new[m])).outcome is Outcome.FAIL for m in range(10)
         )
-        found += judge.verdict(Held("m", None, old[0], new[0] + 6.0)).outcome is Outcome.FAIL
+        found += judge.verdict(TrackedMetric("m", None, old[0], new[0] + 6.0)).outcome is Outcome.FAIL
     assert alarms / trials < 0.01 + 3 * (0.01 * 0.99 / trials) ** 0.5
     assert found / trials > 0.95

@@ -262,7 +262,7 @@ def test_ray_is_neither_imported_nor_started(write: Write, run_pytest: Run) -> N
     [
         ("tracker.track('_elapsed', 1)", "must be text that does not begin with '_'"),
         ("tracker.track('x', 1, direction='up')", "must be 'lower' or 'higher'"),
-        ("tracker.get_max_mem('gpu:99')", "no memory is known of 'gpu:99'; known: "),
+        ("tracker.get_max_mem('gpu:99')", "no memory known for 'gpu:99'; known: "),
     ],
 )
 def test_wrong_calls_say_what_would_be_right(write: Write, run_pytest: Run, call: str, message: str) -> None:

@@ -1,7 +1,7 @@
-"""Which functions of the project run, through `sys.monitoring` (Python 3.12 and later).
+"""Detects through `sys.monitoring` (Python 3.12 and later) which functions of the project run.
 
-Only the project's own code is watched. Each function reports its first call in a scope and is then switched off
-until the next scope: the cost is per function, not per call.
+Only the project's own code is monitored. Each function reports its first call in a scope and is then disabled until
+the next scope: the cost is per function, not per call.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from seatrial.pytest_plugin.affected.probes import Probes
 
 _TOOL_NAME = "seatrial"
 _TOOL_IDS = (4, 3)
-"""Ids that Python leaves free (0 debugger, 1 coverage, 2 profiler, 5 optimizer)."""
+"""Ids without an assigned use (0 debugger, 1 coverage, 2 profiler, 5 optimizer)."""
 
 
 class CallWatch:
-    """Tells `probes` the name of every function that is called for the first time since `restart`."""
+    """Reports to `probes` every function that is called for the first time since `restart`."""
 
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
         self._tool: int | None = None
-        # Code objects compare by content; two functions with equal bodies are two all the same.
+        # Code objects compare by content, but two functions with equal bodies are different functions.
         self._names: dict[int, tuple[CodeType, str]] = {}
         self._keeping: dict[int, str] = {}
 
     def start(self) -> bool:
-        """Begin; False where Python cannot, or other tools hold every id."""
+        """Start; return False if Python does not support it, or other tools hold all ids."""
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is None:
             return False
@@ -45,12 +45,12 @@ class CallWatch:
         return True
 
     def add(self, code: CodeType, path: str, keeping: frozenset[str]) -> None:
-        """Watch the functions of a module's code.
+        """Monitor the functions of a module's code.
 
         Args:
             code: of the module.
             path: of its file in the project.
-            keeping: names of functions that keep something beyond their call.
+            keeping: names of functions that keep a result beyond their call.
         """
         if self._tool is None:
             return
@@ -67,13 +67,13 @@ class CallWatch:
             monitoring.set_local_events(self._tool, inner, wanted)
 
     def restart(self) -> None:
-        """Let every function report its next call again."""
+        """Make every function report its next call again."""
         if self._tool is not None:
             monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
             monitoring.restart_events()
 
     def stop(self) -> None:
-        """Give the id back."""
+        """Stop, and release the id."""
         if self._tool is not None:
             monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
             monitoring.set_events(self._tool, 0)
@@ -100,7 +100,7 @@ class CallWatch:
 
 
 def _functions_in(code: CodeType) -> Iterator[CodeType]:
-    """Return the code of functions at any depth; class bodies and what a module's own level evaluates are not."""
+    """Yield the code of functions at any depth, without class bodies and comprehensions at module level."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             is_function = bool(constant.co_flags & 0x2) and not constant.co_name.startswith("<")

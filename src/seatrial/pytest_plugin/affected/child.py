@@ -1,7 +1,7 @@
-"""The log that a watched child process leaves: one line per use, under the test that was running.
+"""The log that a watched child process writes: one line per use, under the test that was running.
 
-Loaded by its path from `startup/sitecustomize.py`, beside `watch`: nothing but the standard library.
-Lines are appended the moment something is used, so that a process that is killed leaves what it used.
+`startup/sitecustomize.py` loads it by its path, together with `watch`: it uses only the standard library. A line is
+appended as soon as something is used, so a killed process leaves a complete log.
 """
 
 # ruff: noqa: PTH118
@@ -15,14 +15,14 @@ from types import FrameType
 from typing import Final
 
 CURRENT: Final = "current"
-"""File in the session's folder: the token of the test or fixture that runs, padded to `TOKEN_BYTES`."""
+"""File in the session's folder: the token of the running test or fixture, padded to `TOKEN_BYTES`."""
 TOKEN_BYTES: Final = 24
 ROOT: Final = "root"
 """File in the session's folder: the project's root directory."""
 
 
 def read_token(folder: str) -> str:
-    """Return the token of what runs now; empty when nothing does, or the session is over."""
+    """Return the token of what is running; empty if nothing is, or the session is over."""
     try:
         descriptor = os.open(os.path.join(folder, CURRENT), os.O_RDONLY)
     except OSError:
@@ -34,16 +34,16 @@ def read_token(folder: str) -> str:
 
 
 class ChildLog:
-    """Appends what this process uses to a log of its own."""
+    """Appends what this process uses to its own log."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._written: set[tuple[str, str, str]] = set()
-        # A Ray worker serves many tests, and the one that ran when it started is none of its own.
+        # A Ray worker serves many tests; the one that ran when it started need not use it.
         self._born = "" if "RAY_RAYLET_PID" in os.environ else read_token(folder)
 
     def emit(self, kind: str, name: str, frame: FrameType | None) -> None:
-        """Note one use, under the test that runs and the one that started this process."""
+        """Record one use, under the test that is running and the one that started this process."""
         for token in {read_token(self._folder), self._born} - {""}:
             row = (token, kind, name)
             if row not in self._written:

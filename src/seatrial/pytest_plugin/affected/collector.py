@@ -1,4 +1,4 @@
-"""Python's collector of cycles, and when it should rest."""
+"""Pauses Python's collector of cycles."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def resting_collector() -> Iterator[None]:
-    """Let the collector rest: what is made until the block ends is many, and stays or holds no cycles."""
+def paused_collector() -> Iterator[None]:
+    """Pause the collector in a block that creates many objects without garbage cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Files that hand functions to a compiler, or read their text: then nobody sees all functions that run."""
+"""Finds files that pass functions to a compiler, or read their source: their calls cannot all be seen."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
 _OF_BYTECODE = rb"torch\.compile|torch_compile|torch import\b[^\n]*\bcompile|_dynamo|numba|njit"
 _BYTECODE_COMPILERS = re.compile(rb"\b(" + _OF_BYTECODE + rb")\b")
 _MARKS = (b"compile", b"_dynamo", b"numba", b"njit", b"torch.jit", b"triton", b"jax.jit", b"getsource")
-"""One of these is in all that both patterns find; looking for them first takes a tenth of the time."""
+"""Each match of the patterns contains one of these; searching for them first is ten times as fast."""
 _COMPILERS = re.compile(rb"\b(" + _OF_BYTECODE + rb"|torch\.jit|triton|jax\.jit|getsource|getsourcelines)\b")
-"""What runs a function in another form than Python's, or reads its text: nobody sees it being called."""
+"""Tools that run a function in another form than Python's, or read its source: its calls are not visible."""
 
 
 def may_be_compiled(content: bytes) -> bool:
-    """Return whether a file names anything that runs functions in another form, or reads their text."""
+    """Return whether a file names a tool that runs functions in another form, or reads their source."""
     return _has_mark(content) and _COMPILERS.search(content) is not None
 
 
 def compiles_bytecode(content: bytes) -> bool:
-    """Return whether a file's code names a compiler of bytecode, which would meet the probes in it.
+    """Return whether a file's code names a compiler of bytecode, which would see the probes in it.
 
-    Those that read a function's text (`torch.jit`, `triton`) or run it (`jax.jit`) meet none. Comments and bare
-    strings, such as docstrings, are no code.
+    Tools that read a function's source (`torch.jit`, `triton`) or run it (`jax.jit`) do not see them. Comments and bare
+    strings, such as docstrings, are not code.
     """
     if not _has_mark(content) or _BYTECODE_COMPILERS.search(content) is None:
         return False

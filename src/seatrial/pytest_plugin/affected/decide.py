@@ -1,4 +1,4 @@
-"""Which tests a change affects, and why."""
+"""Decides which tests a change affects, and why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a test is chosen, and the reason."""
+    """Whether a test is selected, and why."""
 
     chosen: bool
     reason: str
@@ -38,12 +38,12 @@ class Decision:
 def decide(
     made_of: Mapping[str, frozenset[str]], records: Mapping[str, Record], fingerprints: Fingerprints
 ) -> dict[str, Decision]:
-    """Decide for each test. Each thing that tests depend on is looked at once.
+    """Decide for each test; each dependency is examined once.
 
     Args:
-        made_of: tests, with the functions and fixtures (`path::name`) that they are made of now.
-        records: what is known of them.
-        fingerprints: of the project as it is.
+        made_of: the functions and fixtures (`path::name`) that each test consists of now.
+        records: the records of earlier runs.
+        fingerprints: of the current project.
     """
     found: dict[frozenset[Version], list[Version]] = {}
     known_parts: dict[frozenset[Version], frozenset[str]] = {}
@@ -78,10 +78,10 @@ def _changed(
 
 
 def _reason(changed: list[Version]) -> str:
-    """Return what changed, as text; empty when nothing did."""
+    """Return what changed, as text; empty if nothing did."""
     always = sorted(name for kind, name, _ in changed if kind == UNWATCHED)
     if always:
-        return f"it always runs: nobody sees what {always[0]} uses for it"
+        return f"it always runs: what {always[0]} uses for it cannot be watched"
     words = sorted({describe(kind, name) for kind, name, _ in changed})
     more = len(words) - _SHOWN
     text = ", ".join(words[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -89,13 +89,13 @@ def _reason(changed: list[Version]) -> str:
 
 
 def _new_parts(unknown: frozenset[str]) -> str:
-    """Return what a test is made of now and was not when it last ran: a fixture that came to stand before another,
-    a method that overrides an inherited test."""
+    """Return which part is new since a test's last run: a fixture that overrides another one, or a method that
+    overrides an inherited test."""
     return f"{describe(PART, min(unknown))} is new to it" if unknown else ""
 
 
 def describe(kind: str, name: str) -> str:
-    """Return what a thing is called in a reason."""
+    """Return the name of a dependency in a reason."""
     path, _, part = name.partition("::")
     texts = {
         FILE: name,
@@ -107,7 +107,7 @@ def describe(kind: str, name: str) -> str:
         PYTHON: "the Python version",
         OPTION: f"the command line's option {name!r}",
         SHADOW: f"where a module {path.partition('@')[0]!r} is found",
-        STAT: f"whether {name} is there",
+        STAT: f"whether {name} exists",
         CONFIG: f"pytest's settings in {name}",
         MACHINE: "the machine, on which it was skipped,",
     }
@@ -115,6 +115,6 @@ def describe(kind: str, name: str) -> str:
 
 
 def summary(decisions: Mapping[str, Decision]) -> list[str]:
-    """Return the reasons of the chosen tests, each with how many it chose, most frequent first."""
+    """Return the reasons of the selected tests, each with its count, most frequent first."""
     counts = Counter(decision.reason for decision in decisions.values() if decision.chosen)
     return [f"{count}: {reason}" for reason, count in counts.most_common()]

@@ -1,4 +1,4 @@
-"""The present content of anything a test can depend on, as a short text that changes when it changes."""
+"""Fingerprints of everything that a test can depend on: a short text that changes with the content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from seatrial.pytest_plugin.affected.stats import STAT
 from seatrial.pytest_plugin.affected.watch import DIR, ENV, FILE, PY, UNWATCHED, is_ignored
 
 PART: Final = "part"
-"""A part of a Python file: `path::qualified name`, or `path::` for its rest."""
+"""A part of a Python file: `path::qualified name`, or `path::` for the rest."""
 DIST: Final = "dist"
 """An installed distribution."""
 GLOB: Final = "glob"
@@ -29,22 +29,22 @@ PYTHON: Final = "python"
 CONFIG: Final = "config"
 """pytest's own settings in a configuration file."""
 SHADOW: Final = "shadow"
-"""Which of the project's folders hold a module of a name: `name@folder:folder`, in the order of the search."""
+"""The project folders that contain a module of a name: `name@folder:folder`, in search order."""
 MACHINE: Final = "machine"
-"""Processor, system and GPUs: a test that was skipped here may run elsewhere."""
+"""Processor, system and GPUs: a test that was skipped on one machine may run on another."""
 UNKNOWN: Final = "?"
-"""Fingerprint of what changed while the tests ran: equal to nothing."""
+"""Fingerprint of a file that changed while the tests ran: it equals no other."""
 
 Known = tuple[str, str, dict[str, str]]
 """Digest of a file's bytes, fingerprint of its code, fingerprints of its parts."""
 
 
 class Fingerprints:
-    """Looks at each thing once.
+    """Computes each fingerprint once.
 
     Args:
         root: the project.
-        environ: the environment as it was when the session began.
+        environ: the environment at the start of the session.
         known: what earlier sessions found in Python files; a file with the same bytes is not parsed again.
         options: digests of the values of the command line's options.
     """
@@ -67,7 +67,7 @@ class Fingerprints:
         self._found: dict[tuple[str, str], str] = {}
 
     def of(self, kind: str, name: str) -> str:
-        """Return the fingerprint of one thing."""
+        """Return the fingerprint of one dependency."""
         key = (kind, name)
         found = self._found.get(key)
         if found is None:
@@ -75,7 +75,7 @@ class Fingerprints:
         return found
 
     def source(self, path: str) -> Source | None:
-        """Return a Python file taken apart; None when there is no such file."""
+        """Return a parsed Python file; None if there is no such file."""
         if path not in self._sources:
             content = self._content(path)
             self._sources[path] = None if content is None else read_source(content, split=splits(path))
@@ -109,11 +109,11 @@ class Fingerprints:
         known = self._up_to_date(path)
         if known is None or self._is_shadowed(path):
             return ABSENT
-        # A function that has no part of its own lies in the rest; in a file not taken apart that is everything.
+        # A function without its own part belongs to the rest; in a file without parts that is everything.
         return known[2].get(part, known[1] if part == REST else ABSENT)
 
     def _up_to_date(self, path: str) -> Known | None:
-        """Return what is known of a Python file as it is now; None when it is not there."""
+        """Return what is known of the current content of a Python file; None if it does not exist."""
         if path not in self._looked_at:
             self._looked_at[path] = self._as_it_is(path)
         return self._looked_at[path]
@@ -134,7 +134,7 @@ class Fingerprints:
 
     def _bytes(self, path: str) -> str:
         try:
-            # A pipe or a device has no content to depend on, and reading it could wait for ever.
+            # A pipe or a device has no stable content, and reading it could block.
             if not (self._root / path).is_file():
                 return ABSENT
             with (self._root / path).open("rb") as file:
@@ -160,7 +160,7 @@ class Fingerprints:
         return digest("\n".join(kept).encode())
 
     def _is_shadowed(self, path: str) -> bool:
-        """Return whether Python would import a package, or an extension, in the place of a module."""
+        """Return whether Python would import a package or an extension instead of a module."""
         folder, _, name = path.rpartition("/")
         stem = name.removesuffix(".py")
         if name == "__init__.py" or stem == name:
@@ -211,7 +211,7 @@ class Fingerprints:
         return state.hexdigest()
 
     def _settings(self, path: str) -> str:
-        """Return pytest's settings alone: a linter's options in the same file change no test."""
+        """Return a digest of only pytest's settings: a linter's options in the same file affect no test."""
         content = self._content(path)
         if content is None or not path.endswith(".toml"):
             return self._bytes(path)

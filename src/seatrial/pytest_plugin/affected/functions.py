@@ -1,7 +1,7 @@
-"""The functions of a Python file, and what is left of it without their bodies: what runs when it is imported.
+"""The functions of a Python file, and its skeleton without their bodies: the code that runs on import.
 
-A function's name is the one under which it stands at module or class level (`decode`, `Field.load`); what is
-defined inside of it belongs to it.
+A function's name is its name at module or class level (`decode`, `Field.load`); definitions inside a function belong
+to that function.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""Where statements hold statements."""
+"""Fields of statements that contain statements."""
 _UNREAD_FIELDS = frozenset(("ctx", "kind", "type_comment", "type_ignores"))
-"""What says nothing beyond its place in the tree, or nothing to Python."""
+"""Fields without meaning beyond the node's position, or without meaning to Python."""
 _FIELDS: dict[type, tuple[str, ...]] = {}
 _AST, _NAME = ast.AST, ast.Name
 
 
 def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Return the fields of a kind of node that say what it does."""
+    """Return the fields of a kind of node that determine its behaviour."""
     found = _FIELDS.get(kind)
     if found is None:
         found = _FIELDS[kind] = tuple(name for name in kind._fields if name not in _UNREAD_FIELDS)
@@ -29,7 +29,7 @@ def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """Return a node and all below it, in no order: twice as fast as `ast.walk`, and without contexts."""
+    """Return a node and all its descendants in no particular order; twice as fast as `ast.walk`, without contexts."""
     found = [node]
     for one in found:
         held = one.__dict__
@@ -43,7 +43,7 @@ def walk(node: ast.AST) -> list[ast.AST]:
 
 
 def dump(node: ast.AST) -> str:
-    """Return the text of a syntax tree: without comments, layout and line numbers."""
+    """Return the text of a syntax tree, without comments, layout and line numbers."""
     pieces: list[str] = []
     _dump(node, pieces.append)
     return " ".join(pieces)
@@ -74,7 +74,7 @@ def _dump(node: ast.AST, add: Callable[[str], None]) -> None:
 
 
 def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, FunctionNode]]:
-    """Return the functions at module and class level, with their names; a name may come twice."""
+    """Yield the functions at module and class level with their names; a name may occur twice."""
     for node in body:
         if isinstance(node, FunctionNode):
             yield prefix + node.name, node
@@ -85,7 +85,7 @@ def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str,
 
 
 def definitions_in(node: FunctionNode) -> list[FunctionNode]:
-    """Return a function, and the functions that are defined inside of it at any depth."""
+    """Return a function and all functions defined inside it."""
     found: list[ast.AST] = [node]
     for one in found:
         for field in STATEMENT_FIELDS:
@@ -103,9 +103,9 @@ def _statements_in(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def skeleton(body: Iterable[ast.AST]) -> list[ast.AST]:
-    """Return statements without the bodies of functions: names, decorators, signatures and classes stay.
+    """Return statements without the bodies of functions; names, decorators, signatures and classes stay.
 
-    The docstring of a decorated function stays too, as the decorator may read it.
+    The docstring of a decorated function stays too, because the decorator may read it.
     """
     return [_without_bodies(node) for node in body]
 

@@ -1,4 +1,4 @@
-"""Transitive imports inside the project: through packages, relative imports and re-exports, without importing."""
+"""Transitive imports inside the project, through packages, relative imports and re-exports, without importing."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _EMPTY: frozenset[str] = frozenset()
 
 @dataclass
 class Reach:
-    """What some code can reach."""
+    """Everything that some code can reach."""
 
     files: set[str] = field(default_factory=set)
-    """Python files, relative to the project, of which what runs at import counts."""
+    """Python files, relative to the project, of which only the code that runs on import counts."""
     whole: set[str] = field(default_factory=set)
     """Python files of which everything counts."""
     functions: set[str] = field(default_factory=set)
     """Functions, as `path::name`."""
     outside: set[str] = field(default_factory=set)
-    """Top-level modules from outside of the project."""
+    """Top-level modules from outside the project."""
     names: set[str] = field(default_factory=set)
-    """Top-level names of what was imported, from the project or not."""
+    """Top-level names of all imports, inside the project or not."""
     other: set[Use] = field(default_factory=set)
-    """What is no Python file: files that an import looked for in vain, and what was learned for files reached."""
+    """Other dependencies: missing files that an import searched for, and what was learned about reached files."""
 
     def add(self, more: Reach) -> None:
-        """Take over what `more` reaches."""
+        """Add everything that `more` reaches."""
         self.files |= more.files
         self.whole |= more.whole
         self.functions |= more.functions
@@ -45,16 +45,16 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What was seen of the project's files while tests ran."""
+    """What was observed about the project's files while tests ran."""
 
     uses: Mapping[str, Set[Use]]
     """What importing a file used, by file (see `windows`)."""
     loads: Mapping[str, Set[str]]
-    """Files that functions of a file imported by name, by the importing file."""
+    """Files that functions imported by name, by the importing file."""
     under: Mapping[str, Set[str]] = field(default_factory=dict)
-    """Functions that ran when a file was imported, or under one that keeps what it returns, by file."""
+    """Functions that ran during a file's import, or below one of its functions that keep results, by file."""
     opaque: Set[str] = _EMPTY
-    """Files that were executed without telling which of their functions run."""
+    """Executed files whose function calls were not observed."""
 
 
 class ImportGraph:
@@ -63,9 +63,9 @@ class ImportGraph:
     Args:
         root: the project.
         search: folders that absolute imports start from, relative to the project (`""`, `src`, ...).
-        modules: files of the modules that were really imported, by name; they go before a search.
-        source_of: returns a Python file taken apart.
-        learned: what was seen while tests ran.
+        modules: files of the modules that were imported, by name; they take precedence over a search.
+        source_of: returns a parsed Python file.
+        learned: what was observed while tests ran.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class ImportGraph:
         self._is_folder: dict[str, bool] = {}
 
     def reach(self, start: Reach, loaded_by: Set[str] = _EMPTY, known: Reach | None = None) -> Reach:
-        """Return all that is reached from the files and functions of `start`, itself included.
+        """Return everything reachable from the files and functions of `start`, including these.
 
-        What a file imports when it is imported is reached; what its functions import only where they ran, or
-        where nobody could see which of them did.
+        The imports that a file executes on import are reached; those of its functions only if the functions ran, or
+        if it is not known which of them ran.
 
         Args:
             start: direct imports of a test.
-            loaded_by: files whose imports by name the test did itself; for others, all that they ever imported
-                counts, for they may have done it once for every test.
-            known: what is reached already, and all that it leads to; only what comes on top of it is returned.
+            loaded_by: files whose imports by name the test did itself. For other files all imports by name ever
+                observed count, because they may happen once for all tests.
+            known: what is already reached, closed under imports; only additions to it are returned.
         """
         known = known or Reach()
         total = Reach(outside=set(start.outside), names=set(start.names), other=set(start.other))
@@ -138,7 +138,7 @@ class ImportGraph:
         return total
 
     def _files_of(self, functions: set[str]) -> set[str]:
-        """Return the files of functions that ran, and keep what those import themselves; most import nothing."""
+        """Return the files of functions that ran, and cache the functions' own imports; most import nothing."""
         files = self._file_of
         for name in functions.difference(files):
             path, _, part = name.partition("::")
@@ -157,7 +157,7 @@ class ImportGraph:
         return found
 
     def is_opaque(self, file: str) -> bool:
-        """Return whether a file does not tell which of its functions run."""
+        """Return whether the calls of a file's functions are not observed."""
         return file in self._learned.opaque or splits(file)
 
     def _direct_of(self, file: str, *, is_whole: bool) -> Reach:
@@ -169,14 +169,14 @@ class ImportGraph:
             part = None if source is None else source.whole if everything else source.part(REST)
             found = self.direct(() if part is None else part.imports, file)
             found.add(self.learned_of(file))
-            # Importing a module runs the packages above it.
+            # Importing a module runs its parent packages.
             found.files |= set(self.packages_above(file))
             found.files.discard(file)
             self._direct[key] = found
         return found
 
     def learned_of(self, file: str) -> Reach:
-        """Return what importing a file was seen to use."""
+        """Return what importing a file was observed to use."""
         uses = self._learned.uses.get(file, frozenset())
         return Reach(
             files={name for kind, name in uses if kind == PY},
@@ -185,7 +185,7 @@ class ImportGraph:
         )
 
     def direct(self, imports: Iterable[Import], importer: str) -> Reach:
-        """Return what import statements of one file name."""
+        """Return what the import statements of one file reach."""
         reach = Reach()
         for one in imports:
             self._resolve(one, importer, reach)
@@ -215,7 +215,7 @@ class ImportGraph:
             reach.outside.add(parts[0])
 
     def _from_folder(self, folder: str, parts: list[str], one: Import, reach: Reach) -> None:
-        """Follow a dotted name down from a folder."""
+        """Follow a dotted name from a folder."""
         if not parts:  # from . import name
             package = posixpath.join(folder, "__init__.py")
             if self._file(package):
@@ -228,7 +228,7 @@ class ImportGraph:
             if self._file(package):
                 reach.files.add(package)
             elif self._file(below + ".py"):
-                # What follows a module's name is an attribute of it.
+                # The rest of the name are attributes of the module.
                 reach.files.add(below + ".py")
                 return
             elif not self._folder(below):
@@ -239,7 +239,7 @@ class ImportGraph:
         self._add_names(posixpath.join(folder, "__init__.py"), one.names, reach)
 
     def _add_names(self, package: str, names: tuple[str, ...], reach: Reach) -> None:
-        """Add the modules among the names that are imported from a package."""
+        """Add those imported names of a package that are modules."""
         if posixpath.basename(package) != "__init__.py":
             return
         folder = posixpath.dirname(package)
@@ -253,7 +253,7 @@ class ImportGraph:
                     break
 
     def packages_above(self, file: str) -> list[str]:
-        """Return the `__init__.py` of the packages that a file lies in."""
+        """Return the `__init__.py` of the packages that contain a file."""
         found = []
         folder = posixpath.dirname(file)
         if posixpath.basename(file) == "__init__.py":

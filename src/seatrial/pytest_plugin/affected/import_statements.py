@@ -1,4 +1,4 @@
-"""The imports of a Python file, as its text has them."""
+"""Finds the imports of a Python file in its syntax tree."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from seatrial.pytest_plugin.affected.functions import STATEMENT_FIELDS
 
 
 class Import(NamedTuple):
-    """One import statement, or a text that names a module."""
+    """One import statement, or a string that names a module."""
 
     level: int
     """Leading dots of a relative import."""
     module: str
     names: tuple[str, ...]
-    """What is imported from it; each may be a module too. Empty for `import module`."""
+    """The imported names; each may be a module too. Empty for `import module`."""
     certain: bool
-    """False for a text that only looks like a module's name."""
+    """False for a string that only looks like a module's name."""
 
 
 def imports_in(nodes: Iterable[ast.AST]) -> Iterator[Import]:
-    """Find imports in statements of any depth, also inside functions; not those for type checkers alone."""
+    """Yield the imports at any depth, also inside functions, except those for type checkers only."""
     waiting: list[ast.AST] = list(nodes)
     while waiting:
         node = waiting.pop()
@@ -41,7 +41,7 @@ def imports_in(nodes: Iterable[ast.AST]) -> Iterator[Import]:
 
 
 def _plugin_names(node: ast.Assign) -> Iterator[Import]:
-    """Read `pytest_plugins = [...]`, whose names need no dot."""
+    """Yield the modules in `pytest_plugins = [...]`, whose names need no dot."""
     if any(isinstance(target, ast.Name) and target.id == "pytest_plugins" for target in node.targets):
         for child in ast.walk(node.value):
             if isinstance(child, ast.Constant) and isinstance(child.value, str):

@@ -1,4 +1,4 @@
-"""Which parts of which files make up a test: its module, its own function, its fixtures, its conftests."""
+"""The parts of files that a test consists of: its module, its own function, its fixtures, its conftests."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from seatrial.pytest_plugin.affected.windows import Use
 
 MARKER = "depends_on"
 MARKER_HELP = (
-    "depends_on(*globs, env=(), modules=(), packages=()): what --affected cannot see this test use: files by "
-    "pattern, environment variables, modules that another process imports, distributions"
+    "depends_on(*globs, env=(), modules=(), packages=()): dependencies of this test that --affected cannot observe: "
+    "files by pattern, environment variables, modules that another process imports, distributions"
 )
 Relative = Callable[[str], str | None]
 FixtureKey = tuple[str, str]
-"""Name of a fixture and the node id below which it is defined."""
+"""Name of a fixture and the node id under which it is defined."""
 
 
 @dataclass
 class TestFacts:
-    """What pytest itself knows that a test is made of."""
+    """What pytest knows about the parts of a test."""
 
     __test__ = False
 
     parts: set[str] = field(default_factory=set)
     """`path::qualified name` of its function and fixtures; `path::` for the rest of their files."""
     uses: set[Use] = field(default_factory=set)
-    """What it declares."""
+    """What the test declares."""
     modules: set[str] = field(default_factory=set)
-    """Modules that it declares."""
+    """Modules that the test declares."""
     fixtures: set[FixtureKey] = field(default_factory=set)
-    """Its fixtures, also those that other tests share."""
+    """Its fixtures, including those shared with other tests."""
 
 
 def facts_of(item: pytest.Item, root: Path, relative: Relative) -> TestFacts:
-    """Return what is known of a test before it runs."""
+    """Return what is known about a test before it runs."""
     facts = TestFacts()
     path = relative(str(item.path))
     if path is not None:
@@ -64,18 +64,18 @@ def facts_of(item: pytest.Item, root: Path, relative: Relative) -> TestFacts:
 
 
 def add_fixtures(item: pytest.Item, facts: TestFacts, relative: Relative) -> None:
-    """Add the fixtures that a test has asked for by now, by name or through `request.getfixturevalue`."""
+    """Add the fixtures that a test has requested so far, by name or through `request.getfixturevalue`."""
     info = getattr(item, "_fixtureinfo", None)
     definitions: Mapping[str, Iterable[Any]] = getattr(info, "name2fixturedefs", {})
-    asked = {
+    requested = {
         one.argname: [one] for one in getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()
     }
-    if any(name not in definitions for name in asked):
-        # Asked for while it ran: a fixture of that name that comes to stand nearer would be taken.
+    if any(name not in definitions for name in requested):
+        # Requested while the test ran: a new, closer fixture of that name would be used instead.
         facts.parts |= {
             f"{part.partition('::')[0]}::{FIXTURES}" for part in facts.parts if part.endswith("::")
         }
-    for found in (definitions, asked):
+    for found in (definitions, requested):
         for name, defined in found.items():
             for definition in defined:
                 facts.fixtures.add((name, definition.baseid or ""))
@@ -83,7 +83,7 @@ def add_fixtures(item: pytest.Item, facts: TestFacts, relative: Relative) -> Non
 
 
 def made_of(item: pytest.Item, relative: Relative) -> frozenset[str]:
-    """Return the functions that pytest would call for a test now: its own, and the fixtures it asks for by name."""
+    """Return the functions that pytest would call for a test now: its own, and the fixtures that it names."""
     facts = TestFacts()
     _add_function(getattr(item, "function", None), facts, relative)
     add_fixtures(item, facts, relative)
@@ -91,9 +91,9 @@ def made_of(item: pytest.Item, relative: Relative) -> frozenset[str]:
 
 
 def _add_function(function: Any, facts: TestFacts, relative: Relative) -> None:
-    """Add a test's or fixture's function, and the rest of its file."""
+    """Add the function of a test or fixture, and the rest of its file."""
     function = getattr(function, "__func__", function)
-    # What else can be called need not be hashable.
+    # Other callables may not be hashable.
     parts_of = _parts_of_function if isinstance(function, FunctionType) else _parts_of
     facts.parts |= parts_of(function, relative)
 
@@ -112,7 +112,7 @@ _parts_of_function = functools.cache(_parts_of)
 
 @functools.cache
 def _conftests_above(path: str, root: Path) -> tuple[frozenset[str], frozenset[Use]]:
-    """Return every conftest from the root down to the test's folder, present or not: a new one would count."""
+    """Return every conftest from the test's folder to the root, present or not: a new one would count."""
     folder = Path(path).parent
     names = [(place / "conftest.py").as_posix() for place in (folder, *folder.parents)]
     present = {name for name in names if (root / name).is_file()}
@@ -125,7 +125,7 @@ def _add_declared(marker: pytest.Mark, facts: TestFacts) -> None:
     """Read `@pytest.mark.depends_on`.
 
     Raises:
-        pytest.UsageError: an argument that it does not have.
+        pytest.UsageError: the marker has an unknown argument.
     """
     unknown = set(marker.kwargs) - {"env", "modules", "packages"}
     if unknown or not all(isinstance(pattern, str) for pattern in marker.args):
@@ -154,12 +154,12 @@ def imported_modules(relative: Relative) -> dict[str, str]:
 def plugin_files(
     manager: pytest.PytestPluginManager, relative: Relative, left_out: Collection[str]
 ) -> set[str]:
-    """Return the project's files among pytest's plugins; conftests are found by their place.
+    """Return the project's files among pytest's plugins; conftests are found by their location.
 
     Args:
-        manager: pytest's.
-        relative: gives the path of a file in the project.
-        left_out: names of plugin modules that the project says do not affect its tests.
+        manager: pytest's plugin manager.
+        relative: returns the path of a file in the project.
+        left_out: names of plugin modules that, according to the project, do not affect its tests.
     """
     files = set()
     for plugin in manager.get_plugins():

@@ -1,4 +1,4 @@
-"""Functions that keep what they made beyond their call, as far as their text tells."""
+"""Finds functions that keep a result beyond their call, as far as their source shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from seatrial.pytest_plugin.affected.functions import FunctionNode, functions, walk
 
-_REMEMBERING_WORDS = ("cache", "memo", "once", "singleton")
+_CACHE_WORDS = ("cache", "memo", "once", "singleton")
 _MUTATORS = frozenset(("append", "add", "update", "setdefault", "extend", "insert", "push", "register"))
 _FILLING = (ast.Attribute, ast.Subscript, ast.Call)
 _CONSTRUCTORS = frozenset(
@@ -18,32 +18,32 @@ _CONSTRUCTORS = frozenset(
 
 
 class Keepers(NamedTuple):
-    """Those of a file.
+    """The functions of a file that keep a result.
 
-    Such a function runs for the first test that needs it, and the tests after it use what it kept: it is cached
-    by a decorator, assigns or fills a module's or class's variable, or fills an attribute of its object on demand,
-    or a table in one.
+    Such a function runs for the first test that needs it, and later tests use what it kept: a decorator caches it, it
+    assigns or fills a variable of a module or class, or it fills an attribute of its object, or a table in one, on
+    demand.
     """
 
     names: frozenset[str]
-    """Those that run from start to end at once."""
-    any_suspended: bool
-    """Whether there are others, such as generators: what runs between their steps is not under them."""
+    """Those that run from start to end without a pause."""
+    suspended: frozenset[str]
+    """Generators and coroutines among them: other functions run between their steps."""
 
 
 def keepers(tree: ast.Module) -> Keepers:
-    """Find the functions that keep something."""
+    """Return the functions that keep a result."""
     shared = {name for node in tree.body for name in _assigned(node)}
     found = [
         (name, _is_suspended(node, nodes))
         for name, node in functions(tree.body)
-        if _remembers(name, node, nodes := _by_kind(node), shared)
+        if _keeps(name, node, nodes := _by_kind(node), shared)
     ]
-    return Keepers(frozenset(name for name, waits in found if not waits), any(waits for _, waits in found))
+    return Keepers(*(frozenset(name for name, waits in found if waits is kind) for kind in (False, True)))
 
 
 def _by_kind(node: ast.AST) -> Mapping[type, list[Any]]:
-    """Return a node and all below it, by their classes."""
+    """Return a node and its descendants by class."""
     found: defaultdict[type, list[Any]] = defaultdict(list)
     for one in walk(node):
         found[one.__class__].append(one)
@@ -51,7 +51,7 @@ def _by_kind(node: ast.AST) -> Mapping[type, list[Any]]:
 
 
 def _is_suspended(node: FunctionNode, nodes: Mapping[type, list[Any]]) -> bool:
-    """Return whether a function stops and goes on later."""
+    """Return whether a function can pause and continue later."""
     return isinstance(node, ast.AsyncFunctionDef) or ast.Yield in nodes or ast.YieldFrom in nodes
 
 
@@ -64,7 +64,7 @@ def _assigned(node: ast.stmt) -> Iterator[str]:
             yield target.id
 
 
-def _remembers(name: str, node: FunctionNode, nodes: Mapping[type, list[Any]], shared: set[str]) -> bool:
+def _keeps(name: str, node: FunctionNode, nodes: Mapping[type, list[Any]], shared: set[str]) -> bool:
     if ast.Global in nodes or any(_is_cache(decorator) for decorator in node.decorator_list):
         return True
     arguments = [*node.args.posonlyargs, *node.args.args]
@@ -87,11 +87,11 @@ def _remembers(name: str, node: FunctionNode, nodes: Mapping[type, list[Any]], s
 def _is_cache(decorator: ast.expr) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
-    return any(word in name.lower() for word in _REMEMBERING_WORDS)
+    return any(word in name.lower() for word in _CACHE_WORDS)
 
 
 def _is_alone(node: FunctionNode) -> bool:
-    """Return whether a method takes nothing but its object: a property, or a loader."""
+    """Return whether a method takes only its object: a property, or a loader."""
     arguments = node.args
     return len(arguments.posonlyargs) + len(arguments.args) == 1 and not (
         arguments.vararg or arguments.kwonlyargs or arguments.kwarg
@@ -99,7 +99,7 @@ def _is_alone(node: FunctionNode) -> bool:
 
 
 def _fills(node: ast.AST, wide: set[str]) -> bool:
-    """Return whether a statement stores into, or calls a mutating method of, what a wide name holds."""
+    """Return whether a statement stores into a value of a shared name, or calls one of its mutating methods."""
     if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
         return _base(node.value) in wide or _is_class_of(node.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
@@ -121,7 +121,7 @@ def _base(node: ast.expr) -> str:
 
 
 def _loads_on_demand(node: ast.AST, own: str) -> bool:
-    """Return whether a statement looks at an attribute of the object, and sets the same one."""
+    """Return whether a statement reads an attribute of the object, and sets the same one."""
     if not isinstance(node, ast.If | ast.Try):
         return False
     looked = {*_attributes(node.test, own)} if isinstance(node, ast.If) else set()
@@ -137,15 +137,17 @@ def _loads_on_demand(node: ast.AST, own: str) -> bool:
 
 def _attributes(node: ast.AST, own: str, *, stored: bool = False) -> Iterator[str]:
     for child in walk(node):
-        is_own = (
-            isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name) and child.value.id == own
-        )
-        if is_own and isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) == stored:
+        if (
+            isinstance(child, ast.Attribute)
+            and isinstance(child.value, ast.Name)
+            and child.value.id == own
+            and isinstance(child.ctx, ast.Store) == stored
+        ):
             yield child.attr
 
 
 def _fills_table_on_demand(node: ast.If | ast.Try, own: str, gotten: Mapping[str, str]) -> bool:
-    """Return whether a statement looks into a table that the object holds, and stores into the same one."""
+    """Return whether a statement looks up a table in an attribute of the object, and stores into the same table."""
     below = list(walk(node))
     stored = {_table(child, own) for child in below if _is_store(child)} - {""}
     if not stored:
@@ -162,7 +164,7 @@ def _fills_table_on_demand(node: ast.If | ast.Try, own: str, gotten: Mapping[str
 
 
 def _gotten(nodes: Mapping[type, list[Any]], own: str) -> dict[str, str]:
-    """Return, for each name that is assigned what `get` found in a table of the object's, that table."""
+    """Return, for each name assigned from `get` on a table of the object, that table."""
     found = {}
     for node in [*nodes.get(ast.Assign, ()), *nodes.get(ast.NamedExpr, ())]:
         value = node.value
@@ -180,5 +182,5 @@ def _is_store(node: ast.AST) -> bool:
 
 
 def _table(node: ast.AST, own: str) -> str:
-    """Return the attribute of the object that is subscripted; empty where it is something else."""
+    """Return the attribute of the object that is subscripted; empty otherwise."""
     return next(_attributes(node.value, own), "") if isinstance(node, ast.Subscript) else ""

@@ -1,4 +1,4 @@
-"""From what was seen in a session to the records of its tests."""
+"""Turns the observations of a session into the records of its tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SCRIPTS = (".sh", ".bash")
 
 @dataclass(frozen=True, kw_only=True)
 class Always:
-    """What every test of the project depends on."""
+    """Dependencies of all tests of the project."""
 
     config: str | None
     """Configuration file of pytest."""
@@ -51,7 +51,7 @@ class Always:
 
 
 class Learner:
-    """Turns a session into records."""
+    """Turns the observations of a session into records."""
 
     def __init__(
         self, root: Path, session: Session, fingerprints: Fingerprints, always: Always, options: Iterable[str]
@@ -84,8 +84,8 @@ class Learner:
 
         Args:
             old: records of earlier sessions.
-            started: when the session began, in seconds since the epoch. What changed later counts as changed:
-                nobody knows which content the tests saw.
+            started: when the session began, in seconds since the epoch. A file that changed later is recorded as
+                changed, because it is unknown which content the tests saw.
         """
         stamps: dict[Use, Version | None] = {}
 
@@ -105,7 +105,7 @@ class Learner:
         return found
 
     def _shared_by_module(self, seen: Seen) -> tuple[Reach, frozenset[Use]]:
-        """Return what a test depends on for the imports of its module and conftests alone, as others there do."""
+        """Return what a test depends on only through its module and conftests, as other tests there do."""
         rests = frozenset(part for part in seen.parts if part.endswith(f"::{REST}"))
         key = (rests, frozenset(seen.loaded_by), seen.hides)
         found = self._shared.get(key)
@@ -119,7 +119,7 @@ class Learner:
         return found
 
     def _uses(self, seen: Seen, shared: Reach) -> set[Use]:
-        """Return everything that a test depends on beside what its module shares."""
+        """Return everything that a test depends on in addition to what its module shares."""
         own = {part.partition("::")[0] for part in seen.parts}
         start = self._own_imports(part for part in seen.parts if not part.endswith(f"::{REST}"))
         start.files |= {name for kind, name in seen.uses if kind == IMPORTED}
@@ -144,7 +144,7 @@ class Learner:
         return uses
 
     def _of_reach(self, reach: Reach, own: set[str], shared: Reach | None = None) -> set[Use]:
-        """Return what was reached as uses; of a test's own files its parts count, and not the whole."""
+        """Return reached code as uses; of a test's own files only its parts count."""
         uses = set(reach.other) | {(PY, path) for path in reach.whole - own}
         for path in reach.files - own:
             uses.add((PY, path) if self._graph.is_opaque(path) else (PART, f"{path}::{REST}"))
@@ -159,7 +159,7 @@ class Learner:
         return uses
 
     def _function_uses_of(self, names: set[str]) -> set[Use]:
-        """Return functions that ran as uses; not those of a file that counts as a whole."""
+        """Return functions that ran as uses, except those of files that count as a whole."""
         for name in names.difference(self._function_uses):
             is_opaque = self._graph.is_opaque(name.partition("::")[0])
             self._function_uses[name] = None if is_opaque else (PART, name)
@@ -174,7 +174,7 @@ class Learner:
         return found[1]
 
     def _own_imports(self, parts: Iterable[str]) -> Reach:
-        """Return what the parts of a test import, and what importing their files was seen to use."""
+        """Return what the parts of a test import, and what importing their files was observed to use."""
         found = Reach()
         for part in parts:
             if part not in self._starts:
@@ -192,9 +192,9 @@ class Learner:
         return found
 
     def _still_true(self, record: Record | None) -> set[Use]:
-        """Return what the test used in earlier sessions, if its code is still the same.
+        """Return what the test used in earlier sessions if its code is unchanged.
 
-        One process may read a file once for many tests: which of them is seen to read it depends on the order.
+        A process may read a file once for many tests, so which test is observed to read it depends on the order.
         """
         if record is None or record.outcome == "failed":
             return set()
@@ -223,7 +223,7 @@ class Learner:
 
     def _changed_since(self, path: str, started: float) -> bool:
         try:
-            # Unlike the modification time, no tool sets this one back.
+            # Unlike the modification time, no tool resets the change time.
             return (self._root / path).stat().st_ctime >= started
         except OSError:
             return False
@@ -255,6 +255,6 @@ class Learner:
 
 
 def _hidden(start: Reach) -> Reach:
-    """Return the start of a test of which functions may have run unseen: everything that it reaches counts."""
+    """Return a test's start with everything reached counted as a whole, because some calls were not observed."""
     files = start.files | {name.partition("::")[0] for name in start.functions}
     return Reach(whole=start.whole | files, outside=start.outside, names=start.names, other=start.other)

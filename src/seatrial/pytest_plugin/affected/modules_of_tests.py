@@ -1,10 +1,10 @@
-"""A test module, or a `conftest.py`, in parts: tests, fixtures, and what their files' other code is to each.
+"""Splits a test module or `conftest.py` into parts: tests, fixtures, helpers and the rest.
 
-A test function belongs to that test alone, a fixture to the tests that use it, and to both belongs what they name:
-a plain function of the file, an import of the standard library, and what these name in turn. Such a *helper* runs
-nothing when the file is imported, so that one which comes, goes or changes is nothing to a test that does not name
-it. Everything else is the *rest*, which all tests of the file share: classes without their tests, other statements,
-and the helpers that they name.
+A test function belongs to that test only, a fixture to the tests that use it; to both belong the helpers that they
+name, transitively. A *helper* is a plain function of the file, or an import from the standard library. It runs nothing
+on import of the file, so adding, removing or changing one does not affect a test that does not name it. All other code
+is the *rest*, which all tests of the file share: classes without their tests, other statements, and the helpers that
+they name.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from seatrial.pytest_plugin.affected.functions import FunctionNode, dump, functi
 from seatrial.pytest_plugin.affected.parts import REST, Part, digest, part_of
 
 FIXTURES: Final = "#fixtures"
-"""Name of the part that says which fixtures a file has, for tests that ask by a made name."""
+"""Name of the part that lists a file's fixtures, for tests that request one by a computed name."""
 _HELPERS: Final = "#helpers"
-"""Name of the part that holds all helpers, for who imports the file as a whole."""
+"""Name of the part with all helpers, for code that imports the file as a whole."""
 _TEST_NAME = re.compile(r"\btest\w*")
 _TEST_DEFINITION = re.compile(r"\bdef\s+(test\w*)")
 _WORD = re.compile(r"\w+")
 _AFTER_DOT = re.compile(r"\.(\w+)")
 _CALLED_BY_NAME = ("pytest", "setup", "teardown", "test", "load_tests", "__")
-"""How the names of functions begin that pytest, unittest or Python call."""
+"""Prefixes of functions that pytest, unittest or Python call."""
 _LOOKS_AT_ITSELF = re.compile(
     rb"\b(globals|__dict__|__name__|getmembers|sys\.modules|import modules|(vars|dir|locals|eval|exec) ?\()"
 )
-"""What finds names of a module that its text does not show."""
+"""Code that can find names of a module without naming them in its source."""
 
 
 def parts_of_tests(tree: ast.Module, lines: list[str], content: bytes) -> dict[str, Part]:
-    """Take a test module apart; what is taken out of `lines` is left empty there, so that numbers stay."""
+    """Split a test module; extracted code is blanked in `lines`, so that line numbers stay."""
     mentioned = _mentioned_names("\n".join(lines))
     taken: dict[str, list[ast.stmt]] = {}
     rest: list[ast.stmt] = []
     for node in tree.body:
-        if isinstance(node, FunctionNode) and _stands_alone(node, mentioned):
+        if isinstance(node, FunctionNode) and _is_separate(node, mentioned):
             taken.setdefault(node.name, []).append(node)
         elif isinstance(node, ast.ClassDef):
             rest.append(_without_tests(node, taken, mentioned))
@@ -61,7 +61,7 @@ def parts_of_tests(tree: ast.Module, lines: list[str], content: bytes) -> dict[s
 
     parts = {name: part(nodes, "\n".join(texts[node] for node in nodes)) for name, nodes in taken.items()}
     for name, helper in helpers.items():
-        if isinstance(helper, FunctionNode):  # a project may tell pytest that it is a test
+        if isinstance(helper, FunctionNode):  # the project may configure pytest to treat it as a test
             parts.setdefault(name, part([helper], texts[helper]))
     parts[REST] = part(rest, "\n".join(lines))
     parts[_HELPERS] = part_of([*helpers.values()], "\n".join(texts[helper] for helper in helpers.values()))
@@ -70,7 +70,7 @@ def parts_of_tests(tree: ast.Module, lines: list[str], content: bytes) -> dict[s
 
 
 class _Texts:
-    """Looks at each statement once."""
+    """Caches the text, words and names of each statement."""
 
     def __init__(self) -> None:
         self.dump = functools.cache(dump)
@@ -79,15 +79,15 @@ class _Texts:
         self.names = functools.cache(self._names_of)
 
     def _words_of(self, node: ast.AST) -> frozenset[str]:
-        """Return all words of a statement, those in its quoted texts included."""
-        if isinstance(node, ast.ClassDef):  # its methods are looked at one by one as well
+        """Return all words of a statement, including those in its strings."""
+        if isinstance(node, ast.ClassDef):  # its methods are also examined one by one
             return frozenset((node.name,)).union(*map(self.words, _pieces(node)))
         return frozenset(_WORD.findall(" ".join({*self.dump(node).split()})))
 
     def _names_of(self, node: ast.AST) -> frozenset[str]:
-        """Return the names in a statement, and what follows a dot in a quoted text.
+        """Return the names in a statement, and what follows a dot in a string.
 
-        No attributes: `os` of `import os`, and not that of `shutil.os`.
+        Attributes are excluded: `os` of `import os`, but not the one of `shutil.os`.
         """
         if isinstance(node, ast.ClassDef):
             return frozenset().union(*map(self.names, _pieces(node)))
@@ -97,12 +97,12 @@ class _Texts:
 
 
 def _pieces(node: ast.ClassDef) -> list[ast.AST]:
-    """Return all that a class consists of."""
+    """Return all parts of a class."""
     return [*node.decorator_list, *node.bases, *node.keywords, *node.body]
 
 
 class _Closures:
-    """Finds the helpers that code names, and those that they name in turn."""
+    """Finds the helpers that code names, transitively."""
 
     def __init__(self, helpers: Mapping[str, ast.stmt], texts: _Texts) -> None:
         self._helpers = helpers
@@ -112,7 +112,7 @@ class _Closures:
         self._named = {name: self._names_in([node]) - {name} for name, node in helpers.items()}
 
     def of(self, nodes: Iterable[ast.stmt]) -> list[ast.stmt]:
-        """Return the helpers that some code can reach, by name, in the order of the file."""
+        """Return the helpers that some code can reach, in file order."""
         nodes = list(nodes)
         found: set[str] = set()
         waiting = self._names_in(nodes)
@@ -135,9 +135,9 @@ class _Closures:
 
 
 def _helpers(body: Sequence[ast.stmt], texts: _Texts) -> dict[str, ast.stmt]:
-    """Return the statements that give a name to a function or module, and do nothing else, by that name.
+    """Return the statements whose only effect is to bind one function or module to a name, by that name.
 
-    One that nothing in the file names may serve somebody else, such as a fixture that asks for `request.module`.
+    A helper that nothing in the file names is excluded: other code may use it, such as a fixture with `request.module`.
     """
     bound: Counter[str] = Counter()
     first_lines = Counter(node.lineno for node in body)
@@ -153,7 +153,7 @@ def _helpers(body: Sequence[ast.stmt], texts: _Texts) -> dict[str, ast.stmt]:
 
 
 def _bound_names(node: ast.stmt, texts: _Texts) -> Iterator[str]:
-    """Return the names that a statement gives to something in its module, also from within its functions."""
+    """Yield the names that a statement binds in its module, also from inside its functions."""
     if isinstance(node, FunctionNode | ast.ClassDef):
         yield node.name
         if ast.Global.__name__ in texts.words(node):  # there may be such a statement
@@ -169,7 +169,7 @@ def _bound_names(node: ast.stmt, texts: _Texts) -> Iterator[str]:
 
 
 def _is_plain_function(node: ast.stmt) -> bool:
-    """Return whether a definition runs nothing, and nobody but the file's own code calls it."""
+    """Return whether a definition runs no code, and only the file's own code calls the function."""
     if not isinstance(node, FunctionNode) or node.decorator_list:
         return False
     arguments = node.args
@@ -183,7 +183,7 @@ def _is_plain_function(node: ast.stmt) -> bool:
 
 
 def _is_standard_import(node: ast.stmt) -> bool:
-    """Return whether a statement imports from the standard library, which no test can tell from its absence."""
+    """Return whether a statement imports only from the standard library, which has no visible effect on a test."""
     if isinstance(node, ast.Import):
         modules = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
@@ -194,7 +194,7 @@ def _is_standard_import(node: ast.stmt) -> bool:
 
 
 def _cut(lines: list[str], node: ast.stmt) -> str:
-    """Take the lines of a statement, decorators included, out of a file."""
+    """Cut the lines of a statement, with its decorators, out of a file."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
     last = node.end_lineno or node.lineno
@@ -208,7 +208,7 @@ def _without_tests(
 ) -> ast.ClassDef:
     kept: list[ast.stmt] = []
     for child in node.body:
-        if isinstance(child, FunctionNode) and _stands_alone(child, mentioned):
+        if isinstance(child, FunctionNode) and _is_separate(child, mentioned):
             taken.setdefault(f"{node.name}.{child.name}", []).append(child)
         else:
             kept.append(child)
@@ -221,8 +221,8 @@ def _without_tests(
     )
 
 
-def _stands_alone(node: FunctionNode, mentioned: frozenset[str]) -> bool:
-    """Return whether pytest alone calls this function: a fixture, or a test that nothing else names."""
+def _is_separate(node: FunctionNode, mentioned: frozenset[str]) -> bool:
+    """Return whether only pytest calls this function: a fixture, or a test that nothing else names."""
     if any(_is_fixture(decorator) for decorator in node.decorator_list):
         return True
     return node.name.startswith("test") and node.name not in mentioned
@@ -240,7 +240,7 @@ def _fixtures(tree: ast.Module) -> Iterator[str]:
 
 
 def _mentioned_names(text: str) -> frozenset[str]:
-    """Return the names of tests that stand somewhere else than where the test is defined."""
+    """Return the names of tests that occur outside their definition."""
     counts = Counter(_TEST_NAME.findall(text))
     counts.subtract(_TEST_DEFINITION.findall(text))
     return frozenset(name for name, count in counts.items() if count > 0)

@@ -1,4 +1,4 @@
-"""Watch this process and its children, from before the first conftest is imported."""
+"""Watches this process and its children, from before the first conftest is imported."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _STARTUP = Path(__file__).parent / "startup"
 
 
 class Observation:
-    """What is watched, in one process of the session."""
+    """Everything that is watched in one process of the session."""
 
     def __init__(self, root: Path) -> None:
         self.environ = dict(os.environ)
         self.folder = make_folder()
         (self.folder / ROOT).write_text(str(root))
         (self.folder / CURRENT).write_text(" " * TOKEN_BYTES)
-        # A compiler of bytecode would meet the probes of Python 3.11; later versions need none.
+        # A compiler of bytecode would see the probes of Python 3.11; later versions need none.
         self.compiled_by = None if hasattr(sys, "monitoring") else compiles_functions(root)
         self.windows = Windows(root, self.folder, with_probes=self.compiled_by is None)
         self._ray = RayUse(self.windows, self.folder)
@@ -36,7 +36,7 @@ class Observation:
         self._ray.start()
 
     def stop(self) -> None:
-        """Stop to watch, and put the environment back."""
+        """Stop watching, and restore the environment."""
         self._ray.stop()
         self.windows.stop()
         for name in ("PYTHONPATH", TOKEN_VARIABLE):
@@ -48,7 +48,7 @@ class Observation:
 
 
 def compiles_functions(root: Path) -> str | None:
-    """Return a file of the project that hands functions to a compiler of their bytecode; None without any."""
+    """Return a file of the project that passes functions to a compiler of bytecode; None if there is none."""
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in sorted(folders) if not name.startswith(".") and not is_ignored(name)]
         for name in files:
@@ -56,6 +56,6 @@ def compiles_functions(root: Path) -> str | None:
             try:
                 if name.endswith(".py") and compiles_bytecode(path.read_bytes()):
                     return path.relative_to(root).as_posix()
-            except OSError:  # gone, or not ours to read: then it is not imported either
+            except OSError:  # deleted or not readable: then it is not imported either
                 continue
     return None

@@ -1,4 +1,4 @@
-"""Installed distributions: which one a top-level module comes from, and what that one requires."""
+"""Finds installed distributions: the one behind a top-level module, and the ones that it requires."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 _INSTALLED = (".dist-info", ".egg-info")
 _IN_RECORD = re.compile(r'^"?([^/,"\n]+?)(?:/[^\n]*)?\.py"?,', re.MULTILINE)
-"""The first folder, or the module itself, of each Python file that a distribution's RECORD lists."""
+"""The top folder, or the module itself, of each Python file in a distribution's RECORD."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ABSENT = "absent"
 
@@ -25,7 +25,7 @@ def version(distribution: str) -> str:
 
 
 class Packages:
-    """Finds distributions; the index of the environment is read once, and only when something asks."""
+    """Finds distributions; the environment is indexed once, on first use."""
 
     def __init__(self) -> None:
         self._index: Mapping[str, list[str]] | None = None
@@ -34,7 +34,7 @@ class Packages:
     def behind(self, modules: Iterable[str]) -> set[str]:
         """Return the distributions behind top-level modules, and all that they require, transitively.
 
-        A module that no distribution offers counts as a distribution of its own name, so that installing it shows.
+        A module without a distribution counts as a distribution of its own name, so that installing it is noticed.
         """
         outside = {name for name in modules if name not in sys.stdlib_module_names}
         if not outside:
@@ -58,9 +58,9 @@ class Packages:
 
 
 def distributions_by_module() -> dict[str, list[str]]:
-    """Return the distributions that offer each top-level module, as `metadata.packages_distributions` does.
+    """Return the distributions that provide each top-level module, like `metadata.packages_distributions`.
 
-    That one parses the metadata of each for its name, which its folder has too: a tenth of the time here.
+    That function parses each distribution's metadata for its name; the folder's name takes a tenth of the time.
     """
     found: defaultdict[str, list[str]] = defaultdict(list)
     for folder in dict.fromkeys(sys.path):
@@ -90,7 +90,7 @@ def _requirements(distribution: str) -> list[str]:
     except metadata.PackageNotFoundError:
         return []
     names = [match[0] for line in lines if "extra ==" not in line and (match := _NAME.match(line))]
-    # What is required for another system only is not there, and its coming is no change of ours.
+    # What only another system requires is absent, and its later presence is not a change of this project.
     return [name for name in map(_normal, names) if version(name) != ABSENT]
 
 

@@ -1,4 +1,4 @@
-"""Python's parser, as everything here uses it."""
+"""Python's parser without warnings."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import ast
 import warnings
 
 CANNOT_PARSE = (SyntaxError, ValueError, RecursionError)
-"""What `parse` raises."""
+"""Exceptions that `parse` raises."""
 
 
 def parse(content: bytes, filename: str = "<unknown>") -> ast.Module:
-    """Parse a file without a word of its warnings.
+    """Parse a file and suppress its warnings.
 
     Raises:
-        SyntaxError: it is no Python.
-        ValueError: it holds null bytes.
+        SyntaxError: it is not Python.
+        ValueError: it contains null bytes.
         RecursionError: it is nested too deeply.
     """
     with warnings.catch_warnings():

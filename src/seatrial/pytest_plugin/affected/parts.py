@@ -1,4 +1,4 @@
-"""A part of a Python file: some of its code, with one fingerprint and what it imports."""
+"""A part of a Python file: some of its code, with a fingerprint and its imports."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from seatrial.pytest_plugin.affected.functions import dump
 from seatrial.pytest_plugin.affected.import_statements import Import, imports_in
 
 REST: Final = ""
-"""Name of the part that is left when tests and fixtures, or the bodies of functions, are taken out."""
+"""Name of the part that remains without tests and fixtures, or without function bodies."""
 _DOTTED = re.compile(r"""(["'])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?::[A-Za-z_]\w*)?\1""")
-"""A quoted text that could name a module: for `importlib`, `python -m`, `monkeypatch.setattr`, entry points."""
+"""A string that could name a module: for `importlib`, `python -m`, `monkeypatch.setattr`, entry points."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Code with one fingerprint."""
+    """Code with a fingerprint and imports."""
 
     fingerprint: str
     imports: tuple[Import, ...]
 
 
 def digest(data: bytes) -> str:
-    """Return the digest used for all contents."""
+    """Return the digest that is used for all content."""
     return hashlib.blake2b(data, digest_size=10).hexdigest()
 
 
@@ -46,7 +46,7 @@ def part_of(nodes: Sequence[ast.AST], text: str, dumped: Callable[[ast.AST], str
 
 
 def joined(parts: dict[str, Part]) -> Part:
-    """Return several parts as one."""
+    """Return several parts combined."""
     fingerprint = digest(
         "\n".join(f"{name} {part.fingerprint}" for name, part in sorted(parts.items())).encode()
     )

@@ -1,4 +1,4 @@
-"""pytest's hooks of `--affected`."""
+"""The pytest hooks of `--affected`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.pytest_plugin.affected import report
-from seatrial.pytest_plugin.affected.collector import resting_collector
+from seatrial.pytest_plugin.affected.collector import paused_collector
 from seatrial.pytest_plugin.affected.decide import Decision, decide
 from seatrial.pytest_plugin.affected.fingerprints import Fingerprints
 from seatrial.pytest_plugin.affected.items import (
@@ -50,7 +50,7 @@ class AffectedPlugin:
     ) -> None:
         is_worker = hasattr(config, "workerinput")
         if observation is not None and not is_worker and getattr(config.option, "dist", "no") != "no":
-            # Inside a test that itself runs under xdist, its controller looks like a worker at first.
+            # Inside a test that itself runs under xdist, the inner controller looks like a worker at first.
             observation.stop()
             observation = None
         options = table(settings, "affected", _SETTINGS)
@@ -85,10 +85,10 @@ class AffectedPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what no change can affect; what `-k` asks for always runs."""
+        """Deselect what no change can affect; tests selected with `-k` always run."""
         nodeids = [item.nodeid for item in items]
         if config.option.keyword:
-            self._decisions = {nodeid: Decision(True, "-k asks for it") for nodeid in nodeids}
+            self._decisions = {nodeid: Decision(True, "-k selects it") for nodeid in nodeids}
         else:
             with self._paused():
                 relative = Watch(str(self._root), lambda *_: None).relative
@@ -106,7 +106,7 @@ class AffectedPlugin:
             items[:] = [item for item in items if self._decisions[item.nodeid].chosen]
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Say what was chosen and why, before the tests run."""
+        """Report what was selected and why, before the tests run."""
         return self._report()
 
     def _paused(self) -> AbstractContextManager[None]:
@@ -122,7 +122,7 @@ class AffectedPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Let what is used now be this test's."""
+        """Attribute what is used now to this test."""
         if self._observation is None:
             return (yield)
         windows = self._observation.windows
@@ -134,7 +134,7 @@ class AffectedPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
-        """Let what runs while a file is collected belong to the file."""
+        """Attribute what runs while a file is collected to the file."""
         observation = self._observation
         path = observation.windows.watch.relative(str(collector.path)) if observation else None
         if observation is None or path is None or not collector.path.is_file():
@@ -144,7 +144,7 @@ class AffectedPlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
-        """Let what a shared fixture uses be that of every test that asks for the fixture."""
+        """Attribute what a shared fixture uses to every test that requests the fixture."""
         if self._observation is None or fixturedef.scope == "function":
             return (yield)
         key = (fixturedef.argname, fixturedef.baseid or "")
@@ -154,7 +154,7 @@ class AffectedPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """Note the fixtures, while pytest still knows them."""
+        """Record the fixtures, while pytest still knows them."""
         if self._observation is not None and item.nodeid in self._facts:
             add_fixtures(item, self._facts[item.nodeid], self._observation.windows.watch.relative)
 
@@ -174,7 +174,7 @@ class AffectedPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what an xdist worker saw; one that died leaves no record, so its tests run again."""
+        """Add what an xdist worker observed; a worker that crashed leaves no record, so its tests run again."""
         output = getattr(node, "workeroutput", {})
         if SEEN_KEY in output:
             self._session.add_json(json.loads(output[SEEN_KEY]))
@@ -182,9 +182,9 @@ class AffectedPlugin:
             self._decisions = {nodeid: Decision(chosen, why) for nodeid, (chosen, why) in rows.items()}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Hand over what was seen, or learn from it."""
+        """Send the observations to the controller, or learn from them."""
         if not self._config.option.collectonly:
-            with self._paused(), resting_collector():
+            with self._paused(), paused_collector():
                 self._finish(session)
 
     def _finish(self, session: pytest.Session) -> None:
@@ -200,7 +200,7 @@ class AffectedPlugin:
             self._learn()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """With xdist, say what was chosen; with --affected-audit, what selection would have missed."""
+        """With xdist, report the selection; with --affected-audit, report what it would have missed."""
         if self._observation is None:
             for line in self._report():
                 terminalreporter.write_line(line)
@@ -211,12 +211,12 @@ class AffectedPlugin:
                 terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
-        """Stop to watch."""
+        """Stop watching."""
         if self._observation is not None:
             self._observation.stop()
 
     def _gather(self, observation: Observation) -> None:
-        """Put together what each test used: itself, its shared fixtures, its child processes."""
+        """Collect what each test used: itself, its shared fixtures, its child processes."""
         self._read_children(observation)
         windows, session = observation.windows, self._session
         for nodeid, facts in self._facts.items():
@@ -265,7 +265,7 @@ class AffectedPlugin:
 
 
 def _uses_of(window: Window) -> set[Use]:
-    """Return what was used in a window: a file that another process runs counts whole."""
+    """Return what was used in a window; a file that another process runs counts as a whole."""
     mine = {(IMPORTED if kind == PY else PY if kind == RUN else kind, name) for kind, name in window.uses}
     return mine | {(PY if kind == RUN else kind, name) for kind, name in window.child_uses}
 

@@ -1,8 +1,8 @@
-"""Python 3.11: compile a file of the project so that each of its functions tells that it runs.
+"""For Python 3.11: compiles a file of the project so that each of its functions reports that it runs.
 
-Python 3.12 has `sys.monitoring` for this (`calls`); before, a profiler slows call-heavy tests 3 to 6 times. Here a
-function's first instruction puts its name into a set, at about 40 ns a call. Names, lines, signatures and
-docstrings are those of the source; nothing is written to Python's caches.
+Python 3.12 has `sys.monitoring` for this (`calls`); a profiler would slow call-heavy tests 3 to 6 times. Here a
+function's first instruction adds its name to a set, at about 40 ns a call. Names, lines, signatures and docstrings are
+those of the source; nothing is written to Python's caches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.abc import InspectLoader
 from types import CodeType
 from typing import Any, NamedTuple
 
-from seatrial.pytest_plugin.affected.collector import resting_collector
+from seatrial.pytest_plugin.affected.collector import paused_collector
 from seatrial.pytest_plugin.affected.functions import FunctionNode, definitions_in, functions, walk
 from seatrial.pytest_plugin.affected.parsing import parse
 from seatrial.pytest_plugin.affected.parts import digest
@@ -25,11 +25,11 @@ _MARK = "seatrial probe"
 
 
 class Probes(NamedTuple):
-    """What the compiled functions call."""
+    """Callbacks of the compiled functions."""
 
     ran: Callable[[str], None]
     enter: Callable[[str], None]
-    """A function that keeps something beyond its call begins."""
+    """A function that keeps a result begins."""
     leave: Callable[[str], None]
 
 
@@ -40,15 +40,15 @@ def compile_with_probes(content: bytes, filename: str, path: str, probes: Probes
         content: its source.
         filename: for tracebacks.
         path: its path in the project.
-        probes: what its functions call, with `path::name`.
+        probes: the callbacks of its functions; they receive `path::name`.
 
     Raises:
-        SyntaxError: it is no Python.
-        ValueError: it holds null bytes.
+        SyntaxError: it is not Python.
+        ValueError: it contains null bytes.
         RecursionError: it is nested too deeply.
     """
-    with resting_collector(), warnings.catch_warnings():
-        # The marks of the probes are no functions, which the compiler remarks.
+    with paused_collector(), warnings.catch_warnings():
+        # The compiler warns that the placeholders of the probes are not callable.
         warnings.simplefilter("ignore")
         tree = parse(content, filename)
         read_compiled(content, tree)
@@ -59,7 +59,7 @@ def compile_with_probes(content: bytes, filename: str, path: str, probes: Probes
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if any(b"lambda" in line for line in lines[first - 1 : node.end_lineno]):
                 _add_to_lambdas(node, f"{path}::{name}")
-        # As the import system compiles a module; it takes a tree as well as a text.
+        # As the import system compiles a module; it accepts a tree as well as a source.
         code = InspectLoader.source_to_code(tree, filename)
     return _bound(code, probes)
 
@@ -85,14 +85,14 @@ def _add_to_lambdas(node: FunctionNode, name: str) -> None:
 
 
 def _call(kind: str, name: str, like: ast.stmt | ast.expr) -> ast.Expr:
-    """Return a call of a probe at the line of the code that it stands before."""
+    """Return a call of a probe at the position of the code that follows it."""
     place: dict[str, Any] = {
         "lineno": like.lineno,
         "col_offset": like.col_offset,
         "end_lineno": like.lineno,
         "end_col_offset": like.col_offset,
     }
-    # The compiler takes the tuple for a constant; it is exchanged for the probe afterwards.
+    # The compiler treats the tuple as a constant; it is replaced by the probe afterwards.
     mark: Any = (_MARK, kind)
     called = ast.Call(
         func=ast.Constant(value=mark, **place),
@@ -104,7 +104,7 @@ def _call(kind: str, name: str, like: ast.stmt | ast.expr) -> ast.Expr:
 
 
 def _bound(code: CodeType, probes: Probes) -> CodeType:
-    """Put the probes in the place of their marks, in a code object and those inside of it."""
+    """Replace the placeholders by the probes, in a code object and those inside it."""
     constants: list[Any] = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,7 +1,7 @@
-"""Tests that call Ray: their functions run in workers, and in a cluster that we did not start nobody sees which.
+"""Detects tests that call Ray: their functions run in workers, which cannot be watched in a cluster of someone else.
 
-Ray is never imported from here. The workers of a cluster that was started inside the session inherit its
-environment and report what they use; those of any other cluster do not, and a test that calls them always runs.
+Ray is never imported from here. The workers of a cluster that was started inside the session inherit its environment
+and report what they use; those of another cluster do not, and a test that calls them always runs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from seatrial.pytest_plugin.affected.watch import TOKEN_VARIABLE, UNWATCHED
 from seatrial.pytest_plugin.affected.windows import Windows
 
 _CALLERS = {"ray.actor": ("ActorMethod", "ActorClass"), "ray.remote_function": ("RemoteFunction",)}
-"""Classes whose `_remote` every call of an actor or task passes through, by module."""
+"""Classes whose `_remote` every call of an actor or task goes through, by module."""
 
 
 class RayUse:
-    """Notes which tests call Ray."""
+    """Records which tests call Ray."""
 
     def __init__(self, windows: Windows, folder: Path) -> None:
         self._windows = windows
@@ -31,14 +31,14 @@ class RayUse:
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Begin, whether Ray is imported already or will be."""
+        """Start, whether Ray is already imported or will be."""
         for name in _CALLERS:
             self._windows.runs.after_import[name] = self._patch
             if name in sys.modules:
                 self._patch(sys.modules[name])
 
     def stop(self) -> None:
-        """Leave Ray as it was."""
+        """Restore Ray's methods."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
@@ -64,7 +64,7 @@ class RayUse:
         window = self._windows.current
         window.hides = True
         ray: Any = sys.modules["ray"]
-        if not ray.is_initialized():  # the call itself is about to start a cluster of our own
+        if not ray.is_initialized():  # the call itself starts a cluster inside the session
             return
         node = getattr(sys.modules["ray._private.worker"].global_worker, "node", None)
         address = str(getattr(node, "gcs_address", "a Ray client"))
@@ -81,13 +81,13 @@ class RayUse:
 
 
 def _has_process(word: str, variable: str) -> bool:
-    """Return whether a process of this machine has a word on its command line and a variable in its environment."""
+    """Return whether a process of this machine has a word in its command line and a variable in its environment."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if word.encode() in (entry / "cmdline").read_bytes():
                 variables = (entry / "environ").read_bytes().split(b"\0")
                 if variable.encode() in variables:
                     return True
-        except OSError:  # it ended, or is not ours to look at
+        except OSError:  # it exited, or is not readable
             continue
     return False

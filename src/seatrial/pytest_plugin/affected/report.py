@@ -1,4 +1,4 @@
-"""What `--affected` says: what it chose and why, and how it would have done."""
+"""The report of `--affected`: what it selected and why, and, for an audit, what it would have missed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SHOWN = 10
 
 
 def selection(decisions: Mapping[str, Decision], *, seeding: bool, explain: bool, audit: bool) -> list[str]:
-    """Return how many tests were chosen, for which reasons; with `explain`, the reason of each test."""
+    """Return how many tests were selected, for which reasons; with `explain`, the reason of each test."""
     chosen = sum(decision.chosen for decision in decisions.values())
     total = len(decisions)
     if seeding:
-        lines = [f"affected: there is no map yet: all {total} tests run and seed it"]
+        lines = [f"affected: there is no map yet: all {total} tests run and create it"]
     else:
         would = "would be chosen (all run, for the audit)" if audit else "chosen"
         lines = [f"affected: {chosen} of {total} tests {would}, {total - chosen} left out"]
@@ -25,7 +25,7 @@ def selection(decisions: Mapping[str, Decision], *, seeding: bool, explain: bool
         if len(reasons) > _SHOWN:
             lines.append(f"  and {len(reasons) - _SHOWN} more reasons (--affected-explain shows all)")
         if total and not chosen:
-            lines.append("  nothing that any of them depends on changed since it last passed")
+            lines.append("  no dependency of any test changed since it last passed")
     if explain:
         for nodeid, decision in decisions.items():
             lines.append(f"  {'run' if decision.chosen else 'out'}  {nodeid}: {decision.reason}")
@@ -35,12 +35,12 @@ def selection(decisions: Mapping[str, Decision], *, seeding: bool, explain: bool
 def audit(
     decisions: Mapping[str, Decision], before: Mapping[str, Record], outcomes: Mapping[str, str]
 ) -> list[str]:
-    """Score a selection by a run of everything.
+    """Compare a selection with a run of all tests.
 
-    A test is affected for certain when its outcome changed between passed and failed.
+    A test is certainly affected if its outcome changed between passed and failed.
 
     Args:
-        decisions: what selection would have done.
+        decisions: the selection.
         before: records of the tests' last runs.
         outcomes: of this run.
     """

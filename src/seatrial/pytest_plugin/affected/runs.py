@@ -1,7 +1,8 @@
-"""Which functions of the project ran, and under what: a test, a fixture, an import, a function that keeps results.
+"""Records which functions of the project ran, and in which scope: a test, a fixture, an import, or a function that
+keeps results.
 
-On Python 3.12 and later `calls` reports them, before that the probes that `probes` compiles into the project's
-modules. Both tell of the same names; scopes tell whose they are.
+On Python 3.12 and later `calls` reports them, before that the probes that `probes` compiles into the project's modules.
+Both report the same names.
 """
 
 # ruff: noqa: PTH123
@@ -25,11 +26,11 @@ from seatrial.pytest_plugin.affected.sources import keepers_of, read_compiled, s
 
 
 class Runs:
-    """Keeps the functions that run now, and sorts them by scope.
+    """Collects the functions that ran, by scope.
 
     Args:
-        relative: gives the path of a file in the project.
-        with_probes: whether modules may be compiled with probes where Python has no `sys.monitoring`.
+        relative: returns the path of a file in the project.
+        with_probes: whether modules may be compiled with probes if Python has no `sys.monitoring`.
     """
 
     def __init__(self, relative: Callable[[str], str | None], *, with_probes: bool = True) -> None:
@@ -44,15 +45,15 @@ class Runs:
         self._calls = CallWatch(self._probes)
         self._monitors = False
         self.tracked: set[str] = set()
-        """Files whose functions tell that they run."""
+        """Files whose functions report that they run."""
         self.under: defaultdict[str, set[str]] = defaultdict(set)
-        """Functions that ran while a file was imported, or under a function of it that keeps results; by file."""
+        """Functions that ran while a file was imported, or below one of its functions that keep results; by file."""
         self.after_import: dict[str, Callable[[ModuleType], None]] = {}
-        """Called when a module of this name has been imported."""
+        """Called after a module of this name has been imported."""
         self.active = False
 
     def start(self) -> None:
-        """Begin, before the project is imported."""
+        """Start, before the project is imported."""
         self.active = True
         self._monitors = self._calls.start()
         loader: Any = importlib.machinery.SourceFileLoader
@@ -64,7 +65,7 @@ class Runs:
         self._wrap(AssertionRewritingHook, "exec_module", self._importing)
 
     def stop(self) -> None:
-        """Stop; modules that were compiled with probes keep them, and they fall silent."""
+        """Stop; modules that were compiled with probes keep them, without effect."""
         self.active = False
         self._calls.stop()
         for undo in reversed(self._undo):
@@ -86,13 +87,13 @@ class Runs:
             self.tracked.add(path)
 
     def begin(self) -> None:
-        """Open a scope inside the present one."""
+        """Open a scope inside the current one."""
         self._outer.append(set(self._now))
         self._now.clear()
         self._calls.restart()
 
     def end(self) -> set[str]:
-        """Close the scope that was opened last, and return the functions that ran in it alone."""
+        """Close the innermost scope, and return the functions that ran in it only."""
         found = set(self._now)
         self._now.clear()
         self._now |= self._outer.pop()
@@ -101,7 +102,7 @@ class Runs:
 
     @contextmanager
     def of_file(self, path: str) -> Iterator[None]:
-        """Let what runs until the block ends belong to the import of a file."""
+        """Attribute everything that runs in the block to the import of a file."""
         if get_ident() != self._thread or not self.active:
             yield
             return
@@ -112,7 +113,7 @@ class Runs:
             self.under[path] |= self.end()
 
     def outside(self) -> set[str]:
-        """Return what ran in no scope."""
+        """Return what ran outside all scopes."""
         return self._outer[0] if self._outer else self._now
 
     def _enter(self, name: str) -> None:
@@ -127,7 +128,7 @@ class Runs:
         self._keeping.pop()
         found = self.end()
         self.under[name.partition("::")[0]] |= found
-        # The test that was first ran them too.
+        # The test that ran first ran them too.
         self._now |= found
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -165,7 +166,7 @@ class Runs:
         try:
             code = compile_with_probes(content, filename, path, self._probes)
         except CANNOT_PARSE:
-            # The import itself says what is wrong with it.
+            # The import itself reports the error.
             return original(loader, fullname)
         self.tracked.add(path)
         return code

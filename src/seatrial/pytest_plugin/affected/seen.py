@@ -1,4 +1,4 @@
-"""What the processes of a session saw: of each test, and of the project's files."""
+"""What the processes of a session observed about each test and about the project's files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from seatrial.pytest_plugin.affected.windows import Use
 
 IMPORTED = "imported"
-"""A Python file that was imported in the process of the tests: what runs at import counts, and functions that ran."""
+"""A Python file that was imported in the tests' process: code that runs on import, and functions that ran, count."""
 
 
 @dataclass(kw_only=True)
@@ -19,21 +19,21 @@ class Seen:
 
     outcome: str
     parts: set[str]
-    """Its function, fixtures and the rest of their files."""
+    """Its function, its fixtures and the rest of their files."""
     uses: set[Use]
     ran: set[str]
     """Functions that it called."""
     hides: bool
-    """Whether functions may have run for it that nobody saw: then all that its imports reach counts."""
+    """Whether functions may have run for it unobserved: then everything that its imports reach counts."""
     modules: set[str]
-    """Modules that it declares."""
+    """Modules that the test declares."""
     loaded_by: set[str]
-    """Files whose imports by name it did itself."""
+    """Files whose imports by name the test itself executed."""
 
 
 @dataclass
 class Session:
-    """What all processes that ran tests saw."""
+    """What all processes that ran tests observed."""
 
     tests: dict[str, Seen] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
@@ -45,18 +45,18 @@ class Session:
     under: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     outputs: set[str] = field(default_factory=set)
     plugins: set[str] = field(default_factory=set)
-    """Project files that are plugins of pytest: every test depends on them."""
+    """Project files that are pytest plugins: every test depends on them."""
     opaque: set[str] = field(default_factory=set)
-    """Files that were executed without telling which of their functions run."""
+    """Executed files whose function calls were not observed."""
     everywhere: set[str] = field(default_factory=set)
-    """Functions that ran for no test in particular: every test depends on them."""
+    """Functions that ran outside any test: every test depends on them."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, for the way from an xdist worker."""
+        """Return the session as JSON values, for the transfer from an xdist worker."""
         return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
 
     def add_json(self, data: Mapping[str, Any]) -> None:
-        """Take over what another process saw."""
+        """Add what another process observed."""
         self.tests.update({nodeid: _seen(row) for nodeid, row in data["tests"].items()})
         self.modules.update(data["modules"])
         self.search += data["search"]

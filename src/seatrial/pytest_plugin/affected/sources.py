@@ -1,7 +1,7 @@
-"""A Python file as tests depend on it: its code without comments and layout, what it imports, its parts.
+"""A Python file as a dependency: its code without comments and layout, its imports, its parts.
 
-Of a test module or `conftest.py` the parts are tests and fixtures (`modules_of_tests`). Of any other file they are its
-functions, which belong to the tests that ran them, and the rest, which belongs to all that import the file.
+The parts of a test module or `conftest.py` are tests, fixtures and helpers (`modules_of_tests`). The parts of any other
+file are its functions, on which the tests that ran them depend, and the rest, on which all importers depend.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
 from seatrial.pytest_plugin.affected.parts import REST, Part, digest, joined, part_of
 
 DOCS: Final = "#docstrings"
-"""Name of the part that holds the docstrings of functions, for those that read them."""
+"""Name of the part with the docstrings of functions, for code that reads them."""
 _DOC_READERS = re.compile(rb"\b(__doc__|getdoc|get_json_schema|docstring_parser|pydoc|doctest)\b")
 
 
-NO_KEEPERS = Keepers(frozenset(), any_suspended=False)
+NO_KEEPERS = Keepers(frozenset(), frozenset())
 _keepers: dict[str, Keepers] = {}
 
 
@@ -38,11 +38,11 @@ class Source:
     parts: dict[str, Part]
     """The rest, and each test, fixture or function by qualified name."""
     runs_unseen: bool = False
-    """Whether functions that it calls may run without being seen: it compiles them, or reads their text."""
+    """Whether calls of its functions may be invisible, because it compiles functions or reads their source."""
     reads_docstrings: bool = False
 
     def part(self, name: str) -> Part | None:
-        """Return one part; of a file that does not parse the rest is everything."""
+        """Return one part; the rest of a file that cannot be parsed is the whole file."""
         return self.parts.get(name, self.whole if name == REST else None)
 
 
@@ -52,17 +52,17 @@ _compiled: dict[str, Source] = {}
 
 @functools.cache
 def splits(path: str) -> bool:
-    """Return whether a file's tests and fixtures are told apart, and not its functions."""
+    """Return whether a file is split into tests and fixtures instead of functions."""
     name = path.rpartition("/")[2]
     return name == "conftest.py" or name.startswith("test") or name.endswith("_test.py")
 
 
 def read_source(content: bytes, *, split: bool) -> Source:
-    """Read a Python file; one that does not parse counts by its bytes, without imports.
+    """Read a Python file; one that cannot be parsed is represented by its bytes, without imports.
 
     Args:
         content: the file's bytes.
-        split: whether to take it apart into tests, fixtures and the rest; else into functions and the rest.
+        split: whether to split it into tests, fixtures and the rest; otherwise into functions and the rest.
     """
     raw = digest(content)
     found = None if split else _compiled.get(raw)
@@ -76,7 +76,7 @@ def read_source(content: bytes, *, split: bool) -> Source:
 
 
 def read_compiled(content: bytes, tree: ast.Module) -> None:
-    """Keep what a file that is being compiled says, for those that ask later: it need not be parsed again."""
+    """Cache the parts of a file that is being compiled, so that it need not be parsed again."""
     raw = digest(content)
     _compiled[raw] = _source_of(content, raw, tree, split=False)
 
@@ -89,13 +89,13 @@ def _source_of(content: bytes, raw: str, tree: ast.Module, *, split: bool) -> So
         raw,
         joined(parts),
         parts,
-        runs_unseen=may_be_compiled(content) or kept.any_suspended,
+        runs_unseen=may_be_compiled(content) or bool(kept.suspended),
         reads_docstrings=_DOC_READERS.search(content) is not None,
     )
 
 
 def keepers_of(raw: str, tree: ast.Module) -> Keepers:
-    """Return the functions of a file that keep something; the file is looked through once.
+    """Return the functions of a file that keep a result; each file is analysed once.
 
     Args:
         raw: digest of its bytes.

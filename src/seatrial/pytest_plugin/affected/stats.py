@@ -1,7 +1,7 @@
-"""See which files of the project a process asks about without opening them: `Path.exists`, `os.stat`, `os.access`.
+"""Detects which project files a process queries without opening them: `Path.exists`, `os.stat`, `os.access`.
 
-Python has no audit event for these, so the functions of `os` are wrapped. Loaded by its path in child processes,
-as `watch` is: nothing but the standard library.
+Python has no audit event for these calls, so the functions of `os` are wrapped. Child processes load this module by its
+path, like `watch`: it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from types import FrameType
 from typing import Any, Final
 
 STAT: Final = "stat"
-"""A path of which the process asked whether it is there: a file, a folder, or nothing."""
+"""A path whose existence or type the process queried."""
 FILE: Final = "file"
-"""As in `watch`."""
+"""The same kind as in `watch`."""
 
 _FUNCTIONS = ("stat", "lstat", "access")
 _SETS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
 _EXISTENCE = {"exists", "lexists", "is_file", "is_dir", "isfile", "isdir", "islink", "is_symlink", "access"}
 _EXISTENCE |= {"mkdir", "makedirs", "samefile", "ismount", "is_mount", "which", "_access_check", "copystat"}
 _RESOLVERS = {"_joinrealpath", "realpath", "resolve", "getcwd", "abspath"}
-# What these ask is the program's own text for a traceback or an import.
+# These query the program's own source for a traceback or an import.
 _READERS_OF_SOURCE = (
     "linecache",
     "inspect",
@@ -47,12 +47,12 @@ class StatWatch:
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         for name in _FUNCTIONS:
             self._patch(name)
 
     def stop(self) -> None:
-        """Put the functions back."""
+        """Restore the functions."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
@@ -62,20 +62,20 @@ class StatWatch:
         watch, look, known = self._watch, self._look, self._watch.known
 
         @functools.wraps(original)
-        def asks(path: Any, *more: Any, **named: Any) -> Any:
+        def queried(path: Any, *more: Any, **named: Any) -> Any:
             if watch.active and "dir_fd" not in named and not isinstance(path, int):
                 name = os.fspath(path) if hasattr(path, "__fspath__") else path
-                # Most paths are known to lie outside of the project.
+                # Most paths are known to be outside the project.
                 if name.__class__ is not str or known.get(name, "") is not None:
                     watch.undisturbed(look, name, sys._getframe(1))
             return original(path, *more, **named)
 
-        # The standard library asks of these sets what a function can do.
+        # The standard library looks up in these sets what a function supports.
         sets: list[set[Any]] = [getattr(os, kind) for kind in _SETS if original in getattr(os, kind, ())]
         for one in sets:
-            one.add(asks)
-            self._undo.append(functools.partial(one.discard, asks))
-        setattr(os, name, asks)
+            one.add(queried)
+            self._undo.append(functools.partial(one.discard, queried))
+        setattr(os, name, queried)
         self._undo.append(functools.partial(setattr, os, name, original))
 
     def _look(self, path: Any, frame: FrameType | None) -> None:
@@ -90,9 +90,9 @@ class StatWatch:
         if self._is_standard(frame) and frame.f_globals.get("__name__", "") in _READERS_OF_SOURCE:
             return
         self._emit(STAT, name, user)
-        asks_existence = frame.f_code.co_name in _EXISTENCE and self._is_standard(frame)
-        # Size and times say something of the content; of code only that is looked at which runs.
-        if not asks_existence and not name.endswith(".py") and os.path.isfile(path):  # noqa: PTH113
+        is_existence = frame.f_code.co_name in _EXISTENCE and self._is_standard(frame)
+        # Size and times depend on the content; for code only what runs counts.
+        if not is_existence and not name.endswith(".py") and os.path.isfile(path):  # noqa: PTH113
             self._emit(FILE, name, user)
 
     def _is_standard(self, frame: FrameType) -> bool:

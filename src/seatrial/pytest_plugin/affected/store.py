@@ -1,7 +1,7 @@
-"""The map on disk: what each test depended on, with the fingerprints it last ran on.
+"""The map on disk: what each test depended on, with the fingerprints of its last run.
 
-Paths are relative to the project, so that a moved checkout or another machine keeps its map. A record is
-`versions` (kind, name, fingerprint) by number, in sets: what the tests of one module share, and a test's own.
+Paths are relative to the project, so a moved checkout or another machine can use the map. A record consists of numbered
+`versions` (kind, name, fingerprint) in two sets: those shared by the tests of one module, and a test's own.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class Record:
     outcome: str
     """`passed`, `skipped` or `failed`."""
     shared: frozenset[Version]
-    """What other tests of its module depend on too."""
+    """Dependencies that other tests of its module share."""
     own: frozenset[Version] = frozenset()
 
     @property
     def versions(self) -> frozenset[Version]:
-        """All together."""
+        """All dependencies."""
         return self.shared | self.own
 
 
 @dataclass
 class Store:
-    """All records, and what is known of Python files."""
+    """All records, and the digests of Python files."""
 
     tests: dict[str, Record] = field(default_factory=dict)
     known: dict[str, Known] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> Store:
-        """Read the map; one that is missing, of another schema, or damaged is empty: then every test runs."""
+        """Read the map; a missing or damaged one, or one of another schema, is empty: then every test runs."""
         try:
             data = json.loads(path.read_text())
         except (OSError, ValueError):
@@ -89,7 +89,7 @@ class Store:
         }
 
     def merge(self, tests: Mapping[str, Record], known: Mapping[str, Known], gone: Iterable[str]) -> None:
-        """Take over what a session learned, and drop tests that are gone."""
+        """Add what a session learned, and remove tests that no longer exist."""
         self.tests.update(tests)
         for nodeid in gone:
             self.tests.pop(nodeid, None)
@@ -104,7 +104,7 @@ class Store:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the map's lock, so that two sessions that end at once both keep what they learned."""
+    """Hold the map's lock, so that two sessions that end together both keep their records."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ignore = path.parent / ".gitignore"
     if not ignore.exists():

@@ -1,14 +1,14 @@
-"""Write down what a Python process uses of a project: modules, data files, folders, environment variables.
+"""Records what a Python process uses of a project: modules, data files, folders, environment variables.
 
-Used in two places. In pytest's process the plugin is told of every use. In a child process (of any depth, Ray
-workers included) `startup/sitecustomize.py` loads this file by its path, and uses are appended to a log.
-Therefore it needs nothing but the standard library, and must never disturb the process that it sits in.
+In pytest's process the plugin receives every use. In a child process (at any depth, Ray workers included)
+`startup/sitecustomize.py` loads this file by its path, and uses are appended to a log. So this module needs only the
+standard library, and must never disturb its process.
 
-Python's audit events see what an import hook or a patched `open` would miss, and cost nothing per line or call.
+Python's audit events cover what an import hook or a patched `open` would miss, without a cost per line or call.
 """
 
 # ruff: noqa: PTH100, PTH109, PTH112, PTH113, PTH117, PTH118, PTH119, PTH120
-# pathlib would double what each child process pays at its start.
+# pathlib would double the start time of each child process.
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from typing import Any, Final
 PY: Final = "py"
 """A Python file of the project, imported or executed."""
 FILE: Final = "file"
-"""A data file that was read, or looked for in vain."""
+"""A data file that was read, or searched and not found."""
 DIR: Final = "dir"
 """A folder whose entries were listed."""
 ENV: Final = "env"
 """An environment variable read by the project's code."""
 OUT: Final = "out"
-"""A file that was opened for writing: what reads it later depends on the writer, not on the file."""
+"""A file that was opened for writing: a later reader depends on the writer, not on the file."""
 RUN: Final = "run"
-"""A Python file that another process was told to run."""
+"""A Python file that another process was started with."""
 UNWATCHED: Final = "unwatched"
-"""A process of which nobody knows what it uses: the test that starts or calls it always runs."""
+"""A process that cannot be watched: the test that starts or calls it always runs."""
 
 TOKEN_VARIABLE = "SEATRIAL_WATCH"
-"""Folder of the session's logs: a process that has it in its environment is watched."""
+"""Folder of the session's logs; a process with it in its environment is watched."""
 
 Emit = Callable[[str, str, "FrameType | None"], None]
-"""Told of each use: its kind, its name (a path relative to the project, or a variable), the frame that used it."""
+"""Receives each use: its kind, its name (a path in the project, or a variable), and the frame that used it."""
 Executing = Callable[[CodeType, str], None]
 
 _IGNORED_PARTS = {".git", ".hg", "__pycache__", "site-packages", "node_modules", ".pytest_cache", ".seatrial"}
@@ -53,14 +53,14 @@ _STARTS = {"os.posix_spawn", "os.exec"}
 _EVENTS = {"open", "exec", "import", "cpython.run_file", "sqlite3.connect", "pickle.find_class"}
 _EVENTS |= {"subprocess.Popen", "os.system", *_LISTINGS, *_STARTS}
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
-# What these read is the program's text for a traceback, or a module's, which `exec` tells of.
+# These read a program's source for a traceback, or a module, which `exec` reports.
 _READERS_OF_SOURCE = ("linecache", "tokenize", "inspect", "traceback", "pkgutil", "zipimport", "runpy")
-# What a faulty observer could raise inside the observed program; nothing of it may reach that program.
+# Exceptions that a faulty observer could raise inside the observed program; none may reach that program.
 _OWN_FAULTS = (OSError, ValueError, TypeError, AttributeError, LookupError)
 
 
 class Watch:
-    """Tells `emit` what this process uses of the project under `root`, and `executing` of code that is to run."""
+    """Reports to `emit` what this process uses of the project, and to `executing` each module's code before it runs."""
 
     def __init__(self, root: str, emit: Emit, executing: Executing | None = None) -> None:
         self.root = os.path.realpath(root)
@@ -69,13 +69,13 @@ class Watch:
         self._prefixes = tuple({os.path.join(self.root, ""), os.path.join(os.path.abspath(root), "")})
         self._emit = emit
         self.known: dict[str, str | None] = {}
-        """What paths are in the project; None for what is outside."""
+        """Paths relative to the project, by path; None for paths outside."""
         self._busy: set[int] = set()
         self.standard = os.path.join(os.path.dirname(os.__file__), "")
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Begin to watch. The audit hook stays for the life of the process, as Python has no way back."""
+        """Start. The audit hook stays for the life of the process, because Python cannot remove one."""
         if self.active:
             return
         self._patch_environ()
@@ -90,18 +90,18 @@ class Watch:
         sys.addaudithook(audit)
 
     def stop(self) -> None:
-        """Stop to watch; the audit hook falls silent."""
+        """Stop; the audit hook stays without effect."""
         self.active = False
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
 
     def relative(self, path: str) -> str | None:
-        """Return a path relative to the project; None for what is outside, or no source of anything."""
+        """Return a path relative to the project; None for paths outside, and for ignored ones."""
         found = self.known.get(path, "")
         if found != "":
             return found
-        # Code without a file, and what plainly lies outside: no need to look closer.
+        # Code without a file, and paths that are clearly outside, need no closer look.
         may_be_inside = path.startswith(self._prefixes) or "/." in path or "//" in path
         if path.startswith("<") or (path.startswith("/") and not may_be_inside):
             self.known[path] = None
@@ -114,7 +114,7 @@ class Watch:
         return found
 
     def undisturbed(self, look: Callable[..., None], *arguments: Any) -> None:
-        """Look at something; what looking itself uses or breaks on is nothing to the program that is watched."""
+        """Call an observer; its own uses and faults do not affect the watched program."""
         thread = get_ident()
         if thread in self._busy:
             return
@@ -183,7 +183,7 @@ class Watch:
             self._use(DIR, absolute, frame)
 
     def _reads_source(self, frame: FrameType | None, relative: str) -> bool:
-        """Return whether Python's import system, or what shows tracebacks, is reading."""
+        """Return whether Python's import system, or code that shows tracebacks, is reading."""
         if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
         if not relative.endswith(".py"):
@@ -199,7 +199,7 @@ class Watch:
     def _started(
         self, executable: Any, argv: Any, cwd: Any, environment: Any, frame: FrameType | None
     ) -> None:
-        """A process was started: the files that its command line names, and whether it can be watched."""
+        """Record a started process: the files on its command line, and whether it can be watched."""
         words = [argv] if isinstance(argv, str | bytes) else list(argv or ())
         texts = [text for text in (_text(word) for word in words) if text]
         base = _text(cwd) or os.getcwd()
@@ -213,7 +213,7 @@ class Watch:
             self._emit(UNWATCHED, " ".join([program, *texts[1:]])[:200], frame)
 
     def _loaded(self, module: ModuleType | None, frame: FrameType | None) -> None:
-        """A module was asked for by name: a use, though it may have been imported long ago."""
+        """Record a module that was requested by name, even if it was imported long ago."""
         self._use(PY, getattr(module, "__file__", None), frame)
 
     def _patch_environ(self) -> None:
@@ -225,10 +225,10 @@ class Watch:
             if watch.active and isinstance(key, str) and not key.startswith(_IGNORED_VARIABLES):
                 frame = sys._getframe(1)
                 reader: FrameType | None = frame
-                # os.getenv and Mapping.get stand between the reader and the variable.
+                # os.getenv and Mapping.get are between the reader and the variable.
                 while reader is not None and reader.f_code.co_filename.startswith("<frozen "):
                     reader = reader.f_back
-                # Most readers are known to lie outside of the project.
+                # Most readers are known to be outside the project.
                 if reader is not None and known.get(reader.f_code.co_filename, "") is not None:
                     watch.undisturbed(watch._read_variable, key, frame, reader)
             return original(environ, key)
@@ -237,7 +237,7 @@ class Watch:
         self._undo.append(functools.partial(setattr, kind, "__getitem__", original))
 
     def _read_variable(self, name: str, frame: FrameType, reader: FrameType) -> None:
-        # Copying the whole environment for a child reads no variable.
+        # Copying the whole environment for a child process is not reading a variable.
         if self.relative(reader.f_code.co_filename) is not None and _instruction(frame) in _SUBSCRIPTS:
             self._emit(ENV, name, reader)
 
@@ -257,19 +257,19 @@ class Watch:
 
 
 def is_ignored(relative: str) -> bool:
-    """Return whether a path relative to the project is no source of anything: caches, other people's packages."""
+    """Return whether a path relative to the project is no dependency: caches, installed packages."""
     parts = relative.split("/")
     return not _IGNORED_PARTS.isdisjoint(parts) or parts[-1].startswith(".coverage")
 
 
 def _caller() -> FrameType | None:
-    """Return the frame that called our caller; None where the interpreter itself did."""
+    """Return the frame that called our caller; None if the interpreter itself did."""
     own = sys._getframe().f_back
     return own.f_back if own is not None else None
 
 
 def _instruction(frame: FrameType) -> str:
-    """Return the name of the instruction that a frame executes."""
+    """Return the name of the instruction that a frame is executing."""
     code, place = frame.f_code.co_code, frame.f_lasti
     while place > 0 and opname[code[place]] == "CACHE":  # belongs to the instruction before it
         place -= 2
@@ -277,7 +277,7 @@ def _instruction(frame: FrameType) -> str:
 
 
 def _text(path: Any) -> str | None:
-    """Return a path as text; None for file descriptors and what is no path."""
+    """Return a path as text; None for file descriptors and other objects."""
     return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
 
 
@@ -288,7 +288,7 @@ def _writes(mode: Any, flags: Any) -> bool:
 
 
 def _is_unwatched(arguments: list[str], environment: Any) -> bool:
-    """Return whether a Python process started so would not load our `sitecustomize`."""
+    """Return whether a Python process with these arguments would not load our `sitecustomize`."""
     for word in arguments:
         if not word.startswith("-") or word in ("-c", "-m", "-"):
             break

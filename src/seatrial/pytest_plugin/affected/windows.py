@@ -1,10 +1,11 @@
-"""Whose use it is: the test or fixture that runs, the module that is being imported, the function that remembers.
+"""Attributes each use to the test or fixture that runs, the module that is being imported, or the function that keeps
+its result.
 
-A use inside a test is that test's. Code that runs once per process leaves no second trace for later tests, so
-what it uses is learned for its file, and belongs to every test that imports the file:
+A use during a test is that test's. Code that runs once per process leaves no trace for later tests, so its uses are
+learned for its file, and count for every test that imports the file:
 
-- a module's own top level (`<module>`), and what runs while tests are collected;
-- a function that remembers its result (`functools.cache`, a module-level variable or dict).
+- a module's top level (`<module>`), and everything that runs while tests are collected;
+- a function that keeps its result (`functools.cache`, a module-level variable or dict).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from seatrial.pytest_plugin.affected.stats import StatWatch
 from seatrial.pytest_plugin.affected.watch import OUT, PY, Watch
 
 Use = tuple[str, str]
-"""Kind and name of something used."""
+"""Kind and name of something that was used."""
 _HARNESS = tuple(f"{os.sep}{name}{os.sep}" for name in ("_pytest", "pluggy", "xdist", "coverage", "execnet"))
 _OURSELVES = str(Path(__file__).parents[1]) + os.sep
 _MAX_DEPTH = 400
@@ -51,21 +52,21 @@ class Window:
     child_uses: set[Use] = field(default_factory=set)
     """What other processes used."""
     hides: bool = False
-    """Whether another process may have run functions without its modules being seen: a fork, a Ray worker."""
+    """Whether another process may have run functions unobserved: a fork, a Ray worker."""
     loaded_by: set[str] = field(default_factory=set)
     """Files whose functions imported something by name during this window."""
     seen: set[tuple[str, str, int]] = field(default_factory=set)
 
 
 class Windows:
-    """Receives every use in this process, and keeps it where it belongs."""
+    """Receives every use in this process, and attributes it."""
 
     def __init__(self, root: Path, folder: Path, *, with_probes: bool = True) -> None:
         self.watch = Watch(str(root), self.emit, self._executing)
         self.runs = Runs(self.watch.relative, with_probes=with_probes)
         self._stats = StatWatch(self.watch, self.emit)
         self.learned: defaultdict[str, set[Use]] = defaultdict(set)
-        """What importing a file, or calling what remembers in it, used; by file."""
+        """What importing a file, or calling its functions that keep results, used; by file."""
         self.loads: defaultdict[str, set[str]] = defaultdict(set)
         """Files that functions of a file imported by name, by the importing file."""
         self.outputs: set[str] = set()
@@ -74,24 +75,24 @@ class Windows:
         self.executed: set[str] = set()
         """Python files whose code ran in this process."""
         self.outside = Window("")
-        """What belongs to no test: it was used before the first, and between them."""
+        """What was used before the first test and between tests."""
         self._folder = folder
         self._current = os.open(folder / CURRENT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._stack: list[Window] = []
         self.process = os.getpid()
         self._child: ChildLog | None = None
         self._harness: dict[str, bool] = {}
-        self._memories: dict[CodeType, bool] = {}
+        self._keeping: dict[CodeType, bool] = {}
         os.register_at_fork(after_in_child=self._forked, after_in_parent=self._has_forked)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self.runs.start()
         self.watch.start()
         self._stats.start()
 
     def stop(self) -> None:
-        """Stop to watch."""
+        """Stop watching."""
         self._stats.stop()
         self.watch.stop()
         self.runs.stop()
@@ -104,21 +105,21 @@ class Windows:
 
     @contextmanager
     def open(self, window: Window) -> Iterator[None]:
-        """Let all uses be of `window` until the block ends; the window that was open goes on after it."""
+        """Attribute all uses in the block to `window`; afterwards the outer window is open again."""
         self.by_token[window.token] = window
         self._stack.append(window)
-        self._tell(window.token)
+        self._announce(window.token)
         self.runs.begin()
         try:
             yield
         finally:
             window.ran |= self.runs.end()
             self._stack.pop()
-            self._tell(self._stack[-1].token if self._stack else "")
+            self._announce(self._stack[-1].token if self._stack else "")
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Watch nothing until the block ends: what selection itself reads is no test's."""
+        """Suspend watching in the block: what the selection itself reads is no use of a test."""
         was_active, self.watch.active = self.watch.active, False
         try:
             yield
@@ -126,7 +127,7 @@ class Windows:
             self.watch.active = was_active
 
     def emit(self, kind: str, name: str, frame: FrameType | None) -> None:
-        """Keep one use."""
+        """Attribute one use."""
         if self._child is not None:
             self._child.emit(kind, name, frame)
             return
@@ -160,17 +161,17 @@ class Windows:
                 window.loaded_by.add(frames[0].path)
         else:
             for one in frames:
-                if self._remembers(one.frame):
+                if self._keeps(one.frame):
                     self.learned[one.path].add((kind, name))
 
-    def _remembers(self, frame: FrameType) -> bool:
-        found = self._memories.get(frame.f_code)
+    def _keeps(self, frame: FrameType) -> bool:
+        found = self._keeping.get(frame.f_code)
         if found is None:
-            found = self._memories[frame.f_code] = remembers(frame)
+            found = self._keeping[frame.f_code] = keeps_result(frame)
         return found
 
     def _user(self, frame: FrameType | None) -> FrameType | None:
-        """Return the frame that is neither the standard library's nor Python's own."""
+        """Return the innermost frame outside the standard library and the interpreter."""
         while frame is not None:
             filename = frame.f_code.co_filename
             if not filename.startswith("<") and not self._is_standard(filename):
@@ -203,8 +204,8 @@ class Windows:
             )
         return found
 
-    def _tell(self, token: str) -> None:
-        """Tell child processes what runs; one short write at one place, so that no reader sees half."""
+    def _announce(self, token: str) -> None:
+        """Announce to child processes which test runs; one short write in place, so that no reader sees half of it."""
         os.pwrite(self._current, token.ljust(TOKEN_BYTES).encode(), 0)
 
     def _executing(self, code: CodeType, path: str) -> None:
@@ -216,22 +217,22 @@ class Windows:
             self.current.hides = True
 
     def _forked(self) -> None:
-        """In a forked child uses go to its own log: its memory dies with it."""
+        """Write uses in a forked child to its own log, because its memory is lost when it exits."""
         if self.watch.active:
             self._child = ChildLog(str(self._folder))
 
 
-def remembers(frame: FrameType) -> bool:
-    """Return whether a function keeps what it returns beyond its call, as far as can be told from its code.
+def keeps_result(frame: FrameType) -> bool:
+    """Return whether a function keeps its result beyond its call, as far as its code shows.
 
-    That is: it is wrapped by `functools.cache` or `lru_cache`, assigns a global variable, or stores into a
-    container that it finds in a global variable.
+    That is: `functools.cache` or `lru_cache` wraps it, it assigns a global variable, or it stores into a container in a
+    global variable.
     """
     code = frame.f_code
     wrapped = frame.f_globals.get(code.co_name)
     if hasattr(wrapped, "cache_info") and getattr(wrapped, "__wrapped__", None) is not None:
         return True
-    # Most functions have neither instruction, and reading all of a function's takes a hundred times as long.
+    # Most functions have neither instruction, and disassembling a function takes a hundred times as long.
     if _KEEPING_INSTRUCTIONS.isdisjoint(code.co_code[::2]):
         return False
     previous: list[dis.Instruction] = []

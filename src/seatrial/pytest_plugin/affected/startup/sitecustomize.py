@@ -1,10 +1,10 @@
-"""Python runs this at the start of every process that has this folder on PYTHONPATH: it starts `watch`.
+"""Starts `watch` in every process with this folder on PYTHONPATH: Python runs this module at startup.
 
-The folder is taken off the process's own path again, and the `sitecustomize` that it hides is run.
+The folder is then removed from the process's own path, and the `sitecustomize` that it shadows is run.
 """
 
 # ruff: noqa: PTH100, PTH112, PTH118, PTH120, PTH123
-# pathlib would double what each child process pays at its start.
+# pathlib would double the start time of each child process.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _load(name: str) -> ModuleType | None:
-    """Load a file beside this folder; its package may not be importable in this environment."""
+    """Load a module by its path; its package may not be importable in this environment."""
     path = os.path.join(os.path.dirname(_HERE), f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"_seatrial_{name}", path)
     if spec is None or spec.loader is None:
@@ -48,7 +48,7 @@ def _watch() -> None:
 
 
 def _chain() -> None:
-    """Run the `sitecustomize` that this one stands in front of, if there is one."""
+    """Run the `sitecustomize` that this one shadows, if there is one."""
     places = [os.path.abspath(place or ".") for place in sys.path]
     after = sys.path[places.index(_HERE) + 1 :] if _HERE in places else list(sys.path)
     sys.path[:] = [place for place, where in zip(sys.path, places, strict=True) if where != _HERE]
@@ -59,7 +59,7 @@ def _chain() -> None:
         spec.loader.exec_module(module)
 
 
-# Two observers that chain to each other would go round for ever.
+# Two such modules that chain to each other would recurse forever.
 if not hasattr(sys, "_seatrial_watched"):
     sys._seatrial_watched = True  # type: ignore[attr-defined]
     _watch()
