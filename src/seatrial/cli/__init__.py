@@ -14,30 +14,55 @@ from seatrial.cli.intermixed import IntermixedParser
 from seatrial.errors import BlockedError, UsageError
 from seatrial.verdict import EXIT_BLOCKED, EXIT_INTERRUPTED, EXIT_USAGE
 
-COMMANDS: dict[str, str] = {
-    "run": "put a stack through trials and print the verdict",
-    "watch": "put black-box rules to a run of any stack, while it trains or after",
-    "triage": "say why a run died: the first error, where it lies, what to do next",
-    "check": "judge logs by expressions such as 'max(data[\"train/loss\"]) < 2'",
-    "migrate": "make suites from shell scripts that call NeMo RL's checker",
-    "dump": "write all scalars of a log as metrics.json",
-    "tags": "show what a log holds, tag by tag",
-    "baseline": "learn the noise of repeated runs, and hold new runs to it",
-    "equivalence": "run configurations that must agree, and hold them to one reference",
-    "trend": "show how values moved over many runs, and where their level changed",
-    "report": "draw the views of a run directory again",
-    "ledger": "hold the rows that a run trained on to the laws of RL post-training",
-    "syncproof": "hold the weights that a sampler serves to those that were trained",
-    "new": "write a file to start from: reader, relation, rule, target or adapter",
-    "relations": "hold a stack's components to the laws of RL post-training",
-    "faults": "plant known bugs in the reference stack, and see what notices",
-    "chaos": "kill, pause or slow a part of a run, and see what the run makes of it",
-    "container": "run a command inside a container, its arguments intact",
-    "bisect": "find the commit that broke it, also when runs are noisy",
-    "doctor": "look at this machine before a run",
-    "completion": "print what makes a shell complete commands and options",
+GROUPS: dict[str, dict[str, str]] = {
+    "a run is in progress": {
+        "watch": "run black-box rules on the log of any stack, while it trains or after",
+        "chaos": "kill, pause or slow a part of a run, and report how the run takes it",
+        "container": "run a command inside a container with its arguments intact",
+    },
+    "a run is over": {
+        "check": "judge logs by expressions such as 'max(data[\"train/loss\"]) < 2'",
+        "report": "draw a page from a run directory or from one or two logs",
+        "triage": "say why a run crashed: the first error, where the cause is, what to do next",
+        "ledger": "check the rows that a run trained on against the laws of RL post-training",
+        "syncproof": "check that the sampler's weights are the trained ones",
+        "tags": "show what a log holds, tag by tag",
+        "dump": "write all scalars of a log as metrics.json",
+        "migrate": "convert shell scripts that call NeMo RL's checker into suites",
+    },
+    "I changed the loss": {
+        "relations": "check a stack's components against the laws of RL post-training",
+        "explain": "explain an id from a message: a known bug, a relation, a law, a rule",
+        "equivalence": "run configurations that must agree, and compare them with one reference",
+        "new": "write a file to start from: reader, relation, rule, target or adapter",
+    },
+    "I maintain a stack": {
+        "run": "test a stack in trials and print the verdict",
+        "faults": "plant known bugs in the reference stack and report which relations detect them",
+        "doctor": "check this machine before a run",
+        "completion": "print shell code that completes commands and options",
+    },
+    "a nightly broke": {
+        "bisect": "find the commit that broke it, also when runs are noisy",
+        "baseline": "learn the noise of repeated runs and judge new runs by it",
+        "trend": "show how values moved over many runs, and where their level changed",
+    },
 }
-"""Every command with its one-line help; the module is imported only when the command is called."""
+"""Every command with its one-line help, by what the user has; a module is imported only when its command is called."""
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+
+
+class _GroupedHelp(argparse.HelpFormatter):
+    """Prints the commands in their groups."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        lines = []
+        for group, commands in GROUPS.items():
+            lines.append(f"\n{group}:")
+            lines += [f"  {name:<12} {summary}" for name, summary in commands.items()]
+        return "\n".join(lines) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,15 +97,19 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser; only the command that is called adds its arguments."""
     parser = argparse.ArgumentParser(
         prog="seatrial",
-        description="Takes RL post-training stacks out on trial: does it work, and does it learn?",
+        description="Tests RL post-training stacks for language models: does it work, and does it learn?",
+        epilog="seatrial COMMAND --help prints the options of a command.",
+        formatter_class=_GroupedHelp,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=IntermixedParser)
-    called = next((word for word in words if not word.startswith("-")), None)
+    commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", parser_class=IntermixedParser
+    )
+    name_called = next((word for word in words if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        if name == called:
+        if name == name_called:
             importlib.import_module(f"seatrial.cli.{name}").add_arguments(command)
     if "--version" in words[:1]:
         from seatrial import __version__

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from seatrial.cli.commands_page import commands_page
+from seatrial.catalogue import SEEN, bugs, kinds
+from seatrial.cli import COMMANDS
 from seatrial.faults import page as faults
 from seatrial.files import write_text
+from seatrial.relations.registry import own_relations
 from seatrial.vocabulary import Metric, metrics, stacks
 
 _GENERATED = "This page is generated: `make docs`."
@@ -23,13 +27,90 @@ def pages(docs: Path) -> dict[str, str]:
     from seatrial.targets.reference.manual import configuration_page
 
     return {
-        "evidence/commands.md": commands_page(_GENERATED),
+        "evidence/commands.md": commands_page(),
         "evidence/configuration.md": configuration_page(_GENERATED),
         "evidence/vocabulary.md": vocabulary_page(),
         "evidence/relations.md": relations_page(),
+        "evidence/catalogue.md": catalogue_page(),
         "evidence/faults.md": faults.page(),
         "evidence/false_passes.md": false_passes_page(docs.resolve().parent),
     }
+
+
+def commands_page() -> str:
+    """Return every command of both programs with its arguments."""
+    from seatrial.targets.reference.manual import command_parsers
+
+    lines = [
+        "# Commands",
+        "",
+        f"{_GENERATED} `COMMAND --help` prints the same. Options may come before or after the other arguments of a",
+        "command, except for what follows a `--`. Exit codes: 0 Pass, 1 Fail, 2 wrong usage, 3 Blocked, 5 nothing ran,",
+        "130 interrupted ([verdicts](../extend/verdicts.md)).",
+    ]
+    lines += _program("seatrial", _own_parsers())
+    lines += _program("refrl", command_parsers())
+    return "\n".join(lines) + "\n"
+
+
+def _own_parsers() -> dict[str, argparse.ArgumentParser]:
+    parsers = {}
+    for name, summary in COMMANDS.items():
+        parsers[name] = argparse.ArgumentParser(prog=f"seatrial {name}", description=summary)
+        importlib.import_module(f"seatrial.cli.{name}").add_arguments(parsers[name])
+    return parsers
+
+
+def _program(program: str, parsers: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:
+    yield from ("", f"## {program}", "", "| command | does |", "|---|---|")
+    for name, parser in parsers.items():
+        yield f"| [`{program} {name}`](#{program}-{name}) | {_cell(parser.description or '')} |"
+    for parser in parsers.values():
+        yield from _command(parser)
+
+
+def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the heading and the table of a command, then those of the commands inside it."""
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    yield from ("", f"### {parser.prog}", "", f"{_sentence(parser.description or '')}")
+    shown = [
+        action for action in parser._actions if action not in inner and "--help" not in action.option_strings
+    ]
+    if shown:
+        yield from ("", "| argument | meaning |", "|---|---|")
+        yield from (f"| {_name(action)} | {_cell(_help(parser, action))} |" for action in shown)
+    for action in inner:
+        summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
+        for name, held in action.choices.items():
+            held.description = held.description or summaries.get(name)
+            yield from _command(held)
+
+
+def _name(action: argparse.Action) -> str:
+    """Return an argument as it is written on the command line."""
+    if action.nargs == 0:
+        value = ""
+    elif action.metavar is None and action.choices is not None:
+        value = " or ".join(map(str, action.choices))
+    else:
+        value = (
+            action.metavar
+            if isinstance(action.metavar, str)
+            else (action.metavar or (action.dest.upper(),))[0]
+        )
+    many = " ..." if action.nargs in ("*", "+", argparse.REMAINDER) else ""
+    option = ", ".join(action.option_strings)
+    text = f"{option} {value}".strip() + many
+    return f"`{text}` (required)" if action.required and option else f"`{text}`"
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    return parser._get_formatter()._expand_help(action) if action.help else ""
+
+
+def _sentence(text: str) -> str:
+    whole = " ".join(text.split())
+    return whole[:1].upper() + whole[1:] + ("" if whole.endswith(".") else ".")
 
 
 def vocabulary_page() -> str:
@@ -62,13 +143,11 @@ def vocabulary_page() -> str:
 
 def relations_page() -> str:
     """Return every relation with its laws."""
-    from seatrial.relations.registry import own_relations
-
     lines = [
         "# Relations",
         "",
-        f"Laws that the components of an RL post-training stack obey. {_GENERATED} `seatrial relations` holds a "
-        "stack to them; the ids are those of the catalogue of known bugs.",
+        f"Laws that the components of an RL post-training stack satisfy. {_GENERATED} `seatrial relations` checks a "
+        "stack against them. SBnnn are ids of the [catalogue of known bugs](catalogue.md).",
         "",
         "| id | component | statement | catalogue |",
         "|---|---|---|---|",
@@ -93,6 +172,31 @@ def relations_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def catalogue_page() -> str:
+    """Return every known bug by its kind, with the relations that detect it."""
+    relations = own_relations()
+    lines = [
+        "# Catalogue of known bugs",
+        "",
+        f"Bugs of public projects that gave no error: training continued and did something else. {_GENERATED}",
+        "Messages and tables name them SBnnn; `seatrial explain SB069` prints one of them in the terminal. *Shows* is",
+        "where a bug can be seen: "
+        + "; ".join(f"`{word}`: {meaning}" for word, meaning in SEEN.items())
+        + ".",
+    ]
+    for name, kind in kinds().items():
+        lines += ["", f"## {kind.title}", "", f"Cause: {kind.cause}", "", f"What to do: {kind.do}", ""]
+        lines += ["| id | seen in | what went wrong | shows | relations |", "|---|---|---|---|---|"]
+        for bug_id, bug in bugs().items():
+            if bug.kind == name:
+                detect = ", ".join(relation.id for relation in relations if bug_id in relation.catalogue)
+                lines.append(
+                    f"| {bug_id} | {_cell(bug.stack)}: {_cell(bug.source)} | {_cell(bug.what)} | `{bug.seen}` | "
+                    f"{detect or '-'} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
 def false_passes_page(root: Path) -> str:
     """Return the corpus of false passes as its own module draws it."""
     if str(root) not in sys.path:
@@ -109,7 +213,7 @@ def _range(metric: Metric) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
 
 
 def main() -> None:
