@@ -16,8 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from seatrial.comparisons.baseline_compare import compare
-from seatrial.comparisons.baseline_sample import Wanted, sample_of
+from seatrial.comparisons.baseline_compare import Wanted, compare, sample_of
 from seatrial.comparisons.baselines import Provenance, learn
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.verdict import Outcome, combine

@@ -35,8 +35,8 @@ import numpy as np
 
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
+from seatrial.bisect.likelihood import MetricPrior, Noise, Settings, Worse
 from seatrial.bisect.search import Conclusion, Search
-from seatrial.bisect.settings import MetricPrior, Noise, Settings, Worse
 from seatrial.bisect.simulate import (
     FailureRates,
     Figures,

@@ -20,8 +20,8 @@ import numpy as np
 
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
+from seatrial.bisect.likelihood import Settings
 from seatrial.bisect.search import Probe, Search
-from seatrial.bisect.settings import Settings
 from seatrial.bisect.simulate import table
 
 COMMITS = 128

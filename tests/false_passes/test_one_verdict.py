@@ -17,8 +17,7 @@ from tests.false_passes.logged_cases import CASES, OTHERS, Case
 from tests.unit.trials.toy_target import ToyTarget
 
 import seatrial
-from seatrial.bisect.fresh import Beginning
-from seatrial.bisect.judge import Criteria, Evidence, judge
+from seatrial.bisect.judge import Beginning, Criteria, Evidence, judge
 from seatrial.bisect.outcomes import RunOutcome
 from seatrial.checks import parse_check
 from seatrial.cli import main

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from seatrial.bisect.answer import Answer
-from seatrial.bisect.graph import graph_of
-from seatrial.bisect.history import History
-from seatrial.bisect.outcomes import RunOutcome
-from seatrial.bisect.plain import plain
-from seatrial.bisect.records import Run
+from seatrial.bisect.history import History, graph_of
+from seatrial.bisect.outcomes import Run, RunOutcome
 from seatrial.bisect.search import Search
+
+
+def plain(text: str) -> str:
+    """Return text without control characters that a terminal would interpret."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def escaped(text: str) -> str:
+    """Return text escaped for HTML, without control characters."""
+    return html.escape(plain(text))
+
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SIGNS = {RunOutcome.PASS: "·", RunOutcome.FAIL: "x", RunOutcome.SKIP: "s", RunOutcome.BLOCKED: "b"}

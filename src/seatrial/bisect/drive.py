@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from functools import partial
 
 from seatrial.bisect.evidence_model import Observation, Question
-from seatrial.bisect.history import History
+from seatrial.bisect.history import Commit, History
 from seatrial.bisect.journal import Journal
-from seatrial.bisect.outcomes import RunOutcome
+from seatrial.bisect.outcomes import Run, RunOutcome
 from seatrial.bisect.prober import Probed, Prober, keep_only_evidence
-from seatrial.bisect.records import Run, run_of
 from seatrial.bisect.search import Conclusion, Probe, Search, Stop
 from seatrial.bisect.task import Task
 from seatrial.errors import BlockedError
@@ -170,6 +169,25 @@ def record_run(search: Search, history: History, run: Run, task: Task) -> None:
             lost=failed and run.value is None and bool(task.checks),
             fingerprint=run.fingerprint,
         )
+    )
+
+
+def run_of(number: int, commit: Commit, probed: Probed) -> Run:
+    """Return the record of a finished run."""
+    judgement = probed.judgement
+    return Run(
+        number=number,
+        commit=commit.sha,
+        outcome=judgement.outcome,
+        reason=judgement.reason,
+        tree=commit.tree,
+        value=judgement.value,
+        fingerprint=judgement.fingerprint,
+        cause=judgement.cause,
+        seconds=round(probed.seconds, 3),
+        attempts=probed.attempts,
+        evidence=str(probed.run_dir),
+        time=_now(),
     )
 
 

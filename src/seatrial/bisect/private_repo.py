@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from seatrial.bisect.gitcommand import GitError, git
+from seatrial.bisect.git import GitError, git
 from seatrial.errors import BlockedError, UsageError
 
 _OPENING = ".opening-"

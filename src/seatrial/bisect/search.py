@@ -17,8 +17,14 @@ from seatrial.bisect.evidence_model import (
     likelihoods_of,
 )
 from seatrial.bisect.history import BoolArray, FloatArray, History, suspect_weights
-from seatrial.bisect.likelihood import Likelihoods, drift_probability, expected_information, posterior
-from seatrial.bisect.settings import Noise, Settings
+from seatrial.bisect.likelihood import (
+    Likelihoods,
+    Noise,
+    Settings,
+    drift_probability,
+    expected_information,
+    posterior,
+)
 
 _LEAST_INFORMATION = 1e-6
 """Nats below which a run gives no information."""

@@ -10,20 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from seatrial.bisect import edits
 from seatrial.bisect.answer import Answer, answer_of
-from seatrial.bisect.commits import path_factors, read_history
 from seatrial.bisect.drive import Driver, Progress, record_run
 from seatrial.bisect.evidence_model import Question
-from seatrial.bisect.gitcommand import git
-from seatrial.bisect.gitlog import BAD, GOOD, SKIP, Mark, write_git_log
+from seatrial.bisect.git import git, path_factors, read_history
 from seatrial.bisect.history import suspect_weights
-from seatrial.bisect.journal import NAME, Entry, Journal, read_journal
+from seatrial.bisect.journal import BAD, GOOD, NAME, SKIP, Entry, Journal, Mark, read_journal, write_git_log
 from seatrial.bisect.launchers import end_leftover, make_launcher
-from seatrial.bisect.outcomes import RunOutcome
+from seatrial.bisect.outcomes import Run, RunOutcome
 from seatrial.bisect.private_repo import UserRepository, open_private
-from seatrial.bisect.prober import Prober
-from seatrial.bisect.records import Run
+from seatrial.bisect.prober import Prober, save_carried
 from seatrial.bisect.search import Search
 from seatrial.bisect.task import Task
 from seatrial.bisect.trees import Trees
@@ -50,7 +46,7 @@ def new_state(base: Path, task: Task, repository: Path | None = None) -> Path:
         raise UsageError(
             f"--state {base} is inside the checkout {task.repository}, which is never written to; choose another place"
         )
-    edits.save_carried(Path(task.repository), task.carry, state / "carry")
+    save_carried(Path(task.repository), task.carry, state / "carry")
     with Journal(state / NAME) as journal:
         journal.write("question", version=1, time=_now(), task=task.to_json())
     if repository is not None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
+from seatrial.bisect.likelihood import Settings
 from seatrial.bisect.search import Conclusion, Probe, Search, Stop
-from seatrial.bisect.settings import Settings
 
 
 class Moment(NamedTuple):

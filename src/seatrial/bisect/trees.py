@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.bisect.causes import Cause, Obstacle, obstacle_of
-from seatrial.bisect.gitcommand import GitError, git
+from seatrial.bisect.git import GitError, git
+from seatrial.bisect.outcomes import Cause, Obstacle, obstacle_of
 from seatrial.errors import BlockedError
 
 _GONE = re.compile(

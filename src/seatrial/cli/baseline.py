@@ -13,8 +13,7 @@ from pathlib import Path
 
 from seatrial.cli.progress import StatusLine
 from seatrial.cli.verdict_table import print_verdicts
-from seatrial.comparisons.baseline_compare import compare
-from seatrial.comparisons.baseline_sample import Wanted, sensitivity
+from seatrial.comparisons.baseline_compare import Wanted, compare, sensitivity
 from seatrial.comparisons.baselines import (
     DEFAULT_WINDOW,
     MIN_REPEATS,
@@ -24,8 +23,7 @@ from seatrial.comparisons.baselines import (
     learn,
     load_baseline,
 )
-from seatrial.comparisons.own_outputs import foreign_changes
-from seatrial.comparisons.repeats import FOLDER, run_repeats
+from seatrial.comparisons.repeats import FOLDER, foreign_changes, run_repeats
 from seatrial.errors import UsageError
 from seatrial.evidence.identity.collect import host_facts, package_versions, repository_of
 from seatrial.evidence.identity.redaction import Redactor

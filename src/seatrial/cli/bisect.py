@@ -11,20 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seatrial.bisect import edits
-from seatrial.bisect.commits import read_history
 from seatrial.bisect.console import WIDTH, answer_lines, picture_lines, run_line, waiting_text, wrapped
-from seatrial.bisect.direction import direction_of
 from seatrial.bisect.drive import Progress
-from seatrial.bisect.gitlog import GitLog, read_git_log
-from seatrial.bisect.html import page
-from seatrial.bisect.journal import NAME
+from seatrial.bisect.git import read_history
+from seatrial.bisect.journal import NAME, GitLog, read_git_log
 from seatrial.bisect.judge import earlier_values
+from seatrial.bisect.likelihood import EITHER
+from seatrial.bisect.outcomes import Run
 from seatrial.bisect.private_repo import UserRepository, deepened
-from seatrial.bisect.records import Run
+from seatrial.bisect.prober import check_sed, script_of, untracked_words
+from seatrial.bisect.report import page
 from seatrial.bisect.session import Session, change_task, new_state
-from seatrial.bisect.settings import EITHER
-from seatrial.bisect.task import Task, metric_check, state_base
+from seatrial.bisect.task import Task, direction_of, metric_check, state_base
 from seatrial.cli.bisect_options import add_arguments
 from seatrial.cli.progress import StatusLine
 from seatrial.errors import BlockedError, UsageError
@@ -163,14 +161,14 @@ def task_of(
     good_sha, bad_sha = user.resolve(good, "GOOD", deepened), user.resolve(bad, "BAD", deepened)
     whole = deepened or user.top
     command = list(arguments.words) or (["python", "-m", "pytest"] if arguments.test else [])
-    outside = edits.untracked_words(user.top, whole, bad_sha, command, arguments.carry)
+    outside = untracked_words(user.top, whole, bad_sha, command, arguments.carry)
     if outside:
         raise UsageError(
             f"{outside[0]} is in your checkout and not in BAD, so no tree would have it: add --carry {outside[0]}"
         )
     sed = environment.get("SED_CLAUSES", "")
-    script = arguments.script or edits.script_of(whole, bad_sha, command)
-    edits.check_sed(sed)
+    script = arguments.script or script_of(whole, bad_sha, command)
+    check_sed(sed)
     task = Task(
         repository=str(user.top.resolve()),
         good=good_sha,

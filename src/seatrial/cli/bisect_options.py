@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from seatrial.bisect.launchers import NAMES
-from seatrial.bisect.settings import EITHER, Noise, Worse
+from seatrial.bisect.likelihood import EITHER, Noise, Worse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,14 +6,13 @@ import argparse
 import os
 from pathlib import Path
 
-from seatrial.bisect.commits import read_history
 from seatrial.bisect.evidence_model import Observation, Question
+from seatrial.bisect.git import read_history
 from seatrial.bisect.journal import NAME, read_journal
-from seatrial.bisect.outcomes import RunOutcome
+from seatrial.bisect.likelihood import EITHER, MetricPrior, Noise, Settings, Worse
+from seatrial.bisect.outcomes import Run, RunOutcome
 from seatrial.bisect.private_repo import UserRepository
-from seatrial.bisect.records import Run
 from seatrial.bisect.session import read_task
-from seatrial.bisect.settings import EITHER, MetricPrior, Noise, Settings, Worse
 from seatrial.bisect.simulate import (
     FailureRates,
     MetricShift,

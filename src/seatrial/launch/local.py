@@ -1,4 +1,10 @@
-"""Starts a command in its own process group, records its output, and stops everything that it leaves behind."""
+"""Starts a command in its own process group, records its output, and stops everything that it leaves behind.
+
+A variable in the command's environment, which its descendants inherit, identifies them: this also finds daemons in
+sessions of their own, such as Ray's. Processes are addressed by id, never by name. The log is redacted line by line,
+flushed, and limited in size: a run that prints without end must not fill the disk, and its last lines matter most, so
+the beginning and the end of the output are kept, and the bytes between them are counted.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,175 @@ import subprocess
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+
+import psutil
 
 from seatrial.errors import BlockedError
-from seatrial.launch.console import MAX_LOG_BYTES, ConsoleLog
-from seatrial.launch.descendants import GRACE_SECONDS, MARKER, end_all
 
+MARKER = "SEATRIAL_COMMAND"
+"""Environment variable with a unique value per command."""
+GRACE_SECONDS = 5.0
+"""How long processes may take to exit after SIGTERM before they get SIGKILL."""
+KILL_SECONDS = 10.0
+"""How long the kernel may take to remove killed processes (an uninterruptible wait takes longer)."""
 _POLL_SECONDS = 0.02
+
+
+def living(process: subprocess.Popen[bytes], marker: str) -> list[psutil.Process]:
+    """Return the living processes of the group of `process`, and all others with the marker."""
+    return [other for other in psutil.process_iter() if _belongs(other, process.pid, marker)]
+
+
+def _belongs(other: psutil.Process, group: int, marker: str) -> bool:
+    try:
+        if other.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return os.getpgid(other.pid) == group or other.environ().get(MARKER) == marker
+    except (ProcessLookupError, PermissionError, psutil.Error):
+        return False
+
+
+def end_all(process: subprocess.Popen[bytes], marker: str, grace_seconds: float = GRACE_SECONDS) -> int:
+    """Stop a command and all that it started: SIGTERM, a grace period, SIGKILL; then reap the command.
+
+    A second interrupt during the grace period skips to SIGKILL, and is raised again after all processes are gone.
+
+    Returns:
+        How many processes were still running.
+    """
+    found = living(process, marker)
+    interrupted: KeyboardInterrupt | None = None
+    if found:
+        _send(found, signal.SIGTERM)
+        try:
+            _wait_until(lambda: not _reaped_and_living(process, marker), grace_seconds)
+        except KeyboardInterrupt as error:
+            interrupted = error
+        _send(living(process, marker), signal.SIGKILL)
+        _wait_until(lambda: not _reaped_and_living(process, marker), KILL_SECONDS)
+    process.wait()
+    if interrupted is not None:
+        raise interrupted
+    return len(found)
+
+
+def _reaped_and_living(process: subprocess.Popen[bytes], marker: str) -> list[psutil.Process]:
+    process.poll()
+    return living(process, marker)
+
+
+def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to each; psutil checks that an id was not reused for another process."""
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _wait_until(done: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+MAX_LOG_BYTES = 64 * 2**20
+"""Bytes kept from the start of the output."""
+TAIL_LINES = 200
+"""Lines kept from the end of the output, once the start is full."""
+MAX_LINE_BYTES = 64 * 2**10
+"""Longer lines are split, so that output without newlines cannot grow in memory."""
+
+
+class ConsoleLog:
+    """Writes the output of one command to a file; use as a context manager.
+
+    `error` is the first OSError of a write (disk full): the output is still read, so that the command never blocks on
+    its pipe, and the caller decides what to do.
+    """
+
+    def __init__(self, path: Path, redact: Callable[[str], str], max_bytes: int = MAX_LOG_BYTES) -> None:
+        """Open the file for writing.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        self._redact = redact
+        self._max_bytes = max_bytes
+        self._file = path.open("wb")
+        self._pending = b""
+        self._written = 0
+        self._left_out = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self.last_line = ""
+        self.error: OSError | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """Add output, from any thread; output after `close` is dropped."""
+        with self._lock:
+            if self._closed:
+                return
+            *lines, self._pending = (self._pending + chunk).split(b"\n")
+            for line in lines:
+                self._line(line + b"\n")
+            while len(self._pending) > MAX_LINE_BYTES:
+                self._line(self._pending[:MAX_LINE_BYTES] + b"\n")
+                self._pending = self._pending[MAX_LINE_BYTES:]
+
+    def _line(self, line: bytes) -> None:
+        text = self._redact(line.decode("utf-8", errors="replace"))
+        self.last_line = text.strip() or self.last_line
+        data = text.encode("utf-8")
+        if self._written + len(data) > self._max_bytes:
+            if len(self._tail) == TAIL_LINES:
+                self._left_out += len(self._tail[0])
+            self._tail.append(data)
+            return
+        self._written += len(data)
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self.error is not None:
+            return
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            self.error = error
+
+    def close(self) -> None:
+        """Write the pending line and the tail, and close the file."""
+        with self._lock:
+            self._closed = True
+            if self._pending:
+                self._line(self._pending + b"\n")
+            if self._left_out:
+                self._write(f"[... {self._left_out} bytes of output left out here ...]\n".encode())
+            for line in self._tail:
+                self._write(line)
+            try:
+                self._file.close()
+            except OSError as error:
+                self.error = self.error or error
+
+    def __enter__(self) -> ConsoleLog:
+        """Return the log."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+
 _PROGRESS_SECONDS = 0.5
 
 Progress = Callable[[float, str], None]

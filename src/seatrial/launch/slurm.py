@@ -1,19 +1,192 @@
 """Slurm: `sbatch` starts a job, `squeue` and `sacct` report when it is over, `scancel` stops it.
 
-Source: the manual pages of sbatch, squeue, sacct and scancel.
+A job's size is read from its test script, between `BEGIN CONFIG` and `END CONFIG`. The script is not run. Supported are
+`NAME=number`, `NAME=${NAME:-number}` and `NAME=$(( arithmetic ))` over names set before, which is what the suites use;
+the caller's environment is ignored.
+
+A job of several nodes may get a Ray cluster: a head on the first node, a worker on each other node, the command once.
+The steps synchronise through files in the run's directory, which all nodes share. Nothing waits for a port: `ray start`
+returns when its node has joined.
+
+Source: the manual pages of sbatch, srun, squeue, sacct and scancel, and the reference of `ray start`.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from seatrial.errors import BlockedError
 from seatrial.launch.container import Launch
 from seatrial.launch.jobs import Ended, Heartbeat, Job, Polled, run_client, wait_for, write_started
-from seatrial.launch.script_config import config_of
-from seatrial.launch.slurm_ray import RAY_ADDRESS, needs_ray, write_cluster_job
+
+SIZES = ("NUM_NODES", "GPUS_PER_NODE", "NUM_MINUTES", "NUM_RUNS", "SEGMENT_SIZE")
+"""Names that decide how a job is submitted; other names may have any value."""
+_ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?(\w+)=(.*)$")
+_DEFAULT = re.compile(r"\$\{\w+:-(\d+)\}")
+_NAME = re.compile(r"\$\{?(\w+)\}?")
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def config_of(text: str) -> dict[str, int]:
+    """Return the integers that the CONFIG block of a script sets, by name.
+
+    Raises:
+        BlockedError: one of `SIZES` has a value that cannot be read without running the script.
+    """
+    found: dict[str, int] = {}
+    inside = False
+    for line in text.splitlines():
+        if "BEGIN CONFIG" in line:
+            inside = True
+        elif "END CONFIG" in line:
+            inside = False
+        elif inside and (assignment := _ASSIGNMENT.match(line)) is not None:
+            name, written = assignment[1], _without_comment(assignment[2])
+            value = _value(written, found)
+            if value is not None:
+                found[name] = value
+            elif name in SIZES:
+                raise BlockedError(
+                    f"the test script sets {name}={written}, which cannot be read without running it; "
+                    "write a number there (SED_CLAUSES can)"
+                )
+    return found
+
+
+def _without_comment(written: str) -> str:
+    return re.sub(r"(^|\s)#.*$", "", written).strip().strip("\"'")
+
+
+def _value(written: str, known: Mapping[str, int]) -> int | None:
+    """Return the integer value of a shell word, or None."""
+    text = _DEFAULT.sub(r"\1", written)
+    if arithmetic := re.fullmatch(r"\$\(\((.*)\)\)", text):
+        try:
+            return _arithmetic(ast.parse(_NAME.sub(r"\1", arithmetic[1].strip()), mode="eval").body, known)
+        except (SyntaxError, KeyError, ZeroDivisionError):
+            return None
+    if named := _NAME.fullmatch(text):
+        return known.get(named[1])
+    return int(text) if re.fullmatch(r"\d+", text) else None
+
+
+def _arithmetic(node: ast.expr, known: Mapping[str, int]) -> int:
+    """Compute the shell's result, for positive numbers.
+
+    Raises:
+        KeyError: an unknown name or operation.
+    """
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return known[node.id]
+    if isinstance(node, ast.BinOp):
+        operation = _OPERATORS[type(node.op)]
+        return int(operation(_arithmetic(node.left, known), _arithmetic(node.right, known)))
+    raise KeyError(type(node).__name__)
+
+
+RAY_ADDRESS = "RAY_ADDRESS"
+MOST_SECONDS_TO_START = 900
+_OWN_CLUSTER = re.compile(r"^[^#\n]*\b(?:srun|ray\s+start)\b", re.MULTILINE)
+
+_ON_HEAD, _NOT_ON_HEAD = '--nodelist="$head"', '--exclude="$head"'
+
+_NODE = """\
+#!/bin/sh
+# One node of the cluster: joins, reports it, and stays until the command has ended.
+rank="{rank}"
+ray start {words} || exit 1
+: > "$SEATRIAL_RUN_DIR/ray/node-$rank"
+while [ ! -e "$SEATRIAL_RUN_DIR/ray/stop" ]; do sleep 1; done
+"""
+
+_JOB = """\
+#!/bin/sh
+# Starts a Ray cluster over the nodes of this job, runs the command once on the first, and stops the cluster.
+head="${{SLURMD_NODENAME:-$(hostname)}}"
+port=$((20000 + SLURM_JOB_ID % 10000))
+export RAY_ADDRESS="$head:$port"
+ready="$SEATRIAL_RUN_DIR/ray"
+rm -rf "$ready"
+mkdir -p "$ready"
+{head} &
+{workers} &
+waited=0
+while [ "$(ls "$ready" | grep -c '^node-')" -lt {nodes} ]; do
+    if [ "$waited" -ge {seconds} ]; then
+        echo "seatrial: the Ray cluster did not come up: $(ls "$ready" | grep -c '^node-') of {nodes} nodes joined"
+        : > "$ready/stop"
+        exit 1
+    fi
+    waited=$((waited + 1))
+    sleep 1
+done
+{driver}
+status=$?
+: > "$ready/stop"
+wait
+exit "$status"
+"""
+
+Step = Callable[[Sequence[str], Sequence[str]], Sequence[str]]
+"""Returns the srun command line of one step: (options of srun, command)."""
+
+
+def needs_ray(script: str, num_nodes: int) -> bool:
+    """Return whether a script expects a cluster from its launcher: it has several nodes and starts nothing on them."""
+    return num_nodes > 1 and _OWN_CLUSTER.search(script) is None
+
+
+def write_cluster_job(run_dir: Path, num_nodes: int, step: Step, command: Sequence[str]) -> Path:
+    """Write the batch script that starts the cluster and runs the command on it; return its path.
+
+    Args:
+        run_dir: of this run, shared by the nodes.
+        num_nodes: of the job, at least 1.
+        step: makes the command line of a step.
+        command: runs once, on the first node, with RAY_ADDRESS set.
+    """
+    head, worker = run_dir / "ray_head.sh", run_dir / "ray_worker.sh"
+    head.write_text(
+        _NODE.format(rank=0, words='--head --port="${RAY_ADDRESS##*:}" --disable-usage-stats'),
+        encoding="utf-8",
+    )
+    worker.write_text(
+        _NODE.format(rank="$((SLURM_PROCID + 1))", words='--address="$RAY_ADDRESS" --disable-usage-stats'),
+        encoding="utf-8",
+    )
+    others = num_nodes - 1
+    on_head = ("--overlap", "--nodes=1", "--ntasks=1", _ON_HEAD)
+    elsewhere = ("--overlap", f"--nodes={others}", f"--ntasks={others}", "--ntasks-per-node=1", _NOT_ON_HEAD)
+    text = _JOB.format(
+        head=_line(step(on_head, ("/bin/sh", str(head)))),
+        workers=_line(step(elsewhere, ("/bin/sh", str(worker)))) if others else ":",
+        driver=_line(step(on_head, command)),
+        nodes=num_nodes,
+        seconds=MOST_SECONDS_TO_START,
+    )
+    path = run_dir / "ray_job.sh"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _line(words: Sequence[str]) -> str:
+    """Return words as a shell line; the name of the first node is known only in the job."""
+    return " ".join(word if word in (_ON_HEAD, _NOT_ON_HEAD) else shlex.quote(word) for word in words)
+
 
 _JOB_ID = re.compile(r"^(\d+)(?:;\S+)?$")
 _MOST_SILENT_POLLS = 40

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import yaml
 
 from seatrial.checks.language.nodes import reads_only_numbers
-from seatrial.migrate.guards import Branch
+from seatrial.migrate.shell_walk import Branch
 from seatrial.migrate.suites import CheckerCall, Migration
 
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from seatrial.pytest_plugin.assets import Assets, parse_assets
-from seatrial.pytest_plugin.needs import Needs, parse_needs
+from seatrial.pytest_plugin.needs import Assets, Needs, parse_assets, parse_needs
 from seatrial.pytest_plugin.settings import refuse_unknown
 
 if TYPE_CHECKING:

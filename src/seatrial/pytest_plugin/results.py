@@ -20,8 +20,13 @@ from typing import Any
 import pytest
 
 from seatrial.files import write_whole
-from seatrial.pytest_plugin.tracking import BASELINE_PROPERTY, METRIC_PREFIX, RECORD_PROPERTY
-from seatrial.pytest_plugin.values import is_finite, to_json
+from seatrial.pytest_plugin.tracking import (
+    BASELINE_PROPERTY,
+    METRIC_PREFIX,
+    RECORD_PROPERTY,
+    is_finite,
+    to_json,
+)
 
 SCHEMA = 1
 MAX_HISTORY = 1000

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from seatrial.comparisons.baseline_compare import compare
-from seatrial.comparisons.baseline_sample import Wanted
+from seatrial.comparisons.baseline_compare import Wanted, compare
 from seatrial.comparisons.baselines import learn
 from seatrial.evidence.runlog import Damage, RunLog
 from seatrial.verdict import Outcome, combine

@@ -8,8 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from seatrial.comparisons.baseline_compare import compare
-from seatrial.comparisons.baseline_sample import Wanted, sensitivity
+from seatrial.comparisons.baseline_compare import Wanted, compare, sensitivity
 from seatrial.comparisons.baselines import learn
 from seatrial.statistics.robust import check_summary
 from seatrial.verdict import Outcome, combine

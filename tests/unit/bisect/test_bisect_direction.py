@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from seatrial.bisect.direction import INCREASING, direction_of
-from seatrial.bisect.settings import Worse
+from seatrial.bisect.likelihood import Worse
+from seatrial.bisect.task import INCREASING, direction_of
 from seatrial.checks.language.functions import FUNCTIONS
 
 

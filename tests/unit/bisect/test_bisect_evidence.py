@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seatrial.bisect.fresh import Beginning, require_fresh
-from seatrial.bisect.git_mounts import git_mounts
-from seatrial.bisect.gitlog import read_git_log
+from seatrial.bisect.journal import read_git_log
+from seatrial.bisect.judge import Beginning, require_fresh
+from seatrial.bisect.launchers import git_mounts
 from seatrial.errors import BlockedError
 from seatrial.evidence.runlog import RunLog, Series
 

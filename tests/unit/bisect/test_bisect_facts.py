@@ -7,8 +7,8 @@ import pytest
 
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import History
+from seatrial.bisect.likelihood import Settings
 from seatrial.bisect.search import Conclusion, Probe, Search, Stop
-from seatrial.bisect.settings import Settings
 from seatrial.bisect.simulate import FailureRates, MetricShift, measure, with_settings
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import BlockedError
-from seatrial.launch.script_config import config_of
-from seatrial.launch.slurm import options_of
-from seatrial.launch.slurm_ray import needs_ray, write_cluster_job
+from seatrial.launch.slurm import config_of, needs_ray, options_of, write_cluster_job
 
 NIGHTLY = """
 NUM_NODES=64

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.bisect.gitlog import read_git_log, write_git_log
-from seatrial.bisect.journal import NAME, Journal, read_journal
+from seatrial.bisect.journal import NAME, Journal, read_git_log, read_journal, write_git_log
 from seatrial.errors import BlockedError, UsageError
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seatrial.bisect.causes import Cause, obstacle_of
-from seatrial.bisect.fresh import Beginning
-from seatrial.bisect.judge import Criteria, Evidence, earlier_values, fingerprint_of, judge
-from seatrial.bisect.outcomes import RunOutcome
+from seatrial.bisect.judge import Beginning, Criteria, Evidence, earlier_values, fingerprint_of, judge
+from seatrial.bisect.outcomes import Cause, RunOutcome, obstacle_of
 from seatrial.bisect.task import metric_check
 from seatrial.checks import parse_check
 from seatrial.errors import UsageError

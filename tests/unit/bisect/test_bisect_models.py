@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from seatrial.bisect.exact import exact_likelihoods
+from seatrial.bisect.evidence_model import exact_likelihoods
 from seatrial.bisect.history import Commit, History
-from seatrial.bisect.likelihood import Likelihoods, expected_information, posterior
-from seatrial.bisect.passfail import Counted, pass_fail_likelihoods
-from seatrial.bisect.settings import MetricPrior, Worse
-from seatrial.bisect.shift import shift_likelihoods
+from seatrial.bisect.likelihood import Likelihoods, MetricPrior, Worse, expected_information, posterior
+from seatrial.bisect.models import Counted, pass_fail_likelihoods, shift_likelihoods
 
 
 def _counted(fails: list[float], passes: list[float]) -> Counted:

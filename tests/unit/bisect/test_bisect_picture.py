@@ -7,16 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from seatrial.bisect.console import picture_lines, remaining, waiting_text, wrapped
+from seatrial.bisect.console import picture_lines, plain, remaining, waiting_text, wrapped
 from seatrial.bisect.evidence_model import Observation, Question
-from seatrial.bisect.graph import MOST_LANES, graph_of
-from seatrial.bisect.history import Commit, History
-from seatrial.bisect.outcomes import RunOutcome
-from seatrial.bisect.picture import picture
-from seatrial.bisect.plain import plain
-from seatrial.bisect.records import Run
+from seatrial.bisect.history import MOST_LANES, Commit, History, graph_of
+from seatrial.bisect.likelihood import Noise, Settings
+from seatrial.bisect.outcomes import Run, RunOutcome
+from seatrial.bisect.report import picture
 from seatrial.bisect.search import Search
-from seatrial.bisect.settings import Noise, Settings
 
 EVIL = '</title><script>alert("1")</script> & \x1b[31m'
 

@@ -15,8 +15,8 @@ import pytest
 
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.history import Commit, History, suspect_weights
+from seatrial.bisect.likelihood import MetricPrior, Noise, Settings, Worse
 from seatrial.bisect.search import Conclusion, Probe, Search, Stop, Wait
-from seatrial.bisect.settings import MetricPrior, Noise, Settings, Worse
 from seatrial.bisect.simulate import (
     FailureRates,
     MetricShift,

@@ -9,8 +9,7 @@ import pytest
 
 from seatrial.bisect.evidence_model import Observation, Question
 from seatrial.bisect.journal import NAME, Journal
-from seatrial.bisect.outcomes import RunOutcome
-from seatrial.bisect.records import Run
+from seatrial.bisect.outcomes import Run, RunOutcome
 from seatrial.bisect.simulate import Moment, Recorded
 from seatrial.bisect.task import Task
 from seatrial.cli import main

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from seatrial.migrate.shell_tree import parse_script
+from seatrial.migrate.shell import ShellError, Word, expand, parse_script
 from seatrial.migrate.shell_walk import ScriptWalk
-from seatrial.migrate.shell_words import ShellError, Word, expand
 
 
 def read_commands(script: str) -> list[list[Word]]:

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import pytest
 
+from seatrial.pytest_plugin.affected.calls import Probes, compile_with_probes
 from seatrial.pytest_plugin.affected.keepers import keepers
-from seatrial.pytest_plugin.affected.probes import Probes, compile_with_probes
 
 FILES = {
     "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src"]\n',

@@ -8,11 +8,10 @@ from pathlib import Path
 import grimp
 import pytest
 
-from seatrial.pytest_plugin.affected.compilers import compiles_bytecode, may_be_compiled
+from seatrial.pytest_plugin.affected.fingerprints import ABSENT, Packages, distributions_by_module, version
 from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
-from seatrial.pytest_plugin.affected.packages import ABSENT, Packages, distributions_by_module, version
-from seatrial.pytest_plugin.affected.parts import REST, Part
 from seatrial.pytest_plugin.affected.sources import Source, read_source
+from seatrial.pytest_plugin.affected.syntax import REST, Part, compiles_bytecode, may_be_compiled
 from seatrial.pytest_plugin.affected.watch import FILE, PY
 from seatrial.pytest_plugin.affected.windows import Use
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seatrial.pytest_plugin.baseline import Judge, TrackedMetric
-from seatrial.pytest_plugin.baseline_history import read_repeats
+from seatrial.pytest_plugin.baseline import Judge, TrackedMetric, read_repeats
 from seatrial.verdict import Outcome
 
 FILE = "tests/unit/test_it.py"

@@ -2,23 +2,18 @@
 
 | module | subject |
 |---|---|
-| `watch`, `stats` | what a Python process uses of the project: modules, data files, folders, environment variables |
+| `watch`, `stats`, `child` | what a Python process uses of the project: modules, data files, folders, variables |
 | `startup/` | the `sitecustomize` that starts these in child processes and Ray workers |
-| `observation` | all that is watched in one process of the session |
-| `windows` | whose use it is: the test or fixture that runs, the module that is being imported |
-| `runs` | which functions ran, and in which scope: a test, a fixture, an import |
-| `calls`, `probes` | how functions report that they run: `sys.monitoring`, or on Python 3.11 a probe in each |
-| `functions`, `keepers` | the functions of a file, what is left without their bodies, which of them keep results |
-| `sources` | a Python file without its comments and layout; its imports; its parts one by one |
+| `observation` | everything that is watched in one process of the session, calls of Ray included |
+| `windows` | attributes a use to the test or fixture that runs, or to the module that is being imported |
+| `runs`, `calls` | which functions ran, and in which scope: a test, a fixture, an import |
+| `syntax`, `keepers` | the functions of a file, its skeleton, its imports; the functions that keep a result |
+| `sources` | a Python file without its comments and layout, part by part |
 | `graph` | transitive imports |
-| `items` | which parts of which files make up a test |
-| `options` | the command line's options |
-| `ray_use` | tests that call Ray, and clusters whose workers cannot be watched |
-| `fingerprints` | the present content of anything a test can depend on |
-| `packages` | installed distributions behind imported modules |
-| `folders` | the session's folder of logs, and those that killed sessions left |
-| `store` | the map on disk |
+| `items` | the parts of files that a test consists of |
+| `fingerprints` | the current content of anything that a test can depend on |
+| `store` | what a session observed, and the map on disk |
 | `decide` | which tests a change affects, and why |
-| `seen`, `learn` | from what was seen in a session to the records of its tests |
+| `learn` | turns the observations of a session into records of its tests |
 | `plugin` | pytest's hooks |
 """

@@ -1,23 +1,167 @@
-"""Fingerprints of everything that a test can depend on: a short text that changes with the content."""
+"""Fingerprints of everything that a test can depend on: a short text that changes with the content.
+
+Besides files these are the command line's options (`--backend=vllm`, `-W error`, `-o key=value`) and installed
+distributions: the one behind a top-level module, and the ones that it requires.
+"""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import json
 import os
 import platform
+import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from seatrial.pytest_plugin.affected.options import OPTION
-from seatrial.pytest_plugin.affected.packages import ABSENT, version
-from seatrial.pytest_plugin.affected.parts import REST, digest
 from seatrial.pytest_plugin.affected.sources import Source, read_source, splits
 from seatrial.pytest_plugin.affected.stats import STAT
+from seatrial.pytest_plugin.affected.syntax import REST, digest
 from seatrial.pytest_plugin.affected.watch import DIR, ENV, FILE, PY, UNWATCHED, is_ignored
+
+OPTION = "option"
+"""The value of a command-line option."""
+
+_SELECTING = """
+    collectonly continue_on_collection_errors deselect exitfirst failedfirst file_or_dir ignore ignore_glob
+    keepduplicates keyword last_failed_no_failures lf markers markexpr maxfail newfirst pyargs show_fixtures_per_test
+    showfixtures stepwise stepwise_reset stepwise_skip count repeat_scope reruns reruns_delay only_rerun rerun_except
+    randomly_seed randomly_reorganize random_order_seed disable_socket_plugin splits group
+"""
+_REPORTING = """
+    cacheclear cacheshow capture code_highlight color css debug disable_warnings durations durations_min
+    fold_skipped force_short_summary fulltrace help html junitprefix no_header no_summary pastebin quiet
+    reportchars self_contained_html setuponly setupplan setupshow showcapture showlocals tbstyle trace
+    traceconfig usepdb usepdb_cls verbose version xfail_tb xmlpath max_warnings logger_disable
+"""
+_PLACES = (
+    "basetemp cache_dir inifilename rootdir plugins disable_plugin_autoload collect_in_virtualenv noconftest"
+)
+_SPREADING = """
+    dist distload forked boxed loadgroup logxfdist looponfail maxprocesses maxschedchunk max_worker_restart
+    maxworkerrestart no_loadscope_reorder loadscopereorder numprocesses px rsyncdir rsyncignore testrunuid tx
+"""
+_CHANGES_NO_TEST = frozenset(" ".join((_SELECTING, _REPORTING, _PLACES, _SPREADING)).split())
+"""Options of pytest and well-known plugins that select, distribute or report tests."""
+_PREFIXES = (
+    "affected", "tracker_", "functional_dir", "seatrial_", "cov", "no_cov", "testmon", "no-testmon", "tmnet", "_",
+    "log_cli", "log_file", "json_report", "doctest_continue", "doctestreport",
+)  # fmt: skip
+
+
+def option_values(options: argparse.Namespace) -> dict[str, str]:
+    """Return a digest of the value of each option that may change what a test does."""
+    return {
+        name: digest(json.dumps(_plain(value)).encode())
+        for name, value in vars(options).items()
+        if name not in _CHANGES_NO_TEST and not name.startswith(_PREFIXES)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON; other objects are represented by their type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else type(value).__qualname__
+
+
+_INSTALLED = (".dist-info", ".egg-info")
+_IN_RECORD = re.compile(r'^"?([^/,"\n]+?)(?:/[^\n]*)?\.py"?,', re.MULTILINE)
+"""The top folder, or the module itself, of each Python file in a distribution's RECORD."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+ABSENT = "absent"
+
+
+def version(distribution: str) -> str:
+    """Return the installed version of a distribution, or `absent`."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ABSENT
+
+
+class Packages:
+    """Finds distributions; the environment is indexed once, on first use."""
+
+    def __init__(self) -> None:
+        self._index: Mapping[str, list[str]] | None = None
+        self._requirements: dict[str, frozenset[str]] = {}
+
+    def behind(self, modules: Iterable[str]) -> set[str]:
+        """Return the distributions behind top-level modules, and all that they require, transitively.
+
+        A module without a distribution counts as a distribution of its own name, so that installing it is noticed.
+        """
+        outside = {name for name in modules if name not in sys.stdlib_module_names}
+        if not outside:
+            return set()
+        if self._index is None:
+            self._index = distributions_by_module()
+        found: set[str] = set()
+        waiting = [name for module in outside for name in self._index.get(module, [module])]
+        while waiting:
+            name = _normal(waiting.pop())
+            if name not in found:
+                found.add(name)
+                waiting.extend(self._required(name) - found)
+        return found
+
+    def _required(self, distribution: str) -> frozenset[str]:
+        known = self._requirements.get(distribution)
+        if known is None:
+            known = self._requirements[distribution] = frozenset(_requirements(distribution))
+        return known
+
+
+def distributions_by_module() -> dict[str, list[str]]:
+    """Return the distributions that provide each top-level module, like `metadata.packages_distributions`.
+
+    That function parses each distribution's metadata for its name; the folder's name takes a tenth of the time.
+    """
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for folder in dict.fromkeys(sys.path):
+        try:
+            installed = [path for path in Path(folder).iterdir() if path.name.endswith(_INSTALLED)]
+        except OSError:
+            continue
+        for path in installed:
+            for module in _modules_of(path):
+                found[module].append(path.stem.partition("-")[0])
+    return found
+
+
+def _modules_of(installed: Path) -> Iterator[str]:
+    for name in ("top_level.txt", "RECORD"):
+        try:
+            text = (installed / name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        yield from set(text.split() if name == "top_level.txt" else _IN_RECORD.findall(text))
+        return
+
+
+def _requirements(distribution: str) -> list[str]:
+    try:
+        lines = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:
+        return []
+    names = [match[0] for line in lines if "extra ==" not in line and (match := _NAME.match(line))]
+    # What only another system requires is absent, and its later presence is not a change of this project.
+    return [name for name in map(_normal, names) if version(name) != ABSENT]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
 
 PART: Final = "part"
 """A part of a Python file: `path::qualified name`, or `path::` for the rest."""

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.pytest_plugin.affected.import_statements import Import
-from seatrial.pytest_plugin.affected.parts import REST
 from seatrial.pytest_plugin.affected.sources import Source, splits
+from seatrial.pytest_plugin.affected.syntax import REST, Import
 from seatrial.pytest_plugin.affected.watch import FILE, PY
 from seatrial.pytest_plugin.affected.windows import Use
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from seatrial.pytest_plugin.affected.fingerprints import DIST, GLOB
-from seatrial.pytest_plugin.affected.modules_of_tests import FIXTURES
-from seatrial.pytest_plugin.affected.parts import REST
+from seatrial.pytest_plugin.affected.sources import FIXTURES
+from seatrial.pytest_plugin.affected.syntax import REST
 from seatrial.pytest_plugin.affected.watch import ENV, FILE
 from seatrial.pytest_plugin.affected.windows import Use
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from seatrial.pytest_plugin.affected.functions import FunctionNode, functions, walk
+from seatrial.pytest_plugin.affected.syntax import FunctionNode, functions, walk
 
 _CACHE_WORDS = ("cache", "memo", "once", "singleton")
 _MUTATORS = frozenset(("append", "add", "update", "setdefault", "extend", "insert", "push", "register"))

@@ -13,21 +13,19 @@ from seatrial.pytest_plugin.affected.fingerprints import (
     DIST,
     GLOB,
     MACHINE,
+    OPTION,
     PART,
     PYTHON,
     SHADOW,
     UNKNOWN,
     Fingerprints,
+    Packages,
 )
 from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
-from seatrial.pytest_plugin.affected.import_statements import Import
-from seatrial.pytest_plugin.affected.options import OPTION
-from seatrial.pytest_plugin.affected.packages import Packages
-from seatrial.pytest_plugin.affected.parts import REST
-from seatrial.pytest_plugin.affected.seen import IMPORTED, Seen, Session
 from seatrial.pytest_plugin.affected.sources import DOCS
 from seatrial.pytest_plugin.affected.stats import STAT
-from seatrial.pytest_plugin.affected.store import Record, Version
+from seatrial.pytest_plugin.affected.store import IMPORTED, Record, Seen, Session, Version
+from seatrial.pytest_plugin.affected.syntax import REST, Import
 from seatrial.pytest_plugin.affected.watch import ENV, FILE, PY, UNWATCHED
 from seatrial.pytest_plugin.affected.windows import Use
 

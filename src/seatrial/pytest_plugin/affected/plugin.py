@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from seatrial.pytest_plugin.affected import report
-from seatrial.pytest_plugin.affected.collector import paused_collector
-from seatrial.pytest_plugin.affected.decide import Decision, decide
-from seatrial.pytest_plugin.affected.fingerprints import Fingerprints
+from seatrial.pytest_plugin.affected.decide import Decision, audit_report, decide, selection_report
+from seatrial.pytest_plugin.affected.fingerprints import Fingerprints, option_values
 from seatrial.pytest_plugin.affected.items import (
     MARKER_HELP,
     FixtureKey,
@@ -28,9 +26,8 @@ from seatrial.pytest_plugin.affected.items import (
 )
 from seatrial.pytest_plugin.affected.learn import Always, Learner
 from seatrial.pytest_plugin.affected.observation import Observation
-from seatrial.pytest_plugin.affected.options import option_values
-from seatrial.pytest_plugin.affected.seen import IMPORTED, Seen, Session
-from seatrial.pytest_plugin.affected.store import Store, locked
+from seatrial.pytest_plugin.affected.store import IMPORTED, Seen, Session, Store, locked
+from seatrial.pytest_plugin.affected.syntax import paused_collector
 from seatrial.pytest_plugin.affected.watch import OUT, PY, RUN, Watch
 from seatrial.pytest_plugin.affected.windows import Use, Window
 from seatrial.pytest_plugin.settings import table
@@ -113,7 +110,7 @@ class AffectedPlugin:
         return self._observation.windows.paused() if self._observation else nullcontext()
 
     def _report(self) -> list[str]:
-        return report.selection(
+        return selection_report(
             self._decisions,
             seeding=not self._store.tests,
             explain=self._config.option.affected_explain,
@@ -205,7 +202,7 @@ class AffectedPlugin:
             for line in self._report():
                 terminalreporter.write_line(line)
         if self._config.option.affected_audit:
-            lines = report.audit(self._decisions, self._store.tests, self._outcomes)
+            lines = audit_report(self._decisions, self._store.tests, self._outcomes)
             terminalreporter.section("audit of --affected")
             for line in lines:
                 terminalreporter.write_line(line)

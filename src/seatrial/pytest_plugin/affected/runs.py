@@ -18,11 +18,9 @@ from threading import get_ident
 from types import CodeType, ModuleType
 from typing import Any
 
-from seatrial.pytest_plugin.affected.calls import CallWatch
-from seatrial.pytest_plugin.affected.parsing import CANNOT_PARSE, parse
-from seatrial.pytest_plugin.affected.parts import digest
-from seatrial.pytest_plugin.affected.probes import Probes, compile_with_probes
+from seatrial.pytest_plugin.affected.calls import CallWatch, Probes, compile_with_probes
 from seatrial.pytest_plugin.affected.sources import keepers_of, read_compiled, splits
+from seatrial.pytest_plugin.affected.syntax import CANNOT_PARSE, digest, parse
 
 
 class Runs:
