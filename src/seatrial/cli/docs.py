@@ -16,13 +16,14 @@ from seatrial.relations.registry import own_relations
 from seatrial.vocabulary import Metric, metrics, stacks
 
 _GENERATED = "This page is generated: `make docs`."
+FACTS_BEGIN, FACTS_END = "<!-- facts: begin (make docs) -->", "<!-- facts: end -->"
 
 
 def pages(docs: Path) -> dict[str, str]:
     """Return the text of every generated page by its file name.
 
     Args:
-        docs: folder of the pages; the corpus of false passes is read from `tests` beside it.
+        docs: folder of the pages; README.md and `tests`, with the corpus of false passes, are next to it.
     """
     from seatrial.targets.reference.manual import configuration_page
 
@@ -32,8 +33,10 @@ def pages(docs: Path) -> dict[str, str]:
         "evidence/vocabulary.md": vocabulary_page(),
         "evidence/relations.md": relations_page(),
         "evidence/catalogue.md": catalogue_page(),
+        "evidence/rules_table.md": rules_page(),
         "evidence/faults.md": faults.page(),
         "evidence/false_passes.md": false_passes_page(docs.resolve().parent),
+        "../README.md": with_facts((docs.resolve().parent / "README.md").read_text(encoding="utf-8")),
     }
 
 
@@ -113,17 +116,67 @@ def _sentence(text: str) -> str:
     return whole[:1].upper() + whole[1:] + ("" if whole.endswith(".") else ".")
 
 
+def with_facts(readme: str) -> str:
+    """Return the README with the table of what there is, counted in the code."""
+    from seatrial.evidence.ledger.laws import LAWS
+    from seatrial.evidence.read import all_readers
+    from seatrial.faults.mutate import all_mutants
+    from seatrial.faults.plant import all_plants
+    from seatrial.relations.registry import own_relations
+    from seatrial.rules.engine import own_rules
+    from seatrial.targets import target_names
+    from seatrial.trials.plan import all_trials
+
+    relations = own_relations()
+    num_laws = sum(len(relation.laws) for relation in relations)
+    levels: dict[int, int] = {}
+    for trial in all_trials():
+        levels[trial.level] = levels.get(trial.level, 0) + 1
+    facts = {
+        "Relations": f"{len(relations)} with {num_laws} laws on {len({one.component for one in relations})} components",
+        "Rules": f"{len(own_rules())}",
+        "Laws of a run's rows": f"{len(LAWS)}",
+        "Trials": ", ".join(f"{number} of level {level}" for level, number in sorted(levels.items())),
+        "Targets": ", ".join(f"`{name}`" for name in target_names()),
+        "Log formats": ", ".join(reader.NAME for reader in all_readers()),
+        "Planted faults": f"{len(all_plants())} in the wiring of a run, {len(all_mutants())} of one line",
+    }
+    before, _, rest = readme.partition(FACTS_BEGIN)
+    after = rest.partition(FACTS_END)[2]
+    rows = "\n".join(f"| {name} | {fact} |" for name, fact in facts.items())
+    return f"{before}{FACTS_BEGIN}\n| what | how many |\n|---|---|\n{rows}\n{FACTS_END}{after}"
+
+
+def rules_page() -> str:
+    """Return every rule with its inputs, meaning and remedy."""
+    from seatrial.rules.engine import own_rules
+
+    lines = [
+        "# Table of rules",
+        "",
+        f"Every rule of `seatrial watch`. {_GENERATED} How often they are right: [rules](rules.md). Thresholds with their",
+        "sources: `seatrial watch --rules`. Metrics are canonical names of the [vocabulary](vocabulary.md).",
+        "",
+        "| rule | family | fires when | needs | usual cause | what to do |",
+        "|---|---|---|---|---|---|",
+    ]
+    for rule in own_rules():
+        needs = ", ".join(f"`{name}`" for name in rule.needs) or "any metric"
+        cells = (rule.statement, needs, rule.meaning, rule.remedy)
+        lines.append(f"| `{rule.id}` | {rule.family} | {' | '.join(_cell(cell) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def vocabulary_page() -> str:
     """Return the canonical metrics, and the tags of each stack."""
     lines = [
         "# Vocabulary",
         "",
         f"Canonical names of what stacks log. {_GENERATED} Tags that no table lists keep their own names.",
-        "A check may ask for a metric by its canonical name, or by the name that another stack gives it:",
-        "`grad_norm`, `train/grad_norm` and `actor/grad_norm` judge a log of TRL, NeMo RL or verl alike, and the",
-        "verdict says which tag was read. Hugging Face trainers write `train/x` and `eval/x` to TensorBoard, `x` and",
-        "`eval_x` to state files and",
-        "consoles: the first form is listed, and both are found.",
+        "A check may name a metric by its canonical name, or by that of another stack: `grad_norm`,",
+        "`train/grad_norm` and `actor/grad_norm` work on a log of TRL, NeMo RL or verl, and the verdict names the tag",
+        "that was read. Hugging Face trainers write `train/x` and `eval/x` to TensorBoard, `x` and `eval_x` to state",
+        "files and consoles: the first form is listed, and both are found.",
         "",
         "| name | unit | range | better | meaning |",
         "|---|---|---|---|---|",

@@ -14,32 +14,32 @@ from seatrial.faults.plant import Plant, all_plants, modules_without_plants
 from seatrial.faults.record import Seen, recorded
 
 BROKEN_LINE = "broken_line.txt"
-"""What `seatrial relations` said when one line was broken; a test holds it to what it says now."""
+"""What `seatrial relations` printed when one line was broken; a test compares it with the current output."""
 MISSES = "misses.yaml"
 """Why each fault that nothing sees is not seen, and what would see it."""
 
 INTRODUCTION = """# Planted faults
 
-Known bugs, planted one at a time in the reference stack, and what notices. This page is generated: `make docs`.
+Known bugs, planted one at a time in the reference stack, and what finds them. This page is generated: `make docs`.
 
-A fault is an edit of one place in a module of refrl; it is planted before anything uses it, in a process of its own,
-and nothing on disk is changed. Ids SBnnn are those of a catalogue of silent bugs of public projects. There are two
+A fault is an edit of one place in a module of refrl; it is planted before anything uses it, in a separate process,
+and nothing on disk changes. Ids SBnnn are those of a catalogue of silent bugs of public projects. There are two
 tables:
 
-- **Plants** (`seatrial/faults/plants/`) were written by somebody who knew the catalogue and refrl's source, and had
+- **Plants** (`seatrial/faults/plants/`) were written by someone who knew the catalogue and refrl's source, and had
   not read the relations or the trials: their rate is the honest one.
 - **Mutants** (`seatrial/faults/mutants/`) name the relations that must see them: they show that each relation can fail.
 
 `seatrial faults list` lists the mutants, `seatrial faults score --mutant ID` runs what a mutant names on every default
 seed and on tidy inputs, and `python -m seatrial.faults.sweep` measures what is recorded here: relations are asked in
-the order of their cost, and what none sees is put to a level-0 trial."""
+the order of their cost, and a level-0 trial runs on what none of them finds."""
 
 
 BLIND = """
 ## How many are seen by laws that did not know them
 
 Plants are measured in parts; what a part misses shows which laws are missing, and laws are then written for the class
-and not for the plant. A rate that laws written afterwards have a share in is not blind any more. So, in order:
+of bug, not for the plant. A rate that includes laws written afterwards is no longer blind. So, in order:
 
 | measured | plants | seen then |
 |---|---|---|
@@ -60,18 +60,18 @@ turns. With laws for these, 179 of the 184 are seen; the table above counts each
 Of the 8 that the third missed, five are in Megatron-core's layouts of several processes, which R2 did not train in. The
 others needed filtered rows in a layout, experts whose weights are not scaled, and a law of R13 that held at a constant
 learning rate alone. Before it, no fault reached the processes that R2 starts, so that the six of `dtensor` over several
-processes could not be seen: that was mended in the tool first, and they count as seen. Of these 25 the relations about
+processes could not be seen: the tool was fixed first, and they count as seen. Of these 25 the relations about
 each were asked, and not all.
 
 Of the 15 that the fourth missed, six are in vLLM, which no relation reached: the conformance model's heads are too
-narrow for it, and it lives in an environment of its own. Five are in weight syncs: R7 copied weights whatever was
-configured, of a model whose head is its own. R7.trained, R6.engine, R26.rows, R8.sync and R19.sync train, sync and
+narrow for it, and it needs a separate environment. Five are in weight syncs: R7 copied weights regardless of the
+configuration, of a model with a separate head. R7.trained, R6.engine, R26.rows, R8.sync and R19.sync train, sync and
 sample as configured, and see these eleven (those of vLLM where vLLM is installed). Four are in checkpoints and are
 missed still.
 
 Of the 16 that the fifth and sixth missed, most are on a path that only one architecture has: the relations named
-`architectures` and R17.media hold it to the plain model, in a run. The others needed layouts in bfloat16 and with
-packed rows, the files beside adapters and weights, what is left where a write fails, means over several updates. With
+`architectures` and R17.media compare it with the plain model, in a run. The others needed layouts in bfloat16 and with
+packed rows, the files next to adapters and weights, what a failed write leaves, means over several updates. With
 these laws all are seen but one, which changes nothing that is kept.
 
 Of the 24 that were planted after these laws were there, their nearest laws missed six: the tones of a sound in turn;

@@ -49,5 +49,5 @@ def test_the_example_suite_is_valid(tmp_path: Path) -> None:
 
 
 def test_the_suites_named_exist() -> None:
-    table = PAGE.partition("| suite | asks |")[2].partition("\n\n")[0]
+    table = PAGE.partition("| suite | question |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", table, re.M) == sorted(packaged_names("suite"), key=table.index)
