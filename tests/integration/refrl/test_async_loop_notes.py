@@ -38,7 +38,7 @@ def test_every_prompt_is_trained_on_as_often_as_there_are_epochs(overrides: Over
     assert set(trained.values()) == {4}
 
 
-def test_a_prompt_that_comes_again_is_sampled_anew(overrides: Overrides) -> None:
+def test_a_prompt_that_comes_again_is_sampled_again(overrides: Overrides) -> None:
     """No two of its visits have the same completions: none is sampled with a random stream of another."""
     config = run(overrides("a"), *EPOCHS, "policy.optimizer.lr=0.0")
     visits: dict[int, list[tuple[str, ...]]] = {}

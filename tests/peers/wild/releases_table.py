@@ -20,7 +20,7 @@ HEADER = (
     "| broken otherwise | Blocked |",
     "|---|---|---|---|---|---|---|---|---|---|",
 )
-BUGS = ("| what was wrong | mended in | adapters | laws | in |", "|---|---|---|---|---|")
+BUGS = ("| what was wrong | fixed in | adapters | laws | in |", "|---|---|---|---|---|")
 
 
 def drawn(page: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from tests.peers.wild.runner import PAIRS, RECORD, is_ordinary
 
 HEADER = (
-    "| pair | releases | bug | flagged | the law that tells | fixed release clean | runs |",
+    "| pair | releases | bug | flagged | the law that fires | fixed release clean | runs |",
     "|---|---|---|---|---|---|---|",
 )
 

@@ -143,7 +143,7 @@ def test_rows_that_fit_alone_are_not_cut_together() -> None:
 
 
 @pytest.mark.parametrize("limit", [{"max_sequence_length": 4}, {"sequence_buckets": (2, 4)}])
-def test_a_prompt_without_room_is_named(limit: dict[str, object]) -> None:
+def test_a_prompt_that_does_not_fit_is_named(limit: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"row 2: the prompt has 4 tokens"):
         make_batch(SAMPLES, pad_token_id=PAD, **limit)  # type: ignore[arg-type]
 

@@ -239,7 +239,7 @@ def test_the_loss_of_the_last_replica_ends_every_request() -> None:
     run(scenario)
 
 
-def test_a_pool_that_is_told_how_continues_what_an_engine_gave_up() -> None:
+def test_a_pool_with_a_continuation_continues_what_an_engine_gave_up() -> None:
     """The second engine call gets the rest, not the whole."""
 
     async def scenario() -> None:
@@ -262,7 +262,7 @@ def test_a_pool_that_is_told_how_continues_what_an_engine_gave_up() -> None:
     run(scenario)
 
 
-def test_a_request_that_nobody_waits_for_keeps_its_slot_until_the_engine_is_done() -> None:
+def test_an_abandoned_request_keeps_its_slot_until_the_engine_is_done() -> None:
     """An engine cannot be called back: what is sent to it meanwhile would find it over its capacity."""
 
     async def scenario() -> None:
