@@ -154,8 +154,8 @@ def rules_page() -> str:
     lines = [
         "# Table of rules",
         "",
-        f"Every rule of `seatrial watch`. {_GENERATED} How often they are right: [rules](rules.md). Thresholds with their",
-        "sources: `seatrial watch --rules`. Metrics are canonical names of the [vocabulary](vocabulary.md).",
+        f"Every rule of `seatrial watch`. {_GENERATED} How often they are right: [rules](rules.md). Thresholds and",
+        "their sources: `seatrial watch --rules`. Metrics are canonical names of the [vocabulary](vocabulary.md).",
         "",
         "| rule | family | fires when | needs | usual cause | what to do |",
         "|---|---|---|---|---|---|",
