@@ -126,6 +126,15 @@ class Parameter(NamedTuple):
     """Where it came from."""
 
 
+HAND_SET = "hand-set"
+WILD = "hand-set on wild logs"
+
+
+def figures(source: str, **values: float) -> dict[str, Parameter]:
+    """Return parameters that share one source."""
+    return {name: Parameter(value, source) for name, value in values.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """What a rule says of a run."""

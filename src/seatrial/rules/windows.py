@@ -7,6 +7,8 @@ NaN, and every comparison with it is False.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +22,16 @@ def held(condition: Flags, least: int, of_last: int) -> Flags:
     before = np.zeros_like(counts)
     before[of_last:] = counts[:-of_last]
     return np.asarray(counts - before >= least)
+
+
+def lasting(condition: Flags, limits: Mapping[str, float]) -> Flags:
+    """Return where a condition was true at `held` of the last `of_last` points, by a rule's limits."""
+    return held(condition, int(limits["held"]), int(limits["of_last"]))
+
+
+def repeated(condition: Flags, limits: Mapping[str, float]) -> Flags:
+    """Return where a condition was true at the last `in_a_row` points, by a rule's limits."""
+    return in_a_row(condition, int(limits["in_a_row"]))
 
 
 def in_a_row(condition: Flags, number: int) -> Flags:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import Flags, Floats, in_a_row
+from seatrial.rules.rule import HAND_SET, Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import Flags, Floats, repeated
 
 _BY_CONSTRUCTION = "by construction"
 _ROUNDING = "hand-set: float32 keeps seven digits"
@@ -33,20 +33,20 @@ def _surrogate(values: Values, limits: Limits) -> Marks:
     exact = (left < limits["residual"] * np.sqrt(ll)) & (_running(on_policy) >= limits["points"])
     weighs = np.abs(c) * np.sqrt(aa) > limits["weight"] * left
     wrong = exact & weighs & (np.abs(c - 1) > limits["off"])
-    return Marks(c, in_a_row(wrong, int(limits["in_a_row"])))
+    return Marks(c, repeated(wrong, limits))
 
 
 def _one_sided(values: Values, limits: Limits) -> Marks:
     low, high = values["advantages/min"], values["advantages/max"]
     one_sided = (low > 0) | (high < 0)
     never = np.zeros(len(low), dtype=np.bool_)
-    return Marks(np.where(low > 0, low, high), never, in_a_row(one_sided, int(limits["in_a_row"])))
+    return Marks(np.where(low > 0, low, high), never, repeated(one_sided, limits))
 
 
 def _rows(values: Values, limits: Limits) -> Marks:
     share = values["rows/counted"] / values["rows/batch"]
     uneven = np.abs(share - np.round(share)) > limits["rounding"]
-    return Marks(share, in_a_row(uneven | (share < 0.5), int(limits["in_a_row"])))
+    return Marks(share, repeated(uneven | (share < 0.5), limits))
 
 
 def _differ(one: Floats, other: Floats, limits: Limits) -> Flags:
@@ -57,25 +57,25 @@ def _lengths(values: Values, limits: Limits) -> Marks:
     total = values["length/prompt_mean"] + values["length/completion_mean"]
     gap = total - values["length/total_mean"]
     wrong = _differ(total, values["length/total_mean"], limits)
-    return Marks(gap, in_a_row(wrong, int(limits["in_a_row"])))
+    return Marks(gap, repeated(wrong, limits))
 
 
 def _endings(values: Values, limits: Limits) -> Marks:
     total = values["truncation_fraction"] + values["termination_fraction"]
     wrong = _differ(total, np.ones_like(total), limits)
-    return Marks(total, in_a_row(wrong, int(limits["in_a_row"])))
+    return Marks(total, repeated(wrong, limits))
 
 
 def _ordered(low: str, middle: str, high: str) -> Callable[[Values, Limits], Marks]:
     def mark(values: Values, limits: Limits) -> Marks:
         slack = limits["rounding"] * np.maximum(1.0, np.abs(values[middle]))
         wrong = (values[middle] > values[high] + slack) | (values[middle] < values[low] - slack)
-        return Marks(values[middle], in_a_row(wrong, int(limits["in_a_row"])))
+        return Marks(values[middle], repeated(wrong, limits))
 
     return mark
 
 
-_TWO = {"in_a_row": Parameter(2, "hand-set"), "rounding": Parameter(1e-4, _ROUNDING)}
+_TWO = {"in_a_row": Parameter(2, HAND_SET), "rounding": Parameter(1e-4, _ROUNDING)}
 
 
 def _order(name: str, low: str, middle: str, high: str) -> StepRule:
@@ -110,9 +110,9 @@ RULES = (
                 1e-3, "hand-set: of the size of the loss; another reduction does not fit at all"
             ),
             "weight": Parameter(20, "hand-set: the advantages' part of the loss against what is left over"),
-            "off": Parameter(0.05, "hand-set"),
+            "off": Parameter(0.05, HAND_SET),
             "points": Parameter(8, "hand-set: four times the two coefficients"),
-            "in_a_row": Parameter(3, "hand-set"),
+            "in_a_row": Parameter(3, HAND_SET),
         },
         meaning="advantages of the wrong sign, or a loss that is divided once more, by micro-batches or ranks",
         remedy="`seatrial relations` on the loss: gradients against a micro-batch of everything",
@@ -144,7 +144,7 @@ RULES = (
         bound="a whole multiple (one for each update)",
         parameters={
             "rounding": Parameter(1e-4, _ROUNDING),
-            "in_a_row": Parameter(3, "hand-set"),
+            "in_a_row": Parameter(3, HAND_SET),
         },
         meaning="rows that are dropped or taken twice where a batch is cut into micro-batches",
         remedy="print the rows of each micro-batch; `seatrial relations` splits a batch in several ways",

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import changes, early_median, early_minimum, held, in_a_row, near_its_best
-
-_HAND = "hand-set on wild logs"
+from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.windows import (
+    changes,
+    early_median,
+    early_minimum,
+    held,
+    lasting,
+    near_its_best,
+    repeated,
+)
 
 
 def _explosion(values: Values, limits: Limits) -> Marks:
@@ -17,8 +23,8 @@ def _explosion(values: Values, limits: Limits) -> Marks:
     rising = (entropy > level + limits["nats"] / 2) & (entropy > limits["factor"] * level)
     return Marks(
         entropy - level,
-        held(high, int(limits["held"]), int(limits["of_last"])),
-        held(rising, int(limits["held"]), int(limits["of_last"])),
+        lasting(high, limits),
+        lasting(rising, limits),
     )
 
 
@@ -26,7 +32,7 @@ def _collapse(values: Values, limits: Limits) -> Marks:
     entropy = values["entropy"]
     level = early_median(entropy, int(limits["early"]))
     of_last = int(limits["of_last"])
-    low = held((entropy < limits["share"] * level) & (entropy < limits["nats"]), int(limits["held"]), of_last)
+    low = lasting((entropy < limits["share"] * level) & (entropy < limits["nats"]), limits)
     reward = values["reward/mean"]
     unsolved = np.isfinite(reward) & ~near_its_best(reward, of_last) & (values["reward/std"] > 0)
     return Marks(entropy, low & held(unsolved, int(limits["held"]) // 2, of_last), low)
@@ -34,7 +40,7 @@ def _collapse(values: Values, limits: Limits) -> Marks:
 
 def _constant(values: Values, limits: Limits) -> Marks:
     entropy = values["entropy"]
-    same = in_a_row(~changes(entropy), int(limits["in_a_row"]))
+    same = repeated(~changes(entropy), limits)
     return Marks(entropy, same & (entropy != 0), same)
 
 
@@ -46,13 +52,7 @@ RULES = (
         needs=("entropy",),
         mark=_explosion,
         bound="<= {nats} nats above, or {factor} times, the lowest of the first {early} points",
-        parameters={
-            "early": Parameter(5, _HAND),
-            "nats": Parameter(2, _HAND),
-            "factor": Parameter(3, _HAND),
-            "held": Parameter(3, _HAND),
-            "of_last": Parameter(4, _HAND),
-        },
+        parameters=figures(WILD, early=5, nats=2, factor=3, held=3, of_last=4),
         meaning="updates of the wrong sign or size: a learning rate that is too large, an entropy bonus that wins, "
         "advantages that fit other rows",
         remedy="stop; go back to the last checkpoint before this step and lower the learning rate; then "
@@ -68,13 +68,11 @@ RULES = (
         mark=_collapse,
         bound=">= {share} of the median of the first {early} points or {nats} nats, unless the reward is at its best",
         parameters={
-            "early": Parameter(10, _HAND),
+            "early": Parameter(10, WILD),
             "share": Parameter(
                 0.05, "a good PPO run in the wild logs falls to an eighth, a solved task to 1e-4"
             ),
-            "nats": Parameter(0.02, _HAND),
-            "held": Parameter(20, _HAND),
-            "of_last": Parameter(25, _HAND),
+            **figures(WILD, nats=0.02, held=20, of_last=25),
         },
         meaning="exploration that ended before the reward was found",
         remedy="raise temperature or the upper clip, or add a KL penalty, from a checkpoint before the fall",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import Flags, changes, early_median, held, in_a_row, near_its_best
-
-_HAND = "hand-set on wild logs"
+from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.windows import Flags, changes, early_median, in_a_row, lasting, near_its_best
 
 
 def no_spread(values: Values) -> Flags:
@@ -35,12 +33,11 @@ def _constant(values: Values, limits: Limits) -> Marks:
 def _exploding(values: Values, limits: Limits) -> Marks:
     gradient = values["grad_norm"]
     level = early_median(gradient, int(limits["early"]))
-    least, of_last = int(limits["held"]), int(limits["of_last"])
     factor = np.where(level > 0, gradient / level, np.nan)
     return Marks(
         factor,
-        held(factor > limits["factor"], least, of_last),
-        held(factor > limits["notice"], least, of_last),
+        lasting(factor > limits["factor"], limits),
+        lasting(factor > limits["notice"], limits),
     )
 
 
@@ -49,12 +46,12 @@ def _dead(values: Values, limits: Limits) -> Marks:
     level = early_median(gradient, int(limits["early"]))
     factor = np.where(level > 0, gradient / level, np.nan)
     dead = factor < limits["factor"]
-    least, of_last = int(limits["held"]), int(limits["of_last"])
+    of_last = int(limits["of_last"])
     spread = values["reward/std"] > 0
     return Marks(
         factor,
-        held(dead & spread, least, of_last) & ~near_its_best(values["reward/mean"], of_last),
-        held(dead, least, of_last),
+        lasting(dead & spread, limits) & ~near_its_best(values["reward/mean"], of_last),
+        lasting(dead, limits),
     )
 
 
@@ -97,11 +94,9 @@ RULES = (
         mark=_exploding,
         bound="<= {factor} times the median of the first {early} points, but for spikes (notice {notice} times)",
         parameters={
-            "early": Parameter(10, _HAND),
+            "early": Parameter(10, WILD),
             "factor": Parameter(100, "ten times the median cries wolf on 10 of 33 healthy wild logs"),
-            "notice": Parameter(10, _HAND),
-            "held": Parameter(5, _HAND),
-            "of_last": Parameter(8, _HAND),
+            **figures(WILD, notice=10, held=5, of_last=8),
         },
         meaning="a learning rate that is too large, or ratios that are not clipped",
         remedy="lower the learning rate, and look at the first step at which the ratio or the KL left its range",
@@ -115,12 +110,7 @@ RULES = (
         uses=("reward/std", "reward/mean"),
         mark=_dead,
         bound=">= {factor} of the median of the first {early} points in {of_last} steps, where rewards differ",
-        parameters={
-            "early": Parameter(10, _HAND),
-            "factor": Parameter(1e-3, _HAND),
-            "held": Parameter(20, _HAND),
-            "of_last": Parameter(25, _HAND),
-        },
+        parameters=figures(WILD, early=10, factor=1e-3, held=20, of_last=25),
         meaning="a policy that has become deterministic, or a loss that saturates",
         remedy="read completions of one group: if all are alike, go back to a checkpoint before the entropy fell",
         min_points=25,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from seatrial.rules.families.gradient import no_spread
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import early_median, held, in_a_row, near_its_best
-
-_HAND = "hand-set on wild logs"
+from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.windows import early_median, in_a_row, lasting, near_its_best
 
 
 def _from_start(values: Values, limits: Limits) -> Marks:
@@ -20,23 +18,23 @@ def _from_start(values: Values, limits: Limits) -> Marks:
 
 def _persistent(values: Values, limits: Limits) -> Marks:
     silent = no_spread(values)
-    least, of_last = int(limits["held"]), int(limits["of_last"])
-    dead = held(silent, least, of_last)
+    of_last = int(limits["of_last"])
+    dead = lasting(silent, limits)
     return Marks(values["reward/std"], dead & ~near_its_best(values["reward/mean"], of_last), dead)
 
 
 def _share(values: Values, limits: Limits) -> Marks:
     share = values["reward/zero_variance_fraction"]
-    least, of_last = int(limits["held"]), int(limits["of_last"])
-    dead = held(share >= limits["share"], least, of_last)
+    of_last = int(limits["of_last"])
+    dead = lasting(share >= limits["share"], limits)
     return Marks(share, dead & ~near_its_best(values["reward/mean"], of_last), dead)
 
 
 def _deterministic(values: Values, limits: Limits) -> Marks:
     loss = np.abs(values["loss"])
     level = early_median(loss, int(limits["early"]))
-    least, of_last = int(limits["held"]), int(limits["of_last"])
-    gone = held((loss < limits["loss"]) & (level > limits["before"]), least, of_last)
+    of_last = int(limits["of_last"])
+    gone = lasting((loss < limits["loss"]) & (level > limits["before"]), limits)
     return Marks(loss, gone & ~near_its_best(values["reward/mean"], of_last), gone)
 
 
@@ -48,7 +46,7 @@ RULES = (
         needs=("reward/std",),
         mark=_from_start,
         bound="> 0 in one of the first {in_a_row} points",
-        parameters={"in_a_row": Parameter(10, _HAND)},
+        parameters={"in_a_row": Parameter(10, WILD)},
         meaning="a verifier that gives everything the same reward (an answer that is never found), completions "
         "that are all cut off, or a task that no completion or every completion solves",
         remedy="score one right and one wrong completion by hand; read what is sampled",
@@ -65,7 +63,7 @@ RULES = (
         bound="rewards differ in more than {of_last} - {held} of the last {of_last} points, or are at their best",
         parameters={
             "held": Parameter(45, "a healthy wild log of a solved task has none in 73 % of its steps"),
-            "of_last": Parameter(50, _HAND),
+            "of_last": Parameter(50, WILD),
         },
         meaning="a policy that says one thing for each prompt, random streams that ranks share, or prompts that are "
         "too hard or too easy",
@@ -82,8 +80,7 @@ RULES = (
         bound="< {share} in more than {of_last} - {held} of the last {of_last} points, or rewards at their best",
         parameters={
             "share": Parameter(0.95, "63 % of groups without a signal is what a healthy run shows"),
-            "held": Parameter(45, _HAND),
-            "of_last": Parameter(50, _HAND),
+            **figures(WILD, held=45, of_last=50),
         },
         meaning="prompts that are too hard or too easy, or completions that are copies of one another",
         remedy="draw other prompts, or filter groups; read the completions of one group",
@@ -98,11 +95,9 @@ RULES = (
         mark=_deterministic,
         bound="|loss| >= {loss} in over {of_last} - {held} of the last {of_last} points, or never above {before}",
         parameters={
-            "loss": Parameter(1e-7, _HAND),
+            "loss": Parameter(1e-7, WILD),
             "before": Parameter(1e-5, "a loss that is as small from the start says nothing"),
-            "early": Parameter(20, _HAND),
-            "held": Parameter(35, _HAND),
-            "of_last": Parameter(50, _HAND),
+            **figures(WILD, early=20, held=35, of_last=50),
         },
         meaning="a policy that gives one completion a prompt: rewards of a group are equal, no advantage is left",
         remedy="read the completions of one group; sample at a higher temperature from an earlier checkpoint",

@@ -5,21 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from seatrial.evidence.configuration import Options
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import early_mean_and_spread, early_median, held, in_a_row, trailing_mean
-
-_HAND = "hand-set on wild logs"
+from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.windows import (
+    early_mean_and_spread,
+    early_median,
+    lasting,
+    repeated,
+    trailing_mean,
+)
 
 
 def _drift(values: Values, limits: Limits) -> Marks:
     kl, reward = values["kl/reference"], values["reward/mean"]
-    least, of_last = int(limits["held"]), int(limits["of_last"])
     window = int(limits["window"])
     first, spread = early_mean_and_spread(reward, window)
     gains = trailing_mean(reward, window) - first > limits["spreads"] * spread
-    far = held(kl > limits["nats"], least, of_last)
-    lost = held(kl > limits["always"], least, of_last)
-    return Marks(kl, lost | (far & ~gains), held(kl > limits["notice"], least, of_last))
+    far = lasting(kl > limits["nats"], limits)
+    lost = lasting(kl > limits["always"], limits)
+    return Marks(kl, lost | (far & ~gains), lasting(kl > limits["notice"], limits))
 
 
 def _at_start(values: Values, limits: Limits) -> Marks:
@@ -32,19 +35,19 @@ def _at_start(values: Values, limits: Limits) -> Marks:
     rise = trailing_mean(reward, window) - first
     judged = np.arange(1, len(kl) + 1) >= limits["points"]
     flat = judged & (rise < limits["errors"] * spread * np.sqrt(2 / window))
-    return Marks(level, held(apart & flat, int(limits["held"]), int(limits["of_last"])), apart)
+    return Marks(level, lasting(apart & flat, limits), apart)
 
 
 def _negative(values: Values, limits: Limits) -> Marks:
     kl = values["kl/reference"]
-    negative = held(kl < -limits["nats"], int(limits["held"]), int(limits["of_last"]))
+    negative = lasting(kl < -limits["nats"], limits)
     return Marks(kl, negative)
 
 
 def _zero(values: Values, limits: Limits) -> Marks:
     kl = values["kl/reference"]
     moving = (values["grad_norm"] > 0) & (values["learning_rate"] > 0)
-    zero = in_a_row((kl == 0) & moving, int(limits["in_a_row"]))
+    zero = repeated((kl == 0) & moving, limits)
     return Marks(kl, np.zeros(len(kl), dtype=np.bool_), zero)
 
 
@@ -66,16 +69,15 @@ RULES = (
         bound="<= {nats} nats a token, but for spikes or up to {always} where the reward has gained (notice {notice})",
         parameters={
             "always": Parameter(5, "hand-set: twice as far"),
-            "window": Parameter(10, _HAND),
+            "window": Parameter(10, WILD),
             "spreads": Parameter(
                 2, "hand-set: of the first points; a small model that learns a new task goes far"
             ),
-            "nats": Parameter(2.5, _HAND),
-            "notice": Parameter(1.5, _HAND),
+            **figures(WILD, nats=2.5, notice=1.5),
             "held": Parameter(
                 10, "a healthy wild log has KL 18 in one of its steps, and is back in the next"
             ),
-            "of_last": Parameter(12, _HAND),
+            "of_last": Parameter(12, WILD),
         },
         meaning="a learning rate that is too large, or a KL penalty of the wrong sign, direction or size",
         remedy="read completions; go back to a checkpoint before the climb, lower the learning rate",
@@ -90,15 +92,11 @@ RULES = (
         mark=_at_start,
         bound="<= {nats} nats at the start, or from point {points} on a reward that rose by {errors} standard errors",
         parameters={
-            "nats": Parameter(0.4, _HAND),
-            "first": Parameter(3, _HAND),
-            "window": Parameter(40, _HAND),
-            "errors": Parameter(2, _HAND),
+            **figures(WILD, nats=0.4, first=3, window=40, errors=2),
             "points": Parameter(
                 100, "3 healthy wild logs begin apart from their reference, and learn: a notice"
             ),
-            "held": Parameter(20, _HAND),
-            "of_last": Parameter(25, _HAND),
+            **figures(WILD, held=20, of_last=25),
         },
         meaning="a reference of other weights (on purpose where it is a teacher or the base of a tuned model), dropout "
         "in one of the two, another temperature or precision, or adapters that are on in the reference",
@@ -116,8 +114,7 @@ RULES = (
             "nats": Parameter(
                 0.05, "a KL is not negative; the estimate k1 may be in one batch, k2 and k3 never"
             ),
-            "held": Parameter(10, _HAND),
-            "of_last": Parameter(12, _HAND),
+            **figures(WILD, held=10, of_last=12),
         },
         meaning="the difference taken the wrong way round, or completions sampled from another model than is scored",
         remedy="`seatrial relations` on the KL, and compare k1 with k3",

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
 from seatrial.rules.windows import (
     Flags,
     Floats,
     early_mean_and_spread,
     early_median,
-    held,
-    in_a_row,
+    lasting,
+    repeated,
     trailing_mean,
 )
-
-_HAND = "hand-set on wild logs"
 
 
 def _at_cap(values: Values, limits: Limits) -> Marks:
     share = values["truncation_fraction"]
-    at_cap = in_a_row(share >= limits["share"], int(limits["in_a_row"]))
+    at_cap = repeated(share >= limits["share"], limits)
     return Marks(
         share, at_cap & ~_risen(values["reward/mean"], int(limits["in_a_row"]), limits["errors"]), at_cap
     )
@@ -43,7 +41,7 @@ def _collapse(values: Values, limits: Limits) -> Marks:
     length, reward = values["length/completion_mean"], values["reward/mean"]
     level = early_median(length, int(limits["early"]))
     start = early_median(reward, int(limits["early"]))
-    short = held(length < limits["share"] * level, int(limits["held"]), int(limits["of_last"]))
+    short = lasting(length < limits["share"] * level, limits)
     worse = trailing_mean(reward, int(limits["of_last"])) <= start
     return Marks(length / level, short & worse, short)
 
@@ -67,7 +65,7 @@ RULES = (
         mark=_at_cap,
         bound="< {share} in one of {in_a_row} steps, or a reward that rose by {errors} standard errors",
         parameters={
-            "share": Parameter(0.99, _HAND),
+            "share": Parameter(0.99, WILD),
             "errors": Parameter(2, "a healthy TRL run of ours is paid for never ending"),
             "in_a_row": Parameter(
                 40, "one of 100 clean runs of an untrained tiny model has 30 in a row, its whole length"
@@ -87,11 +85,11 @@ RULES = (
         mark=_cut_and_flat,
         bound="mean of {window} x 2 points <= {share}, or a reward that rose by {errors} standard errors",
         parameters={
-            "share": Parameter(0.7, _HAND),
+            "share": Parameter(0.7, WILD),
             "window": Parameter(
                 30, "40 points are too few: clean runs of an untrained tiny model are still slow there"
             ),
-            "errors": Parameter(2, _HAND),
+            "errors": Parameter(2, WILD),
         },
         meaning="answers that do not fit into the limit and so get no reward",
         remedy="raise the limit of new tokens, or leave cut rows out of the loss",
@@ -104,12 +102,7 @@ RULES = (
         needs=("length/completion_mean", "reward/mean"),
         mark=_collapse,
         bound=">= {share} of the median of the first {early} points",
-        parameters={
-            "early": Parameter(10, _HAND),
-            "share": Parameter(0.1, _HAND),
-            "held": Parameter(10, _HAND),
-            "of_last": Parameter(12, _HAND),
-        },
+        parameters=figures(WILD, early=10, share=0.1, held=10, of_last=12),
         meaning="generations that are ended early, a penalty on length that wins, or rows that come back empty",
         remedy="look at the finish reasons, and at what aborts generation during a weight sync",
         catalogue=("SB050",),
@@ -122,11 +115,7 @@ RULES = (
         needs=("length/completion_mean", "truncation_fraction", "reward/mean"),
         mark=_grows,
         bound="truncation within {share} of its start while lengths are {factor} times those of the start",
-        parameters={
-            "window": Parameter(10, _HAND),
-            "factor": Parameter(1.5, _HAND),
-            "share": Parameter(0.3, _HAND),
-        },
+        parameters=figures(WILD, window=10, factor=1.5, share=0.3),
         meaning="a reward that pays for length, or a loss that averages by row and favours long wrong answers",
         remedy="plot reward against length within a step",
         min_points=20,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import early_median, early_minimum, held
+from seatrial.rules.rule import HAND_SET, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.windows import early_median, early_minimum, lasting
 
 StepRuleMark = Callable[[Values, Limits], Marks]
 _MEANING = (
@@ -19,17 +19,15 @@ _REMEDY = (
     "sits tells which it is"
 )
 _CATALOGUE = ("SB011", "SB021", "SB022", "SB038", "SB039", "SB041", "SB043", "SB046")
-_HAND = "hand-set"
 
 
 def _above(name: str) -> StepRuleMark:
     def mark(values: Values, limits: Limits) -> Marks:
         gap = np.abs(values[name] - limits["neutral"])
-        least, of_last = int(limits["held"]), int(limits["of_last"])
         return Marks(
             values[name],
-            held(gap > limits["gap"], least, of_last),
-            held(gap > limits["notice"], least, of_last),
+            lasting(gap > limits["gap"], limits),
+            lasting(gap > limits["notice"], limits),
         )
 
     return mark
@@ -39,8 +37,7 @@ def _grows(name: str) -> StepRuleMark:
     def mark(values: Values, limits: Limits) -> Marks:
         gap = np.abs(values[name] - limits["neutral"])
         level = np.maximum(early_median(gap, int(limits["early"])), limits["floor"])
-        least, of_last = int(limits["held"]), int(limits["of_last"])
-        grown = held(gap > limits["factor"] * level, least, of_last)
+        grown = lasting(gap > limits["factor"] * level, limits)
         return Marks(gap / level, grown & (gap > limits["notice"]), grown)
 
     return mark
@@ -53,7 +50,7 @@ def _parts(name: str) -> StepRuleMark:
         # Samples of older weights differ, and are meant to.
         fresh = ~(values["staleness/mean"] > 0)
         parted = (level < limits["rounding"]) & (gap > limits["gap"]) & fresh
-        return Marks(values[name], held(parted, int(limits["held"]), int(limits["of_last"])))
+        return Marks(values[name], lasting(parted, limits))
 
     return mark
 
@@ -64,8 +61,7 @@ def _rules(
     shared = {
         "neutral": Parameter(neutral, "by construction"),
         "notice": Parameter(notice, source),
-        "held": Parameter(5, _HAND),
-        "of_last": Parameter(6, _HAND),
+        **figures(HAND_SET, held=5, of_last=6),
     }
     return [
         StepRule(
@@ -89,8 +85,7 @@ def _rules(
             bound="<= {factor} times the median of the first {early} points, and within {notice}",
             parameters={
                 **shared,
-                "early": Parameter(10, _HAND),
-                "factor": Parameter(10, _HAND),
+                **figures(HAND_SET, early=10, factor=10),
                 "floor": Parameter(notice / 20, "hand-set: what float arithmetic leaves"),
             },
             meaning="a sampler that no longer receives the trainer's weights, or receives a part of them",
@@ -108,11 +103,11 @@ def _rules(
             bound="within {gap} of {neutral}, where one of the first {early} points is within {rounding}",
             parameters={
                 **shared,
-                "early": Parameter(3, _HAND),
+                "early": Parameter(3, HAND_SET),
                 "rounding": Parameter(
                     rounding, "hand-set: what float32 leaves of one computation done twice"
                 ),
-                "gap": Parameter(100 * rounding, _HAND),
+                "gap": Parameter(100 * rounding, HAND_SET),
             },
             meaning="weights that reach the sampler late, in part or in lower precision from the first update on",
             remedy="compare a checksum of each weight on both sides after a sync",
@@ -131,8 +126,8 @@ RULES = (
         "NeMo RL's nightly tests hold its maximum to 1.05 in most suites",
         1e-5,
     ),
-    *_rules("mismatch/kl", "kl", 0.0, 0.02, 0.1, _HAND, 1e-9),
-    *_rules("mismatch/logprob_abs_diff", "logprobs", 0.0, 0.1, 0.3, _HAND, 1e-5),
-    *_rules("mismatch/prob_abs_diff", "probs", 0.0, 0.02, 0.05, _HAND, 1e-6),
-    *_rules("mismatch/importance_ratio", "importance-ratio", 1.0, 0.1, 0.5, _HAND, 1e-5),
+    *_rules("mismatch/kl", "kl", 0.0, 0.02, 0.1, HAND_SET, 1e-9),
+    *_rules("mismatch/logprob_abs_diff", "logprobs", 0.0, 0.1, 0.3, HAND_SET, 1e-5),
+    *_rules("mismatch/prob_abs_diff", "probs", 0.0, 0.02, 0.05, HAND_SET, 1e-6),
+    *_rules("mismatch/importance_ratio", "importance-ratio", 1.0, 0.1, 0.5, HAND_SET, 1e-5),
 )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import early_median, held, in_a_row
+from seatrial.rules.rule import HAND_SET, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.windows import early_median, lasting, repeated
 
 
 def _grows(name: str) -> Callable[[Values, Limits], Marks]:
@@ -15,7 +15,7 @@ def _grows(name: str) -> Callable[[Values, Limits], Marks]:
         measured = values[name]
         level = early_median(measured, int(limits["early"]))
         factor = np.where(level > 0, measured / level, np.nan)
-        grown = held(factor > limits["factor"], int(limits["held"]), int(limits["of_last"]))
+        grown = lasting(factor > limits["factor"], limits)
         return Marks(factor, np.zeros(len(measured), dtype=np.bool_), grown)
 
     return mark
@@ -29,12 +29,7 @@ def _rule(name: str, short: str, factor: float, statement: str, meaning: str, re
         needs=(name,),
         mark=_grows(name),
         bound="<= {factor} times the median of the first {early} points",
-        parameters={
-            "early": Parameter(20, "hand-set"),
-            "factor": Parameter(factor, "hand-set"),
-            "held": Parameter(20, "hand-set"),
-            "of_last": Parameter(25, "hand-set"),
-        },
+        parameters=figures(HAND_SET, early=20, factor=factor, held=20, of_last=25),
         meaning=meaning,
         remedy=remedy,
         min_points=25,
@@ -44,7 +39,7 @@ def _rule(name: str, short: str, factor: float, statement: str, meaning: str, re
 def _adds_up(values: Values, limits: Limits) -> Marks:
     seconds = values["time/step"]
     risen = np.concatenate([[False], seconds[1:] > seconds[:-1]])
-    return Marks(seconds, in_a_row(risen, int(limits["in_a_row"])))
+    return Marks(seconds, repeated(risen, limits))
 
 
 RULES = (

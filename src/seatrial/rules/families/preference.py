@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import changes, in_a_row, trailing_mean
-
-_HAND = "hand-set on wild logs"
+from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import changes, repeated, trailing_mean
 
 
 def _saturated(values: Values, limits: Limits) -> Marks:
@@ -23,7 +21,7 @@ def _inverted(values: Values, limits: Limits) -> Marks:
 
 def _constant(values: Values, limits: Limits) -> Marks:
     logprobs = values["preference/chosen_logprobs"]
-    return Marks(logprobs, in_a_row(~changes(logprobs), int(limits["in_a_row"])))
+    return Marks(logprobs, repeated(~changes(logprobs), limits))
 
 
 RULES = (
@@ -35,7 +33,7 @@ RULES = (
         mark=_saturated,
         bound="|loss| >= {loss}, or a margin <= {margin}",
         parameters={
-            "loss": Parameter(1e-6, _HAND),
+            "loss": Parameter(1e-6, WILD),
             "margin": Parameter(20, "hand-set: log(1 + exp(-20)) is 2e-9, below what float32 adds to 1"),
         },
         meaning="pairs that are told apart by something else than quality (length, a template), or a beta or learning "
@@ -51,9 +49,9 @@ RULES = (
         mark=_inverted,
         bound="mean of {window} points >= {accuracy} (notice {notice})",
         parameters={
-            "window": Parameter(20, _HAND),
+            "window": Parameter(20, WILD),
             "accuracy": Parameter(0.35, "hand-set: half is chance"),
-            "notice": Parameter(0.45, _HAND),
+            "notice": Parameter(0.45, WILD),
         },
         meaning="chosen and rejected swapped, or a loss of the wrong sign",
         remedy="look at one pair as it is collated",

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import held, in_a_row
-
-_HAND = "hand-set"
+from seatrial.rules.rule import HAND_SET, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.windows import lasting, repeated
 
 
 def _off(values: Values, limits: Limits) -> Marks:
     ratio = values["ratio/mean"]
-    least, of_last = int(limits["held"]), int(limits["of_last"])
     alarm = (ratio > limits["factor"]) | (ratio < 1 / limits["factor"])
     notice = (ratio > limits["notice"]) | (ratio < 1 / limits["notice"])
-    return Marks(ratio, held(alarm, least, of_last), held(notice, least, of_last))
+    return Marks(ratio, lasting(alarm, limits), lasting(notice, limits))
 
 
 def _saturated(values: Values, limits: Limits) -> Marks:
     share = values["clip_fraction"]
-    least, of_last = int(limits["held"]), int(limits["of_last"])
-    return Marks(
-        share, held(share > limits["share"], least, of_last), held(share > limits["notice"], least, of_last)
-    )
+    return Marks(share, lasting(share > limits["share"], limits), lasting(share > limits["notice"], limits))
 
 
 def _never(values: Values, limits: Limits) -> Marks:
     share = values["clip_fraction"]
     largest = np.fmax(values["ratio/max"], np.where(values["ratio/min"] > 0, 1 / values["ratio/min"], np.nan))
-    unclipped = in_a_row((share == 0) & (largest > limits["ratio"]), int(limits["in_a_row"]))
+    unclipped = repeated((share == 0) & (largest > limits["ratio"]), limits)
     return Marks(largest, unclipped)
 
 
@@ -43,9 +37,7 @@ RULES = (
         bound="within a factor of {factor} of 1 (notice {notice}), but for spikes",
         parameters={
             "factor": Parameter(1.5, "hand-set: in expectation over the old policy the ratio is 1"),
-            "notice": Parameter(1.1, _HAND),
-            "held": Parameter(3, _HAND),
-            "of_last": Parameter(5, _HAND),
+            **figures(HAND_SET, notice=1.1, held=3, of_last=5),
         },
         meaning="old log-probabilities of another temperature, mask, precision or policy version",
         remedy="in the first mini-batch of an on-policy step the ratio is 1: compare both log-probabilities there",
@@ -58,12 +50,7 @@ RULES = (
         needs=("clip_fraction",),
         mark=_saturated,
         bound="<= {share} (notice {notice}), but for spikes",
-        parameters={
-            "share": Parameter(0.5, _HAND),
-            "notice": Parameter(0.3, _HAND),
-            "held": Parameter(10, _HAND),
-            "of_last": Parameter(12, _HAND),
-        },
+        parameters=figures(HAND_SET, share=0.5, notice=0.3, held=10, of_last=12),
         meaning="old log-probabilities that are not those of the sampling policy, or far too many updates a step",
         remedy="look at the ratio in the first mini-batch",
         min_points=10,
@@ -77,7 +64,7 @@ RULES = (
         mark=_never,
         bound="> 0 in one of {in_a_row} steps with a ratio beyond {ratio}",
         parameters={
-            "in_a_row": Parameter(10, _HAND),
+            "in_a_row": Parameter(10, HAND_SET),
             "ratio": Parameter(2, "hand-set: beyond every usual clip"),
         },
         meaning="a clip that is off, or a clip fraction that is computed of other ratios",

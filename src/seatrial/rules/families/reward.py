@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.rule import HAND_SET, WILD, Limits, Marks, Parameter, StepRule, Values, figures
 from seatrial.rules.windows import (
     best_so_far,
     changes,
     early_mean_and_spread,
-    held,
     in_a_row,
+    lasting,
+    repeated,
     trailing_mean,
     trailing_median,
 )
-
-_HAND = "hand-set on wild logs"
 
 
 def _constant(values: Values, limits: Limits) -> Marks:
@@ -39,8 +38,7 @@ def _collapse(values: Values, limits: Limits) -> Marks:
     noise = np.sqrt(np.maximum(trailing_mean(reward**2, window) - mean**2, 0))
     lost = risen & (best - now > limits["share"] * (best - start)) & (best - now > noise)
     below = (start - now > limits["below"] * spread) & (spread > 0)
-    least, of_last = int(limits["held"]), int(limits["of_last"])
-    return Marks(now, held(lost | below, least, of_last), lost | below)
+    return Marks(now, lasting(lost | below, limits), lost | below)
 
 
 def _falls_at_once(values: Values, limits: Limits) -> Marks:
@@ -53,7 +51,7 @@ def _falls_at_once(values: Values, limits: Limits) -> Marks:
         before[window:] = mean[:-window]
         spread[window:] = np.sqrt(np.maximum(mean_square - mean**2, 0))[:-window]
     fallen = (before - trailing_mean(reward, window) > limits["spreads"] * spread) & (spread > 0)
-    floor = in_a_row(reward <= np.fmin.accumulate(reward), int(limits["in_a_row"]))
+    floor = repeated(reward <= np.fmin.accumulate(reward), limits)
     return Marks(reward, fallen & floor, fallen)
 
 
@@ -63,7 +61,7 @@ def _validation_falls(values: Values, limits: Limits) -> Marks:
     first = np.full(len(score), score[0] if len(score) else np.nan)
     lost = (best - score > limits["share"] * np.abs(best)) & (score < first)
     rising = reward > reward[0] if len(reward) else np.zeros(0, dtype=np.bool_)
-    both = in_a_row(lost & rising, int(limits["in_a_row"]))
+    both = repeated(lost & rising, limits)
     return Marks(score, both, lost & rising)
 
 
@@ -78,14 +76,14 @@ def _above_the_reward(values: Values, limits: Limits) -> Marks:
     score, reward = values["validation/score"], values["validation/reward"]
     gap = score - reward
     may_be_negative = np.minimum.accumulate(reward) < 0
-    return Marks(gap, in_a_row((gap > limits["rounding"]) & ~may_be_negative, int(limits["in_a_row"])))
+    return Marks(gap, repeated((gap > limits["rounding"]) & ~may_be_negative, limits))
 
 
 def _validation_repeats(values: Values, limits: Limits) -> Marks:
     score = values["validation/reward"]
     # A score of nothing or of everything repeats in a run that is stuck or done.
     same = ~changes(score) & (score != 0) & (score != 1)
-    return Marks(score, in_a_row(same, int(limits["in_a_row"])))
+    return Marks(score, repeated(same, limits))
 
 
 RULES = (
@@ -99,7 +97,7 @@ RULES = (
         bound="on at most {share} of the rows in one of {in_a_row} steps (notice: none)",
         parameters={
             "share": Parameter(0.05, "the share that the ledger's law allows"),
-            "in_a_row": Parameter(5, "hand-set"),
+            "in_a_row": Parameter(5, HAND_SET),
         },
         meaning="an answer format that the verifier cannot read, a sandbox that is down, or too short a time limit",
         remedy="call the verifier on one of these rows by hand; refrl prints the first error of a step",
@@ -114,7 +112,7 @@ RULES = (
         bound="<= the mean reward, to which right answers give 1 and others nothing or more",
         parameters={
             "rounding": Parameter(1e-6, "hand-set: float32 keeps seven digits"),
-            "in_a_row": Parameter(2, "hand-set"),
+            "in_a_row": Parameter(2, HAND_SET),
         },
         meaning="an accuracy that counts partial rewards as right answers",
         remedy="count the full rewards among the rows of one validation",
@@ -140,7 +138,7 @@ RULES = (
         mark=_constant,
         bound="another value in one of the first {in_a_row} points",
         parameters={
-            "in_a_row": Parameter(10, _HAND),
+            "in_a_row": Parameter(10, WILD),
             "zero": Parameter(0, "a constant above it may be a solved task"),
         },
         meaning="a verifier that fails on everything: an answer format that is never met, an exception that counts as "
@@ -157,12 +155,11 @@ RULES = (
         mark=_collapse,
         bound="median of {window} points keeps 1 - {share} of a rise of {rise} spreads, within {below} of the start",
         parameters={
-            "window": Parameter(10, _HAND),
+            "window": Parameter(10, WILD),
             "rise": Parameter(3, "spreads of the first points"),
-            "share": Parameter(0.9, _HAND),
+            "share": Parameter(0.9, WILD),
             "below": Parameter(4, "a healthy wild log falls two spreads below its start before it rises"),
-            "held": Parameter(15, _HAND),
-            "of_last": Parameter(20, _HAND),
+            **figures(WILD, held=15, of_last=20),
         },
         meaning="a policy that was driven off: a learning rate that is too large, stale samples, a mismatch of sampler "
         "and trainer",
@@ -176,11 +173,7 @@ RULES = (
         needs=("reward/mean",),
         mark=_falls_at_once,
         bound="mean of {window} points within {spreads} spreads of the {window} before, or above its lowest",
-        parameters={
-            "window": Parameter(6, _HAND),
-            "spreads": Parameter(6, _HAND),
-            "in_a_row": Parameter(6, _HAND),
-        },
+        parameters=figures(WILD, window=6, spreads=6, in_a_row=6),
         meaning="a verifier that broke during the run, or weights that were destroyed by one update",
         remedy="read completions of the step before and after; put a right answer through the verifier",
         min_points=12,
@@ -192,10 +185,7 @@ RULES = (
         needs=("validation/score", "reward/mean"),
         mark=_validation_falls,
         bound="within {share} of the best validation, or above the first",
-        parameters={
-            "share": Parameter(0.3, _HAND),
-            "in_a_row": Parameter(3, _HAND),
-        },
+        parameters=figures(WILD, share=0.3, in_a_row=3),
         meaning="a reward that is gamed, training prompts that are memorised, or validation of old weights",
         remedy="read completions of validation; compare the verifiers of training and validation",
         min_points=4,

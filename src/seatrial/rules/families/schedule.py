@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import in_a_row
-
-_HAND = "hand-set on wild logs"
+from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values
+from seatrial.rules.windows import repeated
 
 
 def _huge(values: Values, limits: Limits) -> Marks:
@@ -17,7 +15,7 @@ def _huge(values: Values, limits: Limits) -> Marks:
 
 def _zero(values: Values, limits: Limits) -> Marks:
     rate = values["learning_rate"]
-    zero = in_a_row(rate == 0, int(limits["in_a_row"]))
+    zero = repeated(rate == 0, limits)
     never = np.asarray(np.cumsum(rate != 0) == 0)
     return Marks(rate, zero & never, zero)
 
@@ -44,7 +42,7 @@ RULES = (
             "rate": Parameter(
                 0.2, "no public recipe that we read is above 0.01; one stack prints it in units of 1e-4"
             ),
-            "notice": Parameter(0.05, _HAND),
+            "notice": Parameter(0.05, WILD),
         },
         meaning="an exponent that was lost in a configuration",
         remedy="stop; the weights are gone",
@@ -70,7 +68,7 @@ RULES = (
         bound="<= {factor} times the one before (notice {notice})",
         parameters={
             "factor": Parameter(10, "hand-set: warm restarts of public recipes are smaller or on purpose"),
-            "notice": Parameter(1.5, _HAND),
+            "notice": Parameter(1.5, WILD),
         },
         meaning="a schedule that starts again: a resume that lost the scheduler, or a restart on purpose",
         remedy="compare the step that the scheduler counts with that of the log after the resume",

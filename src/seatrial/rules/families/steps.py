@@ -8,8 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seatrial.evidence.runlog import Series
-from seatrial.rules.rule import Finding, Level, Limits, Marks, Parameter, Rule, StepRule, Streams, Values
-from seatrial.rules.windows import changes, in_a_row
+from seatrial.rules.rule import (
+    Finding,
+    Level,
+    Limits,
+    Marks,
+    Parameter,
+    Rule,
+    StepRule,
+    Streams,
+    Values,
+)
+from seatrial.rules.windows import changes, in_a_row, repeated
 
 _MAIN = ("loss", "reward/mean", "grad_norm")
 """The series whose steps are those of the run, in the order of preference."""
@@ -18,7 +28,7 @@ _MAIN = ("loss", "reward/mean", "grad_norm")
 def _repeats(values: Values, limits: Limits) -> Marks:
     loss, reward, gradient = (values[name] for name in ("loss", "reward/mean", "grad_norm"))
     same = ~changes(loss) & ~changes(reward) & ~changes(gradient) & (gradient != 0) & (loss != 0)
-    return Marks(loss, in_a_row(same, int(limits["in_a_row"])), in_a_row(same, 1))
+    return Marks(loss, repeated(same, limits), in_a_row(same, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
