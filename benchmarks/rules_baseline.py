@@ -17,7 +17,7 @@ from pathlib import Path
 from rules_records import Record, changed, log_of, records_of
 
 from seatrial.rules.engine import Judged, judge_log, select
-from seatrial.rules.healthy import MIN_RUNS, Beside, HealthyRuns
+from seatrial.rules.healthy import MIN_RUNS, Baseline, HealthyRuns
 from seatrial.rules.measured import note
 from seatrial.rules.rule import Level
 
@@ -52,7 +52,7 @@ class OtherSeeds:
 
 def held(record: Record, runs: HealthyRuns) -> list[Judged]:
     """Hold a recorded run to healthy ones."""
-    return judge_log(log_of(record), RULES, beside=Beside(runs=runs))
+    return judge_log(log_of(record), RULES, baseline=Baseline(runs=runs))
 
 
 def alarming(judged: Sequence[Judged]) -> set[str]:

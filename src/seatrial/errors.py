@@ -1,4 +1,4 @@
-"""Errors that a person can mend: one message with the remedy, no traceback."""
+"""Errors that the user can fix: one message with the remedy, no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing files that matter: whole or not at all, and one message where that cannot be."""
+"""Writes files completely or not at all, with one message if that fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seatrial.errors import BlockedError
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file under a temporary name beside it, then rename: a reader sees the old text or the new one.
+    """Write a file under a temporary name in the same folder, then rename it: readers see the old text or the new one.
 
     Raises:
         OSError: it cannot be written; nothing is left of the attempt.
@@ -28,12 +28,12 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_text(path: Path, text: str, *, option: str = "--output") -> None:
-    """Write a file that a person asked for, whole or not at all.
+    """Write a file that the user asked for, completely or not at all.
 
     Args:
         path: the file.
         text: all of it.
-        option: what the person chose its place with.
+        option: the option by which the user chose the path.
 
     Raises:
         BlockedError: the disk is full, the folder may not be written, or it is gone.
@@ -45,13 +45,13 @@ def write_text(path: Path, text: str, *, option: str = "--output") -> None:
 
 
 def not_written(what: str, path: Path, error: OSError, *, option: str = "--output") -> BlockedError:
-    """Return the message for a file or folder that could not be made.
+    """Return the error for a file or folder that cannot be created.
 
     Args:
         what: `write` or `make`.
         path: the file or folder.
-        error: what the system said.
-        option: what a person can choose another place with.
+        error: the system's error.
+        option: the option by which the user can choose another path.
     """
     full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
     remedy = f"free space there, or give another {option}" if full else f"give another {option}"

@@ -1,4 +1,4 @@
-"""Files that come with seatrial and are named without path and suffix: suites of checks, equivalence classes."""
+"""Files that ship with seatrial and can be named without path and suffix: check suites, equivalence classes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def packaged_names(kind: Literal["suite", "equivalence class"]) -> list[str]:
 
 
 def find_file(kind: Literal["suite", "equivalence class"], given: Path) -> Path:
-    """Return the file that a word names: a path, or a name of what comes with seatrial.
+    """Return the file for a command-line argument: a path, or the name of a packaged file.
 
-    A word without a folder and without a suffix is such a name where no file of that name exists.
+    An argument without folder and suffix is such a name if no file of that name exists.
 
     Raises:
         UsageError: it is neither; the nearest name is given.

@@ -1,4 +1,4 @@
-"""HTML pages drawn from Jinja templates that are data of a package: whatever a run brought is escaped."""
+"""HTML pages rendered from Jinja templates in packages; everything that comes from a run is escaped."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def render(package: str, template: str, **values: Any) -> str:
     Args:
         package: such as `seatrial.report`.
         template: name of the file; it names no value that is not given.
-        values: what the template names. Text is escaped, and control characters become blanks; what a template calls
-            `safe` is markup of our own, such as a chart.
+        values: what the template names. Text is escaped, and control characters become blanks; what a template marks
+            `safe` is our own markup, such as a chart.
     """
     import jinja2
 

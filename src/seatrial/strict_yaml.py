@@ -1,4 +1,4 @@
-"""YAML that people write, read without surprises: small, no aliases, no key twice."""
+"""Strict YAML for files that users write: small, no aliases, no duplicate keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_BYTES = 1_000_000
 
 
 def read_yaml(path: Path, what: str) -> object:
-    """Read a small YAML file without aliases and without a key given twice.
+    """Read a small YAML file without aliases and without duplicate keys.
 
     Raises:
         UsageError: the file cannot be read, is too large, or is not such YAML; `what` names it in the message.
@@ -32,7 +32,7 @@ def read_yaml(path: Path, what: str) -> object:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without aliases (they can grow without bound) and without a key given twice."""
+    """YAML without aliases (they can grow without bound) and without duplicate keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Refuse an alias."""

@@ -1,6 +1,6 @@
-"""The verdict algebra that every sensor obeys.
+"""The verdict algebra that every sensor follows.
 
-A verdict answers "is it good?" and rests on evidence: `Pass` without samples, or with a value that is
+A verdict answers "is it good?" and is based on evidence: `Pass` without samples, or with a value that is
 not finite, cannot be built. `Blocked` says that the environment, not the stack, prevented the evidence.
 
 Source: docs/extend/verdicts.md (project convention).
@@ -19,7 +19,7 @@ class Outcome(enum.StrEnum):
     """What a sensor concluded."""
 
     PASS = "Pass"
-    """The question was asked of evidence, and the answer is yes."""
+    """The evidence shows that the answer is yes."""
     FAIL = "Fail"
     """The stack ran and the answer is no, or it did not leave what the question needs."""
     BLOCKED = "Blocked"
@@ -27,7 +27,7 @@ class Outcome(enum.StrEnum):
     SKIPPED = "Skipped"
     """Requested, but it did not apply: a rule without its inputs, a relation that never ran its property."""
     NOT_REQUESTED = "NotRequested"
-    """Known, and nobody asked for it."""
+    """Known, and not requested."""
 
 
 EXIT_PASS = 0
@@ -40,19 +40,19 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One answer with the evidence it rests on."""
+    """One answer with its evidence."""
 
     name: str
-    """What was asked: the text of a check, the name of a relation, of a deliverable."""
+    """The text of a check, or the name of a relation or deliverable."""
     outcome: Outcome
     reason: str
     """One sentence; for anything but Pass it names the cause and the remedy."""
     value: float | str | None = None
     """What was measured, or None when nothing was."""
     bound: str | None = None
-    """What the value was held to, such as `< 1.05`."""
+    """The bound of the value, such as `< 1.05`."""
     num_samples: int = 0
-    """How many samples the value rests on."""
+    """How many samples the value is based on."""
     steps: tuple[int, int] | None = None
     """First and last step read, both inclusive."""
     source: str | None = None

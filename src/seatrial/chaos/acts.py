@@ -26,7 +26,7 @@ PARTS = "parts.json"
 
 @dataclass(frozen=True)
 class Victim:
-    """A process that is there."""
+    """A running process."""
 
     name: str
     """As the run calls it; the number where it has no name."""
@@ -37,7 +37,7 @@ def find_victim(who: str, logs: Path | None) -> Victim:
     """Return the process of a part, or of a number.
 
     Raises:
-        UsageError: there is none, the name is unknown, or the number belongs to this process or to a younger one.
+        UsageError: there is none, the name is unknown, or the number belongs to this process or to a newer one.
     """
     if who.isdecimal():
         return Victim(who, _process(int(who), who))
@@ -52,7 +52,7 @@ def find_victim(who: str, logs: Path | None) -> Victim:
     process = _process(parts[who], who)
     if process.create_time() > path.stat().st_mtime:
         raise UsageError(
-            f"{who} had process {parts[who]}, which has ended: the number belongs to a younger process now, which is "
+            f"{who} had process {parts[who]}, which has ended: the number belongs to a newer process now, which is "
             "left alone"
         )
     return Victim(who, process)
@@ -87,30 +87,30 @@ def _process(number: int, who: str) -> psutil.Process:
 
 
 CONFIRM_SECONDS = 5.0
-"""A killed process is gone, and a paused one stopped, within this; else the act failed."""
+"""A killed process must be gone, and a paused one stopped, within this time; else the act failed."""
 SLICE_SECONDS = 0.05
-"""A slowed process runs and rests in turns of this length together."""
+"""Length of one cycle of running and resting of a slowed process."""
 
 
 def kill(victim: Victim, seconds: float | None, over: threading.Event) -> bool:
-    """End it at once (SIGKILL); return whether it is gone."""
+    """Kill it at once (SIGKILL); return whether it is gone."""
     victim.process.send_signal(signal.SIGKILL)
     return _confirmed(lambda: not _runs(victim))
 
 
 def pause(victim: Victim, seconds: float | None, over: threading.Event) -> bool:
-    """Stop it (SIGSTOP) for some seconds, or until all is over; return whether it stopped. It always goes on after."""
+    """Stop it (SIGSTOP) for some seconds or until the run is over, then continue it; return whether it stopped."""
     victim.process.send_signal(signal.SIGSTOP)
     try:
         stopped = _confirmed(lambda: not _runs(victim) or victim.process.status() == psutil.STATUS_STOPPED)
         over.wait(seconds)
     finally:
-        _go_on(victim)
+        _continue(victim)
     return stopped
 
 
 def slow(victim: Victim, seconds: float | None, over: threading.Event) -> bool:
-    """Let it run a tenth of the time, for some seconds or until all is over; return whether it was there throughout."""
+    """Let it run a tenth of the time, for some seconds or until the run is over; return whether it ran throughout."""
     deadline = None if seconds is None else time.monotonic() + seconds
     try:
         while _runs(victim) and not over.is_set() and (deadline is None or time.monotonic() < deadline):
@@ -121,7 +121,7 @@ def slow(victim: Victim, seconds: float | None, over: threading.Event) -> bool:
     except psutil.NoSuchProcess:
         return False
     finally:
-        _go_on(victim)
+        _continue(victim)
     return over.is_set() or _runs(victim)
 
 
@@ -130,10 +130,10 @@ ACTS: Mapping[str, Callable[[Victim, float | None, threading.Event], bool]] = {
     "pause": pause,
     "slow": slow,
 }
-"""By name: (victim, seconds or None, what is set when all is over) -> whether it was done."""
+"""By name: (victim, seconds or None, event that is set when the run is over) -> whether it was done."""
 
 
-def _go_on(victim: Victim) -> None:
+def _continue(victim: Victim) -> None:
     try:
         victim.process.send_signal(signal.SIGCONT)
     except psutil.NoSuchProcess:

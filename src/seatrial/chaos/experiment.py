@@ -21,7 +21,7 @@ _STEP_IN_NAME = re.compile(r"step_?(\d+)\.jsonl$")
 
 @dataclass(frozen=True)
 class Moment:
-    """A condition on what the run has left so far."""
+    """A condition on what the run has written so far."""
 
     what: str
     """For messages: `step 5 is logged`."""
@@ -81,27 +81,27 @@ def wait_for(moment: Moment, *, seconds: float, is_over: Callable[[], bool]) -> 
         if is_over():
             return f"the run ended before {moment.what}"
         if time.monotonic() >= deadline:
-            return f"{seconds:g} s passed, and not: {moment.what}"
+            return f"{seconds:g} s passed, but not: {moment.what}"
         time.sleep(POLL_SECONDS)
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """What is to be done, to whom, when."""
+    """What to do, to which process, and when."""
 
     act: str
     """`kill`, `pause` or `slow`."""
     who: str
     """A part that the run names, or a process number."""
     moment: Callable[[], Moment]
-    """Made when the wait begins."""
+    """Created when the wait begins."""
     logs: Path | None = None
     """The run's log folder."""
     seconds: float | None = None
     """Of a pause or a slowness; None: until the run ends."""
     patience: float = 600.0
-    """Seconds that the moment is waited for."""
+    """Seconds to wait for the moment."""
 
 
 @dataclass
@@ -113,11 +113,11 @@ class Outcomes:
     was_done: bool = False
     why_not: str | None = None
     over: threading.Event = field(default_factory=threading.Event)
-    """Set when the run has ended, or nobody waits any more."""
+    """Set when the run has ended, or when the wait is given up."""
 
 
 def disturb(disturbance: Disturbance, outcomes: Outcomes) -> None:
-    """Wait for the moment and act; what came of it is in `outcomes`."""
+    """Wait for the moment and act; the result is stored in `outcomes`."""
     outcomes.why_not = wait_for(
         disturbance.moment(), seconds=disturbance.patience, is_over=outcomes.over.is_set
     )
@@ -137,7 +137,7 @@ def disturb(disturbance: Disturbance, outcomes: Outcomes) -> None:
 
 
 def judge_alone(disturbance: Disturbance, outcomes: Outcomes) -> Verdict:
-    """Return whether the disturbance was done to a run that somebody else watches."""
+    """Return whether a run that is watched elsewhere was disturbed."""
     return _act_verdict(disturbance, outcomes)
 
 
@@ -153,12 +153,12 @@ def run_disturbed(
     """Run a command, disturb it, and judge how it ended.
 
     Args:
-        argv: the command; a process group of its own, of which nothing is left at the end.
+        argv: the command; it runs in its own process group, of which nothing is left at the end.
         disturbance: what is done to it.
         environment: of the command.
         log_path: file of its output.
-        within: seconds after the act in which it must have ended, where it ends badly.
-        timeout_seconds: after these a run that still runs hangs, and is ended.
+        within: seconds after the act within which a failing run must end.
+        timeout_seconds: after these a run that still runs counts as hanging and is stopped.
     """
     outcomes = Outcomes()
     watcher = threading.Thread(target=disturb, args=(disturbance, outcomes), name="seatrial-chaos")
@@ -187,7 +187,7 @@ def _act_verdict(disturbance: Disturbance, outcomes: Outcomes) -> Verdict:
         return Verdict(
             name=name,
             outcome=Outcome.PASS,
-            reason=f"{disturbance.who} was disturbed, and seen to be",
+            reason=f"{disturbance.who} was disturbed, and this was confirmed",
             num_samples=1,
         )
     return Verdict(name=name, outcome=Outcome.BLOCKED, reason=outcomes.why_not or "nothing was done")
@@ -196,22 +196,24 @@ def _act_verdict(disturbance: Disturbance, outcomes: Outcomes) -> Verdict:
 def _end_verdict(
     launched: Launched, disturbance: Disturbance, text: str, *, seconds: float, within: float
 ) -> Verdict:
-    """Good is: it went on to a good end, or it ended in time with words that name the part."""
-    name = "chaos: the run goes on, or ends in time and names the part"
+    """A good end: the run continued and succeeded, or it ended in time with a message that names the part."""
+    name = "chaos: the run continues, or ends in time and names the part"
     bound = f"exit status 0, or a message that names {disturbance.who} within {within:g} s"
     how = f"{launched.describe()}, {seconds:.1f} s after the {disturbance.act}"
     names_it = disturbance.who in text
     if launched.ok:
-        reason = f"it went on: {how}"
+        reason = f"it continued: {how}"
         return Verdict(
             name=name, outcome=Outcome.PASS, reason=reason, value=seconds, bound=bound, num_samples=1
         )
     if launched.timed_out:
-        reason = f"it hangs: {how}; a part that is lost must be missed within a deadline"
+        reason = f"it hangs: {how}; a part that is lost must be noticed within a deadline"
     elif not names_it:
-        reason = f"{how}, and its output does not name {disturbance.who}: nobody can tell which part was lost"
+        reason = (
+            f"{how}, and its output does not name {disturbance.who}: a user cannot know which part was lost"
+        )
     elif seconds <= within:
-        reason = f"it ended in words: {how}"
+        reason = f"it ended with a message: {how}"
         return Verdict(
             name=name, outcome=Outcome.PASS, reason=reason, value=seconds, bound=bound, num_samples=1
         )

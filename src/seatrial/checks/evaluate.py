@@ -1,4 +1,4 @@
-"""From a check and the logs it reads to a verdict."""
+"""Evaluates a check on logs and returns a verdict."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def evaluate_check(
         allow_nonfinite: tags whose NaN, infinite and null points are legitimate; they are left out, and counted.
         source: where the bound came from.
         ranges: values that tags can take by construction; see `clip_ranges` for a run with another clip.
-        terms: what is asked of the log as a whole, and said of it.
+        terms: requirements on the log as a whole, and what the user knows about it.
 
     Returns:
-        Pass, Fail, Blocked when a log that the check reads is damaged (one that only lacks its end: where that
+        Pass, Fail, Blocked when a log that the check reads is damaged (where only its end is missing: if that
         could change the answer) or ambiguous, or Skipped when the check holds and could not have failed on any
         finite log.
 
@@ -78,7 +78,7 @@ def evaluate_check(
 
 
 def _verdict(check: Check, evidence: Evidence, answer: Answer, finding: Finding, source: str) -> Verdict:
-    """Put the answer and what was read into a verdict."""
+    """Return the verdict of an answer and of what was read."""
     tally = evidence.tally
     reason, details = finding.reason, finding.details
     for tag in sorted(evidence.allow_nonfinite & {reference.tag for reference in check.references}):

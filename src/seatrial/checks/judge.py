@@ -1,7 +1,7 @@
 """The one way from a log and expressions to verdicts, for commands, functional tests, bisect and trials.
 
 Which tags are read, the ranges that are known of them, notes, damage and checks that cannot fail are settled here,
-so that one expression on one log has one verdict whoever asks.
+so that one expression on one log has one verdict in every command.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEPS = "steps"
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """What is asked of a log."""
+    """The checks to run on a log, and how to run them."""
 
     checks: Sequence[Check] = ()
     suites: Sequence[Suite] = ()
@@ -43,7 +43,7 @@ class Questions:
     source: str = HAND_SET
     """Where the bounds of `checks` came from; those of a suite say it themselves."""
     terms: Terms = NO_TERMS
-    """What is asked of the log as a whole, and said of it; a suite may say more."""
+    """Requirements on the log as a whole, and what the user knows about it; a suite may add to them."""
     each_run: bool = False
     """Where the files look like several runs, judge each of them."""
 
@@ -71,18 +71,18 @@ class Questions:
         return frozenset(run for check in self.all_checks() for run in check.runs)
 
     def counts_any_step(self) -> bool:
-        """Say whether the steps of every series are asked for, so that all of them must be read."""
+        """Whether the steps of every series are requested, so that all series must be read."""
         suites = [suite for suite in self.suites if suite.steps is not None]
         return self.terms.steps is not None or any(suite.steps_of is None for suite in suites)
 
 
 def judge_logs(path: Path, questions: Questions, runs: Mapping[str, Path] | None = None) -> list[Verdict]:
-    """Read the tags that are asked for, and judge them.
+    """Read the tags that the checks need, and judge them.
 
     Args:
         path: a log that any reader reads.
-        questions: what is asked.
-        runs: where the logs of other runs lie, by the name that `run("NAME")` uses.
+        questions: the checks.
+        runs: where the logs of other runs are, by the name that `run("NAME")` uses.
 
     Returns:
         A verdict for each check, in the order of `Questions.all_checks`; each Blocked where a log cannot be read.
@@ -112,7 +112,7 @@ def _judge_each(
     """
     if len({source for run in runs for source in run}) < sum(len(run) for run in runs):
         raise BlockedError(
-            f"{path}: one file holds several runs; say --several-runs newest, or part the file"
+            f"{path}: one file holds several runs; say --several-runs newest, or split the file"
         )
     verdicts = []
     for sources in runs:
@@ -159,7 +159,7 @@ def judge_log(
 
     Args:
         log: what was read.
-        questions: what is asked.
+        questions: the checks.
         runs: the logs of other runs.
         steps_seen: how far the whole log goes, where `log` holds only some of its tags.
     """
@@ -217,7 +217,7 @@ def _with_other_names(log: RunLog, tags: Collection[str]) -> RunLog:
 
 
 def _judge_steps(seen: Reached, wanted: int, tag: str | None = None) -> Verdict:
-    """Judge whether a run got as far as was asked; checks of a shorter run say nothing of the rest.
+    """Judge whether a run reached the requested step; checks of a shorter run say nothing about the rest.
 
     A damaged log that does not show the step is Blocked.
     """
@@ -247,5 +247,5 @@ def known_ranges_of(log: RunLog, given: Mapping[str, Interval]) -> dict[str, Int
 
 
 def _with_notes(verdict: Verdict, log: RunLog) -> Verdict:
-    """Add what the reader had to say of the log to the evidence."""
+    """Add the reader's notes on the log to the verdict."""
     return replace(verdict, details={**verdict.details, "notes": list(log.notes)}) if log.notes else verdict

@@ -1,4 +1,4 @@
-"""Values that a metric can take by construction, whatever the run does.
+"""Values that a metric can take by construction, in any run.
 
 A bound outside such a range holds on a broken run too. Names are those of NeMo RL, which refrl shares; the
 formulas are theirs (`nemo_rl/algorithms/loss`, the trainers' logging).
@@ -51,13 +51,13 @@ KNOWN_RANGES: Mapping[str, Interval] = MappingProxyType(
 )
 """Ranges by tag or pattern. Those of the clamped ratios assume the default clip; `clip_ranges` gives others.
 
-`gen_kl_error` and its kin are the k3 estimate, exp(r) - 1 - r, which is never negative. Sentinels (the extrema
+`gen_kl_error` and related metrics are the k3 estimate, exp(r) - 1 - r, which is never negative. Sentinels (the extrema
 are -1.0 when no ratio was finite) lie outside: a log that holds one is judged as if no range were known.
 """
 
 
 def ranges_of_stack(stack: Stack) -> dict[str, Interval]:
-    """Return the ranges that the vocabulary gives to a stack's tags, but for those that are known here."""
+    """Return the ranges that the vocabulary gives to a stack's tags, except for those that are known here."""
     ranges = {}
     for tag, name in ((form, name) for listed, name in stack.tags.items() for form in twins_of(listed)):
         metric = metrics()[name]

@@ -187,7 +187,7 @@ def _step_findings(check: Check, max_num_steps: int) -> list[Finding]:
 
 
 def _within(chosen: Range, max_num_steps: int) -> bool:
-    """Say whether a run of so many steps, each logged, has all that a range asks for."""
+    """Whether a run of that many steps, each logged, has all steps of a range."""
     match chosen:
         case Steps(last=last):
             return last <= max_num_steps

@@ -31,8 +31,7 @@ from seatrial.nearest import hint
 from seatrial.strict_yaml import read_yaml
 from seatrial.verdict import Outcome, Verdict
 
-"""Size of a suite file."""
-NUM_ERRORS_TOLD = 5
+NUM_ERRORS_SHOWN = 5
 """Errors of a file that one message lists."""
 
 Text = Annotated[str, Field(min_length=1)]
@@ -75,7 +74,7 @@ class Suite(_Part):
     allow_nonfinite: tuple[Text, ...] = Field(default=(), strict=False)
     """Tags whose NaN, infinite and null points are legitimate in every check."""
     ranges: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
-    """Tag or pattern -> smallest and largest value it can take by construction, beside those that are known."""
+    """Tag or pattern -> smallest and largest value it can take by construction, in addition to those that are known."""
     parameters: dict[str, str] = Field(default_factory=dict)
     """Which runs the suite is for: names and values of what the run is started with. For the reader alone."""
     steps: int | None = Field(default=None, ge=0)
@@ -87,7 +86,7 @@ class Suite(_Part):
     several_runs: Literal["ask", "newest"] = "ask"
     """Where the files look like several runs: Blocked, or the newest one is meant."""
     checks: tuple[SuiteCheck, ...] = Field(strict=False)
-    """May be empty where `steps` asks for something."""
+    """May be empty if `steps` is given."""
 
     def terms(self, given: Terms) -> Terms:
         """Return what holds for the checks of this suite: its own word where it has one, else what was given."""
@@ -124,7 +123,9 @@ def read_suite(content: object, origin: str) -> Suite:
                 f"suite {origin}: checks: holds none, and no steps are asked for: nothing would be judged"
             )
         if suite.steps_of is not None and suite.steps is None:
-            raise UsageError(f"suite {origin}: steps_of: says whose steps count, and steps asks for none")
+            raise UsageError(
+                f"suite {origin}: steps_of: names the series whose steps count, but steps is not given"
+            )
         for tag, (low, high) in suite.ranges.items():
             if not low <= high:
                 raise UsageError(f"suite {origin}: ranges.{tag}: {low} is not below {high}")
@@ -180,8 +181,8 @@ def evaluate_suite(
 
 def _faults(error: ValidationError) -> str:
     """Word the faults that pydantic found: dotted place, what is wrong, nearest key."""
-    told = []
-    for fault in error.errors(include_url=False)[:NUM_ERRORS_TOLD]:
+    shown = []
+    for fault in error.errors(include_url=False)[:NUM_ERRORS_SHOWN]:
         place = ".".join(str(part) for part in fault["loc"])
         message = fault["msg"]
         if fault["type"] == "extra_forbidden":
@@ -189,6 +190,6 @@ def _faults(error: ValidationError) -> str:
             message = f"unknown key; {hint(str(fault['loc'][-1]), fields)}"
         elif fault["type"] == "missing":
             message = "is missing"
-        told.append(f"{place}: {message}" if place else message)
-    more = error.error_count() - len(told)
-    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
+        shown.append(f"{place}: {message}" if place else message)
+    more = error.error_count() - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")

@@ -10,7 +10,7 @@ import numpy as np
 
 from seatrial.comparisons.baselines import Baseline, load_baseline
 from seatrial.errors import BlockedError, UsageError
-from seatrial.evidence.configuration import Options, configuration_beside
+from seatrial.evidence.configuration import Options, find_configuration
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.healthy import HealthyRuns
@@ -54,7 +54,7 @@ def _read(path: Path) -> Iterator[tuple[RunLog, Options | None]]:
     lost = [item for item in log.damage if not item.is_cut]
     if lost:
         raise BlockedError(f"--baseline {path}: {lost[0].what}; leave this run out")
-    yield log, configuration_beside(path)
+    yield log, find_configuration(path)
 
 
 def _is_recorded(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The configuration that stands beside a log, and in what two of them differ.
+"""The configuration next to a log, and the differences between two of them.
 
 Read are `run_info.json` (refrl: its `config`), `config.yaml` and `config.yml` (W&B's values are unwrapped) and
 `.hydra/config.yaml`, in the folder of the log and in the one above it.
@@ -25,11 +25,11 @@ _MAY_DIFFER = re.compile(
     r"|(?:^|[._])(?:dir|directory|folder|run_?name|run_?id|exp_?name|experiment_?name|project|project_?name|group|tags|notes"
     r"|port|host|hostname|address|timestamp|created_at|uuid|resume|resume_from_checkpoint)$"
 )
-"""Keys that say which run it is, where it writes and what it draws, not what it does."""
+"""Keys that identify the run, its output folders and its random seed, not what it computes."""
 
 
-def configuration_beside(log: Path) -> Options | None:
-    """Return the configuration that stands beside a log; None where there is none that can be read."""
+def find_configuration(log: Path) -> Options | None:
+    """Return the configuration next to a log; None if there is none that can be read."""
     folder = log if log.is_dir() else log.parent
     for place in (folder, folder.parent):
         for name in _PLACES:
@@ -40,7 +40,7 @@ def configuration_beside(log: Path) -> Options | None:
 
 
 def differences(one: Options, other: Options) -> list[str]:
-    """Return the keys whose values differ but for those that tell runs apart (seed, folders, names), sorted."""
+    """Return the keys whose values differ, sorted, except for those that identify a run (seed, folders, names)."""
     return sorted(
         key
         for key in one.keys() | other.keys()

@@ -1,4 +1,4 @@
-"""Writes a run log as metrics.json in NeMo RL's form, with where it came from.
+"""Writes a run log as metrics.json in NeMo RL's form, with its provenance.
 
 NaN and infinities are written as the bare words `NaN`, `Infinity`, `-Infinity`: NeMo RL's own writer does so, and
 Python's json, jq and NeMo RL's checker read them. An explicit null stays null. What was lost while reading goes
@@ -25,7 +25,7 @@ def lines(log: RunLog) -> Iterator[str]:
     """Yield the document line by line: provenance first, then one line per tag, sorted by name.
 
     Raises:
-        BlockedError: a tag has the name that provenance has.
+        BlockedError: a tag has the name under which the provenance is stored.
     """
     if PROVENANCE_KEY in log.tags():
         raise BlockedError(
@@ -42,7 +42,7 @@ def lines(log: RunLog) -> Iterator[str]:
 def points(series: Series) -> Mapping[str, float | None]:
     """Return the points of a series by step, as text.
 
-    The clock of a time-stepped series starts anew in each attempt. Here each attempt is set to seconds since the
+    The clock of a time-stepped series restarts in each attempt. Here each attempt is set to seconds since the
     first one began, and samples of one second follow each other, so that none hides another.
     """
     steps = series.steps if _is_unique(series.steps) else _unrolled(series)
@@ -72,7 +72,7 @@ def _provenance(log: RunLog) -> dict[str, Any]:
 
 
 def _unrolled(series: Series) -> npt.NDArray[np.int64]:
-    """Return steps of a time-stepped series as seconds since its first attempt began, each one once."""
+    """Return the steps of a time-stepped series as distinct seconds since its first attempt began."""
     steps = series.steps.copy()
     if series.attempts is not None and series.wall_times is not None:
         begins = series.wall_times - series.steps
@@ -81,7 +81,7 @@ def _unrolled(series: Series) -> npt.NDArray[np.int64]:
             mine = series.attempts == attempt
             steps[mine] += round(float(begins[mine].min()) - first)
     order = np.argsort(steps, kind="stable")
-    # The k-th point in order stands at least one second after the one before it.
+    # The k-th point in order is at least one second after the one before it.
     ranked = steps[order] - np.arange(len(steps))
     steps[order] = np.maximum.accumulate(ranked) + np.arange(len(steps))
     return steps

@@ -1,4 +1,4 @@
-"""What a run logged: series of scalars by tag, with everything that was lost on the way named.
+"""What a run logged: series of scalars by tag, and everything that was lost while reading.
 
 Arrays of a series share one length N and one order (by step, then by time of writing).
 """
@@ -23,7 +23,7 @@ class Damage:
     offset: int | None = None
     """Byte (binary formats) or line (text formats) where it starts."""
     is_cut: bool = False
-    """Only the end is missing, as where a run was killed or still writes: all that stands before it was read."""
+    """Only the end is missing, as when a run was killed or still writes; everything before it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +67,20 @@ class RunLog:
     unread: Mapping[str, str] = field(default_factory=dict)
     """Tags that are present and hold no scalars, with their kind: `{"weights/hist": "histogram"}`."""
     notes: Sequence[str] = ()
-    """Facts about the reading that a person should see: conflicts, abandoned steps, attempts merged."""
+    """Facts about the reading that a user should see: conflicts, abandoned steps, merged attempts."""
     truncated_tags: bool = False
-    """True when only some tags were asked for, so `series` does not list all that exist."""
+    """True when only some tags were requested, so `series` does not list all that exist."""
     dropped: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """Where the writer drops values that are not finite: steps by tag whose value it probably dropped."""
     other_tags: Sequence[str] = ()
-    """Tags that exist and were not asked for (only with a tag filter)."""
+    """Tags that exist and were not requested (only with a tag filter)."""
     runs: Sequence[Sequence[str]] = ()
     """Where the files look like several runs rather than attempts of one: the sources of each, the oldest first."""
     read_as: Mapping[str, str] = field(default_factory=dict)
     """Tags of `series` that the log holds under another name of the same metric, and that name."""
 
     def only(self, tags: Collection[str]) -> RunLog:
-        """Return the log with these tags alone, as if no others had been asked for."""
+        """Return the log with these tags alone, as if no others had been requested."""
         others = {*self.series, *self.scalars} - set(tags)
         return replace(
             self,

@@ -32,7 +32,7 @@ _MAX_HEADER_BYTES = 100 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTensor:
-    """Where one tensor lies."""
+    """Where one tensor is stored."""
 
     file: Path
     dtype: str
@@ -176,12 +176,12 @@ DTYPES = {
 }  # fmt: skip
 """Types by safetensors' names."""
 FORM = 1
-"""Of the file."""
+"""Version of the file's schema."""
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What is known of one tensor without its values."""
+    """Type, shape and hash of one tensor."""
 
     dtype: str
     """As torch names it: float32, bfloat16."""
@@ -292,7 +292,7 @@ def _to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def served(path: Path) -> dict[str, Fingerprint]:
-    """Return the fingerprints of what serves: a folder of weights, or a file of fingerprints.
+    """Return the fingerprints of the served weights: from a folder of weights, or a file of fingerprints.
 
     Raises:
         BlockedError: it cannot be read.

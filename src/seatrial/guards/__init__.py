@@ -5,7 +5,7 @@
     with guards.census(model):
         optimizer.step()
 
-A guard that sees something wrong raises `GuardError`; `Guards(raises=False)` records alone, for a report.
+A guard that finds a failure raises `GuardError`; `Guards(raises=False)` only records it, for a report.
 """
 
 from seatrial.guards.guards import GuardError, Guards

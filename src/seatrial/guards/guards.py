@@ -1,6 +1,6 @@
 """The guards: what they look at (samples of weights, the ledger of samples), and what they assert.
 
-Source: the monitors that the catalogue of silent failures asks for (docs/evidence/findings.md). Tensors carry their
+Source: the monitors that the catalogue of silent failures calls for (docs/evidence/findings.md). Tensors carry their
 shape in their name (docs/extend/architecture.md); masks are 1 where a token trains.
 """
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 ELEMENTS = 256
-"""Elements looked at in a tensor; all of them in a smaller one."""
+"""Elements sampled from a tensor; all of them from a smaller one."""
 
 
 @dataclass(frozen=True)
 class WeightSample:
-    """What was looked at. N elements."""
+    """A sample of weights. N elements."""
 
     sizes: Mapping[str, int]
-    """Elements of each tensor, by name, in the order in which they lie in `elements_N`."""
+    """Elements of each tensor, by name, in the order of `elements_N`."""
     dtypes: Mapping[str, torch.dtype]
     elements_N: Tensor
     """A copy, in float32: every narrower type fits."""
@@ -85,12 +85,12 @@ def sample_weights(weights: Mapping[str, Tensor]) -> WeightSample:
 def _spread(weight: Tensor) -> Tensor:
     """Return a view of some elements."""
     flat = weight.reshape(-1)
-    # An odd stride shares no factor with the powers of two that widths are: every row and column is met in time.
+    # An odd stride shares no factor with the powers of two that widths are: every row and column is sampled in time.
     return flat[:: flat.numel() // ELEMENTS | 1] if flat.numel() > ELEMENTS else flat
 
 
 class SampleLedger:
-    """Counts of samples between drawing and training; ids are what the loop tells its samples by."""
+    """Counts of samples between drawing and training; ids identify the samples within the loop."""
 
     def __init__(self) -> None:
         """Begin with nothing drawn."""
@@ -142,25 +142,25 @@ class SampleLedger:
 
 
 RATIO_TOLERANCE = 1e-3
-"""Of the largest |log ratio| in float32; a policy in bfloat16 needs about 0.1 (its logits have 8 bits)."""
+"""Bound on the largest |log ratio| in float32; a policy in bfloat16 needs about 0.1 (its logits have 8 bits)."""
 KEPT = 1000
-"""Verdicts that are kept; of more only failures are, and the numbers."""
+"""Verdicts that are kept; beyond these only failures and counts are."""
 
 
 class GuardError(AssertionError):
-    """A guard saw something wrong."""
+    """A guard found a failure."""
 
 
 class Guards:
-    """Asks, counts, and raises at the first failure, or records."""
+    """Checks, counts, and raises at the first failure, or records it."""
 
     def __init__(self, *, raises: bool = True) -> None:
         """Begin with no verdict."""
         self._raises = raises
         self.verdicts: list[Verdict] = []
-        """What was found, in order; passes only up to `KEPT`."""
+        """Verdicts in order; passes only up to `KEPT`."""
         self.asked: Counter[str] = Counter()
-        """How often each guard was asked, by the name of its verdicts."""
+        """How often each guard was called, by the name of its verdicts."""
         self.ledger = SampleLedger()
 
     @property
@@ -169,7 +169,7 @@ class Guards:
         return [verdict for verdict in self.verdicts if verdict.outcome is Outcome.FAIL]
 
     def summary(self) -> dict[str, Any]:
-        """Return how often each guard was asked, and its first failure, as JSON values."""
+        """Return how often each guard was called, and its first failure, as JSON values."""
         first: dict[str, Verdict] = {}
         for verdict in self.failures:
             first.setdefault(verdict.name, verdict)
@@ -227,7 +227,7 @@ class Guards:
     def group_identity(
         self, prompts: Sequence[Any], groups: Sequence[Any], group_size: int | None = None
     ) -> None:
-        """Rows of a group have one prompt, and groups their size, or a multiple where a prompt was drawn again."""
+        """Rows of a group have one prompt, and groups have their size, or a multiple where a prompt was drawn again."""
         by_group: dict[Any, list[Any]] = {}
         for prompt, group in zip(prompts, groups, strict=True):
             by_group.setdefault(group, []).append(prompt)
@@ -241,10 +241,10 @@ class Guards:
 
     @contextmanager
     def census(self, model: nn.Module, *, may_rest: Iterable[str] = ()) -> Iterator[None]:
-        """Around an optimizer step: every trainable tensor moves and no frozen one does.
+        """Context around an optimizer step: every trainable tensor changes and no frozen one does.
 
-        Of each tensor some elements are looked at, spread over it. Tensors named in `may_rest` may stay: an expert that
-        no token was sent to, or any where the gradient is zero.
+        Some elements of each tensor are compared, spread over it. Tensors named in `may_rest` may stay unchanged: an
+        expert that received no token, or any tensor with a zero gradient.
         """
         before = sample_weights(dict(model.named_parameters()))
         yield
@@ -260,20 +260,20 @@ class Guards:
         *,
         may_rest: Iterable[str] = (),
     ) -> None:
-        """Between two looks at the same weights every trainable tensor moved and no frozen one did."""
+        """Between two samples of the same weights every trainable tensor changed and no frozen one did."""
         moved, resting = set(before.differing(after)), set(may_rest)
         still = [name for name in trainable if name not in moved and name not in resting]
         trains = set(trainable)
         frozen = [name for name in after.sizes if name in moved and name not in trains]
-        wrong = [f"trainable and at rest: {still[0]} ({len(still)} of {len(after.sizes)})"] if still else []
-        wrong += [f"frozen and moved: {frozen[0]} ({len(frozen)} in all)"] if frozen else []
+        wrong = [f"trainable and unchanged: {still[0]} ({len(still)} of {len(after.sizes)})"] if still else []
+        wrong += [f"frozen and changed: {frozen[0]} ({len(frozen)} in all)"] if frozen else []
         self._ask("moved and frozen", not wrong, "; ".join(wrong), number=len(after.sizes))
 
     def same_weights(self, trained: Mapping[str, Tensor], served: Mapping[str, Tensor]) -> None:
         """After a weight sync: the sampler has every tensor of the trainer, by name, with the same values."""
         missing = sorted(trained.keys() ^ served.keys())
         wrong = f"{missing[0]} is on one side alone ({len(missing)} such)" if missing else ""
-        # What shares its storage is the same without a look.
+        # Tensors that share storage are equal.
         apart = [
             name for name in trained if name in served and trained[name].data_ptr() != served[name].data_ptr()
         ]
@@ -302,7 +302,7 @@ class Guards:
         )
 
     def hold(self, name: str, is_good: bool, wrong: str, *, number: int) -> None:
-        """Ask something of one's own: `wrong` is what is said where it is not good, `number` what it rests on."""
+        """Record a custom check: `wrong` is the message of a failure, `number` the number of samples."""
         self._ask(name, is_good, wrong, number=number)
 
     def _ask(
@@ -315,7 +315,7 @@ class Guards:
         bound: str | None = None,
         number: int,
     ) -> None:
-        """Record the verdict; no samples are no Pass."""
+        """Record the verdict; without samples it is not Pass."""
         self.asked[f"guard {name}"] += 1
         outcome = Outcome.FAIL if not is_good else Outcome.PASS if number else Outcome.SKIPPED
         reason = wrong if not is_good else "in order" if number else "not triggered: nothing to look at"

@@ -1,7 +1,7 @@
 """A callback for the Hugging Face Trainer, and so for TRL: `trainer.add_callback(guard_callback())`.
 
-It holds the census of moved and frozen tensors around every optimizer step. What needs the rows of a step (ids, groups,
-ratios) is called from a trainer of one's own.
+It checks around every optimizer step which tensors changed. Guards that need the rows of a step (ids, groups, ratios)
+are called from a custom trainer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def guard_callback(guards: Guards | None = None, *, every: int = 1) -> Any:
                 for name, weight in kwargs["model"].named_parameters()
                 if weight.grad is None or not bool(weight.grad.any())
             }
-            # With a rate of zero, as in the first step of a warm-up, nothing is to move.
+            # With a rate of zero, as in the first step of a warm-up, nothing changes.
             if state.global_step % every == 0 and rate > 0:
                 self._around = self.guards.census(kwargs["model"], may_rest=gradients)
                 self._around.__enter__()

@@ -1,7 +1,7 @@
 """Guards on the rows of TRL's GRPO trainer, in one line: `guards = guard_grpo(trainer)`, before `trainer.train()`.
 
-TRL has no hook that shows rows, so that three methods of this trainer object are wrapped; they are those of TRL 1.16,
-and a trainer that lacks one is refused by name. The census of moved and frozen tensors is `guard_callback`.
+TRL has no hook that shows rows, so three methods of this trainer object are wrapped; they are those of TRL 1.16, and a
+trainer without one of them is refused by name. For changed and frozen tensors see `guard_callback`.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from seatrial.guards.guards import Guards
 
 WRAPPED = ("_generate", "_compute_loss", "_get_per_token_logps_and_entropies")
 TOLERANCE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
-"""Of |log ratio| by the type of the log-probabilities: the two passes cut the rows differently."""
+"""Bound on |log ratio| by the type of the log-probabilities: the two passes split the rows differently."""
 
 
 def guard_grpo(trainer: Any, guards: Guards | None = None) -> Guards:
     """Wrap a trainer, and return the guards that hold the verdicts.
 
-    Asked of every micro-batch in training: each row that is trained on is one that was sampled in the last generation
-    ("ids trained = ids sampled"); and, where TRL keeps old log-probabilities, their ratio to the current ones is 1 as
-    long as no update was taken since they were computed ("first mini-batch ratio").
+    Checked for every micro-batch in training: each row that is trained on is one that was sampled in the last
+    generation ("ids trained = ids sampled"); and, where TRL keeps old log-probabilities, their ratio to the current
+    ones is 1 as long as no update was taken since they were computed ("first mini-batch ratio").
 
     Args:
         trainer: a `trl.GRPOTrainer`.
         guards: where verdicts go; None raises at the first failure.
 
     Raises:
-        TypeError: the trainer has not the methods that are wrapped.
+        TypeError: the trainer does not have the methods that are wrapped.
     """
-    lacking = [name for name in WRAPPED if not callable(getattr(trainer, name, None))]
-    if lacking:
+    missing = [name for name in WRAPPED if not callable(getattr(trainer, name, None))]
+    if missing:
         raise TypeError(
-            f"{type(trainer).__name__} has no {lacking[0]}: rows of TRL 1.16's GRPOTrainer can be watched"
+            f"{type(trainer).__name__} has no {missing[0]}: rows of TRL 1.16's GRPOTrainer can be watched"
         )
     watched = _Watched(trainer, guards or Guards())
     for name, wrapper in zip(WRAPPED, (watched.generated, watched.loss, watched.scored), strict=True):
@@ -42,7 +42,7 @@ def guard_grpo(trainer: Any, guards: Guards | None = None) -> Guards:
 
 
 class _Watched:
-    """What was sampled last, and what the model says of a micro-batch."""
+    """The last generation, and the log-probabilities of a micro-batch."""
 
     def __init__(self, trainer: Any, guards: Guards) -> None:
         self.guards = guards
@@ -76,7 +76,7 @@ class _Watched:
         return wrapped
 
     def loss(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Ask of a micro-batch when its loss is computed."""
+        """Check a micro-batch when its loss is computed."""
 
         def wrapped(model: Any, inputs: Any) -> Any:
             self._in_loss, self._logprobs_BT = True, None

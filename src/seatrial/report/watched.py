@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from seatrial.errors import UsageError
-from seatrial.evidence.configuration import configuration_beside
+from seatrial.evidence.configuration import find_configuration
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import Series
 from seatrial.report.metrics_shown import SHOWN
 from seatrial.report.svg import Line, Mark, line_chart
 from seatrial.rules.engine import Judged, all_rules, judge_streams
-from seatrial.rules.healthy import BASELINE, Beside, HealthyRuns
+from seatrial.rules.healthy import BASELINE, Baseline, HealthyRuns
 from seatrial.rules.rule import Level, Streams, streams_of
 from seatrial.trials.rundir import RESULTS
 from seatrial.vocabulary import metrics
@@ -51,8 +51,8 @@ def watched(name: str, path: Path, healthy: HealthyRuns | None = None) -> Watche
     Raises:
         BlockedError: it cannot be read.
     """
-    beside = Beside(runs=healthy, configuration=configuration_beside(path)) if healthy is not None else None
-    streams = streams_of(read_logs(path), beside=beside)
+    baseline = Baseline(runs=healthy, configuration=find_configuration(path)) if healthy is not None else None
+    streams = streams_of(read_logs(path), baseline=baseline)
     return WatchedRun(name=name, streams=streams, judged=judge_streams(streams, all_rules()))
 
 

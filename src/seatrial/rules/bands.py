@@ -1,13 +1,13 @@
-"""Bands that series of healthy runs stay inside, learnt from them. Shapes: N runs, S steps that all of them logged.
+"""Bands that series of healthy runs stay inside, learned from them. Shapes: N runs, S steps that all of them logged.
 
-A series is held to the healthy runs' mean at each step, and what is judged is the mean departure over a window of
-steps: the first five, and all aligned stretches of 10, 20, 40, ... steps (of fewer than ten steps all). A departure is
+A series is compared with the healthy runs' mean at each step; judged is the mean departure over a window of steps:
+the first five, and all aligned stretches of 10, 20, 40, ... steps (of fewer than ten steps all). A departure is
 counted in spreads between runs at one step, pooled over the steps, and up to `CLIP` of them, so that a spike cannot
-carry a window. How far such means lie apart from run to run rests on N - 1 degrees of freedom a window and is steadied
-by all other series and windows (`statistics/moderated.py`). The false alarms are shared out evenly over every series
+dominate a window. The variance of such means between runs has N - 1 degrees of freedom per window and is moderated by
+all other series and windows (`statistics/moderated.py`). The rate of false alarms is divided evenly over every series
 and window of the baseline. Positive series that span a factor of three are judged by their logarithm.
 
-Everything is learnt from the healthy runs alone: what is said of the first steps of a run does not change later.
+Everything is learned from the healthy runs alone: what is said of the first steps of a run does not change later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ZERO = 1e-9
 
 
 class Window(NamedTuple):
-    """Steps by index, the last excluded, and how far the mean departure over them may lie from 0, in spreads."""
+    """Steps by index, the last excluded, and the largest allowed mean departure over them, in spreads."""
 
     start: int
     stop: int
@@ -64,7 +64,7 @@ class Departure(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """What healthy runs say of one series."""
+    """The band of one series in healthy runs."""
 
     tag: str
     steps_S: Steps
@@ -80,7 +80,7 @@ class Band:
 
         Args:
             steps: of the run so far, ascending.
-            values: its values there; one that is not finite departs as far as can be.
+            values: its values there; one that is not finite counts as the largest departure.
         """
         values_S = _at(self.steps_S, steps, values)
         shown_S = ~np.isnan(values_S)
@@ -121,7 +121,7 @@ class Band:
 
 
 def windows_of(number: int) -> list[tuple[int, int]]:
-    """Return the windows of so many steps, those that end first first."""
+    """Return the windows of that many steps, in the order of their ends."""
     found = {(0, MIN_POINTS)} if number >= MIN_POINTS else set()
     length = _FIRST_STRETCH
     while length <= number:
@@ -138,21 +138,21 @@ def learn_bands(series: Mapping[str, tuple[Steps, Array]], false_alarms: float) 
         series: by tag the common steps [S] and the values [N, S], all finite, of at least three runs.
         false_alarms: probability that any window of a healthy run leaves its band, for independent normal noise.
     """
-    learnt = {
+    learned = {
         tag: _Departures(values_NS)
         for tag, (steps_S, values_NS) in series.items()
         if len(steps_S) >= MIN_POINTS
     }
-    learnt = {tag: one for tag, one in learnt.items() if 0 < one.spread < math.inf}
-    if not learnt:
+    learned = {tag: one for tag, one in learned.items() if 0 < one.spread < math.inf}
+    if not learned:
         return []
-    degrees = next(iter(learnt.values())).num_runs - 1
-    variances = {tag: one.variances() for tag, one in learnt.items()}
+    degrees = next(iter(learned.values())).num_runs - 1
+    variances = {tag: one.variances() for tag, one in learned.items()}
     prior = variance_prior(np.concatenate(list(variances.values())), degrees)
     each = false_alarms / sum(len(some) for some in variances.values())
     critical = limit_of_t(each, degrees + prior.degrees) * math.sqrt(1 + 1 / (degrees + 1))
     bands = []
-    for tag, one in learnt.items():
+    for tag, one in learned.items():
         windows = [
             Window(
                 start, stop, critical * math.sqrt(prior.moderated(float(variance), degrees) / (stop - start))

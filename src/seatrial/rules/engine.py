@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
 from seatrial.nearest import hint
-from seatrial.rules.healthy import BASELINE, BASELINE_MEANING, Beside
+from seatrial.rules.healthy import BASELINE, BASELINE_MEANING, Baseline
 from seatrial.rules.rule import Finding, Level, Rule, Streams, streams_of, verdict_of
 from seatrial.verdict import Verdict
 from seatrial.vocabulary import Stack, metrics
@@ -112,46 +112,46 @@ def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 class Judged(NamedTuple):
-    """A rule and what it says."""
+    """A rule and its finding."""
 
     rule: Rule
     finding: Finding
 
     @property
     def verdict(self) -> Verdict:
-        """What the rule says, in the algebra of verdicts."""
+        """The finding as a verdict."""
         return verdict_of(self.rule, self.finding)
 
 
 class Missing(NamedTuple):
-    """A metric that would arm rules."""
+    """A missing metric that rules need."""
 
     metric: str
     meaning: str
     rules: tuple[str, ...]
-    """Ids of rules for which it is the only thing that lacks, then of those that lack others too."""
+    """Ids of rules for which only this metric is missing, then of those that miss others too."""
     alone: int
-    """For how many of them it is the only thing that lacks."""
+    """For how many of them only this metric is missing."""
 
 
 def judge_log(
-    log: RunLog, rules: Sequence[Rule], stack: Stack | None = None, beside: Beside | None = None
+    log: RunLog, rules: Sequence[Rule], stack: Stack | None = None, baseline: Baseline | None = None
 ) -> list[Judged]:
-    """Put rules to a log, beside healthy runs where they are given."""
-    return judge_streams(streams_of(log, stack, beside), rules)
+    """Run rules on a log, with healthy runs where they are given."""
+    return judge_streams(streams_of(log, stack, baseline), rules)
 
 
 def judge_streams(streams: Streams, rules: Sequence[Rule]) -> list[Judged]:
-    """Put rules to named series."""
+    """Run rules on named series."""
     return [Judged(rule, rule.judge(streams)) for rule in rules]
 
 
 def missing_metrics(judged: Sequence[Judged]) -> list[Missing]:
-    """Return the metrics that would arm rules, those that arm most of them first."""
-    lacking = [(item.rule.id, item.finding.missing) for item in judged if item.finding.missing]
-    alone = Counter(names[0] for _, names in lacking if len(names) == 1)
+    """Return the missing metrics that rules need, those that most rules need first."""
+    unmet = [(item.rule.id, item.finding.missing) for item in judged if item.finding.missing]
+    alone = Counter(names[0] for _, names in unmet if len(names) == 1)
     found: dict[str, list[str]] = {}
-    for rule_id, names in sorted(lacking, key=lambda item: len(item[1])):
+    for rule_id, names in sorted(unmet, key=lambda item: len(item[1])):
         for name in names:
             found.setdefault(name, []).append(rule_id)
     order = sorted(found, key=lambda name: (-alone[name], -len(found[name]), name))
@@ -160,5 +160,5 @@ def missing_metrics(judged: Sequence[Judged]) -> list[Missing]:
 
 
 def loudest(judged: Sequence[Judged]) -> Level:
-    """Return the loudest level among findings."""
+    """Return the highest level among findings."""
     return max((item.finding.level for item in judged), default=Level.NOT_TRIGGERED)

@@ -1,7 +1,7 @@
-"""Earlier healthy runs of one configuration, as rules hold a run to them.
+"""Earlier healthy runs of one configuration, with which rules compare a run.
 
-What is learnt rests on the healthy runs alone: series that all of them log at the same steps, series that are the same
-in all of them, and the bands of those that differ (`seatrial.rules.bands`).
+Everything is learned from the healthy runs alone: series that all of them log at the same steps, series that are the
+same in all of them, and the bands of those that differ (`seatrial.rules.bands`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seatrial.rules.bands import ROUNDING, ZERO, Array, Band, Steps, learn_bands
 from seatrial.vocabulary import MACHINE_UNITS, Metric, Stack, canonical, forms_of, recognise
 
 BASELINE = "baseline"
-"""What a rule of this family lacks where no healthy runs are given: it stands among canonical metrics, and is none."""
+"""The missing input of this family's rules without healthy runs; it is listed with canonical metrics, but is none."""
 BASELINE_MEANING = "logs of earlier healthy runs of the same configuration: --baseline LOG LOG LOG LOG"
 MIN_RUNS = 4
 FALSE_ALARMS = 0.002
@@ -30,7 +30,7 @@ _CLOCK = re.compile(
     r"|mfu|wall|elapsed|duration)(?:[/_.]|$)|per_sec|per_second|tokens_per_s\b|_s$|_ms$",
     re.IGNORECASE,
 )
-"""Tags of series that tell of the machine, where the vocabulary does not know them."""
+"""Tags of series that describe the machine, where the vocabulary does not know them."""
 
 
 class Fixed(NamedTuple):
@@ -56,7 +56,7 @@ class HealthyRuns:
 
     logs: Sequence[RunLog]
     configurations: Sequence[Options | None] = ()
-    """Of each run, where one stands beside its log."""
+    """Of each run, where one is next to its log."""
 
     @cached_property
     def stack(self) -> Stack | None:
@@ -65,9 +65,9 @@ class HealthyRuns:
 
     @cached_property
     def why_not(self) -> str | None:
-        """Why nothing can be learnt from them; None where it can."""
+        """Why nothing can be learned from them; None where it can."""
         if len(self.logs) < MIN_RUNS:
-            return f"{len(self.logs)} healthy runs are given, {MIN_RUNS} and more tell what is usual"
+            return f"{len(self.logs)} healthy runs are given, at least {MIN_RUNS} are needed"
         if not self.tags:
             return "the healthy runs have no series in common"
         known = [one for one in self.configurations if one is not None]
@@ -158,8 +158,8 @@ class HealthyRuns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """Healthy runs beside one run."""
+class Baseline:
+    """Healthy runs to compare one run with."""
 
     runs: HealthyRuns
     configuration: Options | None = None
@@ -167,7 +167,7 @@ class Beside:
 
     @cached_property
     def why_not(self) -> str | None:
-        """Why the run is not held to them; None where it is."""
+        """Why the run is not compared with them; None where it is."""
         keys = self.runs.differs_from(self.configuration)
         if self.runs.why_not is None and keys:
             return f"the healthy runs have another configuration: {_listed(keys)} differ{'s' if len(keys) == 1 else ''}"

@@ -1,6 +1,6 @@
 """A callback for the Hugging Face Trainer, and so for TRL: `trainer.add_callback(watch_callback())`.
 
-It puts the rules to what the trainer has logged, and ends the training at an alarm.
+It runs the rules on what the trainer has logged, and stops the training at an alarm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.engine import Judged, judge_log, select
-from seatrial.rules.healthy import Beside, HealthyRuns
+from seatrial.rules.healthy import Baseline, HealthyRuns
 from seatrial.rules.rule import Level
 
 _LOGGER = logging.getLogger("seatrial.watch")
@@ -42,10 +42,10 @@ def watch_callback(
     without: Sequence[str] = (),
     healthy: HealthyRuns | None = None,
 ) -> Any:
-    """Return the callback; its `judged` holds what every rule says, as of the last row.
+    """Return the callback; its `judged` has the finding of every rule, as of the last row.
 
     Args:
-        stop: end the training at the first alarm; without it alarms are logged as warnings alone.
+        stop: stop the training at the first alarm; without it alarms are only logged as warnings.
         rules: ids or families of rules; none means all.
         without: ids or families to leave out.
         healthy: earlier healthy runs of the same configuration.
@@ -62,16 +62,16 @@ def watch_callback(
         def __init__(self) -> None:
             self.judged: list[Judged] = []
             self._rules = select(rules, without)
-            self._told: set[str] = set()
+            self._warned: set[str] = set()
 
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             log = log_of_history(state.log_history)
-            self.judged = judge_log(log, self._rules, beside=Beside(runs=healthy) if healthy else None)
+            self.judged = judge_log(log, self._rules, baseline=Baseline(runs=healthy) if healthy else None)
             for item in self.judged:
-                if item.finding.level is Level.ALARM and item.rule.id not in self._told:
-                    self._told.add(item.rule.id)
+                if item.finding.level is Level.ALARM and item.rule.id not in self._warned:
+                    self._warned.add(item.rule.id)
                     _LOGGER.warning("%s: %s", item.verdict.name, item.verdict.reason)
-            if stop and self._told:
+            if stop and self._warned:
                 control.should_training_stop = True
 
     return WatchCallback()

@@ -1,7 +1,7 @@
 """A callback for Lightning's Trainer: `Trainer(callbacks=[watch_callback()])`.
 
-It puts the rules to what the modules log (`self.log`), at the steps at which Lightning hands it to its loggers
-(`log_every_n_steps`), and ends the training at an alarm. Tried with Lightning 2.6.
+It runs the rules on what the modules log (`self.log`), at the steps at which Lightning passes it to its loggers
+(`log_every_n_steps`), and stops the training at an alarm. Tried with Lightning 2.6.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from seatrial.rules.loggers import WatchLogger
 
 
 def watch_callback(*, stop: bool = True, rules: Sequence[str] = (), without: Sequence[str] = ()) -> Any:
-    """Return the callback; its `watch.judged` holds what every rule says, as of the last whole step.
+    """Return the callback; its `watch.judged` has the finding of every rule, as of the last complete step.
 
     Args:
-        stop: end the training at the first alarm; without it alarms are logged as warnings alone.
+        stop: stop the training at the first alarm; without it alarms are only logged as warnings.
         rules: ids or families of rules; none means all.
         without: ids or families to leave out.
 
@@ -29,7 +29,7 @@ def watch_callback(*, stop: bool = True, rules: Sequence[str] = (), without: Seq
     from lightning.pytorch.loggers.logger import Logger
 
     class Forward(Logger):  # type: ignore[misc]
-        """A logger among the trainer's own, which hands every row on."""
+        """A logger next to the trainer's own that forwards every row."""
 
         name = "seatrial"
         version = 0
@@ -42,7 +42,7 @@ def watch_callback(*, stop: bool = True, rules: Sequence[str] = (), without: Seq
             self._watch.log(metrics, step)
 
         def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-            """Leave hyperparameters alone."""
+            """Ignore hyperparameters."""
 
         def finalize(self, status: str) -> None:
             self._watch.finish()

@@ -1,11 +1,11 @@
-"""A logger among a stack's own that puts the rules to every row it is given.
+"""A logger that runs the rules on every row, next to a stack's own loggers.
 
     tracking.logger["seatrial"] = WatchLogger()      # verl: `verl.utils.tracking.Tracking`
     logger.loggers.append(WatchLogger())             # NeMo RL: `nemo_rl.utils.logger.Logger`
     monitor.monitors.append(WatchLogger())           # prime-rl: `prime_rl.utils.monitor.multi.MultiMonitor`
 
 Where these names were read: verl 03e1b657, NeMo RL 0275e758, prime-rl 3f612056 (which turns exceptions of a
-monitor into warnings: end a run with SystemExit).
+monitor into warnings: stop a run with SystemExit).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOGGER = logging.getLogger("seatrial.watch")
 
 
 class WatchLogger:
-    """Keeps what is logged and judges it at each new step; an alarm is warned of once and handed to `on_alarm`."""
+    """Keeps what is logged and judges it at each new step; an alarm is logged once and passed to `on_alarm`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class WatchLogger:
         """Begin with nothing logged.
 
         Args:
-            on_alarm: called with the first alarm of each rule; what it raises ends the run.
+            on_alarm: called with the first alarm of each rule; what it raises stops the run.
             rules: ids or families of rules; none means all.
             without: ids or families to leave out.
 
@@ -45,7 +45,7 @@ class WatchLogger:
             UsageError: a name is unknown.
         """
         self.judged: list[Judged] = []
-        """What every rule says, as of the last whole step."""
+        """The finding of every rule, as of the last complete step."""
         self._on_alarm = on_alarm
         self._rules = select(rules, without)
         self._points: dict[str, tuple[list[int], list[float]]] = {}
@@ -53,7 +53,7 @@ class WatchLogger:
         self._warned: set[str] = set()
 
     def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
-        """Take the scalars of a step (verl); without one it is the row's own `step` (prime-rl), or the last one."""
+        """Record the scalars of a step (verl); without one it is the row's own `step` (prime-rl), or the last one."""
         own = data.get("step", self._step or 0)
         self.log_metrics(data, int(own) if step is None else step)
 
@@ -65,7 +65,7 @@ class WatchLogger:
         step_metric: str | None = None,
         step_finished: bool = False,
     ) -> None:
-        """Take scalars of a step (NeMo RL); those on a clock of their own (`step_metric`) are left out."""
+        """Record scalars of a step (NeMo RL); those on their own clock (`step_metric`) are left out."""
         if step_metric is not None:
             return
         if self._step is not None and step > self._step:
@@ -79,22 +79,22 @@ class WatchLogger:
                 values.append(number)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Leave hyperparameters alone."""
+        """Ignore hyperparameters."""
 
     def log_histogram(self, histogram: Sequence[Any], step: int, name: str) -> None:
-        """Leave histograms alone."""
+        """Ignore histograms."""
 
     def log_plot(self, figure: Any, step: int, name: str) -> None:
-        """Leave figures alone."""
+        """Ignore figures."""
 
     def log_samples(self, rollouts: Sequence[Any], step: int) -> None:
-        """Leave samples alone."""
+        """Ignore samples."""
 
     def log_final_samples(self) -> None:
-        """Leave samples alone."""
+        """Ignore samples."""
 
     def log_distributions(self, distributions: Mapping[str, Sequence[float]], step: int) -> None:
-        """Leave distributions alone."""
+        """Ignore distributions."""
 
     def save_final_summary(self, filename: str = "") -> None:
         """Judge the last step."""

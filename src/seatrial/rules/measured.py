@@ -17,7 +17,7 @@ DATA = "healthy.json"
 
 
 class FalseAlarms(NamedTuple):
-    """What was measured of a rule."""
+    """False alarms of a rule."""
 
     alarms: int
     judged: int
@@ -31,13 +31,13 @@ class FalseAlarms(NamedTuple):
 
 
 def false_alarms(rule_id: str) -> FalseAlarms:
-    """Return what is recorded of a rule, over all kinds of runs; nothing of a rule that was never measured."""
+    """Return the recorded false alarms of a rule over all kinds of runs; zeros for a rule that was never measured."""
     rows = [rules[rule_id] for rules in _recorded().values() if rule_id in rules]
     return FalseAlarms(sum(alarms for _, alarms in rows), sum(judged for judged, _ in rows))
 
 
 def note(path: Path, kind: str, runs: Sequence[Sequence[Judged]]) -> None:
-    """Write what rules said of healthy runs of one kind; other kinds in the file stay."""
+    """Write the findings of rules on healthy runs of one kind; other kinds in the file are kept."""
     recorded = json.loads(path.read_text()) if path.exists() else {}
     rows: dict[str, list[int]] = {}
     for run in runs:

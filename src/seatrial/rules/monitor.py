@@ -1,4 +1,4 @@
-"""Looks at a log again and again while it grows; an alarm that was raised stands."""
+"""Judges a log repeatedly while it grows; an alarm that was raised is kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.configuration import configuration_beside
+from seatrial.evidence.configuration import find_configuration
 from seatrial.evidence.read import read_logs
 from seatrial.rules.engine import Judged, judge_streams
-from seatrial.rules.healthy import Beside, HealthyRuns
+from seatrial.rules.healthy import Baseline, HealthyRuns
 from seatrial.rules.rule import Level, Rule, Streams, streams_of
 from seatrial.vocabulary import Stack
 
@@ -28,9 +28,9 @@ class Look:
     streams: Streams | None
     """None while nothing can be read: the run has not logged yet, or its log is being replaced."""
     judged: Sequence[Judged]
-    """What every rule says; an alarm or notice of an earlier look stands where this one is quieter."""
+    """The finding of every rule; an alarm or notice of an earlier look is kept where this one is lower."""
     news: Sequence[Judged]
-    """Findings that are louder than at the look before."""
+    """Findings with a higher level than at the look before."""
     waiting: str = ""
     """Why nothing could be read."""
     seconds: float = 0.0
@@ -46,7 +46,7 @@ class Look:
 
     @property
     def last_step(self) -> int | None:
-        """The last step that any series has, but for clocks of their own."""
+        """The last step of any series, except for those on their own clock."""
         if self.streams is None:
             return None
         steps = [
@@ -63,7 +63,7 @@ class Monitor:
     rules: Sequence[Rule]
     stack: Stack | None = None
     healthy: HealthyRuns | None = None
-    """Earlier runs of the same configuration, beside which the log is judged."""
+    """Earlier runs of the same configuration, with which the log is compared."""
     _kept: dict[str, Judged] = field(default_factory=dict, init=False)
     _num_points: int = field(default=0, init=False)
 
@@ -71,7 +71,7 @@ class Monitor:
         """Read all that is there, and judge it."""
         began = time.process_time()
         try:
-            streams = streams_of(read_logs(self.path), self.stack, self._beside())
+            streams = streams_of(read_logs(self.path), self.stack, self._baseline())
         except BlockedError as error:
             spent = time.process_time() - began
             return Look(
@@ -93,10 +93,10 @@ class Monitor:
             shrunk=shrunk,
         )
 
-    def _beside(self) -> Beside | None:
+    def _baseline(self) -> Baseline | None:
         if self.healthy is None:
             return None
-        return Beside(runs=self.healthy, configuration=configuration_beside(self.path))
+        return Baseline(runs=self.healthy, configuration=find_configuration(self.path))
 
     def _is_louder(self, item: Judged) -> bool:
         before = self._kept.get(item.rule.id)
@@ -104,7 +104,7 @@ class Monitor:
         return item.finding.level > max(quiet, Level.QUIET)
 
     def _keep(self, item: Judged) -> None:
-        """Keep a finding; of two that are equally loud the first one stands, unless neither spoke."""
+        """Keep a finding; of two with the same level the first is kept, unless neither fired."""
         before = self._kept.get(item.rule.id)
         if before is None or item.finding.level > before.finding.level or item.finding.level <= Level.QUIET:
             self._kept[item.rule.id] = item

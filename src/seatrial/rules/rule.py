@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from seatrial.evidence.configuration import Options, configuration_beside
+from seatrial.evidence.configuration import Options, find_configuration
 from seatrial.evidence.runlog import RunLog, Series
-from seatrial.rules.healthy import Beside
+from seatrial.rules.healthy import Baseline
 from seatrial.rules.windows import Flags, Floats
 from seatrial.verdict import Outcome, Verdict
 from seatrial.vocabulary import Stack, canonical, plain_names, recognise, tag_of
@@ -30,16 +30,16 @@ class Streams:
 
     log: RunLog
     stack: Stack | None
-    """The stack that wrote the log; None where nobody knows it, and its plain names are taken at their word."""
+    """The stack that wrote the log; None where it is unknown, and plain names of metrics are used."""
     by_name: Mapping[str, Sequence[Series]]
     """Every series by canonical name; the main one of several tags is the first."""
-    beside: Beside | None = None
+    baseline: Baseline | None = None
     """Earlier healthy runs of the same configuration, where they are given."""
 
     @cached_property
     def configuration(self) -> Options | None:
         """The run's configuration, where one is next to its log."""
-        return configuration_beside(Path(self.log.sources[0])) if self.log.sources else None
+        return find_configuration(Path(self.log.sources[0])) if self.log.sources else None
 
     def one(self, name: str) -> Series | None:
         """Return the series of a canonical metric, or None."""
@@ -47,7 +47,7 @@ class Streams:
         return found[0] if found else None
 
 
-def streams_of(log: RunLog, stack: Stack | None = None, beside: Beside | None = None) -> Streams:
+def streams_of(log: RunLog, stack: Stack | None = None, baseline: Baseline | None = None) -> Streams:
     """Name the series of a log; the stack is recognised where none is given."""
     tags = log.tags()
     stack = stack or recognise(tags)
@@ -60,7 +60,7 @@ def streams_of(log: RunLog, stack: Stack | None = None, beside: Beside | None = 
     for name, several in by_name.items():
         first = tag_of(name, stack, [one.tag for one in several])
         several.sort(key=lambda one: (one.tag != first, one.tag))
-    return Streams(log=log, stack=stack, by_name=by_name, beside=beside)
+    return Streams(log=log, stack=stack, by_name=by_name, baseline=baseline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Aligned:
 
 
 def align(needed: Mapping[str, Series], optional: Mapping[str, Series | None]) -> Aligned:
-    """Put series on the steps that all needed ones have with a finite value."""
+    """Align series to the steps at which all needed ones have a finite value."""
     first, *others = needed.values()
     steps = first.steps
     for other in others:
@@ -103,7 +103,7 @@ def _at(steps: npt.NDArray[np.int64], series: Series) -> npt.NDArray[np.float64]
 
 
 class Level(enum.IntEnum):
-    """How loud a rule is."""
+    """The level of a finding."""
 
     NOT_TRIGGERED = 0
     QUIET = 1
@@ -123,7 +123,7 @@ class Parameter(NamedTuple):
 
     value: float
     source: str
-    """Where it came from."""
+    """Where the value came from."""
 
 
 HAND_SET = "hand-set"
@@ -137,21 +137,21 @@ def figures(source: str, **values: float) -> dict[str, Parameter]:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a rule says of a run."""
+    """What a rule found in a run."""
 
     level: Level
     reason: str
     tags: tuple[str, ...] = ()
     """The series it rests on, as the log names them."""
     step: int | None = None
-    """Step at which it first spoke."""
+    """Step at which it first fired."""
     value: float | None = None
-    """What it measured there; where it is quiet, at the last point."""
+    """The measured value there; where it is quiet, at the last point."""
     bound: str | None = None
     num_samples: int = 0
     steps: tuple[int, int] | None = None
     missing: tuple[str, ...] = ()
-    """Canonical metrics that would arm it."""
+    """Canonical metrics that it needs and the log does not have."""
 
 
 class Rule(Protocol):
@@ -183,7 +183,7 @@ class Rule(Protocol):
 
     @property
     def meaning(self) -> str:
-        """What it usually is."""
+        """The usual cause."""
 
     @property
     def remedy(self) -> str:
@@ -198,7 +198,7 @@ class Rule(Protocol):
 
 
 class Marks(NamedTuple):
-    """What a rule saw at each point, shape [N]."""
+    """What a rule found at each point, shape [N]."""
 
     measured: Floats
     alarm: Flags
@@ -222,7 +222,7 @@ class StepRule:
     mark: Callable[[Values, Limits], Marks]
     """(values, limits) -> marks. Element i may depend on points 0..i alone. Divisions by zero are silent."""
     bound: str
-    """What the measured value is held to, with parameters in braces."""
+    """The bound of the measured value, with parameters in braces."""
     parameters: Mapping[str, Parameter]
     meaning: str
     remedy: str

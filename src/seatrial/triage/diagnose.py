@@ -1,4 +1,4 @@
-"""What a failed run's log says: the first error, the row of the table that it fits, and a verdict."""
+"""Diagnoses a failed run from its log: the first error, the pattern that it matches, and a verdict."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Diagnosis:
     error: FirstError | None
     """None where the log shows no error."""
     pattern: Pattern | None
-    """The row that it fits; None where the failure is unknown."""
+    """The pattern that it matches; None where the failure is unknown."""
     shown_by: Line | None = None
-    """The line that the row fits."""
+    """The line that the pattern matches."""
 
     @property
     def verdict(self) -> Verdict:
-        """Blocked or Fail as the row says; Fail where an error is unknown; Skipped where there is none."""
+        """Blocked or Fail by the pattern; Fail where an error is unknown; Skipped where there is none."""
         if self.pattern is None:
             known = self.error is not None
             return Verdict(
@@ -71,21 +71,21 @@ def diagnose_file(path: Path) -> Diagnosis:
 
 
 def diagnose(text: str) -> Diagnosis:
-    """Find the first error of the first process that died, and the row that it fits.
+    """Find the first error of the first process that failed, and the pattern that it matches.
 
-    A row that is a cause in any case (a killed process, a time limit) is looked for in all lines first, then rows of
-    two texts that stand apart; then the first error with the lines that lead to it, and the frames of its traceback
-    for rows that say who called; and where nothing looks like an error, a metric that failed.
+    Patterns that are a cause in any case (a killed process, a time limit) are searched in all lines first, then
+    patterns of two separate texts; then in the first error with the lines that lead to it, and in the frames of its
+    traceback; and where nothing looks like an error, a metric that failed.
     """
     lines = list(console_lines(text))
     error = first_error(lines)
-    rows = [row for row in patterns() if not row.beside]
+    rows = [row for row in patterns() if not row.also]
     raised = error is not None and error.raised
     roots = [row for row in rows if row.root and not (row.yields and raised)]
     if found := _first(_without_consequences(lines), roots):
         return Diagnosis(error=error, pattern=found[0], shown_by=found[1])
     for row in patterns():
-        if row.beside and row.expression.search(text) and re.search(row.beside, text, re.IGNORECASE):
+        if row.also and row.expression.search(text) and re.search(row.also, text, re.IGNORECASE):
             shown = next((line for line in lines if row.expression.search(line.text)), None)
             return Diagnosis(error=error, pattern=row, shown_by=shown)
     if error is None:
@@ -94,7 +94,7 @@ def diagnose(text: str) -> Diagnosis:
             error=None, pattern=found[0] if found else None, shown_by=found[1] if found else None
         )
     said = lines[error.line - 1 : error.line + 12]
-    # Who could not connect, or whose neighbour died, says afterwards what it was about.
+    # A process that lost a connection or a neighbour names the context in a later exception.
     last = None if error.raised else last_of_chain(lines, error)
     own = [line for line in said if line.who == error.who]
     groups = ([last] if last else [], _said_at_once(said), own, _context(lines, error))
@@ -106,18 +106,18 @@ def diagnose(text: str) -> Diagnosis:
 def _first_of_groups(
     groups: Sequence[Sequence[Line]], rows: Sequence[Pattern]
 ) -> tuple[Pattern, Line] | None:
-    """Return the first row that fits a line of the first group in which one does."""
+    """Return the first pattern that matches a line of the first group with a match."""
     return next((found for group in groups if (found := _first(group, rows))), None)
 
 
 def _in_frames(error: FirstError, rows: Sequence[Pattern]) -> tuple[Pattern, Line] | None:
-    """Return the first row that says who was called, by a frame of the traceback."""
+    """Return the first pattern that matches a frame of the traceback."""
     frames = [Line(error.line, error.who, text) for text in error.frames]
     return _first(frames, [row for row in rows if row.in_frames])
 
 
 def _said_at_once(said: Sequence[Line]) -> list[Line]:
-    """Return the error's line with the indented lines that go on with it: pydantic gives its reasons there."""
+    """Return the error's line with the indented lines that continue it: pydantic gives its reasons there."""
     message = [said[0]]
     for line in said[1:]:
         if line.who != said[0].who or not line.text.startswith(" "):
@@ -127,7 +127,7 @@ def _said_at_once(said: Sequence[Line]) -> list[Line]:
 
 
 def _without_consequences(lines: Sequence[Line]) -> list[Line]:
-    """Leave out the ranks that torchrun lists before the one that it saw fail first: it ended them itself."""
+    """Remove the ranks that torchrun lists before the one that failed first: it stopped them itself."""
     texts = [line.text for line in lines]
     if "Failures:" not in texts:
         return list(lines)
@@ -137,7 +137,7 @@ def _without_consequences(lines: Sequence[Line]) -> list[Line]:
 
 
 def _first(lines: Sequence[Line], rows: Sequence[Pattern]) -> tuple[Pattern, Line] | None:
-    """Return the first row that fits a line, and the first such line."""
+    """Return the first pattern that matches a line, and the first such line."""
     for row in rows:
         for line in lines:
             if row.expression.search(line.text):

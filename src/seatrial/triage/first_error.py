@@ -26,7 +26,7 @@ class Line(NamedTuple):
     number: int
     """From 1."""
     who: str
-    """The process as the launcher names it: `rank 1`, `Worker 1234`; empty where nothing is said."""
+    """The process as the launcher names it: `rank 1`, `Worker 1234`; empty if unknown."""
     text: str
 
 
@@ -71,7 +71,7 @@ _NOTICED = re.compile(
     r"remote worker crashing",
     re.IGNORECASE,
 )
-"""What a process says whose neighbour died: torchrun may see it fail first."""
+"""What a process prints when its neighbour failed: torchrun may see it fail first."""
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _SHOWN_LINES = 6
@@ -79,12 +79,12 @@ _SHOWN_LINES = 6
 
 @dataclass(frozen=True, kw_only=True)
 class FirstError:
-    """An error as a process said it."""
+    """An error as a process printed it."""
 
     line: int
     """Number of its line, from 1."""
     who: str
-    """The process; empty where the log does not say."""
+    """The process; empty if unknown."""
     text: str
     """The error's own line."""
     context: Sequence[str]
@@ -92,7 +92,7 @@ class FirstError:
     frames: Sequence[str] = ()
     """The code of every frame of its traceback."""
     raised: bool = False
-    """Whether it is an exception of the program itself, and not one that notices another process's end."""
+    """Whether it is an exception of the program itself, not one about the end of another process."""
 
 
 def first_error(lines: Sequence[Line]) -> FirstError | None:
@@ -121,14 +121,14 @@ def first_error(lines: Sequence[Line]) -> FirstError | None:
 
 def last_of_chain(lines: Sequence[Line], error: FirstError) -> Line | None:
     """Return the exception that the program ended with, where it was raised from the first error; else None."""
-    last, goes_on = None, False
+    last, is_chained = None, False
     for line in lines[error.line :]:
         if line.who != error.who:
             continue
         if line.text.startswith(_CHAINED):
-            goes_on = True
-        elif goes_on and _ERROR.match(line.text):
-            last, goes_on = line, False
+            is_chained = True
+        elif is_chained and _ERROR.match(line.text):
+            last, is_chained = line, False
     return last
 
 

@@ -1,6 +1,6 @@
 """The table of failures (patterns.yaml), and whether the environment ended a command.
 
-Source: each row names its own. What fails before or beside the stack (disk, permission, memory of the machine) is
+Source: each row names its own. What fails before or outside of the stack (disk, permission, memory of the machine) is
 Blocked, and is no evidence against the stack (the seed document on end-to-end testing).
 """
 
@@ -19,7 +19,7 @@ import yaml
 from seatrial.verdict import Outcome
 
 BOUNDARIES = ("environment", "producer", "transport", "consumer", "loader", "metric")
-"""Where a failure can lie: the machine and installation; who makes data or weights; what carries them; who receives
+"""Where a failure can be: the machine and installation; who makes data or weights; what carries them; who receives
 and uses them; the loader of weights and checkpoints; a metric that is out of bounds."""
 _TAIL_BYTES = 16384
 _TAIL_LINES = 40
@@ -38,18 +38,18 @@ class Pattern:
     next: str
     """What to do, or to run, next."""
     isolate: str
-    """What to rerun alone; empty where that tells nothing."""
+    """What to rerun alone; empty where that gives no information."""
     source: str
     """Where the text was read."""
-    beside: str = ""
+    also: str = ""
     """Another expression that must stand somewhere in the log."""
     root: bool = False
-    """Whether it is the cause even where another error stands before it."""
+    """Whether it is the cause even where another error comes before it."""
     yields: bool = False
     """Of a root: whether an exception that a program raised is the cause before it (a process that ends in an exception
     may be aborted while it is torn down)."""
     in_frames: bool = False
-    """Whether a frame anywhere in the traceback shows it: who was called, whatever failed below."""
+    """Whether a frame anywhere in the traceback identifies it, regardless of what failed below."""
     weak: bool = False
     """Whether it says what failed and not where: who was called says more."""
     in_trials: bool = False
@@ -70,7 +70,7 @@ class Pattern:
 def patterns() -> tuple[Pattern, ...]:
     """Return the table, in the order in which it is tried."""
     text = resources.files("seatrial.triage").joinpath("patterns.yaml").read_text(encoding="utf-8")
-    return tuple(Pattern(**{"beside": row.pop("with", ""), **row}) for row in yaml.safe_load(text))
+    return tuple(Pattern(**{"also": row.pop("with", ""), **row}) for row in yaml.safe_load(text))
 
 
 class Cause(NamedTuple):
@@ -85,8 +85,7 @@ def last_lines(log_path: Path, number: int = _TAIL_LINES) -> list[str]:
     """Return the last lines of a console log, empty ones left out."""
     try:
         with log_path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            file.seek(max(0, log_path.stat().st_size - _TAIL_BYTES))
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         return []

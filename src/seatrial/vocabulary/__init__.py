@@ -1,6 +1,6 @@
 """Canonical metric names, and what each stack calls them.
 
-The tables are data: canonical.yaml, stacks.yaml, and plain.yaml for loops of one's own.
+The tables are data: canonical.yaml, stacks.yaml, and plain.yaml for custom training loops.
 
 Tags that no table lists pass through under their own names.
 """
@@ -45,8 +45,8 @@ class Stack:
     name: str
     source: str
     """Where the names were read: project, commit, date, files."""
-    tells: tuple[str, ...]
-    """Tags by which a log of this stack is recognised; a star stands for anything."""
+    signature: tuple[str, ...]
+    """Tags by which a log of this stack is recognised; a star matches anything."""
     tags: Mapping[str, str]
     """Canonical name of each tag."""
     also: Mapping[str, str] = field(default_factory=dict)
@@ -65,14 +65,14 @@ def metrics() -> Mapping[str, Metric]:
 def stacks() -> Mapping[str, Stack]:
     """Return every known stack by name."""
     return {
-        name: Stack(name=name, **{**fields, "tells": tuple(fields["tells"])})
+        name: Stack(name=name, **{**fields, "signature": tuple(fields["signature"])})
         for name, fields in _table("stacks.yaml").items()
     }
 
 
 @cache
 def plain_names() -> Mapping[str, str]:
-    """Return canonical names of tags that loops of one's own write; they count where no stack is recognised."""
+    """Return canonical names of tags that custom loops write; they are used where no stack is recognised."""
     return dict(_table("plain.yaml"))
 
 
@@ -97,24 +97,24 @@ def forms_of(tag: str) -> tuple[str, ...]:
 
 
 def recognise(tags: Collection[str]) -> Stack | None:
-    """Return the stack whose telling tags are all or mostly in a log, or None when no two are."""
+    """Return the stack whose signature tags are all or mostly in a log, or None if no two are."""
     present = {form for tag in tags for form in forms_of(tag)}
-    scores = {stack.name: _num_told(stack, present) for stack in stacks().values()}
-    # refrl logs NeMo RL's names and some more: the stack with the larger share of its own tells wins.
+    scores = {stack.name: _num_matches(stack, present) for stack in stacks().values()}
+    # refrl logs NeMo RL's names and some more: the stack with the larger share of its signature wins.
     best = max(
-        stacks().values(), key=lambda stack: (scores[stack.name] / len(stack.tells), scores[stack.name])
+        stacks().values(), key=lambda stack: (scores[stack.name] / len(stack.signature), scores[stack.name])
     )
     if scores[best.name] >= 2:
         return best
-    # A stack with many ways to tell it may be outdone by one tag of another.
+    # A stack with a long signature may lose to one tag of another.
     best = max(stacks().values(), key=lambda stack: scores[stack.name])
     return best if scores[best.name] >= 2 else None
 
 
-def _num_told(stack: Stack, present: Collection[str]) -> int:
+def _num_matches(stack: Stack, present: Collection[str]) -> int:
     return sum(
-        any(fnmatchcase(tag, tell) for tag in present) if "*" in tell else tell in present
-        for tell in stack.tells
+        any(fnmatchcase(tag, mark) for tag in present) if "*" in mark else mark in present
+        for mark in stack.signature
     )
 
 
@@ -181,7 +181,7 @@ def twins_of(tag: str) -> tuple[str, ...]:
 
 
 def metrics_called(tag: str) -> tuple[Metric, ...]:
-    """Return every canonical metric that a stack, or a loop of one's own, may mean by a tag, whoever wrote it."""
+    """Return every canonical metric that any stack or a custom loop may mean by a tag."""
     names = _names_of(tag) | {tag} & metrics().keys()
     names |= {plain_names()[tag]} if tag in plain_names() else set()
     found = [canonical(tag, stack) for stack in stacks().values()]

@@ -42,8 +42,8 @@ def chaos(tmp_path: Path, manner: str, *words: str, num_steps: int = 60) -> int:
 @pytest.mark.parametrize(
     ("manner", "exit_code", "said"),
     [
-        ("names", 0, "it ended in words"),
-        ("ignores", 0, "it went on"),
+        ("names", 0, "it ended with a message"),
+        ("ignores", 0, "it continued"),
         ("forgets", 1, "does not name worker/0"),
         ("waits", 1, "it hangs"),
     ],
@@ -105,7 +105,7 @@ def test_a_number_that_was_given_to_a_younger_process_is_left_alone(
     path.write_text(json.dumps({"worker": sleeper.pid}))
     old = psutil.Process(sleeper.pid).create_time() - 100
     os.utime(path, (old, old))
-    with pytest.raises(UsageError, match="belongs to a younger process"):
+    with pytest.raises(UsageError, match="belongs to a newer process"):
         find_victim("worker", tmp_path)
     assert sleeper.poll() is None
 

@@ -179,8 +179,8 @@ GOOD = '{"step": 1, "x": 1.0}\n{"step": 2, "x": 1.0}\n'
         ('{"step": 99999999999999999999, "x": NaN}', "no step"),
         ('{"step": 3, "x": [NaN]}', "no numbers"),
         ('{"step": 3, "x": {"mean": NaN}}', "no numbers"),
-        ('{"step": 3, "x": NaN, "x": 1.0}', "is there twice"),
-        ('{"step": 3, "y": {"a": 1, "a": 2}, "x": 1.0}', "is there twice"),
+        ('{"step": 3, "x": NaN, "x": 1.0}', "appears twice"),
+        ('{"step": 3, "y": {"a": 1, "a": 2}, "x": 1.0}', "appears twice"),
     ],
 )
 def test_a_value_that_a_line_loses_blocks(tmp_path: Path, lost: str, told: str) -> None:

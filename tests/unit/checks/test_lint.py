@@ -148,7 +148,7 @@ def test_an_interval_has_a_low_and_a_high_end() -> None:
 def test_a_range_says_where_it_comes_from() -> None:
     check = parse_check('max(data["train/probs_ratio_clamped_max"]) < 1.5')
     [finding] = lint_check(check, ranges=clip_ranges(0.2, 0.28))
-    assert finding.message.endswith("lies from 0.8 to 1.28 with a ratio clip of 0.2 below and 0.28 above")
+    assert finding.message.endswith("is between 0.8 and 1.28 with a ratio clip of 0.2 below and 0.28 above")
 
 
 def test_ranges_of_a_stack_come_from_the_vocabulary_where_none_is_known_here() -> None:

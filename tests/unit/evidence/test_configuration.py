@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.evidence.configuration import configuration_beside, differences
+from seatrial.evidence.configuration import differences, find_configuration
 
 
 def test_it_is_read_from_every_form(tmp_path: Path) -> None:
@@ -22,12 +22,12 @@ def test_it_is_read_from_every_form(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         logs = tmp_path / name[0] / "logs"
         logs.mkdir(exist_ok=True)
-        found = configuration_beside(logs)
+        found = find_configuration(logs)
         assert found is not None
         assert found["grpo.kl"] == 0.1
     metrics = tmp_path / "b" / "metrics.json"
     metrics.write_text("{}")
-    assert configuration_beside(metrics) == {"grpo.kl": 0.1}
+    assert find_configuration(metrics) == {"grpo.kl": 0.1}
 
 
 @pytest.mark.parametrize("text", ["", "[1, 2]", "a: *b", "a: {", "\x00", "a: 1\na: 2\n"])
@@ -35,7 +35,7 @@ def test_what_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     """Empty, no mapping, aliases, cut, bytes, a key twice."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "config.yaml").write_text(text)
-    assert configuration_beside(tmp_path / "logs") is None
+    assert find_configuration(tmp_path / "logs") is None
 
 
 def test_keys_that_tell_runs_apart_may_differ() -> None:

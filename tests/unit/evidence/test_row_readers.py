@@ -85,7 +85,7 @@ def test_steps_under_the_usual_keys(tmp_path: Path, key: str) -> None:
 def test_rows_without_steps_are_numbered_by_line(tmp_path: Path) -> None:
     log = read_logs(put(tmp_path / "log.jsonl", '{"loss": 3.0}', "", '{"loss": 2.0}'))
     assert log.series["loss"].steps.tolist() == [1, 3]
-    assert "the line number counts" in log.notes[0]
+    assert "the line number is used" in log.notes[0]
 
 
 def test_nested_values_text_and_lists(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_a_flipped_bit_loses_one_record_and_reading_goes_on(tmp_path: Path, tags
         assert log.series["loss"].steps.tolist() == [step for step in range(1, 101) if step != 50], place
         assert len(log.damage) == 1, place
         assert log.damage[0].what.startswith("damaged after step 49: "), place
-        assert "reading went on" in log.damage[0].what
+        assert "reading continued" in log.damage[0].what
 
 
 def test_a_bit_that_turns_one_tag_into_another_is_seen_by_either_filter(tmp_path: Path) -> None:

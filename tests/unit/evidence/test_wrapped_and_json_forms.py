@@ -54,7 +54,7 @@ def test_columns_without_a_step_count_their_places(tmp_path: Path) -> None:
     log = read_logs(tmp_path / "history.json")
     assert log.series["kl"].steps.tolist() == [1, 2, 3]
     assert log.series["reward"].nulls is not None
-    assert any("place in each list counts" in note for note in log.notes)
+    assert any("points are numbered from 1" in note for note in log.notes)
 
 
 def test_a_column_of_another_length_than_the_steps_is_lost_and_said(tmp_path: Path) -> None:

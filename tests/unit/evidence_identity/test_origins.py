@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_written_does_not_disturb_the_run(tmp_path: Path
     assert ran.stderr == b""
     verdict = run_origin("stack", place, read_imports(tmp_path / "nowhere" / "imports.jsonl"))
     assert verdict.outcome is Outcome.BLOCKED
-    assert "no process of the run was seen importing stack" in verdict.reason
+    assert "no process of the run was observed importing stack" in verdict.reason
 
 
 def test_a_module_nobody_imports_is_not_seen(tmp_path: Path) -> None:

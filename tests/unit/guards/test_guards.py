@@ -83,10 +83,10 @@ WRONG: dict[str, tuple[Callable[[Guards], None], str]] = {
         "group 0 holds several",
     ),
     "short group": (lambda g: g.group_identity(["a", "a", "b"], [0, 0, 1], 2), "group 1 has 1 rows, not 2"),
-    "nothing moved": (lambda g: step(model(), g, lambda _: None), "trainable and at rest: 1.weight"),
+    "nothing moved": (lambda g: step(model(), g, lambda _: None), "trainable and unchanged: 1.weight"),
     "frozen moved": (
         lambda g: step(model(), g, lambda made: [w.add_(1) for w in made.parameters()] and None),
-        "frozen and moved: 0.weight",
+        "frozen and changed: 0.weight",
     ),
     "rows swapped in a sync": (
         lambda g: g.same_weights(dict(model().named_parameters()), _swap(dict(model().named_parameters()))),

@@ -187,7 +187,7 @@ def test_ends_are_told_from_the_rows_themselves() -> None:
     for spoil, words in (
         (change(*where, finish_reason="length"), "its last token 258 is an end token"),
         (change(*limit, finish_reason="stop"), "ends nothing"),
-        (change(*where, token_ids=lambda row: (*row.token_ids, 40)), "went on after the end token 258"),
+        (change(*where, token_ids=lambda row: (*row.token_ids, 40)), "continued after the end token 258"),
         (
             change(*limit, token_ids=lambda row: row.token_ids[:-4]),
             "finish_reason is length after 8 tokens, others are cut after 12",
@@ -273,7 +273,7 @@ def test_a_completion_of_several_turns_ends_a_turn_where_the_environment_answers
         assert judge(law, unfiltered).outcome is Outcome.PASS, judge(law, unfiltered).reason
     went_on = [replace(row, loss_mask=None, kept_support_sizes=None) for row in rows]
     declared = replace(FACTS, end_ids=frozenset({EOS}))
-    assert "went on after the end token 258" in judge(ENDS, went_on, declared).reason
+    assert "continued after the end token 258" in judge(ENDS, went_on, declared).reason
     heard_too = change(2, 5, completion=lambda row: f"12;{row.completion}")(rows)
     assert "step 2 row 5: the rewarded text" in judge(TOKENS, heard_too).reason
 
@@ -351,7 +351,7 @@ def test_the_verifier_rule_is_held_against_the_run() -> None:
     named = replace(FACTS, verifier="exact_match")
     verdict = judge("rewards recomputed equal the logged", right_ledger(), named)
     assert verdict.outcome is Outcome.FAIL
-    assert "the run asks for exact_match" in verdict.reason
+    assert "the run is configured with exact_match" in verdict.reason
 
 
 def test_a_penalty_on_length_belongs_to_the_reward() -> None:

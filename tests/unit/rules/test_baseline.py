@@ -10,7 +10,7 @@ from tests.unit.rules.made_logs import Floats, healthy, log_of
 
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.engine import Judged, judge_log, missing_metrics, select
-from seatrial.rules.healthy import BASELINE, Beside, HealthyRuns
+from seatrial.rules.healthy import BASELINE, Baseline, HealthyRuns
 from seatrial.rules.rule import Level
 
 RULES = select(["baseline"])
@@ -24,15 +24,15 @@ def columns(seed: int, number: int = 60) -> dict[str, Floats]:
     return {**made, "train/rows": np.full(number, 16.0)}
 
 
-def beside(number: int = 5, **options: object) -> Beside:
+def beside(number: int = 5, **options: object) -> Baseline:
     """Return healthy runs of seeds 0, 1, ..."""
-    return Beside(runs=HealthyRuns(logs=[log_of(columns(seed)) for seed in range(number)]))
+    return Baseline(runs=HealthyRuns(logs=[log_of(columns(seed)) for seed in range(number)]))
 
 
-def said(made: Mapping[str, Floats] | RunLog, held: Beside | None = None) -> dict[str, Judged]:
+def said(made: Mapping[str, Floats] | RunLog, held: Baseline | None = None) -> dict[str, Judged]:
     """Return what each rule says of a run."""
     log = made if isinstance(made, RunLog) else log_of(made)
-    return {item.rule.id: item for item in judge_log(log, RULES, beside=held or beside())}
+    return {item.rule.id: item for item in judge_log(log, RULES, baseline=held or beside())}
 
 
 def levels(found: Mapping[str, Judged]) -> dict[str, Level]:
@@ -121,7 +121,7 @@ def test_clocks_are_not_compared() -> None:
     made["train/step_time"] *= 3
     made["timing/generation"] = np.ones(60)
     runs = [log_of({**columns(seed), "timing/generation": np.full(60, 0.5)}) for seed in range(5)]
-    assert levels(said(made, Beside(runs=HealthyRuns(logs=runs)))) == QUIET
+    assert levels(said(made, Baseline(runs=HealthyRuns(logs=runs)))) == QUIET
 
 
 def test_series_that_are_missing_or_at_other_steps_are_named() -> None:
@@ -174,13 +174,13 @@ def test_without_healthy_runs_it_is_not_triggered_and_names_what_would_arm_it() 
 @pytest.mark.parametrize(
     ("runs", "words"),
     [
-        ([log_of(columns(seed)) for seed in range(3)], "3 healthy runs are given, 4 and more"),
+        ([log_of(columns(seed)) for seed in range(3)], "3 healthy runs are given, at least 4"),
         ([*(log_of(columns(seed)) for seed in range(4)), log_of({})], "no series in common"),
     ],
 )
 def test_too_few_or_empty_healthy_runs_arm_nothing(runs: Sequence[RunLog], words: str) -> None:
     """Skipped with the reason."""
-    found = said(columns(9), Beside(runs=HealthyRuns(logs=runs)))
+    found = said(columns(9), Baseline(runs=HealthyRuns(logs=runs)))
     assert set(levels(found).values()) == {Level.NOT_TRIGGERED}
     assert words in found["baseline-same"].finding.reason
 
@@ -192,22 +192,22 @@ def test_healthy_runs_that_are_not_finite_or_shorter_judge_what_is_left() -> Non
     runs = [log_of(first), *(log_of(columns(seed, 40 + seed)) for seed in range(1, 5))]
     made = columns(77)
     entropy_off(made)
-    found = said(made, Beside(runs=HealthyRuns(logs=runs)))
+    found = said(made, Baseline(runs=HealthyRuns(logs=runs)))
     assert levels(found)["baseline-level"] is Level.QUIET
     late_lengths(made)
-    assert levels(said(made, Beside(runs=HealthyRuns(logs=runs))))["baseline-level"] is Level.ALARM
+    assert levels(said(made, Baseline(runs=HealthyRuns(logs=runs))))["baseline-level"] is Level.ALARM
 
 
 def test_another_configuration_arms_nothing_and_says_which_key() -> None:
     """Seeds and folders may differ."""
     options = [{"grpo.seed": seed, "policy.lr": 1e-6, "logger.log_dir": f"r{seed}"} for seed in range(6)]
     runs = HealthyRuns(logs=[log_of(columns(seed)) for seed in range(5)], configurations=options[:5])
-    assert levels(said(columns(77), Beside(runs=runs, configuration=options[5]))) == QUIET
-    other = said(columns(77), Beside(runs=runs, configuration={**options[5], "policy.lr": 2e-6}))
+    assert levels(said(columns(77), Baseline(runs=runs, configuration=options[5]))) == QUIET
+    other = said(columns(77), Baseline(runs=runs, configuration={**options[5], "policy.lr": 2e-6}))
     assert set(levels(other).values()) == {Level.NOT_TRIGGERED}
     assert "another configuration: policy.lr differs" in other["baseline-level"].finding.reason
     mixed = HealthyRuns(logs=runs.logs, configurations=[*options[:4], {**options[4], "grpo.kl": 0}])
     assert (
         "several configurations: grpo.kl differ"
-        in said(columns(77), Beside(runs=mixed))["baseline-same"].finding.reason
+        in said(columns(77), Baseline(runs=mixed))["baseline-same"].finding.reason
     )

@@ -228,7 +228,7 @@ def test_the_table_is_whole() -> None:
         assert row.meaning and row.next and row.source
         assert not row.expression.search("")
         assert not row.expression.search("step 3 - loss 0.2 - reward 0.5")
-        re.compile(row.beside)
+        re.compile(row.also)
 
 
 def test_the_command_explains_and_exits_by_the_verdict(

@@ -17,7 +17,7 @@ def test_every_tag_maps_to_a_canonical_metric_and_cites_its_source(stack) -> Non
     """No dangling names; every table says where it was read."""
     assert set(stack.tags.values()) <= set(metrics())
     assert len(stack.source) > 20
-    assert stack.tells
+    assert stack.signature
 
 
 @pytest.mark.parametrize("metric", metrics().values(), ids=lambda metric: metric.name)

@@ -36,7 +36,7 @@ from seatrial.verdict import Outcome
 
 
 class _Course(enum.Enum):
-    """How a number can change when a log goes on."""
+    """How a number can change when a log grows."""
 
     STAYS = 0
     GROWS = 1
@@ -57,7 +57,7 @@ _BY_FUNCTION = {
 def is_settled(
     condition: Condition, holds: bool, values: Mapping[int, float | bool], logs: Mapping[str | None, RunLog]
 ) -> bool:
-    """Say whether a condition has this value whatever else is logged.
+    """Whether a condition keeps this value, regardless of what else is logged.
 
     Args:
         condition: what was evaluated.
@@ -157,7 +157,7 @@ _NUM_RUNS_NAMED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What is asked of a log as a whole, and what its owner says of it."""
+    """Requirements on a log as a whole, and what the user knows about it."""
 
     steps: int | None = None
     """Last step of the run; a log that is cut off behind it is whole."""
@@ -168,7 +168,7 @@ class Terms:
 
 
 NO_TERMS = Terms()
-"""Nothing is asked of the log as a whole, and nothing said."""
+"""No requirements on the log as a whole, and nothing known about it."""
 
 
 @dataclass
@@ -180,7 +180,7 @@ class Finding:
     details: dict[str, Any] = field(default_factory=dict)
 
     def block(self, why: str) -> None:
-        """Withhold what would pass, and say why."""
+        """Block an outcome that would pass, and say why."""
         if self.outcome in (Outcome.PASS, Outcome.SKIPPED):
             self.details["readable_part"] = f"{self.outcome.value}: {self.reason}"
             self.outcome, self.reason = Outcome.BLOCKED, why
@@ -189,13 +189,13 @@ class Finding:
 
 
 def weigh(check: Check, evidence: Evidence, finding: Finding, terms: Terms, *, is_settled: bool) -> Finding:
-    """Say what is left of an answer in view of the logs it was read from.
+    """Return the answer of a check, corrected for doubts about the logs it was read from.
 
     Args:
-        check: what was asked.
+        check: the check.
         evidence: the logs, and what was read of them.
         finding: the answer of the check alone; it is changed.
-        terms: what is asked of the log, and said of it.
+        terms: requirements on the log, and what the user knows about it.
         is_settled: nothing that may be missing at the end of the logs can change the answer.
     """
     logs = [evidence.logs[run] for run in dict.fromkeys(reference.run for reference in check.references)]
@@ -216,7 +216,7 @@ def _weigh_damage(logs: list[RunLog], finding: Finding, is_settled: bool) -> Non
     finding.details["damage"] = [f"{item.path}: {item.what}" for item in damage]
     more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
     if is_settled and all(item.is_cut for item in damage):
-        finding.reason += f"; the log is {damage[0].what}{more}, which cannot change this"
+        finding.reason += f"; the log is {damage[0].what}{more}, which cannot change the answer"
         return
     finding.details.setdefault("readable_part", f"{finding.outcome.value}: {finding.reason}")
     finding.outcome = Outcome.BLOCKED
@@ -229,7 +229,7 @@ def _weigh_runs(log: RunLog, finding: Finding, terms: Terms) -> None:
     names = [run[0] for run in log.runs]
     finding.details["runs"] = names
     named = ", ".join(names[:_NUM_RUNS_NAMED]) + (" ..." if len(names) > _NUM_RUNS_NAMED else "")
-    what = f"the log looks like {len(names)} runs, each of which begins anew ({named})"
+    what = f"the log looks like {len(names)} runs, each of which starts again ({named})"
     if terms.several_runs == "newest":
         finding.reason += f"; {what}; the newest is meant"
     else:

@@ -29,7 +29,7 @@ class FunctionSpec:
     argument: Literal["threshold", "q"] | None = None
     """Name of the second argument."""
     positional_range: bool = False
-    """Takes NeMo RL's `start, end` beside an explicit range."""
+    """Accepts NeMo RL's `start, end` as well as an explicit range."""
     min_samples: int = 1
     whole_series: bool = False
     """Takes no range."""
@@ -110,10 +110,10 @@ FUNCTIONS: dict[str, FunctionSpec] = {
 
 
 def drop_top(values: Values, share: float) -> Values:
-    """Leave out the largest values, as `ignore_top_p` asks; at least one is kept.
+    """Remove the largest values, by the share `ignore_top_p`; at least one is kept.
 
     The count is exact in decimal: 0.07 of 100 values are 7. (NeMo RL drops 8: 100 * (1 - 0.07) is 92.999... in
-    binary.) A fraction of a value counts as a whole one, as theirs does.
+    binary.) A fraction of a value counts as a whole one, as in theirs.
     """
     dropped = math.ceil(len(values) * Fraction(repr(share)))
     return np.sort(values)[: max(1, len(values) - dropped)]

@@ -55,7 +55,7 @@ def _read_call(reader: _Reader, node: ast.Call, name: str) -> Expression:
         return Absolute(operand=reader.expression(node.args[0]), **reader.place(node))
     if name in ranges.NAMES and name not in FUNCTIONS:
         raise reader.refusal(
-            node, f'{name}(...) is a range: it stands inside a function, mean(data["TAG"], steps(1, 5))'
+            node, f'{name}(...) is a range: write it inside a function, mean(data["TAG"], steps(1, 5))'
         )
     if name not in FUNCTIONS:
         raise reader.refusal(node, f"'{name}' is not a function of the language; {hint(name, _CALLS)}")
@@ -180,7 +180,7 @@ class _Reader:
             case _:
                 raise self.refusal(
                     node,
-                    f"'{self._source(node)}' is not a comparison: hold it to a bound with < <= > >= == != or in",
+                    f"'{self._source(node)}' is not a comparison: compare it with a bound by < <= > >= == != or in",
                 )
 
     def _comparison(self, node: ast.Compare) -> Comparison:

@@ -27,12 +27,12 @@ NUM_TAGS_LISTED = 6
 
 
 class UnansweredError(Exception):
-    """The question of a check could not be asked of this evidence."""
+    """A check cannot be evaluated on this evidence."""
 
     def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
         super().__init__(reason)
         self.is_lasting = is_lasting
-        """More points would not change this: a value that was logged is not finite."""
+        """More points would not change this: a logged value is not finite."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The first look at the text of a check, before Python's parser sees it: size, characters, words.
 
-Every limit is far above what a person writes (the longest of NeMo RL's 855 expressions has 120 characters) and
+Every limit is far above what users write (the longest of NeMo RL's 855 expressions has 120 characters) and
 far below what could cost time or memory.
 """
 

@@ -51,7 +51,7 @@ class Interval:
             raise ValueError(f"no interval from {self.low} to {self.high}")
 
     def __str__(self) -> str:
-        """Return the interval as what is said of a value: `is at least 0`, `lies from 0.8 to 1.2`."""
+        """Return the interval as a predicate: `is at least 0`, `is between 0.8 and 1.2`."""
         if self.low == self.high:
             return f"is always {self.low:g}"
         if math.isinf(self.high):
@@ -59,14 +59,14 @@ class Interval:
         return (
             f"is at most {self.high:g}"
             if math.isinf(self.low)
-            else f"lies from {self.low:g} to {self.high:g}"
+            else f"is between {self.low:g} and {self.high:g}"
         )
 
 
 EVERYTHING = Interval()
 NOT_NEGATIVE = Interval(0.0)
 _WITHIN_THE_SERIES = frozenset({"min", "max", "mean", "median", "quantile", "first", "last"})
-"""Functions whose result lies between the smallest and the largest value read."""
+"""Functions whose result is between the smallest and the largest value read."""
 
 
 def interval_of(node: Expression, ranges: Mapping[str, Interval]) -> Interval:
@@ -116,7 +116,7 @@ def _absolute(inner: Interval) -> Interval:
 
 
 def _of_equals(operator: str, inner: Interval) -> Interval:
-    """Return what an expression gives with itself: differences vanish, squares are not negative."""
+    """Return the interval of an expression combined with itself: differences are 0, squares are not negative."""
     match operator:
         case "-":
             return Interval(0.0, 0.0)
@@ -256,7 +256,7 @@ def _ordered(smaller: Expression, larger: Expression) -> bool:
 def _by_expression(
     joiner: str, parts: Sequence[Condition], ranges: Mapping[str, Interval]
 ) -> list[bool | None]:
-    """Return what is known of the parts that hold the same expression to literal bounds, taken together."""
+    """Return what is known of the parts that compare the same expression with literal bounds, taken together."""
     groups: dict[Expression, list[Condition]] = {}
     for part in parts:
         subject = _subject(part)
@@ -272,7 +272,7 @@ def _by_expression(
 
 
 def _subject(condition: Condition) -> Expression | None:
-    """Return the one expression that a condition holds to literal bounds, if there is just one."""
+    """Return the expression that a condition compares with literal bounds, if there is just one."""
     match condition:
         case Comparison(operands=operands):
             subjects = {operand for operand in operands if not isinstance(operand, Number)}

@@ -1,4 +1,4 @@
-"""What a verdict says of a check: the measured value, the bound it was held to, and the reason."""
+"""The wording of a verdict on a check: the measured value, the bound, and the reason."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class _Part:
 
 
 def number_text(value: float) -> str:
-    """Return a number as a person reads it, exact enough to tell it from its bound."""
+    """Return a number in readable form, exact enough to distinguish it from its bound."""
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
 
 
 def answer_of(condition: Condition, values: Mapping[int, float | bool], good: bool) -> Answer:
     """Word the answer to a condition whose operands had these values (by id of the node)."""
     parts = _parts(condition, values)
-    told = "; ".join(f"{part.subject} = {_shown(part.value, part.bound)}, {part.bound}" for part in parts)
+    measured = "; ".join(f"{part.subject} = {_shown(part.value, part.bound)}, {part.bound}" for part in parts)
     outcome = Outcome.PASS if good else Outcome.FAIL
     if len(parts) == 1 and not isinstance(condition, Not):
         part = parts[0]
@@ -61,7 +61,7 @@ def answer_of(condition: Condition, values: Mapping[int, float | bool], good: bo
         verb = "which is" if good else "not"
         reason = f"{part.subject} is {_shown(part.value, part.bound)}, {verb} {part.bound}"
         return Answer(outcome=outcome, reason=reason, value=part.value, bound=part.bound)
-    reason = f"{condition.text} is {'true' if good else 'false'}: {told}"
+    reason = f"{condition.text} is {'true' if good else 'false'}: {measured}"
     value = (
         parts[0].value
         if len(parts) == 1
@@ -71,9 +71,9 @@ def answer_of(condition: Condition, values: Mapping[int, float | bool], good: bo
 
 
 def bound_text(condition: Condition, values: Mapping[int, float | bool]) -> str:
-    """Return what the measured sides of a condition are held to: `< 1.05`, `> 0 and < 10`, `not > 1`.
+    """Return the bounds of the measured sides of a condition: `< 1.05`, `> 0 and < 10`, `not > 1`.
 
-    Sides without a value stand as they are written.
+    Sides without a value are shown as written.
     """
     match condition:
         case Not(condition=inner):
@@ -118,8 +118,8 @@ def _comparison(node: Comparison, values: Mapping[int, float | bool]) -> _Part:
         chain = _side(node.operands[0], values)
         for sign, operand in zip(node.operators, node.operands[1:], strict=True):
             chain += f" {sign} {_side(operand, values)}"
-        told = "; ".join(_side(node.operands[p], values) for p in measured)
-        return _Part(subject=node.text, value=told, bound=chain)
+        sides = "; ".join(_side(node.operands[p], values) for p in measured)
+        return _Part(subject=node.text, value=sides, bound=chain)
     place = measured[0]
     bounds = []
     if place > 0:

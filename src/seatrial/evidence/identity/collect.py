@@ -1,4 +1,4 @@
-"""Who ran, on what: commits and dirty files, packages, devices, interpreter, host. No secrets, no user names."""
+"""The identity of a run: commits and dirty files, packages, devices, interpreter, host. No secrets, no user names."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def gpus() -> list[dict[str, str]]:
 
 
 def host_facts() -> dict[str, Any]:
-    """Return what of the machine matters to a run."""
+    """Return the facts of the machine that matter to a run."""
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),

@@ -1,6 +1,6 @@
 """Import origins: which file a named module came from, on the driver and in every process of a run.
 
-A run whose processes imported another checkout is no evidence about the one under trial, however well it went.
+A run whose processes imported another checkout is no evidence about the checkout under test.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from seatrial.verdict import Outcome, Verdict
 
 OBSERVER = Path(__file__).parent / "observer"
-"""Folder that holds the `sitecustomize` which writes imports down."""
+"""Folder of the `sitecustomize` that records imports."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def observing_environment(
 
 
 def read_imports(imports_file: Path) -> list[Import]:
-    """Read what the processes of a run wrote down; a missing file is an empty list, a torn line is left out."""
+    """Read what the processes of a run recorded; a missing file gives an empty list, an incomplete line is skipped."""
     if not imports_file.exists():
         return []
     rows = []
@@ -101,14 +101,14 @@ def driver_origin(module: str, expected: Path) -> Verdict:
 
 
 def run_origin(module: str, expected: Path, imports: Sequence[Import]) -> Verdict:
-    """Judge where the processes of a run imported `module` from; Blocked when none was seen to import it."""
+    """Judge where the processes of a run imported `module` from; Blocked when no import was observed."""
     name = f"origin of {module} in the run"
     seen = [item for item in imports if item.module == module]
     if not seen:
         return Verdict(
             name=name,
             outcome=Outcome.BLOCKED,
-            reason=f"no process of the run was seen importing {module}: its origin is not known "
+            reason=f"no process of the run was observed importing {module}: its origin is not known "
             "(does the command drop PYTHONPATH, or run Python with -I, -E or -S?)",
             bound=f"under {expected}",
         )
@@ -132,7 +132,7 @@ def _judge(name: str, module: str, files: Sequence[Path], expected: Path, proces
             name=name,
             outcome=Outcome.BLOCKED,
             reason=f"{module} came from {', '.join(wrong)}, not from {expected}: this is no evidence about the "
-            "checkout under trial; take the other one off PYTHONPATH",
+            "checkout under test; remove the other one from PYTHONPATH",
             value=wrong[0],
             bound=f"under {expected}",
             num_samples=len(files),

@@ -1,7 +1,7 @@
-"""Secrets taken out of everything that is written or shown: commands, console logs, reports, identity.
+"""Removes secrets from everything that is written or shown: commands, console logs, reports, identity.
 
-Two ways find a secret: by where it stands (an environment variable, an option or a key whose name says so),
-and by its shape (tokens whose issuer gives them a known form). What is left says what was taken out.
+A secret is found by its name (an environment variable, an option or a key that is named like a secret), or by its
+shape (tokens of a known form). A mark is left in its place.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ _LISTED = 50
 
 
 class Fault(NamedTuple):
-    """One breach of a law."""
+    """One violation of a law."""
 
     step: int
     row: int | None
-    """Place of the row in its step; None where no single row is at fault."""
+    """Index of the row in its step; None where no single row is at fault."""
     what: str
 
     def __str__(self) -> str:
@@ -35,13 +35,13 @@ def at(row: LedgerRow, what: str) -> Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class LawResult:
-    """What a law found. Without faults and with nothing looked at, `not_exercised` says what would arm it."""
+    """What a law found. Without faults and with nothing to judge, `not_exercised` says what it needs."""
 
     faults: Sequence[Fault] = ()
     num_samples: int = 0
-    """Rows, groups or tokens that it rests on."""
+    """Rows, groups or tokens that it is based on."""
     summary: str = ""
-    """What held, in a few words."""
+    """What was confirmed, in a few words."""
     value: float | None = None
     bound: str | None = None
     not_exercised: str | None = None
@@ -56,10 +56,10 @@ def not_exercised(reason: str, bound: str | None = None, num_samples: int = 0) -
 
 
 def verdict_of(name: str, law: Law, rows: Sequence[LedgerRow], facts: LedgerFacts) -> Verdict:
-    """Hold rows to a law: Fail names the rows, Skipped what would arm the law. No rows are no evidence: Fail."""
+    """Check rows against a law: Fail names the rows, Skipped what the law needs. No rows are no evidence: Fail."""
     result = law(rows, facts) if rows else LawResult()
     if result.faults:
-        outcome, reason = Outcome.FAIL, _told(result.faults)
+        outcome, reason = Outcome.FAIL, _summarise(result.faults)
     elif not rows:
         outcome, reason = Outcome.FAIL, "the ledger holds no rows"
     elif result.not_exercised or not result.num_samples:
@@ -80,7 +80,7 @@ def verdict_of(name: str, law: Law, rows: Sequence[LedgerRow], facts: LedgerFact
     )
 
 
-def _told(faults: Sequence[Fault]) -> str:
+def _summarise(faults: Sequence[Fault]) -> str:
     more = f" (and {len(faults) - _SHOWN} more)" if len(faults) > _SHOWN else ""
     return "; ".join(str(fault) for fault in faults[:_SHOWN]) + more
 

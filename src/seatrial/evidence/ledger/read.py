@@ -1,4 +1,4 @@
-"""From a path to the rows of a run, whatever stack wrote them."""
+"""Reads the rows of a run from a path, whichever stack wrote them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.configuration import configuration_beside
+from seatrial.evidence.configuration import find_configuration
 from seatrial.evidence.ledger.laws.logprobs import AGREEMENT
 from seatrial.evidence.ledger.readers import nemo_rl, refrl, trl, verl
 from seatrial.evidence.ledger.readers.base import LedgerReader, ReadOptions
@@ -22,7 +22,7 @@ from seatrial.evidence.ledger.schema import LedgerRow
 GROUP = "seatrial.ledger_readers"
 """Group of the entry points by which other packages add readers of rows: modules with NAME, `claims` and `read`."""
 OWN_READERS: tuple[LedgerReader, ...] = (refrl, nemo_rl, verl, trl)
-"""In the order in which they are asked, before those of other packages."""
+"""In the order in which they are tried, before those of other packages."""
 _PATTERNS = ("*.jsonl", "*.parquet", "*.table.json")
 _LEDGER_NAME = re.compile(r"train_data_step\d+\.jsonl|completions_\d+\.parquet")
 _MAX_FIRST_LINE = 64 << 20
@@ -30,7 +30,7 @@ _MAX_FIRST_LINE = 64 << 20
 
 @cache
 def all_readers() -> tuple[LedgerReader, ...]:
-    """Return every reader; each file of rows is claimed by its first row.
+    """Return every reader; a reader claims a file by its first row.
 
     Raises:
         BlockedError: a reader that another package adds cannot be imported, or is none.
@@ -88,7 +88,7 @@ def recorded_precision(path: Path) -> str | None:
 
     It is that of the trainer, or of the sampler where that is coarser.
     """
-    options = configuration_beside(path) or {}
+    options = find_configuration(path) or {}
     sampler = options.get("policy.generation.quantization")
     recorded = options.get("policy.precision") if sampler is None else sampler
     return recorded if isinstance(recorded, str) and recorded in AGREEMENT else None

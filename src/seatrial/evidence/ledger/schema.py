@@ -18,7 +18,7 @@ Scale = Literal["none", "group", "others", "batch", "batch_centred"]
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageRule:
-    """A way from rewards to advantages: (reward - centre) / (scale + epsilon)."""
+    """How advantages follow from rewards: (reward - centre) / (scale + epsilon)."""
 
     family: str
     """Name that the field gives it: grpo, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline."""
@@ -47,7 +47,7 @@ class LedgerFacts:
     stack: str | None = None
     """Name of the reader that read it."""
     num_steps: int | None = None
-    """Steps 1 to `num_steps` are to be there; None: no gap between the first and the last."""
+    """Steps 1 to `num_steps` must be there; None: no gap between the first and the last."""
     num_rows_per_step: int | None = None
     """None: as most steps have."""
     group_size: int | None = None
@@ -57,7 +57,7 @@ class LedgerFacts:
     num_updates_per_step: int = 1
     """Optimizer steps of a step: weight versions count them."""
     precision: str | None = None
-    """Of the trainer; None is held to the widest bound."""
+    """Of the trainer; None: the widest bound is used."""
     temperature: float | None = None
     """None: above 0."""
     vocabulary_size: int | None = None
@@ -90,7 +90,7 @@ class LedgerRow:
     prompt: str | None = None
     """The prompt before a chat template."""
     prompt_text: str | None = None
-    """The prompt as the model was given it, special tokens spelled out."""
+    """The prompt as the model received it, with special tokens spelled out."""
     media: str | None = None
     """Digest of the image or sound in the prompt."""
     completion: str | None = None
@@ -115,7 +115,7 @@ class LedgerRow:
     reward: float | None = None
     """The reward that advantages are computed from, `length_penalty` included."""
     length_penalty: float | None = None
-    """What the reward owes to the completion's length, not to the verifier; at most 0."""
+    """The part of the reward that depends on the completion's length, not on the verifier; at most 0."""
     verifier: str | None = None
     """Name of the rule that gave the reward."""
     verifier_error: bool | None = None
@@ -128,7 +128,7 @@ class LedgerRow:
     weight_version: int | None = None
     """Optimizer steps that the sampler's weights had seen when the completion was begun."""
     misplaced: tuple[str, ...] = ()
-    """What its reader found where nothing should be: a log-probability in the prompt or in padding."""
+    """What the reader found where nothing should be: a log-probability in the prompt or in padding."""
 
     @property
     def sampled_ids(self) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ class LedgerRow:
 
     @property
     def turns(self) -> tuple[tuple[int, ...], ...]:
-        """What the model sampled between an environment's words; one turn of all tokens where there are none."""
+        """The tokens sampled between an environment's words; without an environment, one turn of all tokens."""
         turns: list[list[int]] = [[]]
         for place, token in enumerate(self.sampled_ids):
             if not self._is_an_environments(place):
@@ -147,7 +147,7 @@ class LedgerRow:
         return tuple(tuple(turn) for turn in turns if turn)
 
     def _is_an_environments(self, place: int) -> bool:
-        """Return whether a token of the completion is masked and was not drawn: none was its log-probability."""
+        """Whether a token of the completion was written by an environment: masked, and with a log-probability of 0."""
         if self.kept_support_sizes is not None:
             return self.kept_support_sizes[place : place + 1] == (0,)
         masked = (self.loss_mask or ())[(self.prompt_length or 0) + place :][:1] == (0,)

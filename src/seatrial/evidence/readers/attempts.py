@@ -63,7 +63,7 @@ TIME_STEPPED_PREFIXES = ("ray/",)
 
 
 class Merged(NamedTuple):
-    """The series of a run, and facts about how they came together."""
+    """The series of a run, and notes on how they were merged."""
 
     series: dict[str, Series]
     notes: list[str]
@@ -89,11 +89,11 @@ def _is_clocked(tag: str, part: Segment) -> bool:
 
 
 def merge(segments: Sequence[Segment], *, lanes_are_runs: bool = False) -> Merged:
-    """Put the segments of one run together.
+    """Merge the segments of one run.
 
     Args:
         segments: What each process wrote.
-        lanes_are_runs: True where lanes are runs of their own, which are never attempts of one another.
+        lanes_are_runs: True where lanes are separate runs, never attempts of one another.
 
     Returns:
         One series per tag, and notes on attempts, abandoned steps, duplicates and writers kept apart.
@@ -111,10 +111,10 @@ def merge(segments: Sequence[Segment], *, lanes_are_runs: bool = False) -> Merge
 
 
 def _runs(attempts: list[_Attempt]) -> list[list[str]]:
-    """Return the sources of each run where some attempts do not continue the ones before them, but begin anew.
+    """Return the sources of each run where some attempts start again instead of continuing the ones before them.
 
-    A run that is resumed goes on at a later step than it began with. One that begins at or before the first step of
-    all that was there continues nothing: it is another run, or one whose clock is wrong.
+    A resumed run continues at a later step than its first. An attempt that begins at or before the first step of
+    everything so far continues nothing: it is another run, or one whose clock is wrong.
     """
     runs: list[list[str]] = []
     first: int | None = None
@@ -166,7 +166,7 @@ def _keep_lanes_apart(segments: list[Segment], always: bool, notes: list[str]) -
 
 
 def _span(points: Points) -> tuple[float, float]:
-    """Return when a tag was first and last written; without times it may have been at any time."""
+    """Return when a tag was first and last written; without times that is any time."""
     if points.wall_times is None or not len(points):
         return -np.inf, np.inf
     return float(points.wall_times.min()), float(points.wall_times.max())
@@ -222,7 +222,7 @@ def _resume_step(attempt: _Attempt, known: set[str]) -> int | None:
 
 
 def _series(tag: str, attempts: list[_Attempt], abandoned_steps: list[npt.NDArray[np.int64]]) -> Series:
-    """Put the points of one tag together, oldest attempt first; append the abandoned steps to `abandoned_steps`."""
+    """Merge the points of one tag, oldest attempt first; append the abandoned steps to `abandoned_steps`."""
     parts: list[Points] = []
     numbers: list[int] = []
     for number, attempt in enumerate(attempts):
@@ -250,7 +250,7 @@ def _by_time(points: Points) -> Points:
 def _find_abandoned(
     steps: npt.NDArray[np.int64], owner: npt.NDArray[np.int64], attempts: list[_Attempt]
 ) -> npt.NDArray[np.bool_]:
-    """Say which points a newer attempt made void: those at or after the step where it took over this tag."""
+    """Return which points a newer attempt abandoned: those at or after the step where it took over this tag."""
     is_abandoned = np.zeros(len(steps), dtype=np.bool_)
     for number in range(1, len(attempts)):
         attempt = attempts[number]

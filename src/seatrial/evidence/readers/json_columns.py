@@ -1,6 +1,6 @@
-"""One JSON object of columns, `{tag: [values]}`, as a loop of one's own writes its history.
+"""One JSON object of columns, `{tag: [values]}`, as a custom training loop writes its history.
 
-A column named as a step is gives the steps; without one the place in the list counts, from 1.
+A column with the name of a step gives the steps; without one, points are numbered from 1.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
     if not segment.points:
         raise BlockedError(f"{path}: holds no column of numbers; name another log")
     if steps is None:
-        notes.append(f"{path.name}: no column is named as a step is; the place in each list counts, from 1")
+        notes.append(f"{path.name}: no column has the name of a step; points are numbered from 1")
     return assemble([str(path)], [segment], tags, damage=damage, unread=unread, notes=notes)
 
 

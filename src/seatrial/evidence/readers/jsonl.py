@@ -76,7 +76,7 @@ def first_object(file: Path, head: bytes) -> dict[str, Any] | None:
 
 
 def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
-    """Read JSON Lines files as one run. Where no row of a file has a step, the line number stands for it.
+    """Read JSON Lines files as one run. Where no row of a file has a step, the line number is used.
 
     Raises:
         BlockedError: no line is a JSON object.
@@ -89,7 +89,7 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         stepless = not any(step_key(line.row) for line in rows)
         if rows and stepless:
             notes.append(
-                f"{path.name}: no row has a step (one of {', '.join(STEP_KEYS)}); the line number counts"
+                f"{path.name}: no row has a step (one of {', '.join(STEP_KEYS)}); the line number is used"
             )
         for line in rows:
             add_row(log, line, line.number if stepless else None)
@@ -117,7 +117,7 @@ def lines(path: Path, log: RowLog) -> Iterator[Line]:
         if isinstance(row, _TwiceNamed):
             log.lose(
                 number,
-                f"line {number}: the key {row.key[:60]!r} is there twice, and one value hides the other",
+                f"line {number}: the key {row.key[:60]!r} appears twice, and one value hides the other",
             )
         if isinstance(row, dict):
             yield Line(number, row)
@@ -154,7 +154,7 @@ def parse(text: bytes | str) -> Any:
 
 
 class _TwiceNamed(dict[str, Any]):
-    """An object in which a key is there twice."""
+    """An object in which a key appears twice."""
 
     key = ""
 
@@ -176,7 +176,7 @@ def step_key(row: Mapping[str, Any]) -> str | None:
 
 
 def add_row(log: RowLog, line: Line, step: int | None = None) -> None:
-    """Add a row whose metrics stand beside its step; `step` is the one of a row that has none."""
+    """Add a row whose metrics are next to its step; `step` is used for a row that has none."""
     key = step_key(line.row)
     if key is not None:
         step = decode_step(line.row[key])

@@ -27,7 +27,7 @@ PROVENANCE_KEY = "//seatrial"
 """Where `seatrial dump` says where the numbers came from; no tag may have this name."""
 
 FORM = 1
-"""Version of what stands there."""
+"""Version of its form."""
 
 _MAX_DAMAGES = 8
 
@@ -75,7 +75,7 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         if tag == PROVENANCE_KEY:
             dropped = _read_provenance(content, path, damage, notes, unread)
         elif tag in segment.points or tag in scalars:
-            damage.append(Damage(path=str(path), what=f"the key {tag!r} is there twice: one hides the other"))
+            damage.append(Damage(path=str(path), what=f"the key {tag!r} appears twice: one hides the other"))
         elif isinstance(content, _Object):
             segment.points[tag] = _points(tag, content.pairs, path, damage).points()
         elif (number := decode(content)) is None:
@@ -94,7 +94,7 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
 
 
 def _with_doubts(log: RunLog, provenance: Any) -> RunLog:
-    """Take over which steps had two values, and which runs there were, when the log was dumped."""
+    """Restore which steps had two values, and which runs there were, when the log was dumped."""
     held = dict(provenance.pairs) if isinstance(provenance, _Object) else {}
     disputed = held.get("disputed")
     series = dict(log.series)
@@ -118,7 +118,7 @@ def _steps(held: Any) -> npt.NDArray[np.int64]:
 def _read_provenance(
     content: Any, path: Path, damage: list[Damage], notes: list[str], unread: dict[str, str]
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Take over what was lost, noted and left out when the log was dumped; return the steps that its writer dropped."""
+    """Read what was lost, noted and left out when the log was dumped; return the steps that its writer dropped."""
     held = dict(content.pairs) if isinstance(content, _Object) else {}
     for item in held.get("damage") or []:
         lost = dict(item.pairs) if isinstance(item, _Object) else {}
@@ -138,7 +138,7 @@ def _read_provenance(
 
 
 class _Object:
-    """A JSON object with all its pairs, so that a key that is there twice is seen."""
+    """A JSON object with all its pairs, so that a key that appears twice is noticed."""
 
     def __init__(self, pairs: Pairs) -> None:
         self.pairs = pairs

@@ -1,6 +1,6 @@
 """MLflow's stores: the file store (`<run>/metrics/<tag>`, lines of `time value step`) and the SQLite store.
 
-Several runs are kept apart: the id of the run then stands before the tag. Deleted runs are left out.
+Tags of several runs are prefixed with the run id. Deleted runs are left out.
 Source: mlflow/store/tracking/file_store.py (`_get_metric_from_line`, times in milliseconds) and
 mlflow/store/tracking/dbmodels/models.py (`SqlMetric`, where NaN is `is_nan` and infinities are the largest floats).
 """
@@ -72,7 +72,7 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
 def _segments(source: str, run: str, held: dict[str, list[_Point]]) -> list[Segment]:
     """Return the points of a run, one segment for each start.
 
-    A resumed run appends to the files of the same run. The tag with most points tells when: where its steps jump
+    A resumed run appends to the files of the same run. A start is where the steps of the tag with most points jump
     back. Other tags may have steps of their own (system metrics count samples) and are cut at the same times.
     """
     lead = max(held.values(), key=len)
@@ -94,7 +94,7 @@ def _segments(source: str, run: str, held: dict[str, list[_Point]]) -> list[Segm
 
 
 def _run_folder(file: Path) -> Path | None:
-    """Return the folder of the run that a metric file belongs to: tags with slashes lie in sub-folders."""
+    """Return the folder of the run that a metric file belongs to: tags with slashes are in sub-folders."""
     for parent in file.parents:
         if parent.name == "metrics":
             return parent.parent

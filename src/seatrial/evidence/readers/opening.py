@@ -1,4 +1,4 @@
-"""Opens text logs whatever they are wrapped in: gzip, a byte-order mark, UTF-16."""
+"""Opens text logs in any wrapping: gzip, a byte-order mark, UTF-16."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read_text(path: Path) -> bytes:
 
 
 def _limited(stream: BinaryIO) -> bytes:
-    """Return what a stream holds, of too much of it a little more than is allowed."""
+    """Return the content of a stream, cut a little beyond the allowed size."""
     parts, size = [], 0
     while size <= MAX_BYTES and (part := stream.read(_PART_BYTES)):
         parts.append(part)

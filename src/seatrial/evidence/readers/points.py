@@ -38,7 +38,7 @@ class Number(NamedTuple):
 
 
 def decode(raw: Any) -> Number | None:
-    """Return the number that a JSON value, or a cell of text, stands for; None when it is not a number.
+    """Return the number in a JSON value or a cell of text; None if it is not a number.
 
     Booleans count as 0 and 1, as loggers of this field write flags. Text counts when it is a decimal number or
     the name of NaN or an infinity: some writers make JSON valid that way.
@@ -55,9 +55,9 @@ def decode(raw: Any) -> Number | None:
 
 
 def decode_step(raw: Any) -> int | None:
-    """Return the step that a JSON value or text stands for, or None when it is not a whole number of 64 bits.
+    """Return the step in a JSON value or text; None if it is not a whole number of 64 bits.
 
-    Text may say how many steps there will be: `1/438` is step 1.
+    Text may include the total number of steps: `1/438` is step 1.
     """
     if isinstance(raw, bool):
         return None
@@ -160,7 +160,7 @@ class Segment:
     """First step that the writer itself said it would write again (TensorBoard's SessionLog)."""
     points: dict[str, Points] = field(default_factory=dict)
     time_stepped: frozenset[str] = frozenset()
-    """Tags whose step is a clock that starts anew in each attempt."""
+    """Tags whose step is a clock that restarts in each attempt."""
 
 
 class PointBuffer:

@@ -33,7 +33,7 @@ class RowLog:
     lane: str = "."
     """Which of several files it is, as in `Segment`."""
     separator: str = "/"
-    """Stands between the keys of nested mappings."""
+    """Joins the keys of nested mappings."""
     unread: dict[str, str] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
@@ -57,9 +57,9 @@ class RowLog:
         """Add a row.
 
         Args:
-            step: Its step. None where it has none: then its time is the clock, or its numbers stand alone.
+            step: Its step. None where it has none: then its time is the clock, or its numbers belong to the whole run.
             metrics: Its values; mappings are flattened.
-            line: Where it stands, for messages.
+            line: Its line, for messages.
             wall_time: Seconds since the epoch.
             lane: Which of several writers of the file wrote it.
         """
@@ -174,10 +174,10 @@ class RowLog:
 
 
 def restarts(steps: list[int]) -> list[int]:
-    """Return where a sequence of steps begins anew.
+    """Return where a sequence of steps restarts.
 
-    Steps that jump back and go on below the highest one so far were written by a resumed process. One row that
-    comes late (an evaluation that took long) is none: the next row is ahead again.
+    Steps that jump back and continue below the highest one so far were written by a resumed process. A single late row
+    (an evaluation that took long) is no restart: the next row is ahead again.
     """
     found = []
     highest: int | None = None
@@ -265,7 +265,7 @@ def assemble_rows(
 
 
 def row_logs(root: Path, paths: Sequence[Path]) -> list[RowLog]:
-    """Return an empty log for each file; among several, each is a writer of its own, named by its path."""
+    """Return an empty log for each file; among several, each is a separate writer, named by its path."""
     lanes = (
         {path: path.relative_to(root).with_suffix("").as_posix() for path in paths} if len(paths) > 1 else {}
     )

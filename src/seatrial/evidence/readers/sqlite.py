@@ -22,10 +22,10 @@ _OPERATIONS = 100_000
 
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that cannot write, and that gives up on a query which does not end.
+    """Yield a connection that cannot write, and that aborts a query which does not end.
 
-    A process that was killed leaves its last rows in `<file>-wal`. Opening that in place would write beside the
-    evidence, so file and log are copied first; without a log the file itself is opened as immutable.
+    A killed process leaves its last rows in `<file>-wal`. Opening that in place would write next to the evidence, so
+    file and log are copied first; without a log the file itself is opened as immutable.
 
     Raises:
         OSError: the file cannot be read.
@@ -44,7 +44,7 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
             connection = sqlite3.connect(copy)
         else:
             with path.open("rb"):
-                pass  # sqlite3 says "unable to open" whatever the reason; this says which.
+                pass  # sqlite3 says "unable to open" for any reason; this names the reason.
             connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         with closing(connection):
             connection.text_factory = _text

@@ -1,7 +1,7 @@
 """trackio's SQLite file: one row per logged step, the metrics as JSON text.
 
-NaN and infinities are stored as the text `NaN`, `Infinity`, `-Infinity`. Several runs in one file are kept apart:
-the name of the run then stands before the tag.
+NaN and infinities are stored as the text `NaN`, `Infinity`, `-Infinity`. Tags of several runs in one file
+are prefixed with the name of the run.
 Source: gradio-app/trackio trackio/sqlite_storage.py, table `metrics(run_name, timestamp, step, metrics)`.
 """
 

@@ -47,25 +47,25 @@ class Loss(NamedTuple):
 def records(blob: bytes, start: int) -> Iterator[Record | Loss]:
     """Yield the records from byte `start`, and a `Loss` for each stretch that is damaged.
 
-    After damage reading goes on with the next block: the framing begins anew there.
+    After damage reading continues with the next block, where the framing starts again.
     """
     position = start
     first, parts = 0, list[bytes]()
     while position < len(blob):
-        room = BLOCK_BYTES - position % BLOCK_BYTES
-        if room < _HEADER.size:
-            position += room
+        remaining = BLOCK_BYTES - position % BLOCK_BYTES
+        if remaining < _HEADER.size:
+            position += remaining
             continue
         piece = _piece(blob, position)
         if piece is None:
-            end = min(position + room, len(blob))
+            end = min(position + remaining, len(blob))
             begin = first if parts else position
             yield Loss(begin, end - begin, truncated=end == len(blob) and _runs_over(blob, position))
             parts, position = [], end
             continue
         kind, data = piece
         if (kind in (_MIDDLE, _LAST)) != bool(parts):
-            # The beginning of this record, or the end of the last one, lies in a block that was lost.
+            # The beginning of this record, or the end of the last one, was in a block that is lost.
             begin = first if parts else position
             yield Loss(begin, position - begin if parts else _HEADER.size + len(data), truncated=False)
             parts = []
@@ -88,8 +88,8 @@ def _piece(blob: bytes, position: int) -> tuple[int, bytes] | None:
     crc, length, kind = _HEADER.unpack_from(blob, position)
     begin = position + _HEADER.size
     data = blob[begin : begin + length]
-    room = BLOCK_BYTES - position % BLOCK_BYTES - _HEADER.size
-    if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > room or len(data) < length:
+    remaining = BLOCK_BYTES - position % BLOCK_BYTES - _HEADER.size
+    if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > remaining or len(data) < length:
         return None
     return (kind, data) if zlib.crc32(data, zlib.crc32(bytes([kind]))) == crc else None
 

@@ -1,7 +1,7 @@
 """The rules that come with seatrial, one module a family.
 
-Figures marked `wild logs` were set by hand on half of 45 public runs (docs/evidence/rules.md says which,
-and what the other half said).
+Figures marked `wild logs` were hand-set with half of 45 public runs (docs/evidence/rules.md lists them, and the
+results on the other half).
 """
 
 MODULES = (

@@ -1,4 +1,4 @@
-"""What the figures of one step owe one another, whatever the run does: sums, bounds, and the loss as its terms."""
+"""Identities between the figures of one step in any run: sums, bounds, and the loss as the sum of its terms."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _order(name: str, low: str, middle: str, high: str) -> StepRule:
     return StepRule(
         id=f"{name}-out-of-order",
         family="arithmetic",
-        statement="a mean lies outside of its own minimum and maximum",
+        statement="a mean is outside of its own minimum and maximum",
         needs=tuple(dict.fromkeys((low, middle, high))),
         mark=_ordered(low, middle, high),
         bound="minimum <= mean <= maximum",
@@ -132,7 +132,7 @@ RULES = (
                 "hand-set; four healthy wild logs have one sign: their baseline is a running mean",
             )
         },
-        meaning="a baseline that is not taken off, or that of another batch",
+        meaning="a baseline that is not subtracted, or that of another batch",
         remedy="`seatrial ledger` recomputes advantages from the rewards of each group",
     ),
     StepRule(

@@ -1,4 +1,4 @@
-"""A run held to earlier healthy runs of the same configuration: what is the same in all of them, and what they vary by.
+"""A run against earlier healthy runs of the same configuration: what is equal in all of them, and how the rest varies.
 
 Without healthy runs (`seatrial watch --baseline`) the family is not triggered; nor where their configuration is another
 one, or they are too few.
@@ -18,7 +18,7 @@ from seatrial.rules.healthy import (
     BASELINE,
     FALSE_ALARMS,
     MIN_RUNS,
-    Beside,
+    Baseline,
     Fixed,
     HealthyRuns,
     departed,
@@ -29,7 +29,7 @@ from seatrial.rules.rule import Finding, Level, Parameter, Rule, Streams
 _CLEAN = "no clean run of refrl of a half of them departs so"
 _RUNS = Parameter(MIN_RUNS, "fewest that it was measured with")
 _SETTINGS = ("learning_rate", "rows/batch", "rows/counted")
-"""Canonical metrics that the configuration sets: a change is one whenever it lasts."""
+"""Canonical metrics that the configuration sets: any change that lasts is reported."""
 
 
 class Said(NamedTuple):
@@ -44,8 +44,8 @@ class Said(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BesideHealthyRuns:
-    """What rules of this family share."""
+class _BaselineRule:
+    """What the rules of this family have in common."""
 
     id: str
     statement: str
@@ -58,18 +58,18 @@ class _BesideHealthyRuns:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
     def judge(self, streams: Streams) -> Finding:
-        """Hold the log to the healthy runs."""
-        beside = streams.beside
-        if beside is None:
+        """Compare the log with the healthy runs."""
+        baseline = streams.baseline
+        if baseline is None:
             return Finding(
                 level=Level.NOT_TRIGGERED,
                 reason="not triggered: give earlier healthy runs of this configuration (--baseline)",
                 missing=(BASELINE,),
             )
-        why_not = beside.why_not or _too_little_in_common(beside, streams.log)
+        why_not = baseline.why_not or _too_little_in_common(baseline, streams.log)
         if why_not is not None:
             return Finding(level=Level.NOT_TRIGGERED, reason=f"not triggered: {why_not}")
-        judged, found = self.look(beside.runs, streams.log)
+        judged, found = self.look(baseline.runs, streams.log)
         if not judged:
             return Finding(
                 level=Level.NOT_TRIGGERED,
@@ -99,7 +99,7 @@ class _BesideHealthyRuns:
                 steps=steps,
             )
         level = max(one.level for one in found)
-        # Of those that speak at the first step the clearest stands first already.
+        # Findings at one step are already sorted, the clearest first.
         first, *others = sorted((one for one in found if one.level is level), key=lambda one: one.step)
         more = f", and {len(others)} more series" if others else ""
         return Finding(
@@ -114,7 +114,7 @@ class _BesideHealthyRuns:
         )
 
 
-class SameSeries(_BesideHealthyRuns):
+class SameSeries(_BaselineRule):
     """Series that are the same in all healthy runs."""
 
     def look(self, runs: HealthyRuns, log: RunLog) -> tuple[Sequence[str], Iterable[Said]]:
@@ -151,7 +151,7 @@ class SameSeries(_BesideHealthyRuns):
         return None
 
 
-class LevelOfSeries(_BesideHealthyRuns):
+class LevelOfSeries(_BaselineRule):
     """Series that differ between healthy runs."""
 
     def look(self, runs: HealthyRuns, log: RunLog) -> tuple[Sequence[str], Iterable[Said]]:
@@ -182,11 +182,11 @@ class LevelOfSeries(_BesideHealthyRuns):
         return Said(level, at.steps[1], tag, words, at.value, f"{at.low:.6g} to {at.high:.6g}")
 
 
-class StepsOfSeries(_BesideHealthyRuns):
+class StepsOfSeries(_BaselineRule):
     """Which series are logged, and at which steps."""
 
     def look(self, runs: HealthyRuns, log: RunLog) -> tuple[Sequence[str], Iterable[Said]]:
-        """Compare up to the third last step that the log has: what belongs to the last ones may still be written."""
+        """Compare up to the third last step of the log: rows of the last steps may still be written."""
         all_steps = np.unique(np.concatenate([one.steps for one in log.series.values() if len(one)]))
         passed = int(all_steps[-3]) if len(all_steps) > 2 else None
         if passed is None:
@@ -216,11 +216,11 @@ class StepsOfSeries(_BesideHealthyRuns):
         return judged, found
 
 
-def _too_little_in_common(beside: Beside, log: RunLog) -> str | None:
-    shared = sum(beside.runs.in_log(tag, log) is not None for tag in beside.runs.tags)
-    if 2 * shared < len(beside.runs.tags):
+def _too_little_in_common(baseline: Baseline, log: RunLog) -> str | None:
+    shared = sum(baseline.runs.in_log(tag, log) is not None for tag in baseline.runs.tags)
+    if 2 * shared < len(baseline.runs.tags):
         return (
-            f"the log has {shared} of the {len(beside.runs.tags)} series of the healthy runs: another stack, or "
+            f"the log has {shared} of the {len(baseline.runs.tags)} series of the healthy runs: another stack, or "
             "a log of another form"
         )
     return None

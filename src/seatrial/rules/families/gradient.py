@@ -92,10 +92,10 @@ RULES = (
         statement="the gradient norm stays far above the level that the run began at",
         needs=("grad_norm",),
         mark=_exploding,
-        bound="<= {factor} times the median of the first {early} points, but for spikes (notice {notice} times)",
+        bound="<= {factor} times the median of the first {early} points, except for spikes (notice {notice} times)",
         parameters={
             "early": Parameter(10, WILD),
-            "factor": Parameter(100, "ten times the median cries wolf on 10 of 33 healthy wild logs"),
+            "factor": Parameter(100, "ten times the median alarms falsely on 10 of 33 healthy wild logs"),
             **figures(WILD, notice=10, held=5, of_last=8),
         },
         meaning="a learning rate that is too large, or ratios that are not clipped",
@@ -105,7 +105,7 @@ RULES = (
     StepRule(
         id="gradient-dead",
         family="gradient",
-        statement="the gradient has all but vanished although rewards differ and the task is not solved",
+        statement="the gradient is almost zero although rewards differ and the task is not solved",
         needs=("grad_norm",),
         uses=("reward/std", "reward/mean"),
         mark=_dead,

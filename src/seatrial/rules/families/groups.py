@@ -1,4 +1,4 @@
-"""Groups without a signal: all completions of a prompt get one reward, and nothing is learnt from them."""
+"""Groups without a signal: all completions of a prompt get one reward, and nothing is learned from them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ RULES = (
     StepRule(
         id="policy-deterministic",
         family="groups",
-        statement="the policy loss has vanished in most steps although the task is not solved",
+        statement="the policy loss is zero in most steps although the task is not solved",
         needs=("loss", "reward/mean"),
         mark=_deterministic,
         bound="|loss| >= {loss} in over {of_last} - {held} of the last {of_last} points, or never above {before}",

@@ -66,7 +66,7 @@ RULES = (
         needs=("kl/reference",),
         uses=("reward/mean",),
         mark=_drift,
-        bound="<= {nats} nats a token, but for spikes or up to {always} where the reward has gained (notice {notice})",
+        bound="<= {nats} nats a token, except for spikes; {always} where the reward has gained (notice {notice})",
         parameters={
             "always": Parameter(5, "hand-set: twice as far"),
             "window": Parameter(10, WILD),

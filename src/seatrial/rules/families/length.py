@@ -103,7 +103,7 @@ RULES = (
         mark=_collapse,
         bound=">= {share} of the median of the first {early} points",
         parameters=figures(WILD, early=10, share=0.1, held=10, of_last=12),
-        meaning="generations that are ended early, a penalty on length that wins, or rows that come back empty",
+        meaning="generations that are stopped early, a penalty on length that wins, or rows that come back empty",
         remedy="look at the finish reasons, and at what aborts generation during a weight sync",
         catalogue=("SB050",),
         min_points=12,

@@ -15,8 +15,8 @@ _MEANING = (
     "that keeps a part of the distribution"
 )
 _REMEDY = (
-    "score the rows of one step at position 0, at short and long prompts, and right after a sync: where the gap "
-    "sits tells which it is"
+    "score the rows of one step at position 0, at short and long prompts, and right after a sync: the position of "
+    "the gap shows the cause"
 )
 _CATALOGUE = ("SB011", "SB021", "SB022", "SB038", "SB039", "SB041", "SB043", "SB046")
 
@@ -49,8 +49,8 @@ def _parts(name: str) -> StepRuleMark:
         level = early_minimum(gap, int(limits["early"]))
         # Samples of older weights differ, and are meant to.
         fresh = ~(values["staleness/mean"] > 0)
-        parted = (level < limits["rounding"]) & (gap > limits["gap"]) & fresh
-        return Marks(values[name], lasting(parted, limits))
+        apart = (level < limits["rounding"]) & (gap > limits["gap"]) & fresh
+        return Marks(values[name], lasting(apart, limits))
 
     return mark
 
@@ -70,7 +70,7 @@ def _rules(
             statement="sampler and trainer give the same tokens other probabilities",
             needs=(name,),
             mark=_above(name),
-            bound="within {gap} of {neutral} (notice {notice}), but for spikes",
+            bound="within {gap} of {neutral} (notice {notice}), except for spikes",
             parameters={**shared, "gap": Parameter(alarm, source)},
             meaning=_MEANING,
             remedy=_REMEDY,
@@ -79,7 +79,7 @@ def _rules(
         StepRule(
             id=f"mismatch-{short}-grows",
             family="mismatch",
-            statement="the gap between sampler and trainer grows as the run goes on",
+            statement="the gap between sampler and trainer grows during the run",
             needs=(name,),
             mark=_grows(name),
             bound="<= {factor} times the median of the first {early} points, and within {notice}",
@@ -123,7 +123,7 @@ RULES = (
         1.0,
         0.05,
         0.2,
-        "NeMo RL's nightly tests hold its maximum to 1.05 in most suites",
+        "NeMo RL's nightly tests bound its maximum by 1.05 in most suites",
         1e-5,
     ),
     *_rules("mismatch/kl", "kl", 0.0, 0.02, 0.1, HAND_SET, 1e-9),

@@ -1,4 +1,4 @@
-"""Preference optimisation: DPO and its kin."""
+"""Preference optimisation: DPO and related methods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RULES = (
             "loss": Parameter(1e-6, WILD),
             "margin": Parameter(20, "hand-set: log(1 + exp(-20)) is 2e-9, below what float32 adds to 1"),
         },
-        meaning="pairs that are told apart by something else than quality (length, a template), or a beta or learning "
+        meaning="pairs that differ in something else than quality (length, a template), or a beta or learning "
         "rate that is too large",
         remedy="read a chosen and a rejected answer as they are trained on; lower the learning rate",
         min_points=1,

@@ -34,7 +34,7 @@ RULES = (
         statement="the mean ratio of current to old probability is far from 1",
         needs=("ratio/mean",),
         mark=_off,
-        bound="within a factor of {factor} of 1 (notice {notice}), but for spikes",
+        bound="within a factor of {factor} of 1 (notice {notice}), except for spikes",
         parameters={
             "factor": Parameter(1.5, "hand-set: in expectation over the old policy the ratio is 1"),
             **figures(HAND_SET, notice=1.1, held=3, of_last=5),
@@ -49,7 +49,7 @@ RULES = (
         statement="most tokens are clipped, step after step",
         needs=("clip_fraction",),
         mark=_saturated,
-        bound="<= {share} (notice {notice}), but for spikes",
+        bound="<= {share} (notice {notice}), except for spikes",
         parameters=figures(HAND_SET, share=0.5, notice=0.3, held=10, of_last=12),
         meaning="old log-probabilities that are not those of the sampling policy, or far too many updates a step",
         remedy="look at the ratio in the first mini-batch",

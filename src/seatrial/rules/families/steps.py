@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         id="steps-missing",
         statement="steps are missing in the middle",
         meaning="steps that were skipped, or a logger that lost rows",
-        remedy="count optimizer steps beside the log",
+        remedy="count optimizer steps independently of the log",
         parameters={"strides": Parameter(3, "hand-set: usual distances between two points")},
     ),
 )

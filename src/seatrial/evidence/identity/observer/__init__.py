@@ -1,1 +1,1 @@
-"""A folder put first on PYTHONPATH: its `sitecustomize` writes down where named modules are imported from."""
+"""A folder put first on PYTHONPATH: its `sitecustomize` records where named modules are imported from."""

@@ -1,8 +1,8 @@
-"""Write down where named modules are imported from, in this process and in every Python process it starts.
+"""Records where named modules are imported from, in this process and in every Python process it starts.
 
 Python imports `sitecustomize` at its start, so this reaches children of any kind (Ray workers, torchrun ranks)
-without their help. It needs nothing but the standard library and must never disturb the process it sits in:
-where it cannot write it stays silent, and the missing line is what the harness notices.
+without their cooperation. It needs only the standard library and must never disturb its process: if it cannot write,
+it does nothing, and the harness notices the missing line.
 
 `SEATRIAL_IMPORTS_FILE`: JSON lines {"pid", "ppid", "module", "file", "program"} are appended to it.
 `SEATRIAL_IMPORTS_MODULES`: names of the modules, separated by commas.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Observer:
-    """A finder in front of all others that lets them find, and writes down what they found."""
+    """A finder before all others that delegates to them and records what they found."""
 
     def __init__(self, path: str, modules: list[str]) -> None:
         self._path = path
@@ -76,7 +76,7 @@ def _observe() -> None:
 
 
 def _chain() -> None:
-    """Run the sitecustomize that this one stands in front of, if there is one."""
+    """Run the sitecustomize that this one hides, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     others = [place for place in sys.path if os.path.abspath(place or ".") != here]  # noqa: PTH100
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)

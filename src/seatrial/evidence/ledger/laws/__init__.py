@@ -1,7 +1,7 @@
-"""The laws of a ledger: pure functions from rows and what is known of the run to what breaks them.
+"""The laws of a ledger: pure functions that return the rows which violate a law, given what is known of the run.
 
-Each works the figures out again from the rows themselves, needs no torch, and says which column would arm it where
-it could not be exercised.
+Each recomputes the figures from the rows, needs no torch, and names the missing column where it could not be
+exercised.
 """
 
 from __future__ import annotations
@@ -43,4 +43,4 @@ LAWS: Mapping[str, Law] = MappingProxyType(
         "advantages follow the rewards of their group": advantages_ordered,
     }
 )
-"""Every law by what it says, in the order of a step: presence, tokens, sampling, rewards, advantages."""
+"""Every law by its statement, in the order of a step: presence, tokens, sampling, rewards, advantages."""

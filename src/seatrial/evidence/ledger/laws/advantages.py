@@ -26,11 +26,11 @@ _EPSILONS = (1e-6, 1e-4, 1e-8)
 
 
 def advantages_of(rows: Sequence[LedgerRow], rule: AdvantageRule) -> Floats:
-    """Work out the advantages of one step's rows from their rewards, in float64; NaN where they cannot be.
+    """Compute the advantages of one step's rows from their rewards, in float64; NaN where they cannot be.
 
     Args:
         rows: all rows of the step; a row without a reward counts as NaN.
-        rule: the way from rewards to advantages.
+        rule: how advantages follow from rewards.
     """
     rewards = np.array([np.nan if row.reward is None else row.reward for row in rows], dtype=np.float64)
     with np.errstate(all="ignore"):
@@ -71,7 +71,7 @@ def _advantages(rewards: Floats, groups: list[list[int]], rule: AdvantageRule) -
 
 
 def alike(rewards: Sequence[float]) -> bool:
-    """Whether rewards differ by no more than rounding in float32: such a group has no signal."""
+    """Whether rewards differ by at most the rounding of float32: such a group has no signal."""
     spread = max(rewards) - min(rewards)
     return spread < float("inf") and spread <= _ROUNDING * max(map(abs, rewards))
 
@@ -134,7 +134,7 @@ KNOWN_RULES: tuple[AdvantageRule, ...] = (
         for family, centre, scale in _SCALED
     ),
 )
-"""Every rule that stacks of the field use; a ledger whose run is not known is held to the one that fits it best."""
+"""Every rule that known stacks use; a ledger of an unknown run is checked against the one that fits best."""
 FAMILIES: tuple[str, ...] = tuple(sorted({rule.family for rule in KNOWN_RULES}))
 """Their names."""
 
@@ -149,12 +149,12 @@ ADVANTAGE_TOLERANCE = 1e-4
 _BOUND = f"<= {ADVANTAGE_TOLERANCE:g} of the largest"
 _NOTHING = 1e-9
 _APART = 1e-3
-"""Share of the range of a group's rewards from which on two of them are to have two advantages."""
-_CHANGED = "rewards are changed before advantages here (KL in the reward): they cannot be worked out again"
+"""Two rewards of a group that differ by more than this share of its range must have different advantages."""
+_CHANGED = "rewards are changed before advantages here (KL in the reward): they cannot be recomputed"
 
 
 class _Fit(NamedTuple):
-    """How one rule does on a ledger."""
+    """How well one rule explains a ledger."""
 
     rule: AdvantageRule
     faults: list[Fault]
@@ -180,7 +180,7 @@ def advantages_right(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult
     faults += best.faults
     if not best.num_informative and not faults:
         return not_exercised(
-            "not triggered: every group has equal rewards, so every advantage is 0 whatever its sign",
+            "not triggered: every group has equal rewards, so every advantage is 0 with either sign",
             _BOUND,
             num_samples=len(known),
         )
@@ -212,7 +212,7 @@ def _best_fit(rules: Sequence[AdvantageRule], steps: Mapping[int, Sequence[Ledge
 
 
 def _fit(rule: AdvantageRule, steps: Mapping[int, Sequence[LedgerRow]]) -> _Fit:
-    """Hold every row that has an advantage to a rule."""
+    """Check every row that has an advantage against a rule."""
     faults: list[Fault] = []
     largest, informative = 0.0, 0
     for rows in steps.values():
@@ -238,8 +238,8 @@ def _fit(rule: AdvantageRule, steps: Mapping[int, Sequence[LedgerRow]]) -> _Fit:
 def _rounding(rows: Sequence[LedgerRow], rule: AdvantageRule) -> dict[int, float]:
     """Return what a mean in float32 may leave of each row in a group of equal rewards, by its place.
 
-    Over an epsilon of 1e-4, as TRL has it, that is far below any advantage. Over a smaller one it is not, and the stack
-    is to set such advantages to 0.
+    Divided by an epsilon of 1e-4, as in TRL, that is far below any advantage. Divided by a smaller one it is not, and
+    the stack must set such advantages to 0.
     """
     if rule.scale == "none" or rule.epsilon < 1e-5:
         return {}
@@ -294,7 +294,7 @@ def _disordered(group: Sequence[LedgerRow]) -> Iterator[Fault]:
     rewards_range = max(rewards) - min(rewards)
     ranked = sorted(pairs, key=lambda pair: pair[0])
     for (low, less, one), (high, more, other) in pairwise(ranked):
-        # Rewards that are all but equal may round to one advantage; others may not.
+        # Nearly equal rewards may round to one advantage; others may not.
         apart = (high - low) > _APART * rewards_range
         if high > low and not (more > less if apart else more >= less - slack):
             yield at(

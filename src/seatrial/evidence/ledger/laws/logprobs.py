@@ -12,7 +12,7 @@ from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 ROUNDING = 1e-5
 """Nats above 0 that a log-softmax in float32 may come out at."""
 _MIN_TOKENS = 3
-"""Tokens from which on equal log-probabilities of different tokens are no chance."""
+"""From this many tokens on, equal log-probabilities of different tokens are not due to chance."""
 _COLUMNS = ("generation_logprobs", "prev_logprobs", "reference_logprobs")
 
 
@@ -93,7 +93,7 @@ def _shared(rows: Sequence[LedgerRow], name: str) -> Iterator[Fault]:
 
 
 def _sampled_outside_support(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
-    """Yield tokens of a filtered draw that cannot have their probability: the only token left has probability 1."""
+    """Yield tokens of a filtered draw with an impossible probability: the only token left has probability 1."""
     for row in having(rows, "kept_support_sizes", "generation_logprobs"):
         pairs = zip(row.kept_support_sizes or (), row.generation_logprobs or (), strict=False)
         for token, (size, logprob) in enumerate(pairs):
@@ -110,17 +110,17 @@ def _sampled_outside_support(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
 def sampler_agrees(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     """The log-probability that each sampled token had is the one that training computes for it.
 
-    Rows that older weights sampled are left out: theirs are to differ.
+    Rows that older weights sampled are left out: theirs should differ.
     """
     bound = AGREEMENT.get(facts.precision or "bfloat16", AGREEMENT["bfloat16"])
-    told = f"<= {bound.token:g}"
+    bound_text = f"<= {bound.token:g}"
     logged = having(rows, "generation_logprobs", "prev_logprobs")
     known = [row for row in logged if not is_stale(row)]
     if not logged:
-        return not_exercised(missing("generation_logprobs", "prev_logprobs"), told)
+        return not_exercised(missing("generation_logprobs", "prev_logprobs"), bound_text)
     if not known:
         return not_exercised(
-            "not exercised: every row was sampled by older weights than it was trained at", told
+            "not exercised: every row was sampled by older weights than it was trained at", bound_text
         )
     faults: list[Fault] = []
     gaps = [_gaps(row) for row in known]
@@ -138,7 +138,7 @@ def sampler_agrees(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
         num_samples=len(tokens),
         summary=f"largest difference of {len(tokens)} tokens, {held}{left_out}",
         value=largest,
-        bound=told,
+        bound=bound_text,
     )
 
 

@@ -92,7 +92,7 @@ REWARDS: dict[str, Callable[[str, str], float]] = {
     "program_form": _program,
 }
 """Reward rules by the name that the stack's configuration uses: (completion, answer) -> reward; NaN: the verifier
-cannot judge that, and has to say so."""
+cannot judge that, and must report it."""
 
 
 REWARD_TOLERANCE = 1e-6
@@ -114,7 +114,7 @@ def rewards_finite(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
 
 
 def verifier_worked(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
-    """The verifier failed on no more than the stated share of rows."""
+    """The verifier failed on at most the stated share of rows."""
     bound = f"<= {facts.max_verifier_error_share:.0%}"
     if not having(rows, "verifier_error"):
         return not_exercised(missing("verifier_error"), bound)
@@ -137,7 +137,7 @@ def rewards_right(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
         return not_exercised(missing("reward", "prompt", "completion"))
     others = [row for row in known if facts.verifier and row.verifier not in (None, facts.verifier)]
     if others:
-        what = f"rewarded by {others[0].verifier}, the run asks for {facts.verifier}"
+        what = f"rewarded by {others[0].verifier}, the run is configured with {facts.verifier}"
         return LawResult(faults=[at(row, what) for row in others], num_samples=len(known))
     ruled = [row for row in known if _rule_of(row, facts) in REWARDS]
     if not ruled:
@@ -150,7 +150,7 @@ def rewards_right(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     answered = [row for row in ruled if _answer(row) is not None and not row.verifier_error]
     if not answered:
         return not_exercised(
-            f"there is no answer for prompts such as {ruled[0].prompt!r}, worked out or logged"
+            f"there is no answer for prompts such as {ruled[0].prompt!r}, recomputed or logged"
         )
     faults: list[Fault] = []
     largest = 0.0
@@ -173,9 +173,9 @@ def _rule_of(row: LedgerRow, facts: LedgerFacts) -> str | None:
 
 
 def _answer(row: LedgerRow) -> str | None:
-    """Return the answer that the prompt's own words give, or the logged one where they say nothing to us."""
-    worked_out = answer_of(row.prompt or "")
-    return row.answer if worked_out is None else worked_out
+    """Return the answer computed from the prompt's words, or the logged one where the form of the prompt is unknown."""
+    computed = answer_of(row.prompt or "")
+    return row.answer if computed is None else computed
 
 
 def _compare(row: LedgerRow, facts: LedgerFacts) -> tuple[list[Fault], float]:

@@ -21,7 +21,7 @@ from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 _ALL_OR_NONE = ("reward", "advantage", "completion", "token_ids", "generation_logprobs", "prev_logprobs")
 """Columns that a stack writes for every row or for none."""
 _ODD_TEXT = 32
-"""Characters from which on equal completions of a whole step are no chance."""
+"""Characters from which on equal completions of a whole step are not due to chance."""
 
 
 def rows_complete(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
@@ -78,7 +78,7 @@ def _gaps(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
 
 
 def _holes(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
-    """Yield rows that lack a column which others have."""
+    """Yield rows without a column that other rows have."""
     for column in _ALL_OR_NONE:
         full = having(rows, column)
         if not full or len(full) == len(rows):
@@ -110,24 +110,24 @@ def steps_follow(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
 
 
 def trained_once(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
-    """No completion is trained at two steps beyond what the run says.
+    """No completion is trained at more steps than the run says.
 
-    Log-probabilities by the sampler tell a copy from the same words sampled again: the weights have moved between. Of
-    a stack that writes texts alone, only whole steps can be told.
+    The sampler's log-probabilities distinguish a copy from the same words sampled again, because the weights have
+    changed in between. For a stack that writes texts only, just whole steps can be compared.
     """
     if len({row.step for row in rows}) < 2:
         return not_exercised("not exercised: needs the rows of two steps or more")
     logged = having(rows, "generation_logprobs", "token_ids")
-    told = having(rows, "completion") if not logged else []
-    if not logged and not told:
+    texts = having(rows, "completion") if not logged else []
+    if not logged and not texts:
         return not_exercised(missing("generation_logprobs or completion"))
-    telling = [row for row in logged if beyond_chance(row, len(logged))]
-    steps = {step: of for step, of in by_step(told).items() if _is_long(of)}
-    if len({row.step for row in telling} | steps.keys()) < 2:
+    unlikely = [row for row in logged if beyond_chance(row, len(logged))]
+    steps = {step: of for step, of in by_step(texts).items() if _is_long(of)}
+    if len({row.step for row in unlikely} | steps.keys()) < 2:
         return not_exercised(
-            "not exercised: completions are too short or too likely to tell copies at two steps"
+            "not exercised: completions are too short or too likely to detect copies at two steps"
         )
-    repeats = list(_repeated_rows(telling)) if logged else list(_repeated_steps(steps))
+    repeats = list(_repeated_rows(unlikely)) if logged else list(_repeated_steps(steps))
     allowed = facts.steps_per_batch
     faults = [fault for fault, times in repeats if times > (allowed or 1)]
     if faults and allowed is None:
@@ -138,18 +138,18 @@ def trained_once(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
         )
     return LawResult(
         faults=faults,
-        num_samples=len(telling) or len(steps),
-        summary=f"{len(telling)} rows differ" if logged else f"{len(steps)} steps differ",
+        num_samples=len(unlikely) or len(steps),
+        summary=f"{len(unlikely)} rows differ" if logged else f"{len(steps)} steps differ",
     )
 
 
 def _is_long(rows: Sequence[LedgerRow]) -> bool:
-    """Whether the texts of a step are long enough that another step has them all by no chance."""
+    """Whether the texts of a step are so long that another step cannot have all of them by chance."""
     return sum(len(row.completion or "") for row in rows) >= _ODD_TEXT * len(rows)
 
 
 def _repeated_rows(rows: Sequence[LedgerRow]) -> Iterator[tuple[Fault, int]]:
-    """Yield each row whose tokens and log-probabilities stood at an earlier step, and at how many steps by then."""
+    """Yield each row whose tokens and log-probabilities were at an earlier step, and at how many steps so far."""
     seen: dict[Hashable, list[LedgerRow]] = defaultdict(list)
     for row in rows:
         earlier = seen[(row.token_ids, row.generation_logprobs)]
@@ -219,25 +219,25 @@ ORDER_ONLY = frozenset({"NeMo RL", "TRL", "verl"})
 
 _MIN_GROUPS = 4
 _MIN_TEXT = 16
-"""Characters of a completion on average, from which on equal texts of every group are no chance."""
+"""Characters of a completion on average, from which on equal texts in every group are not due to chance."""
 
 
 def own_randomness(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
-    """No completion is there twice whose probability makes that impossible: each row and step draws for itself."""
+    """No completion appears twice whose probability makes that impossible: every row draws for itself."""
     if facts.temperature == 0:
         return not_exercised("not exercised: sampling at temperature 0 draws nothing")
     logged = having(rows, "token_ids", "prompt_length", "generation_logprobs")
     if not logged:
         return _by_text(rows)
-    telling = [row for row in logged if beyond_chance(row, len(logged))]
-    if not telling:
+    unlikely = [row for row in logged if beyond_chance(row, len(logged))]
+    if not unlikely:
         return not_exercised(
             f"not exercised: each of {len(logged)} completions is likely enough to be sampled twice",
             num_samples=len(logged),
         )
     first: dict[tuple[int, ...], LedgerRow] = {}
     faults = []
-    for row in telling:
+    for row in unlikely:
         earlier = first.setdefault(row.sampled_ids, row)
         if earlier is not row:
             chance = 10 ** min(0.0, sum(row.generation_logprobs or ()) / 2.302585)
@@ -250,14 +250,14 @@ def own_randomness(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
             )
     return LawResult(
         faults=faults,
-        num_samples=len(telling),
-        summary=f"{len(telling)} completions that cannot repeat by chance differ",
+        num_samples=len(unlikely),
+        summary=f"{len(unlikely)} completions that cannot repeat by chance differ",
         bound="chance of an alarm < 1e-06",
     )
 
 
 def _by_text(rows: Sequence[LedgerRow]) -> LawResult:
-    """Judge by texts: without probabilities only groups that are all of one text can be told."""
+    """Judge by texts: without probabilities only groups whose completions are all one text can be detected."""
     texts: dict[tuple[int, tuple[int, int]], list[str]] = defaultdict(list)
     for row in having(rows, "completion"):
         texts[(row.step, row.group_key)].append(row.completion or "")
@@ -269,7 +269,7 @@ def _by_text(rows: Sequence[LedgerRow]) -> LawResult:
     characters = [len(text) for of in groups.values() for text in of]
     equal = [key for key, of in groups.items() if len(set(of)) == 1]
     if sum(characters) < _MIN_TEXT * len(characters):
-        return not_exercised("not exercised: texts are too short to tell copies; needs generation_logprobs")
+        return not_exercised("not exercised: texts are too short to detect copies; needs generation_logprobs")
     faults = []
     if len(equal) == len(groups):
         step = equal[0][0]
@@ -284,7 +284,7 @@ def _by_text(rows: Sequence[LedgerRow]) -> LawResult:
 
 
 def versions_in_order(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
-    """Weight versions never go back, are of weights that there were, and lag no more than the run allows.
+    """Weight versions never go back, belong to weights that existed, and lag at most as far as the run allows.
 
     Where a step takes n updates, the trainer's weights have seen n (s - 1) optimizer steps at step s.
     """

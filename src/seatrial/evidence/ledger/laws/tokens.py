@@ -1,4 +1,4 @@
-"""Laws of tokens: ids and texts agree, the mask is what was sampled, completions end for the reason given."""
+"""Laws of tokens: ids and texts agree, the mask covers what was sampled, completions end for the reason given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PER_TOKEN = ("generation_logprobs", "prev_logprobs", "reference_logprobs", "kept
 
 
 def tokens_valid(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
-    """Ids lie in the vocabulary, prompts are whole, columns are as long as the completion, tokens spell the texts."""
+    """Ids are in the vocabulary, prompts are complete, columns have the completion's length, tokens spell the texts."""
     known = having(rows, "token_ids", "prompt_length")
     if not known:
         return not_exercised(missing("token_ids", "prompt_length"))
@@ -58,8 +58,8 @@ def _shape_faults(row: LedgerRow, vocabulary_size: int | None) -> Iterator[Fault
 
 def _is_byte_level(rows: Sequence[LedgerRow]) -> bool:
     """Whether the tokens of most rows spell their completions as bytes."""
-    told = [row for row in rows if row.completion]
-    return sum(row.completion in _spellings(row) for row in told) * 2 > len(told) > 0
+    known = [row for row in rows if row.completion]
+    return sum(row.completion in _spellings(row) for row in known) * 2 > len(known) > 0
 
 
 def _spellings(row: LedgerRow) -> set[str]:
@@ -79,12 +79,12 @@ def _misspelt_completions(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
 
 
 def _misspelt_prompts(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
-    """Yield rows whose prompt is not in its tokens, or stands in another frame than those of the other rows."""
-    told = having(rows, "prompt")
-    frames = [_frame(row) for row in told]
+    """Yield rows whose prompt is not in its tokens, or is framed differently from those of the other rows."""
+    known = having(rows, "prompt")
+    frames = [_frame(row) for row in known]
     counted = Counter(frame for frame in frames if frame is not None)
     usual = counted.most_common(1)[0][0] if counted else None
-    for row, frame in zip(told, frames, strict=True):
+    for row, frame in zip(known, frames, strict=True):
         given = text_of((row.token_ids or ())[: row.prompt_length])
         if frame is None:
             yield at(row, f"the prompt {row.prompt!r} is not the text of its tokens")
@@ -98,7 +98,7 @@ def _frame(row: LedgerRow) -> tuple[str, str] | None:
     """Return what a chat template put before and after the prompt; None when the prompt is not in its tokens."""
     given = text_of((row.token_ids or ())[: row.prompt_length])
     # A template may strip the white space around a turn; the last place is the prompt's own turn.
-    # What stands for an image or a sound is no text.
+    # Placeholders of images and sounds are no text.
     prompt = row.prompt or "" if row.media is None else _SPECIAL.sub("", row.prompt or "")
     for words in (prompt, prompt.strip()):
         before, found, after = given.rpartition(words) if words else ("", "", "")
@@ -164,7 +164,7 @@ def _scored_below_certain(row: LedgerRow, token: int) -> bool:
 def ends_as_said(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     """A completion that stopped ends in an end token, one that was cut does not and is as long as the limit.
 
-    An end token never stands inside a turn: where the end tokens are not known, that tells them.
+    An end token is never inside a turn: where the end tokens are not known, they are inferred from that.
     """
     known = [row for row in having(rows, "finish_reason", "token_ids", "prompt_length") if row.sampled_ids]
     if not known:
@@ -178,7 +178,7 @@ def ends_as_said(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     for row in known:
         last, length = row.sampled_ids[-1], len(row.sampled_ids)
         if passed := [token for turn in row.turns for token in turn[:-1] if token in ends]:
-            faults.append(at(row, f"sampling went on after the end token {passed[0]}"))
+            faults.append(at(row, f"sampling continued after the end token {passed[0]}"))
         if row.finish_reason == "stop" and last not in ends:
             faults.append(at(row, f"finish_reason is stop, and its last token {last} ends nothing"))
         elif row.finish_reason == "length" and last in ends:

@@ -19,10 +19,10 @@ from seatrial.evidence.readers.points import MAX_STEP, decode
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What a person knows of rows that their stack did not write."""
+    """What a user knows about rows that the stack does not write."""
 
     group_size: int | None = None
-    """Completions of a prompt, where groups are told by order."""
+    """Completions of a prompt, where groups are inferred from their order."""
     reward_weights: Mapping[str, float] | None = None
     """Weight of each reward column; None: every column of numbers, with weight 1."""
     first_step: int | None = None
@@ -30,8 +30,8 @@ class ReadOptions:
     last_step: int | None = None
     """Rows of later steps are not read."""
 
-    def asks_for(self, step: int) -> bool:
-        """Say whether the rows of a step are to be read."""
+    def includes(self, step: int) -> bool:
+        """Whether the rows of a step are to be read."""
         early = self.first_step is not None and step < self.first_step
         return not early and (self.last_step is None or step <= self.last_step)
 
@@ -39,16 +39,16 @@ class ReadOptions:
 def files_by_step(
     files: Sequence[Path], pattern: re.Pattern[str], options: ReadOptions
 ) -> list[tuple[int, Path]]:
-    """Return the files whose name says a step that is asked for, in the order of steps.
+    """Return the files whose names have a requested step, in the order of steps.
 
     Args:
         files: of one stack.
         pattern: of their names; its first group is the step.
-        options: which steps are asked for.
+        options: which steps are requested.
     """
     matches = [(pattern.fullmatch(file.name), file) for file in files]
     steps = sorted((int(match[1]), file) for match, file in matches if match)
-    return [(step, file) for step, file in steps if options.asks_for(step)]
+    return [(step, file) for step, file in steps if options.includes(step)]
 
 
 class LedgerReader(Protocol):
@@ -61,7 +61,7 @@ class LedgerReader(Protocol):
         """Say whether a file holds this stack's rows.
 
         Args:
-            file: its name may tell the step.
+            file: its name may contain the step.
             row: the JSON object of its first line; None where it holds none.
         """
         ...
@@ -238,10 +238,10 @@ class Numbers:
 
 
 def blocks(prompts: Sequence[int], size: int | None) -> list[int]:
-    """Return the number of each row's group where groups stand side by side in the batch.
+    """Return the number of each row's group where groups follow one another in the batch.
 
     Rows of one prompt that follow each other are a group, or several where their number is a multiple of the size of
-    groups: two groups of one prompt may be neighbours.
+    groups: two groups of one prompt may be adjacent.
 
     Args:
         prompts: number of each row's prompt, in the order of the batch.

@@ -58,7 +58,7 @@ def claims(file: Path, row: Mapping[str, Any] | None) -> bool:
 
 
 def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
-    """Read NeMo RL's rows; prompts are told by their tokens, or else by their text or by order.
+    """Read NeMo RL's rows; prompts are identified by their tokens, else by their text or order.
 
     Raises:
         BlockedError: a row is damaged.

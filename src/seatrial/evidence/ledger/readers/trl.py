@@ -1,7 +1,7 @@
 """TRL's logged completions: parquet files of `log_completions=True`, or the same table as JSON.
 
 Source: trl/trainer/grpo_trainer.py, 1.16.0: columns `step`, `prompt`, `completion` (text or messages), one a reward
-function, further ones of the user's own, and `advantage`. Groups of `num_generations` rows stand side by side. The
+function, further ones of the user, and `advantage`. Groups of `num_generations` rows follow one another. The
 rewards are before weighting; where weights are not given they are TRL's default, 1 each.
 """
 
@@ -53,7 +53,7 @@ def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
     prompts = Numbers()
     tables = [(_table(file), file) for file in sorted(files)]
     read_rows = [row for table, file in tables for row in _rows(table, file, prompts, options)]
-    return sorted((row for row in read_rows if options.asks_for(row.step)), key=lambda row: row.step)
+    return sorted((row for row in read_rows if options.includes(row.step)), key=lambda row: row.step)
 
 
 def _table(file: Path) -> _Rows:
@@ -109,7 +109,7 @@ def _rows(table: _Rows, file: Path, prompts: Numbers, options: ReadOptions) -> I
 
 
 def _reward_columns(table: _Rows) -> list[str]:
-    """Return the columns of numbers beside TRL's own; a row may hold None or NaN where a function gave no reward."""
+    """Return the columns of numbers that are not TRL's own; a row has None or NaN where a function gave no reward."""
     names = [name for name in table[0][1] if name not in _NO_REWARD]
     return [
         name

@@ -1,7 +1,7 @@
 """verl's rollout dumps: `<step>.jsonl` in `trainer.rollout_data_dir`, with `input`, `output`, `gts`, `score`, `step`.
 
-Source: verl/trainer/ppo/ray_trainer.py (`_dump_generations`), 0.9.1. Texts lack special tokens; `score` is the sum of
-token-level scores before any KL penalty. Rows are balanced over ranks, so that groups are told by their prompt.
+Source: verl/trainer/ppo/ray_trainer.py (`_dump_generations`), 0.9.1. Texts have no special tokens; `score` is the sum
+of token-level scores before any KL penalty. Rows are balanced over ranks, so groups are identified by their prompt.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class _Column:
 
 
 def _widened(part: Array, used: int, wide: np.dtype[Any]) -> Array:
-    """Return a part with wider numbers; what lies behind those that are used was never set."""
+    """Return a part with wider numbers; the rest of it was never set."""
     new = np.empty(PART_ROWS, dtype=wide)
     new[:used] = part[:used]
     return new
@@ -158,7 +158,7 @@ _MAX_DAMAGES = 8
 
 
 class _Restart(NamedTuple):
-    """A writer's word that it starts, and at which step."""
+    """A start that the writer announced, and its step."""
 
     place: int
     step: int
@@ -199,7 +199,7 @@ class EventFile:
             )
 
     def segments(self, lane: str) -> list[Segment]:
-        """Return the points, one segment for each start that the writer announced; they are handed over once."""
+        """Return the points, one segment for each start that the writer announced; they can be taken once."""
         names = list(self.tags)
         segments = [Segment(source=str(self.path), lane=lane)]
         for _, step, time in self._restarts:
@@ -292,7 +292,7 @@ class EventFile:
         """Turn what was lost into sentences that say after which step."""
         if not self._losses:
             return
-        # With a filter most steps are not decoded, so the whole file is asked where the damage lies.
+        # With a filter most steps are not decoded, so the whole file is read to locate the damage.
         whole = self if self._wanted is None else EventFile(self.path, Decoder())
         if whole is not self:
             self.damage += whole.damage
@@ -314,8 +314,8 @@ class EventFile:
         if loss.truncated:
             return f"truncated {after}: {loss.size} bytes of a record"
         if why:
-            return f"damaged {after}: {why} and was left out; reading went on behind it"
-        return f"damaged {after}: {loss.size} bytes hold no record and were left out; reading went on behind them"
+            return f"damaged {after}: {why} and was left out; reading continued after it"
+        return f"damaged {after}: {loss.size} bytes hold no record and were left out; reading continued after them"
 
 
 def _by_length(lengths: Indices) -> Iterator[tuple[int, Indices]]:

@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What became of the records."""
+    """The records that were decoded, and those that were not."""
 
     found: list[Found]
     wrong: Indices
@@ -68,7 +68,7 @@ class Decoder:
         """
         self._wanted = wanted
         self._layouts: dict[tuple[int, int], list[_Forms]] = {}
-        # Drawn anew in each process, so that no log can be made whose tags collide.
+        # Drawn in each process, so that no log can be made whose tags collide.
         self._seed = int(np.random.default_rng().integers(1, 2**62)) * 2 + 1
 
     def decode(

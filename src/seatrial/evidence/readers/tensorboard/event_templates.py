@@ -100,24 +100,24 @@ MAX_STEP_BYTES = 10
 
 
 class Layout(NamedTuple):
-    """Where the fields of a record stand; the time is always at `WALL_TIME`, the step at `STEP_AT`."""
+    """Where the fields of a record are; the time is always at `WALL_TIME`, the step at `STEP_AT`."""
 
     length: int
     """Bytes of the record."""
     step_size: int
-    """Bytes that the step takes; 0 where it is left out, which stands for step 0."""
+    """Bytes that the step takes; 0 where it is left out, which means step 0."""
     value_at: int
     value_type: str
     """`<f4` or `<f8`."""
 
     @property
     def value(self) -> slice:
-        """Where the value stands."""
+        """Where the value is."""
         return slice(self.value_at, self.value_at + int(self.value_type[2]))
 
     @property
     def fields(self) -> tuple[slice, slice, slice]:
-        """Where time, step and value stand."""
+        """Where time, step and value are."""
         return WALL_TIME, slice(STEP_AT, STEP_AT + self.step_size), self.value
 
     def blank(self, record: bytes) -> bytes:
@@ -129,7 +129,7 @@ class Layout(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A record form that is proved."""
+    """A record form that is verified."""
 
     tag: str
     layout: Layout
@@ -147,7 +147,7 @@ def learn(record: bytes, step_size: int) -> Template | None:
     head = _parse(record)
     if head is None:
         return None
-    # The last place is tried first: there the value of a plain scalar stands.
+    # The last place is tried first: it holds the value of a plain scalar.
     for value_at in range(len(record) - 4, STEP_AT + step_size, -1):
         for value_type in ("<f4", "<f8"):
             layout = Layout(len(record), step_size, value_at, value_type)
@@ -175,7 +175,7 @@ def _parse(record: bytes) -> _Parsed | None:
 
 
 def _proves(record: bytes, tag: str, layout: Layout) -> bool:
-    """Say whether changing each field at its place changes what is parsed in just that way."""
+    """Whether changing each field at its place changes the parsed event in exactly that way."""
     changed = bytearray(record)
     changed[WALL_TIME] = struct.pack("<d", 1234.5)
     step = 0

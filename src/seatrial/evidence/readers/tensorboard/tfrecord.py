@@ -97,7 +97,7 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """Whole records of one stretch of a file; the checksums of their data are not looked at yet."""
+    """Whole records of one stretch of a file; the checksums of their data are not verified yet."""
 
     buffer: Bytes
     offset: int
@@ -117,7 +117,7 @@ def is_header(head: bytes) -> bool:
 def blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Yield the records of a file, block by block, in order.
 
-    Memory is bounded by the block and the longest whole record, whatever lengths the headers declare.
+    Memory is bounded by the block and the longest whole record, not by the lengths that headers declare.
     `block_bytes` is at least 128 KiB, so that every record below 64 KiB fits into a block.
 
     Raises:
@@ -224,7 +224,7 @@ class _Walk:
         self.used = end
 
     def _wait_for(self, end: int) -> None:
-        """Ask for a longer buffer, unless the record ends beyond the file."""
+        """Request a longer buffer, unless the record ends beyond the file."""
         self.needed = end - self.used
         self.at_end = self.at_end or self.offset + end > self.size
 
@@ -252,7 +252,7 @@ class _Walk:
 
 
 def _find_headers(buffer: Bytes) -> tuple[Indices, Indices]:
-    """Return where headers with lengths below 65536 stand, and these lengths."""
+    """Return the places of headers with lengths below 65536, and these lengths."""
     zero = buffer == 0
     two = zero[:-1] & zero[1:]
     six = two[:-4] & two[2:-2] & two[4:]
