@@ -55,7 +55,7 @@ def test_the_whole_battery_holds(
         env=environment,
     )
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-3000:]
-    found = json.loads(verdicts.read_text())
+    found = json.loads(verdicts.read_text())["verdicts"]
     assert {verdict["outcome"] for verdict in found} == {"Pass"}
     assert sum(len(verdict["details"]["laws"]) for verdict in found) == 51
     assert not any(verdict["details"]["laws_not_exercised"] for verdict in found)

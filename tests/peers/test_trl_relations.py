@@ -34,7 +34,7 @@ def test_the_battery_says_of_trl_what_the_findings_say(
         check=False,
     )
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
     outcomes = {verdict["name"].split()[0]: verdict["outcome"] for verdict in verdicts}
     exercised = {name: outcome for name, outcome in outcomes.items() if outcome != "NotRequested"}
     assert exercised == {

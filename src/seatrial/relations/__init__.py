@@ -85,12 +85,14 @@ class _Conformance:
 
 
 def failure_message(statement: str, verdict: Verdict) -> str:
-    """Return the law that was broken, by how much, with which input, and what it usually is, one a line."""
+    """Return the law that was broken and by how much, the relation, the input and the usual causes, one a line."""
     import json
 
-    lines = [f"{verdict.name}: {statement}", *verdict.reason.split(" | ")]
+    broken, *others = verdict.reason.split(" | ")
+    lines = [broken, f"in {verdict.name}: {statement}", *others]
     if "smallest_case" in verdict.details:
         lines.append(f"smallest input found: {json.dumps(verdict.details['smallest_case'], default=str)}")
     if verdict.details.get("known_bugs_like_this"):
-        lines.append(f"known bugs that break it: {', '.join(verdict.details['known_bugs_like_this'])}")
+        known = verdict.details["known_bugs_like_this"]
+        lines.append(f"known bugs that break it: {', '.join(known)} (seatrial explain {known[0]})")
     return "\n".join(lines)

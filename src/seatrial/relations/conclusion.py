@@ -149,7 +149,7 @@ def _not_failed(
     return Verdict(
         name=_name(relation),
         outcome=Outcome.SKIPPED if undeclared else Outcome.PASS,
-        reason="; ".join([f"{len(held)} laws held on {cases} cases", *notes]),
+        reason="; ".join([f"{_counted(len(held), 'law')} held on {_counted(cases, 'case')}", *notes]),
         value=worst[0],
         bound=f"<= {worst[1]:.3g}",
         num_samples=cases,
@@ -180,3 +180,7 @@ def _num_cases(results: Sequence[LawResult]) -> int:
 
 def _name(relation: Relation) -> str:
     return f"{relation.id} {relation.name}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

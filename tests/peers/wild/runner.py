@@ -196,7 +196,7 @@ def _verdicts(job: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not report.exists():
         words = Path(job["console"]).read_text(encoding="utf-8", errors="replace")
         raise RuntimeError(f"{job['target']}, {job['release']}: no verdicts\n{words[-3000:]}")
-    found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["verdicts"]
     return found
 
 

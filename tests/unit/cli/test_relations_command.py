@@ -1,10 +1,21 @@
 """The command `seatrial relations` around the battery itself."""
 
 import gc
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
+
+import seatrial
 from seatrial.cli import main
 from seatrial.relations.contracts.packs import Segment
+from seatrial.relations.registry import select
+from seatrial.targets import target_names
 
 FROZEN: list[int] = []
 
@@ -27,3 +38,92 @@ def test_what_was_alive_before_the_battery_is_not_collected_again_and_again() ->
     assert FROZEN
     assert min(FROZEN) > 10_000
     assert gc.get_freeze_count() == 0
+
+
+class NoisyPacks(Packs):
+    """Prints through Python, through the file descriptor, and from a child."""
+
+    def plan_packs(self, lengths: Sequence[int], width: int) -> list[list[Segment]]:
+        """Return the packs."""
+        print("{'loss': 0.5}")
+        os.write(2, b"a warning of C code\n")
+        subprocess.run([sys.executable, "-S", "-c", "print('from a child')"], check=True)
+        return super().plan_packs(lengths, width)
+
+
+class Crash(Packs):
+    """Ends the command itself, as a defect of ours would."""
+
+    def plan_packs(self, lengths: Sequence[int], width: int) -> list[list[Segment]]:
+        """Raise what no law may catch."""
+        print("the last words")
+        raise GeneratorExit("a defect")
+
+
+class Split(Packs):
+    """Cuts no row: rows beyond the width break a law."""
+
+    def plan_packs(self, lengths: Sequence[int], width: int) -> list[list[Segment]]:
+        """Return packs without the first row."""
+        return super().plan_packs(lengths, width)[1:]
+
+
+def command(forked_python: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [forked_python, "-m", "seatrial", "relations", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).resolve().parents[3],
+    )
+
+
+HERE = "tests.unit.cli.test_relations_command"
+
+
+def test_output_of_the_stack_goes_to_a_file_that_the_last_line_names(
+    forked_python: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "stack.log"
+    ran = command(forked_python, f"{HERE}:NoisyPacks", "--relation", "R4.plan", "--log", str(log))
+    lines = ran.stdout.splitlines()
+    for words in ("{'loss': 0.5}", "a warning of C code", "from a child"):
+        assert words in log.read_text()
+        assert words not in ran.stdout + ran.stderr
+    assert lines[0].startswith("judged: ")
+    assert f"seatrial {seatrial.__version__}" in lines[0]
+    assert lines[-1] == f"output of the stack: {log} ({len(log.read_text().splitlines())} lines)"
+
+
+def test_a_crash_of_the_command_shows_the_last_output(forked_python: str) -> None:
+    ran = command(forked_python, f"{HERE}:Crash", "--relation", "R4.plan")
+    assert ran.returncode == 1
+    assert "the last output of the stack" in ran.stderr
+    assert "the last words" in ran.stderr
+    assert "GeneratorExit: a defect" in ran.stderr
+
+
+def test_a_failure_begins_with_the_law(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "verdicts.json"
+    words = ["relations", f"{__name__}:Split", "--relation", "R4.plan", "--shrink-seconds", "0"]
+    assert main([*words, "--json", str(file)]) == 1
+    (fail,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Fail  ")]
+    assert re.match(r"Fail +law '[^']+' broken \(seed \d\)", fail)
+    document = json.loads(file.read_text())
+    assert document["releases"]["seatrial"] == seatrial.__version__
+    assert document["outcome"] == "Fail"
+    assert document["verdicts"][0]["details"]["laws_broken"]
+
+
+def test_help_names_the_targets_and_list_the_laws_of_each_adapter(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["relations", "--help"])
+    assert ",".join(target_names()) in "".join(capsys.readouterr().out.split())
+    assert main(["relations", f"{__name__}:Packs", "--list"]) == 0
+    printed = capsys.readouterr().out
+    (plan,) = select(["R4.plan"])
+    assert f"{plan.id:<20} {plan.component}" in printed
+    assert [line.strip() for line in printed.splitlines() if line.startswith("      ")][: len(plan.laws)] == [
+        law.name for law in plan.laws
+    ]

@@ -78,7 +78,7 @@ def test_a_law_not_exercised_is_named_and_spoils_the_pass() -> None:
     verdict = judged(GOOD, law("idle", raising(NotServed("no such rows"))))
     assert verdict.outcome is Outcome.SKIPPED
     assert "law 'idle' not exercised (no such rows)" in verdict.reason
-    assert "1 laws held on 3 cases" in verdict.reason
+    assert "1 law held on 3 cases" in verdict.reason
 
 
 def test_a_declared_exclusion_passes_and_is_printed() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.cli import asked_stacks as module
-from seatrial.cli.asked_stacks import asked_stacks, expect_more
+from seatrial.cli import relations as module
+from seatrial.cli.relations import expect_more, find_stacks
 from seatrial.errors import BlockedError, UsageError
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.registry import select
@@ -38,7 +38,7 @@ def known_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_adapter_meets_the_relations_of_its_components() -> None:
     """Others would end NotRequested, hundreds of times."""
-    asked = asked_stacks(None, "stack", [])
+    asked = find_stacks(None, "stack", [])
     met = {(relation.id, name) for relation, name in asked.pairs(select([]))}
     assert met == {("R18.facts", "one"), ("R18.facts", "other")}
     assert list(asked.seeds) == [7]
@@ -46,20 +46,20 @@ def test_each_adapter_meets_the_relations_of_its_components() -> None:
 
 def test_what_a_release_lacks_is_not_requested_and_says_why() -> None:
     """Nothing that was asked for is left implicit."""
-    (verdict,) = asked_stacks(None, "stack", ["gone"]).gone()
+    (verdict,) = find_stacks(None, "stack", ["gone"]).missing()
     assert (verdict.outcome, verdict.reason) == (Outcome.NOT_REQUESTED, "stack 1.0 has no stack.Gone")
 
 
 def test_an_unknown_adapter_is_refused_with_the_nearest_name() -> None:
     """As every unknown word is."""
     with pytest.raises(UsageError, match="other"):
-        asked_stacks(None, "stack", ["othr"])
+        find_stacks(None, "stack", ["othr"])
 
 
 def test_adapters_of_a_module_are_not_chosen_among() -> None:
     """One object is one adapter."""
     with pytest.raises(UsageError, match="MODULE:OBJECT is one"):
-        asked_stacks("my_stack:Adapter", None, ["one"])
+        find_stacks("my_stack:Adapter", None, ["one"])
 
 
 def test_a_name_that_moved_is_found_and_one_that_is_gone_is_named() -> None:
@@ -103,7 +103,7 @@ KNOWN = 'R18.facts/masked rows are refused" = "version 1.0 does not refuse them,
 
 def test_a_file_adds_to_what_an_adapter_expects(tmp_path: Path) -> None:
     """What the adapter declares itself stays; the others of the target are as they were."""
-    asked = asked_stacks(None, "stack", [])
+    asked = find_stacks(None, "stack", [])
     asked.adapters["one"].expected_failures = {"R18.facts/other": "by design"}
     file = tmp_path / "known.toml"
     file.write_text(f'[one]\n"{KNOWN}')
@@ -126,8 +126,8 @@ def test_a_file_for_one_adapter_of_ones_own_names_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (f'[othr]\n"{KNOWN}', "'othr' is not asked about.*other"),
-        (f'"{KNOWN}', "is not asked about"),
+        (f'[othr]\n"{KNOWN}', "'othr' is not judged here.*other"),
+        (f'"{KNOWN}', "is not judged here"),
         ('[one]\n"R18.facts" = 3\n', "RELATION/law"),
         ("[one\n", "cannot be read"),
     ],
@@ -136,4 +136,4 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, words: str
     file = tmp_path / "known.toml"
     file.write_text(text)
     with pytest.raises(UsageError, match=words):
-        expect_more(asked_stacks(None, "stack", []).adapters, file)
+        expect_more(find_stacks(None, "stack", []).adapters, file)
