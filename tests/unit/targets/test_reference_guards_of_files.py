@@ -20,10 +20,10 @@ from refrl.training.sft import run_sft
 from seatrial.guards import Guards
 from seatrial.targets.reference.configuration import configuration, tuning_configuration
 from seatrial.targets.reference.guards.checkpoints import SAVED_FILE
-from seatrial.targets.reference.guards.masks import hold_kept
+from seatrial.targets.reference.guards.masks import check_kept_ids
 from seatrial.targets.reference.guards.observer import RecordingGuards
-from seatrial.targets.reference.guards.options import hold_options
-from seatrial.targets.reference.guards.schedule import AsScheduled
+from seatrial.targets.reference.guards.options import check_options
+from seatrial.targets.reference.guards.schedule import ScheduleGuard
 from seatrial.targets.reference.runs.short import quiet
 
 
@@ -96,7 +96,7 @@ def test_options_are_those_of_the_command_line(word: str, good: bool) -> None:
     config = load_config(GRPORunConfig, find_config("grpo-smoke"), inert)
     guards = Guards(raises=False)
     given = ["refrl", "grpo", "--config", "grpo-smoke", *inert, f"{name}=7", word]
-    hold_options(config, guards, given)
+    check_options(config, guards, given)
     assert (not guards.failures) is good
     assert guards.asked["guard options as asked for"] == 1
 
@@ -104,7 +104,7 @@ def test_options_are_those_of_the_command_line(word: str, good: bool) -> None:
 def test_without_a_command_line_nothing_is_asked() -> None:
     """As in a test, or where refrl is called from a program."""
     guards = Guards(raises=False)
-    hold_options(configuration({}), guards, ["pytest", "-q"])
+    check_options(configuration({}), guards, ["pytest", "-q"])
     assert not guards.asked
 
 
@@ -157,7 +157,7 @@ def test_a_moment_that_is_not_back_is_seen(tmp_path: Path) -> None:
 def test_a_run_that_is_complete_begins_in_vain(tmp_path: Path) -> None:
     """Started again it takes no step and makes no validation, and none is missed."""
     guards = Guards(raises=False)
-    scheduled = AsScheduled(configuration({"grpo.max_num_steps": 2, "grpo.val_at_end": True}), guards)
+    scheduled = ScheduleGuard(configuration({"grpo.max_num_steps": 2, "grpo.val_at_end": True}), guards)
     scheduled.ended(last_step=2, first_step=3)
     assert not guards.failures
     scheduled.ended(last_step=2, first_step=1)
@@ -274,7 +274,7 @@ def test_what_a_filter_kept_has_its_mass(tmp_path: Path, name: str, value: float
             stream = torch.Generator().manual_seed(3)
             completions = session.generator.generate(prompts, session.sampling, stream)
             for told, guards in found:
-                hold_kept(session, told, guards, completions)
+                check_kept_ids(session, told, guards, completions)
 
     with quiet():
         run_grpo(config, Sampling())

@@ -243,7 +243,7 @@ def learning_rate(options: Mapping[str, Any], update: int, num_updates: int) -> 
     peak, warmup = options["policy.optimizer.lr"], options.get("policy.scheduler.warmup_steps", 0)
     if update <= warmup:
         return float(peak * update / warmup)
-    progress = (update - 1 - warmup) / max(1, num_updates - warmup)
+    progress = min(1.0, (update - 1 - warmup) / max(1, num_updates - warmup))
     falling = {
         "constant": 1.0,
         "linear": 1.0 - progress,

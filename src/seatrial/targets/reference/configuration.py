@@ -179,12 +179,14 @@ def least() -> dict[str, Any]:
     return {name: value for name, value in effective(config).items() if name not in given}
 
 
-def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values under dotted names."""
+def dotted(tree: Mapping[str, Any], prefix: str = "", *, keep_empty: bool = False) -> dict[str, Any]:
+    """Return nested values under dotted names; empty mappings are values if `keep_empty`."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
-        inner = isinstance(value, dict)
-        found |= dotted(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+        if isinstance(value, Mapping) and (value or not keep_empty):
+            found |= dotted(value, f"{prefix}{name}.", keep_empty=keep_empty)
+        else:
+            found[f"{prefix}{name}"] = value
     return found
 
 

@@ -176,7 +176,7 @@ class ReferenceTarget:
             has_reference=loss.reference_policy_kl_penalty > 0,
             max_lag=_max_lag(config),
             guards_file=request.directory / "logs" / GUARDS_FILE,
-            verifier=verifier_in_force(config.data),
+            verifier=effective_verifier(config.data),
         )
 
     def components(self) -> object:
@@ -285,8 +285,8 @@ def _kept_steps(config: CheckpointingConfig, num_steps: int) -> tuple[int, ...]:
     return tuple(saved if config.keep_top_k is None else saved[-config.keep_top_k :])
 
 
-def verifier_in_force(data: DataConfig) -> str | None:
-    """Return the name of the reward rule in force; None for a mean of several."""
+def effective_verifier(data: DataConfig) -> str | None:
+    """Return the name of the effective reward rule; None for a mean of several."""
     from refrl.tasks import default_verifier
 
     if data.verifiers is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.measures.rows import overlong_penalty
 from seatrial.relations.records.run import RunRow, StepRecord
 from seatrial.relations.runs import RunCase, run_cases
 from seatrial.relations.worst import is_worse
@@ -90,9 +91,9 @@ def _shaping(stack: Any, case: RunCase) -> Measure | None:
     rows = [row for step in record.steps for row in step.rows]
     worst, place, penalised = 0.0, "nowhere", 0
     for index, row in enumerate(rows):
-        over = min(max(len(row.ids) - (longest - buffer), 0), buffer)
-        penalised += over > 0
-        error = abs(row.reward - (row.reward_before_shaping - weight * over / buffer))
+        penalty = overlong_penalty(len(row.ids), longest, buffer, weight)
+        penalised += penalty < 0
+        error = abs(row.reward - (row.reward_before_shaping + penalty))
         if is_worse(error, worst):
             worst, place = (
                 error,

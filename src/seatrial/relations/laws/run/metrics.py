@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.measures.rows import FORMULAS, mean, metric_errors
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.oracles import kl_value
-from seatrial.relations.oracles.runs import counts_of, expected_loss, norm_of
-from seatrial.relations.records.run import RunRow
+from seatrial.relations.oracles.runs import expected_loss, norm_of
 from seatrial.relations.runs import RunCase, run_cases
 from seatrial.relations.worst import is_worse
 
@@ -21,91 +19,17 @@ FEWEST = 5
 """Metrics that must be known by name, or the law says nothing."""
 
 
-def _mean(values: Iterable[float]) -> float:
-    collected = list(values)
-    return math.fsum(collected) / len(collected)
-
-
-def _k3(log_ratio: float) -> float:
-    return math.exp(log_ratio) - 1 - log_ratio
-
-
-def _tokens(rows: Sequence[RunRow]) -> list[tuple[float, float, float]]:
-    """Return (sampler's, old, reference) log-probability of every training token."""
-    return [
-        (
-            row.sampling_logprobs[t],
-            row.old_logprobs[t],
-            row.ref_logprobs[t] if row.ref_logprobs else row.old_logprobs[t],
-        )
-        for row in rows
-        for t in range(len(row.ids))
-        if row.mask[t]
-    ]
-
-
-def _advantages(rows: Sequence[RunRow]) -> list[float]:
-    """Return the advantage of every training token."""
-    return [row.advantage for row in rows for on in row.mask if on]
-
-
-def _baselines(rows: Sequence[RunRow]) -> list[float]:
-    """Return the mean reward of every row's group."""
-    groups: dict[int, list[float]] = {}
-    for row in rows:
-        groups.setdefault(row.prompt_id, []).append(row.reward)
-    return [_mean(groups[row.prompt_id]) for row in rows]
-
-
-FORMULAS: dict[str, Callable[[Sequence[RunRow]], float]] = {
-    "reward": lambda rows: _mean(row.reward for row in rows),
-    "mean_gen_tokens_per_sample": lambda rows: _mean(len(row.ids) for row in rows),
-    "max_gen_tokens_per_sample": lambda rows: float(max(len(row.ids) for row in rows)),
-    "mean_prompt_length": lambda rows: _mean(len(row.prompt_ids) for row in rows),
-    "mean_total_tokens_per_sample": lambda rows: _mean(len(row.prompt_ids) + len(row.ids) for row in rows),
-    "total_num_tokens": lambda rows: float(sum(len(row.prompt_ids) + len(row.ids) for row in rows)),
-    "truncation_rate": lambda rows: _mean(row.finish_reason == "length" for row in rows),
-    "natural_termination_rate": lambda rows: _mean(row.finish_reason == "stop" for row in rows),
-    "token_mult_prob_error": lambda rows: _mean(math.exp(abs(g - p)) for g, p, _ in _tokens(rows)),
-    "gen_kl_error": lambda rows: _mean(_k3(p - g) for g, p, _ in _tokens(rows)),
-    "policy_kl_error": lambda rows: _mean(_k3(g - p) for g, p, _ in _tokens(rows)),
-    "advantages/mean": lambda rows: _mean(_advantages(rows)),
-    "advantages/min": lambda rows: min(_advantages(rows)),
-    "advantages/max": lambda rows: max(_advantages(rows)),
-    "approx_entropy": lambda rows: -_mean(math.exp(p - g) * p for g, p, _ in _tokens(rows)),
-    "probs_ratio": lambda rows: 1.0,
-    "probs_ratio_min": lambda rows: 1.0,
-    "probs_ratio_max": lambda rows: 1.0,
-    "kl_penalty": lambda rows: _mean(kl_value(p, r, "k3") for _, p, r in _tokens(rows)),
-    "num_valid_samples": lambda rows: counts_of(rows)[1],
-    "global_valid_toks": lambda rows: counts_of(rows)[0],
-    "global_valid_seqs": lambda rows: counts_of(rows)[1],
-    "baseline_reward/pct_0": lambda rows: _mean(value == 0 for value in _baselines(rows)),
-    "baseline_reward/pct_1": lambda rows: _mean(value == 1 for value in _baselines(rows)),
-    "baseline_reward/pct_mixed": lambda rows: _mean(value not in (0, 1) for value in _baselines(rows)),
-}
-"""NeMo RL's definitions, for a step of one update: the current policy is then the old one."""
-OF_THE_LOSS = {"kl_penalty": {"loss_fn.reduction": "token", "loss_fn.reference_policy_kl_type": "k3"}}
-"""Metrics that have the form above with these options alone."""
-
-
 def _recomputed(stack: Any, case: RunCase) -> Measure:
     worst, place, known = 0.0, "nowhere", 0
     record = case.record(stack)
-    other = {
-        name
-        for name, form in OF_THE_LOSS.items()
-        if any(record.options.get(option, value) != value for option, value in form.items())
-    }
     for step in record.steps:
-        for name, formula in FORMULAS.items():
-            if name not in step.metrics or name in other:
-                continue
+        for one in metric_errors(step.metrics, step.rows, record.options):
             known += 1
-            right = formula(step.rows)
-            error = abs(step.metrics[name] - right) / max(1.0, abs(right))
-            if is_worse(error, worst):
-                worst, place = error, f"step {step.step}, {name}: {step.metrics[name]:.7g} for {right:.7g}"
+            if is_worse(one.error, worst):
+                worst, place = (
+                    one.error,
+                    f"step {step.step}, {one.name}: {one.logged:.7g} for {one.right:.7g}",
+                )
     if known < FEWEST:
         raise NotServed(f"fewer than {FEWEST} of the metrics that have a definition here are logged")
     return Measure(
@@ -132,9 +56,9 @@ def _several_updates(stack: Any, case: RunCase) -> Measure:
     record = case.record(stack)
     for step in record.steps:
         rights = {
-            "loss": _mean(expected_loss(stack, record, step, number) for number in range(len(step.updates))),
-            "grad_norm": _mean(norm_of(update.gradients) for update in step.updates),
-            "lr": _mean(update.learning_rate for update in step.updates),
+            "loss": mean(expected_loss(stack, record, step, number) for number in range(len(step.updates))),
+            "grad_norm": mean(norm_of(update.gradients) for update in step.updates),
+            "lr": mean(update.learning_rate for update in step.updates),
         }
         for name, right in rights.items():
             if name not in step.metrics or len(step.updates) < 2:
@@ -174,13 +98,16 @@ def _validation(stack: Any, case: RunCase) -> Measure:
     worst, place = 0.0, "nowhere"
     for one in validations:
         rewards = [reward for _, _, reward in one.rows]
-        mean, share = _mean(rewards), _mean(reward == 1.0 for reward in rewards)
-        for name, rights in (("reward", (mean,)), ("accuracy", (mean, share))):
+        average, share = mean(rewards), mean(reward == 1.0 for reward in rewards)
+        for name, rights in (("reward", (average,)), ("accuracy", (average, share))):
             if name not in one.metrics:
                 continue
             error = min(abs(one.metrics[name] - right) for right in rights)
             if is_worse(error, worst):
-                worst, place = error, f"{name} after step {one.step}: {one.metrics[name]:.7g} for {mean:.7g}"
+                worst, place = (
+                    error,
+                    f"{name} after step {one.step}: {one.metrics[name]:.7g} for {average:.7g}",
+                )
     return Measure(error=worst, bound=1e-5, what=f"what a validation logs against its rewards, {place}")
 
 

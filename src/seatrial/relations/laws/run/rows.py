@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.measures.rows import ending_error
 from seatrial.relations.oracles.runs import expected_advantages
 from seatrial.relations.records.run import RunRecord, RunRow
 from seatrial.relations.runs import RunCase, run_cases
@@ -57,13 +58,8 @@ def _ends_where_it_says(stack: Any, case: RunCase) -> Measure:
     limit, stops = record.options["policy.generation.max_new_tokens"], set(record.stop_ids)
     wrong = []
     for place, row in _rows(record):
-        ended = row.ids[-1] in stops
-        early = [token for token in row.ids[:-1] if token in stops]
-        reason = "stop" if ended else "length"
-        if early or (not ended and len(row.ids) != limit) or len(row.ids) > limit:
-            wrong.append(f"{place}: {row.ids} for at most {limit} tokens")
-        elif row.finish_reason != reason:
-            wrong.append(f"{place}: ends by {reason}, says {row.finish_reason}")
+        error = ending_error(row.ids, row.finish_reason, stops, limit)
+        wrong += [f"{place}: {error}"] if error else []
     return _count(wrong, "rows that do not end at a stop token or at the limit, or say another reason")
 
 

@@ -18,6 +18,7 @@ from seatrial.relations.laws.run.updates import (
     only_updates_moved,
     rates_error,
 )
+from seatrial.relations.measures.updates import validations_due
 from seatrial.relations.oracles.runs import Weights, weights_before
 from seatrial.relations.records.tuning import AnswerRow
 from seatrial.relations.runs import TuningCase, run_again_tuned, tuning_cases
@@ -99,8 +100,7 @@ def logged_scalars(stack: Any, case: TuningCase) -> Measure:
 def loss_of_held_out_answers(stack: Any, case: TuningCase) -> Measure:
     """Compare each validation loss with that of the held-out answers at the weights of its step."""
     record = case.record(stack)
-    steps, period = record.options["sft.max_num_steps"], record.options["sft.val_period"]
-    due = [0] * record.options["sft.val_at_start"] + list(range(period, steps + 1, period))
+    due = validations_due(record.options, loop="sft")
     if [one.step for one in record.losses] != due:
         return Measure(
             error=math.inf, bound=0, what=f"losses at {[one.step for one in record.losses]}, due at {due}"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seatrial.relations.facts import facts_of
 from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.measures.updates import adamw_weights, clip_scale, next_moments
 from seatrial.relations.oracles.runs import learning_rate, norm_of
 from seatrial.relations.records.run import RunRecord, UpdateRecord
 from seatrial.relations.records.tuning import TuningRecord
@@ -42,22 +43,21 @@ class AdamW:
     ) -> dict[str, Tensor]:
         """Return the weights after one update with these raw gradients; clipped here."""
         self.steps += 1
-        beta1, beta2 = self.options["policy.optimizer.betas"]
-        limit, norm = self.options.get("policy.max_grad_norm"), norm_of(gradients)
-        scale = 1.0 if limit is None else min(1.0, limit / (norm + 1e-6))
-        result = {}
+        betas, result = self.options["policy.optimizer.betas"], {}
+        scale = clip_scale(norm_of(gradients), self.options.get("policy.max_grad_norm"))
         for name, gradient in gradients.items():
             clipped = gradient.double() * scale
             zero = torch.zeros_like(clipped)
-            self.first[name] = beta1 * self.first.get(name, zero) + (1 - beta1) * clipped
-            self.second[name] = beta2 * self.second.get(name, zero) + (1 - beta2) * clipped.square()
-            direction = (self.first[name] / (1 - beta1**self.steps)) / (
-                (self.second[name] / (1 - beta2**self.steps)).sqrt() + self.options["policy.optimizer.eps"]
+            moments = next_moments(self.first.get(name, zero), self.second.get(name, zero), clipped, betas)
+            self.first[name], self.second[name] = moments
+            result[name] = adamw_weights(
+                weights[name].double(),
+                moments,
+                self.options,
+                update=self.steps,
+                rate=rate,
+                decays=self.decays == "all" or gradient.ndim >= 2,
             )
-            decay = self.options["policy.optimizer.weight_decay"]
-            shrinks = self.decays == "all" or gradient.ndim >= 2
-            decayed = weights[name].double() * (1 - rate * decay * shrinks)
-            result[name] = decayed - rate * direction
         return result
 
 

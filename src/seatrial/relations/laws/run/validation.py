@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.measures.updates import validations_due
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records.evidence import same
 from seatrial.relations.runs import RunCase, run_cases
 
 
-def _due(options: Mapping[str, Any]) -> list[int]:
-    steps, period = options["grpo.max_num_steps"], options["grpo.val_period"]
-    due = {0} if options["grpo.val_at_start"] else set()
-    due |= set(range(period, steps + 1, period)) if period else set()
-    return sorted(due | ({steps} if options.get("grpo.val_at_end") else set()))
-
-
 def _when_due(stack: Any, case: RunCase) -> Measure:
     record = case.record(stack)
-    steps, due = [one.step for one in record.validations], _due(record.options)
+    steps, due = [one.step for one in record.validations], validations_due(record.options)
     return Measure(
         error=float(len(set(steps) ^ set(due)) + (steps != sorted(set(steps)))),
         bound=0,

@@ -1,4 +1,4 @@
-"""The rows of the user's own files, read apart from refrl's readers."""
+"""Reads the rows of data files without refrl's readers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUFFIXES = (".jsonl", ".ndjson", ".parquet", ".arrow")
 
 
 def small_enough(path: str) -> bool:
-    """Say whether a file or folder is read again in a moment."""
+    """Return whether a file or folder is small enough to be read a second time."""
     place = Path(path)
     files = [place] if place.is_file() else [one for one in place.rglob("*") if one.is_file()]
     return sum(one.stat().st_size for one in files) <= MOST_BYTES
@@ -60,7 +60,7 @@ def column(row: Mapping[str, Any], name: str | None) -> Any:
 
 
 def distinct_rows(path: str | None, prompt_key: str) -> dict[str, Mapping[str, Any]] | None:
-    """Return the first row of each prompt of a file, in their order; None where a prompt is no text."""
+    """Return the first row of each prompt of a file, in their order; None where a prompt is not text."""
     found: dict[str, Mapping[str, Any]] = {}
     for row in rows_of(Path(path or "")):
         prompt = column(row, prompt_key)
@@ -71,7 +71,7 @@ def distinct_rows(path: str | None, prompt_key: str) -> dict[str, Mapping[str, A
 
 
 def as_text(value: Any) -> str | None:
-    """Return what an answer in a file is as text: a number its digits, a list or a mapping its JSON; None: unknown."""
+    """Return an answer of a file as text: the digits of a number, the JSON of a list or mapping; None otherwise."""
     if isinstance(value, str):
         return value
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,7 +1,7 @@
 """The guards in a run of refrl: `logger.observers=[seatrial.targets.reference.guards.observer:RunGuards]`.
 
-refrl knows nothing of them: they watch it through its observer protocol (docs/extend/architecture.md). What they
-asked and found is written to `guards.json` beside the log.
+refrl does not import them: they watch it through its observer protocol (docs/extend/architecture.md). What they checked
+and found is written to `guards.json` in the log's folder.
 """
 
 from __future__ import annotations
@@ -14,53 +14,63 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from refrl.algorithms.batching import Batch
-from refrl.config import GRPORunConfig, SFTRunConfig
+from refrl.config import GRPORunConfig
 from refrl.rollout.sync import Rollouts
 from refrl.training.observed import PassedBatch, TrainedStep, TunedStep
+from refrl.training.recorder import recorded_rows
 from refrl.training.session import Observer, Session
 from seatrial.files import write_whole
 from seatrial.guards import GuardError, Guards
 from seatrial.guards.guards import WeightSample, sample_weights
-from seatrial.targets.reference.guards.checkpoints import AsSaved
-from seatrial.targets.reference.guards.computed import AsComputed, is_looked_at
-from seatrial.targets.reference.guards.examples import AsGiven
-from seatrial.targets.reference.guards.loaded import hold_loaded
-from seatrial.targets.reference.guards.log import AsLogged
-from seatrial.targets.reference.guards.optimizer import AsAdamW, masters_of
-from seatrial.targets.reference.guards.options import hold_options
-from seatrial.targets.reference.guards.rewards import AsRewarded
-from seatrial.targets.reference.guards.rows import hold_rows, hold_samples, hold_texts, versions_of
-from seatrial.targets.reference.guards.schedule import AsScheduled
-from seatrial.targets.reference.guards.seeds import AsSeeded
-from seatrial.targets.reference.guards.steps import RATIO_TOLERANCE, AsConfigured
-from seatrial.targets.reference.guards.weight_sync import hold_int8
+from seatrial.relations.records.run import RunRow
+from seatrial.targets.reference.guards.advantages import check_advantages, check_shaped_rewards
+from seatrial.targets.reference.guards.base import RunConfig, is_checked_closely
+from seatrial.targets.reference.guards.checkpoints import CheckpointGuard, check_loaded
+from seatrial.targets.reference.guards.examples import ExampleGuard
+from seatrial.targets.reference.guards.log import LogGuard
+from seatrial.targets.reference.guards.loss import LossGuard, ShareGuard
+from seatrial.targets.reference.guards.masks import check_masks
+from seatrial.targets.reference.guards.metrics import (
+    check_counts,
+    check_scalars,
+    check_tuned_counts,
+    check_validation_scalars,
+)
+from seatrial.targets.reference.guards.optimizer import OptimizerGuard, masters_of
+from seatrial.targets.reference.guards.options import check_options
+from seatrial.targets.reference.guards.rewards import RewardGuard
+from seatrial.targets.reference.guards.rows import check_rows, check_samples, check_texts, versions_of
+from seatrial.targets.reference.guards.sampling import RATIO_TOLERANCE, SamplingGuard
+from seatrial.targets.reference.guards.schedule import ScheduleGuard
+from seatrial.targets.reference.guards.seeds import SeedGuard
+from seatrial.targets.reference.guards.weight_sync import check_sync
 from seatrial.targets.reference.target import GUARDS_FILE
 
 FIRST_CENSUS, NEXT_CENSUS = 3, 25
-"""Steps until the first look at what moved, and between later ones: the first update of an adapter moves half of its
-tensors alone, and a look takes longer than all other guards."""
+"""Steps until the first check of what moved, and between later ones: the first update of an adapter moves half of its
+tensors alone, and the check takes longer than all other guards."""
 EARLY_SYNCS, LATER_SYNCS = 4, 25
-"""The first syncs are all looked at, of later ones one in so many."""
+"""The first syncs are all checked, of later ones one in so many."""
 READ_BACK = 100
 """Of the syncs with a generator in another process, the first two are read back, and one in so many."""
 
 
 class RunGuards(Observer):
-    """Holds a run to the seven guards, and ends it at the first failure."""
+    """Checks a run with the guards and stops it at the first failure."""
 
-    def __init__(self, config: GRPORunConfig | SFTRunConfig, guards: Guards | None = None) -> None:
-        """Begin; `guards` says whether a failure ends the run."""
+    def __init__(self, config: RunConfig, guards: Guards | None = None) -> None:
+        """Begin; `guards` determines whether a failure stops the run."""
         self.guards = guards or Guards()
         self._config = config
-        self._configured = AsConfigured(config, self.guards) if isinstance(config, GRPORunConfig) else None
-        self._computed, self._given = AsComputed(config, self.guards), AsGiven(config, self.guards)
-        self._adamw = AsAdamW(config, self.guards)
-        self._scheduled, self._seeded = AsScheduled(config, self.guards), AsSeeded(config, self.guards)
-        self._saved, self._logged = AsSaved(config, self.guards), AsLogged(config, self.guards)
-        self._rewarded = AsRewarded(config, self.guards)
+        self._loss, self._examples = LossGuard(config, self.guards), ExampleGuard(config, self.guards)
+        self._optimizer = OptimizerGuard(config, self.guards)
+        self._schedule, self._seeds = ScheduleGuard(config, self.guards), SeedGuard(config, self.guards)
+        self._checkpoints, self._log = CheckpointGuard(self.guards), LogGuard(config, self.guards)
+        self._rewards = RewardGuard(config, self.guards)
+        self._shares, self._sampling = None, None
+        if isinstance(config, GRPORunConfig):
+            self._shares, self._sampling = ShareGuard(config, self.guards), SamplingGuard(config, self.guards)
         self._earlier: dict[str, Any] = {}
         self._is_inline = config.policy.generation.placement == "inline"
         self._version = self._step = 0
@@ -69,42 +79,41 @@ class RunGuards(Observer):
         self._reference: WeightSample | None = None
 
     def started(self, session: Session) -> None:
-        """Look at the weights that the run begins with."""
+        """Check what the run begins with."""
         self._version, self._step = session.policy.version, session.attempt.step
         if session.attempt.continues_log:
             self._earlier = _read(session.logger.directory)
         with self._recorded(session):
-            hold_options(self._config, self.guards, sys.argv)
-            self._given.started(session)
-            self._seeded.started(session)
-            self._saved.started(session)
-            hold_loaded(session, self._config, self.guards)
-            if self._configured is not None:
-                self._configured.started(session)
-        self._adamw.started(session)
+            check_options(self._config, self.guards, sys.argv)
+            self._examples.started(session)
+            self._seeds.started(session)
+            self._checkpoints.started(session)
+            check_loaded(session, self._config, self.guards)
+            if self._sampling is not None:
+                self._sampling.started(session)
+        self._optimizer.started(session)
         if self._config.policy.precision == "float32":
             self._looked_at = (session.attempt.step, sample_weights(session.policy.trained_weights()))
         reference = session.policy.reference_weights()
         self._reference = None if reference is None else sample_weights(dict(reference))
 
     def synced(self, session: Session) -> None:
-        """Names and values in the sampler are the trainer's."""
+        """Check that names and values in the sampler are the trainer's."""
         self._num_syncs += 1
         early, every = (EARLY_SYNCS, LATER_SYNCS) if self._is_inline else (2, READ_BACK)
-        if self._num_syncs <= early or self._num_syncs % every == 0:
-            with self._recorded(session):
-                self._hold_sync(session)
-        if isinstance(self._config, GRPORunConfig):
-            with self._recorded(session):
-                self._seeded.synced(session)
+        with self._recorded(session):
+            if self._num_syncs <= early or self._num_syncs % every == 0:
+                check_sync(session, self._config, self.guards)
+            if isinstance(self._config, GRPORunConfig):
+                self._seeds.synced(session)
 
     def passed(self, session: Session, micro: PassedBatch) -> None:
-        """The ratio is 1 while the weights are those that scored the batch."""
+        """Check that the ratio is 1 while the weights are those that scored the batch."""
         batch = micro.batch
-        if session.world.size == 1 and is_looked_at(self._step + 1):
-            self._computed.passed(micro)
-        if self._configured is not None:
-            self._configured.passed(batch, micro.global_valid_tokens, micro.global_valid_seqs)
+        if session.world.size == 1 and is_checked_closely(self._step + 1):
+            self._loss.passed(micro)
+        if self._shares is not None:
+            self._shares.passed(batch, micro.global_valid_tokens, micro.global_valid_seqs)
         old_BT = batch.old_logprobs_BT if isinstance(self._config, GRPORunConfig) else None
         if old_BT is not None and session.policy.version == self._version:
             tolerance = RATIO_TOLERANCE[self._config.policy.precision]
@@ -112,97 +121,103 @@ class RunGuards(Observer):
                 self.guards.first_ratio(micro.logprobs_BT, old_BT, batch.mask_BT, tolerance)
 
     def trained(self, session: Session, step: TrainedStep) -> None:
-        """Rows are what was sampled, once, from weights that are new enough; and what trains moved."""
-        assert isinstance(self._config, GRPORunConfig)
+        """Check that rows are what was sampled, once, from weights that are new enough, and that what trains moved."""
+        config = self._config
+        assert isinstance(config, GRPORunConfig)
+        assert self._shares is not None
+        assert self._sampling is not None
+        num_updates = session.policy.version - self._version
         with self._recorded(session):
-            hold_rows(session, step, self._config, self.guards)
-            hold_samples(step, self._config, self.guards, self._version)
-            self._hold_weights(session, step.step, step.metrics)
-            num_updates = session.policy.version - self._version
-            self._computed.trained(session, step, num_updates)
-            self._adamw.trained(session, step.metrics, num_updates)
-            self._scheduled.trained(step.step, step.metrics, num_updates)
-            self._seeded.trained(session, step)
-            self._logged.computed("train", step.step, step.metrics)
-            if is_looked_at(step.step):
-                hold_texts(session, step.rollouts, self.guards, f"step {step.step}")
+            check_rows(session, step, config, self.guards)
+            check_samples(step, config, self.guards, self._version)
+            self._check_weights(session, step.step, step.metrics)
+            self._loss.check_step(step.step, step.metrics, num_updates)
+            if is_checked_closely(step.step):
+                self._check_values(session, step, config, num_updates)
+            self._optimizer.check_step(session, step.metrics, num_updates)
+            self._schedule.check_step(step.step, step.metrics, num_updates)
+            self._seeds.check_step(session, step)
+            self._log.computed("train", step.step, step.metrics)
+            if is_checked_closely(step.step):
+                check_texts(session, step.rollouts, self.guards, f"step {step.step}")
                 is_all = step.discarded is None and not step.fates
-                self._rewarded.hold(step.rollouts, f"step {step.step}", step.metrics if is_all else None)
-            if self._configured is not None:
-                self._configured.trained(session, step, num_updates)
+                self._rewards.check(step.rollouts, f"step {step.step}", step.metrics if is_all else None)
+            self._shares.check_step(session, num_updates)
+            self._sampling.check_step(session, step)
         self._version, self._step = session.policy.version, step.step
 
     def tuned(self, session: Session, step: TunedStep) -> None:
-        """Answers are whole, their loss is the configured one, and what trains moved."""
+        """Check that answers are whole, that their loss is the configured one, and that what trains moved."""
+        num_updates = session.policy.version - self._version
         with self._recorded(session):
-            self._given.tuned(session, step)
-            self._computed.tuned(step)
-            num_updates = session.policy.version - self._version
-            self._adamw.trained(session, step.metrics, num_updates)
-            self._scheduled.trained(step.step, step.metrics, num_updates)
-            self._seeded.tuned(session, step)
-            self._logged.computed("train", step.step, step.metrics)
-            self._hold_weights(session, step.step, step.metrics)
+            self._examples.tuned(session, step)
+            self._loss.check_step(step.step, step.metrics, 1)
+            if session.world.size == 1 and is_checked_closely(step.step):
+                check_tuned_counts(step, self.guards)
+            self._optimizer.check_step(session, step.metrics, num_updates)
+            self._schedule.check_step(step.step, step.metrics, num_updates)
+            self._seeds.tuned(session, step)
+            self._log.computed("train", step.step, step.metrics)
+            self._check_weights(session, step.step, step.metrics)
         self._version, self._step = session.policy.version, step.step
 
     def scored(self, session: Session, step: int, batch: Batch, loss: float) -> None:
-        """The loss of held-out answers is of them, each whole."""
+        """Check that the loss of held-out answers is computed from them, each whole."""
         with self._recorded(session):
-            self._given.learned(session, batch, f"validation after step {step}")
+            self._examples.check_answers(session, batch, f"validation after step {step}")
             held_out = {example.prompt_id for example in session.validation}
-            strange = [one for one in batch.group_ids_B.tolist() if one not in held_out]
+            unknown = [one for one in batch.group_ids_B.tolist() if one not in held_out]
             logprobs_BT = session.policy.logprobs(batch)
             right = -float((logprobs_BT * batch.mask_BT).sum() / batch.mask_BT.sum())
-            good = not strange and math.isclose(loss, right, rel_tol=1e-3, abs_tol=1e-5)
-            wrong = f"step {step}: {loss:.6g}, the answers' is {right:.6g}; {len(strange)} are not held out"
+            good = not unknown and math.isclose(loss, right, rel_tol=1e-3, abs_tol=1e-5)
+            wrong = f"step {step}: {loss:.6g}, the answers' is {right:.6g}; {len(unknown)} are not held out"
             self.guards.hold("validation loss", good, wrong, number=batch.num_rows)
 
     def validated(
         self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]
     ) -> None:
-        """The held-out prompts are answered by the weights as they are."""
+        """Check that the current weights answer the held-out prompts."""
+        where = f"validation after step {step}"
         with self._recorded(session):
             if self._is_inline:
-                self._hold_sync(session)
+                check_sync(session, self._config, self.guards)
             versions = [version for one in rollouts.completions for version in versions_of(one)]
             self.guards.lag(session.policy.version, versions, 0)
-            self._computed.validated(step, rollouts, metrics)
-            self._scheduled.validated(step)
-            self._seeded.validated(session, step, rollouts)
-            self._logged.computed("validation", step, metrics)
-            hold_texts(session, rollouts, self.guards, f"validation after step {step}")
-            self._rewarded.hold(rollouts, f"validation after step {step}", metrics)
-            if self._configured is not None:
-                self._configured.validated(session, step, rollouts)
+            check_validation_scalars(step, rollouts, metrics, self.guards)
+            self._schedule.validated(step)
+            self._seeds.validated(session, step, rollouts)
+            self._log.computed("validation", step, metrics)
+            check_texts(session, rollouts, self.guards, where)
+            self._rewards.check(rollouts, where, metrics)
+            if self._sampling is not None:
+                self._sampling.validated(session, step, rollouts)
 
     def saved(self, session: Session, step: int) -> None:
-        """What is saved is whole, and is noted for whoever goes on from it."""
+        """Check that what is saved is whole, and record it for a run that resumes from it."""
         with self._recorded(session):
-            self._saved.saved(session, step)
+            self._checkpoints.saved(session, step)
 
     def ended(self, session: Session) -> None:
-        """Hold the whole log, and write what was found."""
+        """Check the whole log, and write what was found."""
         with self._recorded(session):
-            self._scheduled.ended(self._step, session.attempt.step + 1)
-            self._logged.ended(session)
+            self._schedule.ended(self._step, session.attempt.step + 1)
+            self._log.ended(session)
         self._write(session)
 
-    def _hold_sync(self, session: Session) -> None:
-        trained: Mapping[str, Tensor] = dict(session.policy.named_weights())
-        served: Mapping[str, Tensor] = dict(session.generator.named_weights())
-        if self._config.policy.generation.quantization == "int8":
-            trained, served = hold_int8(trained, served, self.guards)
-        self.guards.same_weights(trained, served)
-        if self._config.policy.generation.backend == "torch":
-            # Rotary frequencies are computed from the configuration by each side: nothing of them is sent.
-            sent = {
-                name: one for name, one in served.items() if name in trained and not name.endswith("inv_freq")
-            }
-            other = [name for name, one in sent.items() if one.dtype != trained[name].dtype]
-            wrong = f"{len(other)} tensors are of another type in the sampler, such as {other[:1]}"
-            self.guards.hold("types after sync", not other, wrong, number=len(served))
+    def _check_values(
+        self, session: Session, step: TrainedStep, config: GRPORunConfig, num_updates: int
+    ) -> None:
+        """Check masks, counts, rewards, advantages and scalars of a step against its rows."""
+        rows = [RunRow(**row) for row in recorded_rows(step.rollouts, step.batch)]
+        check_masks(step, config, self.guards)
+        check_counts(session, step, config, self.guards)
+        check_shaped_rewards(step, config, self.guards)
+        check_advantages(step, rows, config, self.guards)
+        if all(all(row.mask) for row in rows) and config.policy.precision == "float32":
+            check_scalars(step, rows, config, self.guards, num_updates=num_updates)
 
-    def _hold_weights(self, session: Session, step: int, metrics: Mapping[str, float]) -> None:
+    def _check_weights(self, session: Session, step: int, metrics: Mapping[str, float]) -> None:
+        """Check that what trains moved, and that what is frozen and the reference did not."""
         if self._looked_at is not None:
             due = FIRST_CENSUS if self._looked_at[0] <= session.attempt.step + 1 else NEXT_CENSUS
             if step - self._looked_at[0] < due:
@@ -222,7 +237,7 @@ class RunGuards(Observer):
 
     @contextmanager
     def _recorded(self, session: Session) -> Iterator[None]:
-        """Write what was found before a failure ends the run."""
+        """Write what was found before a failure stops the run."""
         try:
             yield
         except GuardError:
@@ -236,9 +251,9 @@ class RunGuards(Observer):
 
 
 class RecordingGuards(RunGuards):
-    """Holds a run to the guards and lets it go on: for who wants to know what else is seen."""
+    """Checks a run with the guards without stopping it, so that later failures are recorded too."""
 
-    def __init__(self, config: GRPORunConfig | SFTRunConfig) -> None:
+    def __init__(self, config: RunConfig) -> None:
         """Begin."""
         super().__init__(config, Guards(raises=False))
 
@@ -251,7 +266,7 @@ def _read(directory: Path) -> dict[str, Any]:
 
 
 def _joined(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the findings of all attempts: how often each guard was asked, and its first failure."""
+    """Return the findings of all attempts: how often each guard checked something, and its first failure."""
     joined = dict(earlier)
     for name, one in now.items():
         before = joined.get(name, {"asked": 0, "failed": None})

@@ -1,4 +1,4 @@
-"""The configuration of a run of refrl held to its command line: the file, and the words after it, the last one wins."""
+"""Checks that the effective configuration of a run of refrl matches its command line: file, then overrides."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import Any
 
 import yaml
 
-from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.recipes import find_config
 from seatrial.guards import Guards
+from seatrial.targets.reference.configuration import dotted
+from seatrial.targets.reference.guards.base import RunConfig
 
-_WORD = re.compile(r"(\w+(?:\.\w+)*)=(.*)", re.DOTALL)
+_OVERRIDE = re.compile(r"(\w+(?:\.\w+)*)=(.*)", re.DOTALL)
 
 
-def hold_options(config: GRPORunConfig | SFTRunConfig, guards: Guards, words: Sequence[str]) -> None:
-    """Every option that the file or a word of the command line names has that value.
+def check_options(config: RunConfig, guards: Guards, words: Sequence[str]) -> None:
+    """Check that every option of the file or of an override has its value; of several overrides the last one wins.
 
     Args:
-        config: in force.
-        guards: that are asked.
-        words: of the command line (`sys.argv`); without `--config` nothing is asked.
+        config: the effective configuration.
+        guards: where the result is recorded.
+        words: of the command line (`sys.argv`); without `--config` nothing is checked.
     """
     at = words.index("--config") + 1 if "--config" in words[:-1] else 0
     if not at:
         return
     tree = yaml.safe_load(find_config(words[at]).read_text(encoding="utf-8"))
     for word in (*words[:at], *words[at + 1 :]):
-        found = _WORD.fullmatch(word)
+        found = _OVERRIDE.fullmatch(word)
         if found is not None:
             _put(tree, found[1].split("."), _Text(found[2]))
-    asked, has = _leaves(tree), _leaves(config.model_dump(mode="json"))
+    requested, has = (dotted(one, keep_empty=True) for one in (tree, config.model_dump(mode="json")))
     wrong = [
         f"{name} is {has[name]!r}, asked for is {value!r}"
-        for name, value in asked.items()
+        for name, value in requested.items()
         if name in has and not _is_same(value, has[name])
     ]
-    wrong += [f"{name} is asked for and unknown" for name in asked if not _is_known(name, has)]
-    guards.hold("options as asked for", not wrong, "; ".join(wrong[:3]), number=len(asked))
+    wrong += [f"{name} is asked for and unknown" for name in requested if not _is_known(name, has)]
+    guards.hold("options as asked for", not wrong, "; ".join(wrong[:3]), number=len(requested))
 
 
 class _Text(str):
-    """A value as it stands on the command line."""
+    """A value as it is written on the command line."""
 
     __slots__ = ()
 
@@ -65,30 +66,22 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        inner = isinstance(value, Mapping) and value
-        found |= _leaves(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
-    return found
-
-
 def _is_known(name: str, has: Mapping[str, Any]) -> bool:
-    """Say whether an option, or the section that it is of, is there: a section may be given as nothing."""
+    """Return whether an option, or the section that it is of, is there: a section may be given as nothing."""
     return name in has or any(one.startswith(f"{name}.") for one in has)
 
 
-def _is_same(asked: Any, has: Any) -> bool:
-    """Say whether a value is the one asked for, text on the command line or parsed from the file."""
-    if isinstance(asked, _Text):
-        return str(asked) == has or _is_same(_parsed(asked), has)
+def _is_same(requested: Any, has: Any) -> bool:
+    """Return whether a value is the requested one: text on the command line, or parsed from the file."""
+    if isinstance(requested, _Text):
+        return str(requested) == has or _is_same(_parsed(requested), has)
     if isinstance(has, bool) or has is None:
-        return asked is has or (has is None and asked in ({}, "null", "~", ""))
+        return requested is has or (has is None and requested in ({}, "null", "~", ""))
     if isinstance(has, int | float):
         try:
-            return math.isclose(float(asked), has, rel_tol=1e-12)
+            return math.isclose(float(requested), has, rel_tol=1e-12)
         except (TypeError, ValueError):
             return False
-    if isinstance(has, list) and isinstance(asked, list):
-        return len(has) == len(asked) and all(map(_is_same, asked, has))
-    return bool(asked == has)
+    if isinstance(has, list) and isinstance(requested, list):
+        return len(has) == len(requested) and all(map(_is_same, requested, has))
+    return bool(requested == has)

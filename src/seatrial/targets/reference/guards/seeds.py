@@ -1,7 +1,7 @@
-"""What is random in a run of refrl, held to its seeds: the splits, the order of prompts, the numbers that rows draw.
+"""Checks that what is random in a run of refrl follows from its seeds: splits, order of prompts, sampled tokens.
 
-A seed means the same data, order and draws wherever a run is made: each is worked out again here from the configured
-seed (docs/use/guards.md names the streams), and a few tokens are sampled a second time with the streams it gives.
+Splits and orders are recomputed here from the configured seed (docs/use/guards.md names the streams), and a few tokens
+are sampled a second time with the streams that it gives.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from refrl.tasks import Example
 from refrl.tasks.base import make_task
 from refrl.training.observed import TrainedStep, TunedStep
 from seatrial.guards import Guards
+from seatrial.targets.reference.guards.base import RunConfig, check, loop_of
 from seatrial.targets.reference.guards.files import distinct_rows, small_enough
-from seatrial.targets.reference.guards.masks import hold_kept
+from seatrial.targets.reference.guards.masks import check_kept_ids
 
 if TYPE_CHECKING:
     from refrl.training.session import Session
 
 MADE_TRAIN, MADE_VALIDATION = 1024, 128
-"""Prompts of a made task where none are configured."""
+"""Prompts of a generated task where no number is configured."""
 MOST_PROMPTS = 200_000
-"""Of longer splits the order is not worked out again: it takes as long as a step."""
+"""The order of longer splits is not recomputed: that takes as long as a step."""
 REPLAYED_ROWS, REPLAYED_TOKENS = 2, 4
-"""Rows that are sampled a second time, and of how many tokens."""
+"""Rows that are sampled a second time, and tokens of each."""
 
 
-class AsSeeded:
-    """Asks whether what a run draws is what its seeds give."""
+class SeedGuard:
+    """Checks that what a run draws is what its seeds give."""
 
-    def __init__(self, config: GRPORunConfig | SFTRunConfig, guards: Guards) -> None:
+    def __init__(self, config: RunConfig, guards: Guards) -> None:
         """Begin with nothing drawn."""
         self._config, self._guards = config, guards
-        self._loop = config.grpo if isinstance(config, GRPORunConfig) else config.sft
+        self._loop = loop_of(config)
         self._order: tuple[int, list[int]] | None = None
         self._num_drawn = 0
         self._is_known = True
         self._replayed: Sequence[Completion] | None = None
 
     def started(self, session: Session) -> None:
-        """The splits are those that `data.seed` gives."""
+        """Check that the splits are those that `data.seed` gives."""
         prompts = _expected_splits(self._config)
         if prompts is not None:
             train, validation = prompts
@@ -57,8 +58,8 @@ class AsSeeded:
             wrong = _first_difference("training", given, train) or _first_difference(
                 "held-out", held_out, validation
             )
-            self._guards.hold("splits as seeded", not wrong, wrong, number=len(given) + len(held_out))
-        # What an earlier attempt drew is known where each step draws the same number.
+            check(self._guards, "splits as seeded", wrong, number=len(given) + len(held_out))
+        # What an earlier attempt drew is known if each step draws the same number.
         self._is_known = len(session.train_examples) <= MOST_PROMPTS and (
             not session.attempt.step or self._draws_evenly()
         )
@@ -76,33 +77,33 @@ class AsSeeded:
         examples = self._next(session, REPLAYED_ROWS)
         rows = [example for example in examples for _ in range(size)][:REPLAYED_ROWS]
         self._replayed = self._sampled(session, rows, "rollout", session.attempt.step + 1, greedy=False)
-        hold_kept(session, self._config, self._guards, self._replayed)
+        check_kept_ids(session, self._config, self._guards, self._replayed)
 
-    def trained(self, session: Session, step: TrainedStep) -> None:
-        """Prompts come in the order that the seed gives, and the rows are those of its stream."""
-        self._hold_order(session, step.step, [example.prompt_id for example in step.served])
+    def check_step(self, session: Session, step: TrainedStep) -> None:
+        """Check that prompts come in the seeded order, and that the first rows are those of the seeded stream."""
+        self._check_order(session, step.step, [example.prompt_id for example in step.served])
         if self._replayed:
-            self._hold_replay(
+            self._check_replay(
                 f"step {step.step}", self._replayed, step.rollouts.completions[:REPLAYED_ROWS], "rollouts"
             )
             self._replayed = ()
 
     def tuned(self, session: Session, step: TunedStep) -> None:
-        """Examples of fine-tuning come in the order that the seed gives."""
-        self._hold_order(session, step.step, step.batch.group_ids_B.tolist())
+        """Check that examples of fine-tuning come in the seeded order."""
+        self._check_order(session, step.step, step.batch.group_ids_B.tolist())
 
     def validated(self, session: Session, step: int, rollouts: Rollouts) -> None:
-        """Every validation draws from the one stream of validations."""
+        """Check that a validation draws from the stream of validations."""
         if not self._can_replay(session):
             return
         rows = list(session.validation[:REPLAYED_ROWS])
         again = self._sampled(session, rows, "validation", 0, greedy=self._loop.val_greedy)
-        self._hold_replay(
+        self._check_replay(
             f"validation after step {step}", again, rollouts.completions[:REPLAYED_ROWS], "validations"
         )
 
     def _draws_evenly(self) -> bool:
-        """Say whether every step draws as many prompts, when it comes."""
+        """Return whether every step draws the same number of prompts, at its beginning."""
         if isinstance(self._config, SFTRunConfig):
             return True
         grpo = self._config.grpo
@@ -126,18 +127,16 @@ class AsSeeded:
             drawn.append(examples[self._order[1][place]])
         return drawn
 
-    def _hold_order(self, session: Session, step: int, drawn: Sequence[int]) -> None:
+    def _check_order(self, session: Session, step: int, drawn: Sequence[int]) -> None:
         if not self._is_known or not drawn:
             return
         right = [example.prompt_id for example in self._next(session, len(drawn))]
         self._num_drawn += len(drawn)
         wrong = _first_difference("drawn", drawn, right)
-        self._guards.hold(
-            "prompts in the seeded order", not wrong, f"step {step}: {wrong}", number=len(drawn)
-        )
+        check(self._guards, "prompts in the seeded order", wrong, where=f"step {step}: ", number=len(drawn))
 
     def _can_replay(self, session: Session) -> bool:
-        """Say whether a sampler of this run gives the same tokens again, wherever a row stands in its batch."""
+        """Return whether a sampler of this run gives a row the same tokens in every batch."""
         policy = self._config.policy
         return (
             policy.precision == "float32"
@@ -169,28 +168,27 @@ class AsSeeded:
             return session.generator.generate_with_media(prompts, media, params, stream)
         return session.generator.generate(prompts, params, stream)
 
-    def _hold_replay(
+    def _check_replay(
         self, where: str, again: Sequence[Completion], given: Sequence[Completion], what: str
     ) -> None:
-        wrong = ""
-        for row, (right, found) in enumerate(zip(again, given, strict=True)):
-            if right.ids != found.ids[: len(right.ids)]:
-                wrong = wrong or (
-                    f"{where}, row {row} begins with {list(found.ids[: len(right.ids)])}; the configured seed and "
-                    f"sampling give {list(right.ids)}"
-                )
-        self._guards.hold(f"{what} as seeded", not wrong, wrong, number=sum(len(one.ids) for one in again))
+        wrong = [
+            f"{where}, row {row} begins with {list(found.ids[: len(right.ids)])}; the configured seed and sampling "
+            f"give {list(right.ids)}"
+            for row, (right, found) in enumerate(zip(again, given, strict=True))
+            if right.ids != found.ids[: len(right.ids)]
+        ]
+        check(self._guards, f"{what} as seeded", wrong[:1], number=sum(len(one.ids) for one in again))
 
 
-def _key(config: GRPORunConfig | SFTRunConfig, example: Example) -> str | int:
-    """Return what tells a prompt of a split: its text in a file, its number in a made task."""
+def _key(config: RunConfig, example: Example) -> str | int:
+    """Return what identifies a prompt of a split: its text in a file, its number in a generated task."""
     return example.prompt if config.data.task is None else example.prompt_id
 
 
 def _expected_splits(
-    config: GRPORunConfig | SFTRunConfig,
+    config: RunConfig,
 ) -> tuple[Sequence[str | int], Sequence[str | int]] | None:
-    """Return the prompts to train on and those held out; None where they cannot be told."""
+    """Return the prompts to train on and those held out; None where they are unknown."""
     data = config.data
     if data.task is not None:
         size = make_task(data.task, data.task_args).num_examples
@@ -206,7 +204,7 @@ def _expected_splits(
 
 
 def _splits_of_files(
-    config: GRPORunConfig | SFTRunConfig,
+    config: RunConfig,
 ) -> tuple[Sequence[str | int], Sequence[str | int]] | None:
     data = config.data
     if not all(small_enough(path) for path in (data.train_path, data.validation_path) if path):
@@ -236,7 +234,7 @@ def _chosen(prompts: list[str], num: int | None, stream: str) -> list[str]:
 
 
 def _first_difference(what: str, given: Sequence[str | int], right: Sequence[str | int]) -> str:
-    """Return where prompts differ from those that a seed gives, in words."""
+    """Return where prompts differ from those that a seed gives."""
     if list(given) == list(right):
         return ""
     if len(given) != len(right):
