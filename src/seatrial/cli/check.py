@@ -140,9 +140,9 @@ def _publish(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None
             verdicts_junit(name, verdicts, datetime.now(UTC).isoformat(timespec="seconds")),
         )
     if os.environ.get("GITHUB_STEP_SUMMARY"):
-        from seatrial.report.github import tell_github
+        from seatrial.report.github import write_to_github
 
-        tell_github(name, "", verdicts, os.environ)
+        write_to_github(name, "", verdicts, os.environ)
 
 
 def _read_request(arguments: argparse.Namespace, expressions: Sequence[str]) -> Questions:

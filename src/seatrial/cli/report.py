@@ -1,4 +1,4 @@
-"""`seatrial report RUN_DIR` draws the views of a run, `seatrial report A B` two runs under the rules."""
+"""`seatrial report RUN_DIR` draws the views of a run; `seatrial report A B` draws logs and runs the rules."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw the views of one run directory anew, or the page of logs or of two runs.
+    """Draw the views of one run directory again, or the page of logs or of two runs.
 
     Returns:
-        The exit code of the run's outcome, or of what the rules say of every run on the page.
+        The exit code of the run's outcome, or of what the rules find in every run on the page.
 
     Raises:
         UsageError: more than two runs, or runs that share no trial.

@@ -13,7 +13,7 @@ from seatrial.evidence.identity.redaction import MARK, Redactor
 from seatrial.launch.interrupts import termination_interrupts
 from seatrial.report.console import make_console, print_conclusion, print_results
 from seatrial.report.files import write_views
-from seatrial.report.github import tell_github
+from seatrial.report.github import write_to_github
 from seatrial.report.markdown import report_markdown
 from seatrial.report.summary import summary_text
 from seatrial.targets import get_target, target_names
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
                     console.print(summary_text(results), soft_wrap=True)
                     print_conclusion(console, results, report)
                     judged = [verdict for trial in results.requested_trials() for verdict in trial.verdicts]
-                    tell_github("seatrial run", report_markdown(results), judged, os.environ)
+                    write_to_github("seatrial run", report_markdown(results), judged, os.environ)
     return exit_code(results.outcome)
 
 

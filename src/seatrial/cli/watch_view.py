@@ -12,8 +12,8 @@ import numpy as np
 
 from seatrial.cli.verdict_table import plain_lines
 from seatrial.evidence.runlog import Series
-from seatrial.report.metrics_shown import SHOWN
 from seatrial.report.rows import printable
+from seatrial.report.watched import SHOWN
 from seatrial.rules.engine import Judged
 from seatrial.rules.monitor import Look
 from seatrial.rules.rule import Level

@@ -1,4 +1,4 @@
-"""`seatrial report A B`: one page of one run or of two laid over one another, what alarms first."""
+"""`seatrial report A B`: one page of one run, or of two runs in the same charts; alarms come first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from seatrial.errors import UsageError
 from seatrial.pages import render
-from seatrial.report.metrics_shown import SHOWN
-from seatrial.report.rows import WORDS, format_value
-from seatrial.report.watched import WatchedRun, charts, logs_of, watched
+from seatrial.report.html import page_parts
+from seatrial.report.rows import format_value
+from seatrial.report.watched import SHOWN, WatchedRun, charts, logs_of, watched
 from seatrial.rules.healthy import HealthyRuns
 from seatrial.rules.rule import Level
 from seatrial.verdict import Outcome, combine
@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 
 def sections_of(paths: Sequence[Path], healthy: HealthyRuns | None = None) -> list[Section]:
-    """Read runs and put the rules to them.
+    """Read runs and run the rules on them.
 
     Args:
         paths: one or two logs, or run directories, whose trials are matched by name.
@@ -51,7 +51,7 @@ def sections_of(paths: Sequence[Path], healthy: HealthyRuns | None = None) -> li
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return short names that tell the runs apart."""
+    """Return short names that differ."""
     ends = [path.name or str(path) for path in paths]
     return ends if len(set(ends)) == len(ends) else [str(path) for path in paths]
 
@@ -78,10 +78,10 @@ def page_of(sections: Sequence[Section]) -> str:
     return render(
         "seatrial.report",
         "runs.html",
+        **page_parts(),
         sections=sections,
         names=[run.name for run in sections[0].runs],
         outcome=outcome_of(sections),
-        words=WORDS,
         alarm=Level.ALARM,
         notice=Level.NOTICE,
         levels=(Level.QUIET, Level.NOT_TRIGGERED),

@@ -48,7 +48,7 @@ def print_results(console: Console, results: Results) -> None:
 
 
 def print_conclusion(console: Console, results: Results, report: Path) -> None:
-    """Print the outcome of the whole and where the report lies."""
+    """Print the outcome of the whole and where the report is."""
     requested = results.requested_trials()
     words = Text.assemble(
         (WORDS[results.outcome], STYLES[results.outcome]),

@@ -1,4 +1,4 @@
-"""Draw every view of a run directory from its results.json."""
+"""Writes every view of a run directory: its verdicts come from results.json alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GitHub Actions: the job summary (Markdown), and an annotation for each verdict that needs a person.
+"""GitHub Actions: the job summary (Markdown), and an annotation for each verdict that needs attention.
 
 Source: GitHub's "Workflow commands" (GITHUB_STEP_SUMMARY; ::error title=...::message with %, CR, LF escaped).
 """
@@ -48,7 +48,9 @@ def append_summary(text: str, environment: Mapping[str, str]) -> None:
         raise BlockedError(f"{SUMMARY_VARIABLE} {path}: {error.strerror}") from error
 
 
-def tell_github(title: str, text: str, verdicts: Sequence[Verdict], environment: Mapping[str, str]) -> None:
+def write_to_github(
+    title: str, text: str, verdicts: Sequence[Verdict], environment: Mapping[str, str]
+) -> None:
     """Inside GitHub Actions: add `text` to the job's summary and print the annotations."""
     if not environment.get(SUMMARY_VARIABLE):
         return

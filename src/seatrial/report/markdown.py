@@ -11,14 +11,15 @@ from seatrial.verdict import Verdict
 
 
 def report_markdown(results: Results) -> str:
-    """Return the report as Markdown."""
+    """Return the report as Markdown; lone surrogates, which no file can hold, become question marks."""
     parts = [
         f"# {results.target}: {WORDS[results.outcome]}",
         summary_text(results),
         *(_trial(trial) for trial in results.requested_trials()),
         _facts(results),
     ]
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    text = "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    return text.encode(errors="replace").decode()
 
 
 def _trial(trial: TrialResult) -> str:
@@ -35,13 +36,13 @@ def _trial(trial: TrialResult) -> str:
 def markdown_table(verdicts: Sequence[Verdict]) -> str:
     """Return verdicts as a table; a row of dashes where there are none."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
-    lines += ["| " + " | ".join(_cell(cell) for cell in row(verdict)) + " |" for verdict in verdicts]
+    lines += ["| " + " | ".join(escape_cell(cell) for cell in row(verdict)) + " |" for verdict in verdicts]
     if not verdicts:
         lines.append("|" + " - |" * len(HEADINGS))
     return "\n".join(lines)
 
 
-def _cell(text: str) -> str:
+def escape_cell(text: str) -> str:
     """Escape what would break a table or be read as markup."""
     escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")
     for character in "`*_[]":
@@ -59,4 +60,4 @@ def _facts(results: Results) -> str:
         "seatrial": results.seatrial_version,
         "schema of results.json": str(results.schema_version),
     }
-    return "\n".join(["## Run", "", *(f"- {name}: {_cell(value)}" for name, value in rows.items())])
+    return "\n".join(["## Run", "", *(f"- {name}: {escape_cell(value)}" for name, value in rows.items())])

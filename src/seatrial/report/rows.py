@@ -1,4 +1,4 @@
-"""How a verdict reads as a row of text; the views share this and nothing else."""
+"""A verdict as a row of text, as every view shows it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORDS = {
     Outcome.SKIPPED: "Skipped",
     Outcome.NOT_REQUESTED: "Not requested",
 }
-"""An outcome as a person reads it."""
+"""The words for each outcome."""
 
 
 class Row(NamedTuple):
@@ -56,7 +56,7 @@ def steps_text(verdict: Verdict) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text that cannot steer the terminal: control characters become question marks."""
+    """Return text that cannot control the terminal: control characters become question marks."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "?" for character in text)

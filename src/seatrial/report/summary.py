@@ -1,7 +1,8 @@
-"""The summary form: did the requested deliverables pass, on what evidence, with what limits.
+"""The summary form: whether the requested deliverables pass, on what evidence, with what limits.
 
 Its headings are those of the seed documents on end-to-end testing: Result, Requested coverage, Model,
-Deliverables, Evidence, Limitations, Follow-ups. Every known deliverable has a line; none is left implicit.
+Deliverables, Evidence, Limitations, Follow-ups. Every requested deliverable has a line; the other trials are
+one line with their number.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from seatrial.report.causes import advice_of
 from seatrial.report.rows import WORDS, format_value
 from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.verdict import Outcome, Verdict
@@ -20,7 +22,7 @@ def summary_text(results: Results) -> str:
         f"Result: {WORDS[results.outcome]} - {_sentence(results)}",
         f"Requested coverage: {results.requested} on target {results.target}",
         f"Model: {', '.join(sorted({t.model for t in results.requested_trials() if t.model})) or 'none was reached'}",
-        _section("Deliverables", [_deliverable(trial) for trial in results.trials]),
+        _section("Deliverables", _deliverables(results)),
         _section("Evidence", _evidence(results)),
         _section("Limitations", _limitations(results)),
         _section("Follow-ups", _follow_ups(results)),
@@ -53,21 +55,37 @@ def _first_reason(trial: TrialResult) -> str:
     wanted = [verdict for verdict in trial.verdicts if verdict.outcome is trial.outcome]
     if wanted:
         return f"{wanted[0].name}: {wanted[0].reason}"
-    return _unfinished(trial)
+    return unfinished(trial)
 
 
-def _unfinished(trial: TrialResult) -> str:
+def unfinished(trial: TrialResult) -> str:
+    """Say why a trial has no conclusion."""
     return {
         TrialState.PENDING: "not begun when the run ended",
-        TrialState.RUNNING: "the harness was ended before it concluded",
+        TrialState.RUNNING: "the harness was stopped before it concluded",
         TrialState.INTERRUPTED: "interrupted before it concluded",
     }.get(trial.state, trial.state.value)
 
 
+def not_requested_line(results: Results) -> str:
+    """Return how many trials of which levels are not requested; empty where there are none."""
+    levels = sorted({trial.level for trial in results.trials if not trial.requested})
+    number = sum(not trial.requested for trial in results.trials)
+    if not number:
+        return ""
+    return (
+        f"{number} trial{'s' if number > 1 else ''} not requested (level{'s' if len(levels) > 1 else ''} "
+        f"{', '.join(map(str, levels))})"
+    )
+
+
+def _deliverables(results: Results) -> list[str]:
+    lines = [_deliverable(trial) for trial in results.requested_trials()]
+    return [*lines, line] if (line := not_requested_line(results)) else lines
+
+
 def _deliverable(trial: TrialResult) -> str:
     words = f"level {trial.level} {trial.name}: {WORDS[trial.outcome]}"
-    if not trial.requested:
-        return f"{words} - {trial.summary}"
     if trial.outcome is Outcome.PASS:
         counts = Counter(verdict.outcome for verdict in trial.verdicts)
         tally = ", ".join(f"{number} {WORDS[outcome]}" for outcome, number in counts.items())
@@ -109,7 +127,7 @@ def _limitations(results: Results) -> list[str]:
 
 
 def _grouped(names: list[str]) -> list[str]:
-    """Return each name once; one of several seeds with their numbers behind it."""
+    """Return each name once, followed by the seeds that it has."""
     seeds: dict[str, list[str]] = {}
     for name in names:
         of_seed = re.fullmatch(r"seed (\d+): (.*)", name, re.DOTALL)
@@ -121,10 +139,11 @@ def _follow_ups(results: Results) -> list[str]:
     lines = []
     for trial in results.requested_trials():
         lines += [
-            f"{trial.name}: {verdict.name}: {verdict.reason}"
+            f"{trial.name}: {verdict.name}: {verdict.reason}. Usual cause: {advice.cause}. Next: {advice.next}"
             for verdict in trial.verdicts
             if verdict.outcome in {Outcome.FAIL, Outcome.BLOCKED}
+            for advice in [advice_of(verdict)]
         ]
         if trial.state is not TrialState.CONCLUDED:
-            lines.append(f"{trial.name}: {_unfinished(trial)}; go on with: seatrial run --resume DIR")
+            lines.append(f"{trial.name}: {unfinished(trial)}; continue with: seatrial run --resume DIR")
     return lines

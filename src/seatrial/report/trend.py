@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seatrial.report.history import History, Point
+from seatrial.report.markdown import escape_cell
 from seatrial.report.rows import WORDS, format_value
 from seatrial.report.svg import Line, line_chart
 from seatrial.statistics.change_points import change_points
@@ -69,15 +70,15 @@ def sparkline(trend: Trend, bars: str = BARS) -> str:
     finite = [value for value in shown if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     # Halves first: the range of two huge values may overflow.
-    room = high / 2 - low / 2
+    half_range = high / 2 - low / 2
     marks = []
     for value, present in zip(shown, trend.present[-MAX_SPARKS:], strict=True):
         if not math.isfinite(value):
             marks.append(NOT_FINITE if present else ABSENT)
-        elif room == 0:
+        elif half_range == 0:
             marks.append(bars[3])
         else:
-            marks.append(bars[min(len(bars) - 1, int((value / 2 - low / 2) / room * len(bars)))])
+            marks.append(bars[min(len(bars) - 1, int((value / 2 - low / 2) / half_range * len(bars)))])
     return "".join(marks)
 
 
@@ -141,22 +142,15 @@ def markdown(history: History, found: Sequence[Trend], alpha: float, charts: Seq
         cells = [
             trend.name, *figures(trend), sparkline(trend), trend.outcome_words(), change_words(trend, history),
         ]  # fmt: skip
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        lines.append("| " + " | ".join(escape_cell(cell) for cell in cells) + " |")
     lines += ["", "## Runs", "", "| run | date | commit |", "|---|---|---|"]
     lines += [
-        f"| {_cell(point.source)} | {point.date:%Y-%m-%d %H:%M} | {point.commit or '-'} |"
+        f"| {escape_cell(point.source)} | {point.date:%Y-%m-%d %H:%M} | {point.commit or '-'} |"
         for point in history.points
     ]
     for trend, file in zip(found, charts, strict=True):
         if file:
-            lines += ["", f"## {_cell(trend.name)}", "", f"![{_cell(trend.name)}]({file})"]
+            lines += ["", f"## {escape_cell(trend.name)}", "", f"![{escape_cell(trend.name)}]({file})"]
     if history.unreadable:
-        lines += ["", "## Not read", "", *(f"- {_cell(words)}" for words in history.unreadable)]
+        lines += ["", "## Not read", "", *(f"- {escape_cell(words)}" for words in history.unreadable)]
     return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")
-    for character in "`*_[]":
-        escaped = escaped.replace(character, "\\" + character)
-    return " ".join(escaped.split())

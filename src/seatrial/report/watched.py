@@ -1,4 +1,4 @@
-"""Runs of any stack as a report shows them: their log, what the rules say, and the curves that matter."""
+"""Runs of any stack as a report shows them: their log, what the rules find, and the curves that matter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from seatrial.errors import UsageError
 from seatrial.evidence.configuration import find_configuration
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import Series
-from seatrial.report.metrics_shown import SHOWN
 from seatrial.report.svg import Line, Mark, line_chart
 from seatrial.rules.engine import Judged, all_rules, judge_streams
 from seatrial.rules.healthy import BASELINE, Baseline, HealthyRuns
@@ -21,14 +20,29 @@ from seatrial.trials.rundir import RESULTS
 from seatrial.vocabulary import metrics
 
 MAX_POINTS = 600
-"""Points of a drawn line; of more, the least and the greatest of each stretch."""
-SERIES_BESIDE = 3
-"""Series that are drawn of a finding beside healthy runs."""
+"""Points of a drawn line; a longer one is drawn by the least and the greatest value of each stretch."""
+SERIES_OF_COMPARISON = 3
+"""Series that are drawn for a finding that compares with healthy runs."""
+SHOWN = (
+    "reward/mean",
+    "validation/score",
+    "loss",
+    "grad_norm",
+    "entropy",
+    "kl/reference",
+    "mismatch/mult_prob_error",
+    "mismatch/kl",
+    "length/completion_mean",
+    "truncation_fraction",
+    "preference/margin",
+    "learning_rate",
+)
+"""Canonical metrics that a page and a terminal show of a run, where it logs them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedRun:
-    """A run under the rules."""
+    """A run and what the rules find in it."""
 
     name: str
     streams: Streams
@@ -40,13 +54,13 @@ class WatchedRun:
         return max((int(s.steps[-1]) for s in self.streams.log.series.values() if len(s)), default=0)
 
     def at(self, level: Level) -> list[Judged]:
-        """Return what speaks at a level, the first first."""
+        """Return the findings of a level, by their step."""
         found = [item for item in self.judged if item.finding.level is level]
         return sorted(found, key=lambda item: item.finding.step or 0)
 
 
 def watched(name: str, path: Path, healthy: HealthyRuns | None = None) -> WatchedRun:
-    """Read a log and put every rule to it, beside healthy runs where they are given.
+    """Read a log and run every rule on it, with healthy runs to compare with where they are given.
 
     Raises:
         BlockedError: it cannot be read.
@@ -74,7 +88,7 @@ def logs_of(path: Path) -> dict[str, Path]:
 
 
 def charts(runs: Sequence[WatchedRun]) -> Iterator[str]:
-    """Yield a chart of each metric that any run logs: those that an alarm or notice rests on first, then the usual."""
+    """Yield a chart of each metric that any run logs: those of alarms and notices first."""
     loud = [item for level in (Level.ALARM, Level.NOTICE) for run in runs for item in run.at(level)]
     names: dict[str, None] = {}
     for item in loud:
@@ -86,8 +100,8 @@ def charts(runs: Sequence[WatchedRun]) -> Iterator[str]:
 
 
 def _shown_of(item: Judged) -> Sequence[str]:
-    """Return what a finding is drawn on: metrics that the rule needs, or beside healthy runs the first series named."""
-    return item.finding.tags[:SERIES_BESIDE] if BASELINE in item.rule.needs else item.rule.needs
+    """Return the metrics that show a finding: those that the rule needs, or the first that differ from healthy runs."""
+    return item.finding.tags[:SERIES_OF_COMPARISON] if BASELINE in item.rule.needs else item.rule.needs
 
 
 def _chart(name: str, runs: Sequence[WatchedRun]) -> str | None:
@@ -113,11 +127,11 @@ def _chart(name: str, runs: Sequence[WatchedRun]) -> str | None:
         return None
     metric = metrics().get(name)
     unit = "" if metric is None or metric.unit == "none" else metric.unit
-    return line_chart(lines, title=name, x_label="step", y_label=unit, marks=marks)
+    return line_chart(lines, title=name, x_label="step", y_label=unit, marks=marks, with_data=True)
 
 
 def thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of at most `MAX_POINTS` points that keep every extreme a person could see."""
+    """Return steps and values of at most `MAX_POINTS` points that keep every visible extreme."""
     if len(series) <= MAX_POINTS:
         return series.steps, series.values
     places: list[int] = []

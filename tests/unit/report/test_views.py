@@ -55,14 +55,14 @@ def test_the_summary_has_the_seeds_headings_in_their_order() -> None:
     assert text.startswith("Result: Fail - ")
 
 
-def test_every_known_deliverable_has_a_line() -> None:
-    """Pass, Fail, Skipped, Blocked or Not requested: none is implicit."""
+def test_every_requested_deliverable_has_a_line() -> None:
+    """Pass, Fail, Skipped or Blocked: none is implicit; the trials that are not requested are counted."""
     lines = summary_text(make_results()).splitlines()
     assert [line for line in lines if line.startswith("- level ")] == [
         f"- level 0 grpo-smoke: Fail - {NASTY}: NaN at",
         "- level 6 learning-signal: Blocked - interrupted before it concluded",
-        "- level 2 refit: Not requested - s",
     ]
+    assert "- 1 trial not requested (level 2)" in lines
 
 
 def test_the_summary_says_what_is_not_proven_and_what_to_do() -> None:
@@ -71,7 +71,9 @@ def test_the_summary_says_what_is_not_proven_and_what_to_do() -> None:
     assert "grpo-smoke does not prove: that it learns" in text
     assert "skipped, no evidence either way: sign" in text
     assert "grpo-smoke: origin: came from /elsewhere" in text
-    assert "learning-signal: interrupted before it concluded; go on with: seatrial run --resume DIR" in text
+    assert (
+        "learning-signal: interrupted before it concluded; continue with: seatrial run --resume DIR" in text
+    )
     assert "Command (grpo-smoke): python -m refrl grpo" in text
     assert "refrl: commit abc, clean" in text
 
@@ -95,7 +97,7 @@ def test_what_was_skipped_is_named_once_and_a_known_failure_is_evidence() -> Non
 
 
 def test_a_blocked_whole_is_no_evidence_against_the_stack() -> None:
-    """The seed document asks for these words."""
+    """The seed document requires these words."""
     results = make_results()
     results.trials = results.trials[1:2]
     assert "no evidence against the stack" in summary_text(results).splitlines()[0]

@@ -1,0 +1,67 @@
+"""The usual cause of a failed verdict, and what to do next."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple, cast
+
+import yaml
+
+from seatrial.errors import UsageError
+from seatrial.rules.engine import all_rules
+from seatrial.verdict import Outcome, Verdict
+
+
+class Advice(NamedTuple):
+    """What a failure usually is, and what to do."""
+
+    cause: str
+    next: str
+
+
+@cache
+def _known() -> list[dict[str, str]]:
+    """Return the table: a pattern of a verdict's name, the usual cause, what to do."""
+    text = (files("seatrial.report") / "causes.yaml").read_text(encoding="utf-8")
+    return cast("list[dict[str, str]]", yaml.safe_load(text))
+
+
+def advice_of(verdict: Verdict) -> Advice:
+    """Return the usual cause of a Fail or Blocked verdict and the next step.
+
+    A rule, a relation or the triage of a console log knows its own cause; for the rest there is a table by name.
+    """
+    if advice := _of_rule(verdict) or _of_text(verdict):
+        return advice
+    if verdict.outcome is Outcome.BLOCKED:
+        return Advice(
+            "The environment prevented the evidence; this says nothing about the stack",
+            "Fix what the reason names, then run the trial again",
+        )
+    for entry in _known():
+        if re.search(entry["name"], verdict.name):
+            return Advice(entry["cause"], entry["next"])
+    return Advice("Not known for this check", "Read run.log (`seatrial triage run.log`) and the rows below")
+
+
+def _of_rule(verdict: Verdict) -> Advice | None:
+    try:
+        rules = all_rules() if verdict.name.startswith("rule ") else ()
+    except UsageError:
+        return None
+    return next((Advice(r.meaning, r.remedy) for r in rules if verdict.name == f"rule {r.id}"), None)
+
+
+def _of_text(verdict: Verdict) -> Advice | None:
+    """Read the cause and the remedy from the text of the verdict, where it says them."""
+    text = str(verdict.details.get("triage") or verdict.reason)
+    before, found, remedy = text.partition("Next: ")
+    cause = re.split(r"\bUsually: ", before)
+    if not found and len(cause) == 1:
+        return None
+    return Advice(
+        cause[-1].strip(" .;") or before,
+        remedy or "Read the input that the reason names, then the code of the cause",
+    )
