@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -203,6 +204,10 @@ def test_what_is_compiled_or_read_as_text_counts_as_a_whole(tmp_path: Path) -> N
     assert "test_text" in chosen, output
 
 
+def _note(ran: list[str], sign: str, name: str) -> None:
+    ran.append(sign + name)
+
+
 PROGRAM = '''
 """A module."""
 from __future__ import annotations
@@ -240,7 +245,7 @@ def test_a_module_with_probes_is_the_same_module(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(PROGRAM)
     ran: list[str] = []
-    probes = Probes(lambda n: ran.append(n), lambda n: ran.append("+" + n), lambda n: ran.append("-" + n))
+    probes = Probes(ran.append, *(partial(_note, ran, sign) for sign in "+-()"))
     probed, plain = ModuleType("probed"), ModuleType("plain")
     exec(compile_with_probes(PROGRAM.encode(), str(file), "module.py", probes), vars(probed))  # noqa: S102
     exec(compile(PROGRAM, str(file), "exec"), vars(plain))  # noqa: S102
@@ -301,3 +306,77 @@ def test_a_module_with_probes_is_the_same_module(tmp_path: Path) -> None:
 )
 def test_functions_that_keep_what_they_made_are_known_by_their_text(text: str, keeps: bool) -> None:
     assert bool(keepers(ast.parse(text)).names) is keeps
+
+
+SUSPENDED = {
+    "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src"]\n',
+    "src/rollout.py": """
+import asyncio
+from model import load, prompts, score
+
+class Worker:
+    _model = None
+
+    async def model(self):
+        if self._model is None:
+            await asyncio.sleep(0)
+            self._model = load()
+        return self._model
+
+    def rows(self):
+        if self._model is None:
+            self._model = load()
+        for row in prompts():
+            yield row
+
+WORKER = Worker()
+
+def unrelated(): return score(1)
+""",
+    "src/model.py": """
+def load(): return 7
+def prompts(): return [1, 2]
+def score(x): return x
+def never(): return 0
+""",
+    "test_rollout.py": """
+import asyncio
+from rollout import WORKER, unrelated
+
+def test_first(): assert asyncio.run(WORKER.model()) == 7
+def test_again(): assert asyncio.run(WORKER.model()) == 7
+def test_rows(): assert list(WORKER.rows()) == [1, 2]
+def test_open():
+    rows = WORKER.rows()
+    assert next(rows) == 1
+    WORKER.open = rows
+""",
+    "test_other.py": "from rollout import unrelated\ndef test_unrelated(): assert unrelated() == 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "affected"),
+    [
+        (
+            "return 7",
+            "return 7 + 0",
+            {"test_first", "test_again", "test_rows", "test_open", "test_unrelated"},
+        ),
+        ("return x", "return x + 0", {"test_unrelated"}),
+        ("return 0", "return 1", set()),
+    ],
+)
+def test_a_coroutine_or_generator_that_keeps_a_result_makes_no_file_count_as_a_whole(
+    tmp_path: Path, old: str, new: str, affected: set[str]
+) -> None:
+    """What ran until it ended counts for all that import its file, and nothing else does."""
+    for name, text in SUSPENDED.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    seeded, output = _explain(tmp_path)
+    assert "5 passed" in output, (seeded, output)
+    file = tmp_path / "src/model.py"
+    file.write_text(file.read_text().replace(old, new))
+    chosen, output = _explain(tmp_path, "--collect-only")
+    assert chosen == affected, output

@@ -127,6 +127,30 @@ def test_out():
     assert _chosen(run_pytest("--affected")) == (0, 4)
 
 
+@WORKERS
+def test_a_file_that_a_test_only_touches_has_not_changed(
+    write: Write, run_pytest: Run, workers: tuple[str, ...]
+) -> None:
+    """Bytes are compared, not times; the run that first reads a file has nothing to compare them with."""
+    body = """
+import os
+
+def test_touch():
+    assert open("data.txt").read() == "1"
+    os.utime("data.txt")
+    os.utime("b.py")
+"""
+    write({**PROJECT, "data.txt": "1", "tests/test_touch.py": body})
+    run_pytest("--affected", *workers)
+    assert _chosen(run_pytest("--affected", *workers))[0] > 0
+    assert _chosen(run_pytest("--affected", *workers)) == (0, 4)
+    write({"tests/test_touch.py": body + "    assert True\n"})
+    assert _chosen(run_pytest("--affected", *workers)) == (1, 4)
+    assert _chosen(run_pytest("--affected", *workers)) == (0, 4)
+    write({"data.txt": "1\n"})
+    assert _chosen(run_pytest("--affected", *workers)) == (1, 4)
+
+
 def test_a_skipped_test_is_remembered_for_this_machine(write: Write, run_pytest: Run) -> None:
     write({"test_s.py": "import pytest\ndef test_s(): pytest.skip('no GPU')\n"})
     run_pytest("--affected").assert_outcomes(skipped=1)

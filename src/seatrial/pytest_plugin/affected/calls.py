@@ -17,6 +17,7 @@ from importlib.abc import InspectLoader
 from types import CodeType
 from typing import Any, NamedTuple
 
+from seatrial.pytest_plugin.affected.keepers import Keepers
 from seatrial.pytest_plugin.affected.sources import keepers_of, read_compiled
 from seatrial.pytest_plugin.affected.syntax import (
     FunctionNode,
@@ -28,7 +29,6 @@ from seatrial.pytest_plugin.affected.syntax import (
     walk,
 )
 
-_RAN, _ENTER, _LEAVE = "ran", "enter", "leave"
 _MARK = "seatrial probe"
 
 
@@ -39,6 +39,9 @@ class Probes(NamedTuple):
     enter: Callable[[str], None]
     """A function that keeps a result begins."""
     leave: Callable[[str], None]
+    begin: Callable[[str], None]
+    """A generator or coroutine that keeps a result begins; other functions run between its steps."""
+    finish: Callable[[str], None]
 
 
 def compile_with_probes(content: bytes, filename: str, path: str, probes: Probes) -> CodeType:
@@ -60,10 +63,11 @@ def compile_with_probes(content: bytes, filename: str, path: str, probes: Probes
         warnings.simplefilter("ignore")
         tree = parse(content, filename)
         read_compiled(content, tree)
-        keeping = keepers_of(digest(content), tree).names
+        keeping = keepers_of(digest(content), tree)
         lines = content.splitlines()
         for name, node in functions(tree.body):
-            _add_probes(node, f"{path}::{name}", keeps=name in keeping)
+            around = _AROUND.get((name in keeping.names, name in keeping.suspended))
+            _add_probes(node, f"{path}::{name}", around)
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if any(b"lambda" in line for line in lines[first - 1 : node.end_lineno]):
                 _add_to_lambdas(node, f"{path}::{name}")
@@ -72,23 +76,27 @@ def compile_with_probes(content: bytes, filename: str, path: str, probes: Probes
     return _bound(code, probes)
 
 
-def _add_probes(node: FunctionNode, name: str, *, keeps: bool) -> None:
+_AROUND = {(True, False): ("enter", "leave"), (False, True): ("begin", "finish")}
+"""Probes at the start and end of a function, by (keeps a result, can pause)."""
+
+
+def _add_probes(node: FunctionNode, name: str, around: tuple[str, str] | None) -> None:
     for child in definitions_in(node):
         first = 1 if ast.get_docstring(child, clean=False) is not None else 0
         place: ast.stmt = child.body[min(first, len(child.body) - 1)]
-        if keeps and child is node:
+        if around is not None and child is node:
             inner = child.body[first:] or [ast.copy_location(ast.Pass(), place)]
-            leave = _call(_LEAVE, name, place)
-            wrapped = ast.copy_location(ast.Try(inner, [], [], [leave]), place)
-            child.body[first:] = [_call(_ENTER, name, place), wrapped]
+            last = _call(around[1], name, place)
+            wrapped = ast.copy_location(ast.Try(inner, [], [], [last]), place)
+            child.body[first:] = [_call(around[0], name, place), wrapped]
         else:
-            child.body.insert(first, _call(_RAN, name, place))
+            child.body.insert(first, _call("ran", name, place))
 
 
 def _add_to_lambdas(node: FunctionNode, name: str) -> None:
     for child in walk(node):
         if isinstance(child, ast.Lambda):
-            ran = _call(_RAN, name, child).value
+            ran = _call("ran", name, child).value
             child.body = ast.copy_location(ast.BoolOp(ast.Or(), [ran, child.body]), child)
 
 
@@ -137,7 +145,7 @@ class CallWatch:
         self._tool: int | None = None
         # Code objects compare by content, but two functions with equal bodies are different functions.
         self._names: dict[int, tuple[CodeType, str]] = {}
-        self._keeping: dict[int, str] = {}
+        self._keeping: dict[int, tuple[str, Callable[[str], None], Callable[[str], None]]] = {}
 
     def start(self) -> bool:
         """Start; return False if Python does not support it, or other tools hold all ids."""
@@ -155,13 +163,13 @@ class CallWatch:
         monitoring.register_callback(self._tool, events.PY_UNWIND, self._ended)
         return True
 
-    def add(self, code: CodeType, path: str, keeping: frozenset[str]) -> None:
+    def add(self, code: CodeType, path: str, keeping: Keepers) -> None:
         """Monitor the functions of a module's code.
 
         Args:
             code: of the module.
             path: of its file in the project.
-            keeping: names of functions that keep a result beyond their call.
+            keeping: the functions that keep a result beyond their call.
         """
         if self._tool is None:
             return
@@ -171,8 +179,11 @@ class CallWatch:
             name = inner.co_qualname.partition(".<locals>")[0]
             self._names[id(inner)] = (inner, f"{path}::{name}")
             wanted = events.PY_START
-            if inner.co_qualname in keeping:
-                self._keeping[id(inner)] = f"{path}::{name}"
+            if inner.co_qualname in keeping.names | keeping.suspended:
+                waits = inner.co_qualname in keeping.suspended
+                start = self._probes.begin if waits else self._probes.enter
+                end = self._probes.finish if waits else self._probes.leave
+                self._keeping[id(inner)] = (f"{path}::{name}", start, end)
                 wanted |= events.PY_RETURN
                 monitoring.set_events(self._tool, events.PY_UNWIND)
             monitoring.set_local_events(self._tool, inner, wanted)
@@ -197,7 +208,8 @@ class CallWatch:
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
         keeping = self._keeping.get(id(code))
         if keeping is not None:
-            self._probes.enter(keeping)
+            name, start, _ = keeping
+            start(name)
             return None
         known = self._names.get(id(code))
         if known is not None:
@@ -207,7 +219,8 @@ class CallWatch:
     def _ended(self, code: CodeType, offset: int, value: Any) -> None:
         keeping = self._keeping.get(id(code))
         if keeping is not None:
-            self._probes.leave(keeping)
+            name, _, end = keeping
+            end(name)
 
 
 def _functions_in(code: CodeType) -> Iterator[CodeType]:

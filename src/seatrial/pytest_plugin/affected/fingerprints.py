@@ -209,6 +209,7 @@ class Fingerprints:
         self._looked_at: dict[str, Known | None] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._found: dict[tuple[str, str], str] = {}
+        self._at_start: dict[str, str] = {}
 
     def of(self, kind: str, name: str) -> str:
         """Return the fingerprint of one dependency."""
@@ -217,6 +218,15 @@ class Fingerprints:
         if found is None:
             found = self._found[key] = self._look(kind, name)
         return found
+
+    def note_start(self, paths: Iterable[str], started: float) -> None:
+        """Record the bytes of files before the tests run; a file that changed since `started` is left out."""
+        unchanged = [path for path in paths if not changed_since(self._root / path, started)]
+        self._at_start = {path: self.of(FILE, path) for path in unchanged}
+
+    def is_as_at_start(self, path: str) -> bool:
+        """Return whether a file has the bytes that it had when `note_start` was called."""
+        return path in self._at_start and self._bytes(path) == self._at_start[path]
 
     def source(self, path: str) -> Source | None:
         """Return a parsed Python file; None if there is no such file."""
@@ -364,6 +374,15 @@ class Fingerprints:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError):
             return self._bytes(path)
         return digest(repr(data.get("tool", {}).get("pytest")).encode())
+
+
+def changed_since(path: Path, started: float) -> bool:
+    """Return whether a file was written, or only touched, since a time in seconds since the epoch."""
+    try:
+        # Unlike the modification time, no tool resets the change time.
+        return path.stat().st_ctime >= started
+    except OSError:
+        return False
 
 
 def _machine() -> str:

@@ -39,7 +39,8 @@ def keepers(tree: ast.Module) -> Keepers:
         for name, node in functions(tree.body)
         if _keeps(name, node, nodes := _by_kind(node), shared)
     ]
-    return Keepers(*(frozenset(name for name, waits in found if waits is kind) for kind in (False, True)))
+    suspended = frozenset(name for name, waits in found if waits)
+    return Keepers(frozenset(name for name, _ in found) - suspended, suspended)
 
 
 def _by_kind(node: ast.AST) -> Mapping[type, list[Any]]:

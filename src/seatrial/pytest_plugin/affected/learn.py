@@ -20,6 +20,7 @@ from seatrial.pytest_plugin.affected.fingerprints import (
     UNKNOWN,
     Fingerprints,
     Packages,
+    changed_since,
 )
 from seatrial.pytest_plugin.affected.graph import ImportGraph, Learned, Reach
 from seatrial.pytest_plugin.affected.sources import DOCS
@@ -82,7 +83,7 @@ class Learner:
 
         Args:
             old: records of earlier sessions.
-            started: when the session began, in seconds since the epoch. A file that changed later is recorded as
+            started: when the session began, in seconds since the epoch. A file whose bytes changed later is recorded as
                 changed, because it is unknown which content the tests saw.
         """
         stamps: dict[Use, Version | None] = {}
@@ -220,11 +221,9 @@ class Learner:
         return kind, name, self._fingerprints.of(kind, name)
 
     def _changed_since(self, path: str, started: float) -> bool:
-        try:
-            # Unlike the modification time, no tool resets the change time.
-            return (self._root / path).stat().st_ctime >= started
-        except OSError:
+        if not changed_since(self._root / path, started):
             return False
+        return path in self._session.outputs or not self._fingerprints.is_as_at_start(path)
 
     def _scripts(self, files: Iterable[str]) -> set[str]:
         """Return the project's files that shell scripts name, transitively: shells have no audit events."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seatrial.pytest_plugin.affected.decide import Decision, audit_report, decide, selection_report
-from seatrial.pytest_plugin.affected.fingerprints import Fingerprints, option_values
+from seatrial.pytest_plugin.affected.fingerprints import PART, Fingerprints, option_values
 from seatrial.pytest_plugin.affected.items import (
     MARKER_HELP,
     FixtureKey,
@@ -28,7 +28,7 @@ from seatrial.pytest_plugin.affected.learn import Always, Learner
 from seatrial.pytest_plugin.affected.observation import Observation
 from seatrial.pytest_plugin.affected.store import IMPORTED, Seen, Session, Store, locked
 from seatrial.pytest_plugin.affected.syntax import paused_collector
-from seatrial.pytest_plugin.affected.watch import OUT, PY, RUN, Watch
+from seatrial.pytest_plugin.affected.watch import FILE, OUT, PY, RUN, Watch
 from seatrial.pytest_plugin.affected.windows import Use, Window
 from seatrial.pytest_plugin.settings import table
 
@@ -74,6 +74,14 @@ class AffectedPlugin:
         self._outcomes: dict[str, str] = {}
         self._ended: set[str] = set()
         self._decisions: dict[str, Decision] = {}
+        if observation is None and not is_worker:  # xdist's controller, which collects nothing
+            self._note_start()
+
+    def _note_start(self) -> None:
+        """Record the bytes of the files that tests depend on, so that a test that only touches one changes nothing."""
+        sets = {versions for record in self._store.tests.values() for versions in (record.shared, record.own)}
+        found = {name.partition("::")[0] for one in sets for kind, name, _ in one if kind in (PY, PART, FILE)}
+        self._fingerprints.note_start(found, self._started)
 
     def _config_file(self) -> str | None:
         path = self._config.inipath
@@ -83,6 +91,8 @@ class AffectedPlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect what no change can affect; tests selected with `-k` always run."""
+        with self._paused():
+            self._note_start()
         nodeids = [item.nodeid for item in items]
         if config.option.keyword:
             self._decisions = {nodeid: Decision(True, "-k selects it") for nodeid in nodeids}

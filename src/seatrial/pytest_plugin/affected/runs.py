@@ -35,11 +35,16 @@ class Runs:
         self._relative = relative
         self._with_probes = with_probes
         self._now: set[str] = set()
+        """Functions that ran since the last call of `_mark`."""
+        self._earlier: set[str] = set()
+        """Functions that ran before it in the current scope."""
         self._outer: list[set[str]] = []
+        self._suspended: dict[str, tuple[int, set[str]]] = {}
+        """Active generators and coroutines that keep a result: how many of each, and what ran since they began."""
         self._keeping: list[tuple[str, set[str]]] = []
         self._thread = get_ident()
         self._undo: list[Callable[[], None]] = []
-        self._probes = Probes(self._now.add, self._enter, self._leave)
+        self._probes = Probes(self._now.add, self._enter, self._leave, self._begin, self._finish)
         self._calls = CallWatch(self._probes)
         self._monitors = False
         self.tracked: set[str] = set()
@@ -81,21 +86,19 @@ class Runs:
             except CANNOT_PARSE:  # it changed since it was read
                 return
             read_compiled(content, tree)
-            self._calls.add(code, path, keepers_of(digest(content), tree).names)
+            self._calls.add(code, path, keepers_of(digest(content), tree))
             self.tracked.add(path)
 
     def begin(self) -> None:
         """Open a scope inside the current one."""
-        self._outer.append(set(self._now))
-        self._now.clear()
-        self._calls.restart()
+        self._mark()
+        self._outer.append(self._earlier)
+        self._earlier = set()
 
     def end(self) -> set[str]:
         """Close the innermost scope, and return the functions that ran in it only."""
-        found = set(self._now)
-        self._now.clear()
-        self._now |= self._outer.pop()
-        self._calls.restart()
+        self._mark()
+        found, self._earlier = self._earlier, self._outer.pop()
         return found
 
     @contextmanager
@@ -111,8 +114,19 @@ class Runs:
             self.under[path] |= self.end()
 
     def outside(self) -> set[str]:
-        """Return what ran outside all scopes."""
-        return self._outer[0] if self._outer else self._now
+        """Return what ran outside all scopes, at the end of the session."""
+        self._mark()
+        for name, (_, ran) in self._suspended.items():
+            self.under[name.partition("::")[0]] |= ran
+        return self._outer[0] if self._outer else self._earlier
+
+    def _mark(self) -> None:
+        """Move what ran until now to the current scope, and to the active generators and coroutines."""
+        self._earlier |= self._now
+        for _, ran in list(self._suspended.values()):
+            ran |= self._now
+        self._now.clear()
+        self._calls.restart()
 
     def _enter(self, name: str) -> None:
         if get_ident() == self._thread and self.active:
@@ -127,7 +141,27 @@ class Runs:
         found = self.end()
         self.under[name.partition("::")[0]] |= found
         # The test that ran first ran them too.
-        self._now |= found
+        self._earlier |= found
+
+    def _begin(self, name: str) -> None:
+        # Other functions run between its steps: all that run until it ends count for its file.
+        if self.active:
+            known = set()
+            if get_ident() == self._thread:
+                self._mark()
+            else:  # another thread cannot change the scope
+                known = self._earlier | self._now
+            count, ran = self._suspended.get(name, (0, set[str]()))
+            self._suspended[name] = (count + 1, ran | known)
+        self._now.add(name)
+
+    def _finish(self, name: str) -> None:
+        if get_ident() == self._thread and name in self._suspended:
+            self._mark()
+            count, ran = self._suspended.pop(name)
+            self.under[name.partition("::")[0]] |= ran
+            if count > 1:
+                self._suspended[name] = (count - 1, ran)
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         own = vars(owner).get(name)

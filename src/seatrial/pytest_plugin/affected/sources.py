@@ -270,7 +270,6 @@ DOCS: Final = "#docstrings"
 _DOC_READERS = re.compile(rb"\b(__doc__|getdoc|get_json_schema|docstring_parser|pydoc|doctest)\b")
 
 
-NO_KEEPERS = Keepers(frozenset(), frozenset())
 _keepers: dict[str, Keepers] = {}
 
 
@@ -330,12 +329,11 @@ def read_compiled(content: bytes, tree: ast.Module) -> None:
 def _source_of(content: bytes, raw: str, tree: ast.Module, *, split: bool) -> Source:
     lines = content.decode(errors="replace").splitlines()
     parts = parts_of_tests(tree, lines, content) if split else _function_parts(tree, lines)
-    kept = NO_KEEPERS if split else keepers_of(raw, tree)
     return Source(
         raw,
         joined(parts),
         parts,
-        runs_unseen=may_be_compiled(content) or bool(kept.suspended),
+        runs_unseen=may_be_compiled(content),
         reads_docstrings=_DOC_READERS.search(content) is not None,
     )
 
