@@ -1,39 +1,45 @@
-"""`seatrial run`: put a stack through trials and print the verdict."""
+"""`seatrial run`: test a stack in trials and print the verdict."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from seatrial.cli.progress import StatusLine
 from seatrial.errors import UsageError
 from seatrial.evidence.identity.redaction import MARK, Redactor
 from seatrial.launch.interrupts import termination_interrupts
-from seatrial.report.console import make_console, print_conclusion, print_results
+from seatrial.report.console import make_console, print_results
 from seatrial.report.files import write_views
 from seatrial.report.github import write_to_github
 from seatrial.report.markdown import report_markdown
+from seatrial.report.rows import WORDS, printable
 from seatrial.report.summary import summary_text
 from seatrial.targets import get_target, target_names
 from seatrial.targets.base import Target
 from seatrial.trials.plan import all_trials, parse_levels, select_trials
-from seatrial.trials.results import Results, TrialState
+from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.trials.rundir import RunDirectory
 from seatrial.trials.runner import Request, new_results, run_trials
-from seatrial.verdict import exit_code
+from seatrial.verdict import Outcome, exit_code
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
+MAX_REASONS = 3
+"""Of a trial on the console; the report has all of them."""
+MAX_REASON_LENGTH = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what can be asked for."""
+    """Declare the arguments."""
     parser.add_argument(
         "--target",
         default=None,
         metavar="NAME",
-        help=f"stack under trial: {', '.join(target_names())} (default: reference)",
+        help=f"stack to test: {', '.join(target_names())} (default: reference)",
     )
     parser.add_argument(
         "--level", default=None, metavar="LEVELS", help="such as 0, or 0,6, or 0-2 (default: 0)"
@@ -52,10 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where run directories are made (default: runs)",
     )
     parser.add_argument(
-        "--resume", type=Path, default=None, metavar="DIR", help="go on with an interrupted run"
+        "--resume", type=Path, default=None, metavar="DIR", help="continue an interrupted run"
     )
     parser.add_argument(
         "--timeout", type=float, default=None, metavar="SECONDS", help="limit of each command (default: 600)"
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print every verdict and the summary form, as the report has them",
     )
     parser.add_argument(
         "overrides",
@@ -67,23 +79,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the trials; the exit code is that of the whole."""
-    console = make_console(sys.stdout)
     with termination_interrupts():
         directory, results, target, request = _open(arguments)
         with directory:
             try:
                 with StatusLine() as status:
-                    run_trials(directory, results, target, request, status.say)
+                    run_trials(directory, results, target, request, status.say, _print_trial)
             finally:
                 # Also when interrupted: the views show what is known.
                 if (directory.path / "results.json").exists():
                     report = write_views(directory.path, results)
-                    print_results(console, results)
-                    console.print(summary_text(results), soft_wrap=True)
-                    print_conclusion(console, results, report)
+                    if arguments.verbose:
+                        console = make_console(sys.stdout)
+                        print_results(console, results)
+                        console.print(summary_text(results), soft_wrap=True)
+                    _print_whole(results, report)
                     judged = [verdict for trial in results.requested_trials() for verdict in trial.verdicts]
                     write_to_github("seatrial run", report_markdown(results), judged, os.environ)
     return exit_code(results.outcome)
+
+
+def _print_trial(trial: TrialResult) -> None:
+    """Print one line for a trial, and one for each of the first verdicts that failed or are Blocked."""
+    seconds = "" if trial.seconds is None else f"{trial.seconds:.1f} s"
+    counts = _counts(verdict.outcome for verdict in trial.verdicts)
+    print(
+        f"{WORDS[trial.outcome]:<13} level {trial.level} {trial.name:<40} {seconds:>9}  {counts}", flush=True
+    )
+    wrong = [verdict for verdict in trial.verdicts if verdict.outcome in {Outcome.FAIL, Outcome.BLOCKED}]
+    for verdict in wrong[:MAX_REASONS]:
+        text = f"{verdict.name}: {verdict.reason}"
+        print(printable(f"    {WORDS[verdict.outcome]:<10}{text[:MAX_REASON_LENGTH]}"), flush=True)
+    if len(wrong) > MAX_REASONS:
+        print(f"    and {len(wrong) - MAX_REASONS} more; see the report", flush=True)
+
+
+def _print_whole(results: Results, report: Path) -> None:
+    requested = results.requested_trials()
+    for trial in requested:
+        if trial.state is not TrialState.CONCLUDED:
+            print(f"{WORDS[trial.outcome]:<13} level {trial.level} {trial.name}: {trial.state.value}")
+    num_others = len(results.trials) - len(requested)
+    if num_others:
+        print(f"{num_others} trials were not requested")
+    environment = "; the environment is the reason, this is no evidence against the stack"
+    print(
+        f"{WORDS[results.outcome]} - {results.target}, {results.requested}, seed {results.seed}: "
+        f"{_counts(trial.outcome for trial in requested)}"
+        + (environment if results.outcome is Outcome.BLOCKED else "")
+    )
+    print(f"report: {report} (for a browser: {report.with_suffix('.html').name})")
+
+
+def _counts(outcomes: Iterable[Outcome]) -> str:
+    counts = Counter(outcomes)
+    return ", ".join(f"{counts[outcome]} {WORDS[outcome]}" for outcome in Outcome if counts[outcome])
 
 
 def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target, Request]:
@@ -116,13 +166,15 @@ def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target,
 
 
 def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target, Request]:
-    """Go on with an interrupted run under the request that it was started with."""
+    """Continue an interrupted run with the request that it was started with."""
     for option in ("target", "level", "seed", "output", "timeout"):
         if getattr(arguments, option) is not None:
-            raise UsageError(f"--{option} goes with a new run; --resume goes on with what was asked for then")
+            raise UsageError(
+                f"--{option} goes with a new run; --resume continues the request of the earlier run"
+            )
     if arguments.trial or arguments.overrides:
         raise UsageError(
-            "--trial and key=value go with a new run; --resume goes on with what was asked for then"
+            "--trial and key=value go with a new run; --resume continues the request of the earlier run"
         )
     directory, results = RunDirectory.reopen(arguments.resume)
     if any(MARK in word for word in results.overrides):

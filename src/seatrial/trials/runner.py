@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,7 +72,12 @@ def _with_unknown(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def run_trials(
-    directory: RunDirectory, results: Results, target: Target, request: Request, say: ShowProgress
+    directory: RunDirectory,
+    results: Results,
+    target: Target,
+    request: Request,
+    say: ShowProgress,
+    concluded: Callable[[TrialResult], None] = lambda result: None,
 ) -> Results:
     """Run every requested trial that has not concluded; write `results.json` after each verdict.
 
@@ -82,9 +87,10 @@ def run_trials(
         target: the stack under trial.
         request: what was asked for.
         say: shows what is being waited for.
+        concluded: called after each trial, also one that an earlier run concluded.
 
     Raises:
-        KeyboardInterrupt: we were interrupted; what is known is written.
+        KeyboardInterrupt: the run was interrupted; what is known is written.
         BlockedError: `results.json` itself cannot be written.
     """
     environment = dict(os.environ)
@@ -105,6 +111,7 @@ def run_trials(
     by_name = {trial.name: trial for trial in request.trials}
     for result in results.requested_trials():
         if result.state is TrialState.CONCLUDED:
+            concluded(result)
             continue
         context = _context(directory, results, result, target, request, environment, redactor, say)
         try:
@@ -112,6 +119,7 @@ def run_trials(
         finally:
             identity["runs"][result.name] = imports_as_json(context.imports, redactor)
             directory.write_identity(identity)
+        concluded(result)
     results.finished_at = _now()
     directory.write_results(results)
     return results

@@ -79,7 +79,23 @@ def test_a_missing_model_is_blocked_with_valid_results(
     results = read_results(path)
     assert results.outcome is Outcome.BLOCKED
     assert "is no folder" in results.requested_trials()[0].verdicts[-1].reason
-    assert "no evidence against the stack" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:4] == ["Blocked", "level", "0", "grpo-smoke"]
+    assert "is no folder" in lines[1]
+    assert lines[2] == f"{len(results.trials) - 1} trials were not requested"
+    assert "no evidence against the stack" in lines[3]
+    assert lines[4].startswith("report: ")
+    assert len(lines) == 5
+
+
+def test_verbose_prints_every_verdict_and_the_summary_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "-v", "--output", str(tmp_path), f"policy.model_name={tmp_path / 'none'}"]
+    assert main(words) == 3
+    printed = capsys.readouterr().out
+    for part in ("proves:", "Result: Blocked", "Requested coverage:", "Limitations:"):
+        assert part in printed
 
 
 def test_no_permission_is_blocked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
