@@ -292,11 +292,13 @@ def verdict_of(rule: Rule, finding: Finding) -> Verdict:
     reason = finding.reason
     if finding.step is not None:
         reason = f"from step {finding.step}: {reason}. Next: {rule.remedy}"
+    # A notice of a NaN passes, and a Pass cannot have a value that is not finite; the reason says it.
+    finite = finding.value is None or np.isfinite(finding.value)
     return Verdict(
         name=f"rule {rule.id}",
         outcome=outcome,
         reason=reason,
-        value=finding.value,
+        value=finding.value if finite or outcome is not Outcome.PASS else None,
         bound=finding.bound,
         num_samples=finding.num_samples,
         steps=finding.steps,

@@ -52,6 +52,14 @@ def test_two_runs_are_drawn_in_the_same_charts(tmp_path: Path, capsys: pytest.Ca
     assert main(["report", str(good), "--output", str(page)]) == 0
 
 
+def test_a_notice_of_a_value_that_is_not_finite_does_not_stop_the_report(tmp_path: Path) -> None:
+    """Such a value in a series that no rule needs is a notice, and the run passes."""
+    log = write_log(tmp_path / "log.jsonl", odd=[float("nan"), 1.0])
+    page = tmp_path / "page.html"
+    assert main(["report", str(log), "--output", str(page)]) == 0
+    assert "is nan; usually an overflow" in " ".join(read(page.read_text()).text).replace("  ", " ")
+
+
 def test_the_page_loads_nothing_and_reads_nothing_as_markup(tmp_path: Path) -> None:
     """Names of series and of files are text, regardless of what they hold."""
     place = tmp_path / "<img src=x onerror=y>"
