@@ -1,7 +1,7 @@
 """What a stack declares about itself: inputs that it excludes by design, and the precision that it computes in.
 
 A declaration (attribute `facts` of an adapter) is printed with every verdict, takes the excluded input out of the
-laws, and is itself held by the relation `declarations-are-held`.
+laws, and is itself held by the relation `declarations-are-true`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from torch import Tensor
 from seatrial.relations import oracles
 from seatrial.relations.cases import Rollout
 from seatrial.relations.records import LossInputs, LossSpec, Row
-from seatrial.relations.worst import is_worse
+from seatrial.relations.worst import Worst, largest
 
 FIELDS = ("old_logprobs", "ref_logprobs", "sampling_logprobs")
 MOVED = 0.4
@@ -55,7 +55,7 @@ def loss_inputs(
         seed: moves the current log-probabilities; a row's movement depends on the row alone.
         dtype: of the float tensors.
         extra_columns: padded columns beyond the longest row.
-        poison: stands at every position whose mask is 0.
+        poison: the value at every position whose mask is 0.
         counts: global valid tokens and sequences; None counts these rows.
         moved: spread of the movement.
     """
@@ -120,17 +120,23 @@ def largest_difference(left: Tensor, right: Tensor) -> float:
     return float((left - right).abs().max()) / scale
 
 
+def loss_difference(
+    found: float, right: float, found_BT: Tensor, right_BT: Tensor, *more: float, scale: float | None = None
+) -> float:
+    """Return the largest relative difference of a loss and its gradient; other errors may be added."""
+    scale = max(abs(right), 1e-3) if scale is None else scale
+    return largest((abs(found - right) / scale, largest_difference(found_BT, right_BT), *more))
+
+
 def largest_gradient_difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tuple[float, str]:
     """Return the largest difference over parameters, relative to the largest gradient, and the parameter's name."""
     if left.keys() != right.keys():
         return float("inf"), ", ".join(sorted(left.keys() ^ right.keys()))
     scale = max((float(value.abs().max()) for value in right.values()), default=1.0) or 1e-30
-    worst = (0.0, "none")
+    worst = Worst(place="none")
     for name in sorted(left):
-        difference = float((left[name].double() - right[name].double()).abs().max()) / scale
-        if is_worse(difference, worst[0]):
-            worst = (difference, name)
-    return worst
+        worst.add(float((left[name].double() - right[name].double()).abs().max()) / scale, name)
+    return worst.error, worst.place
 
 
 def _padded(rows: Sequence[Sequence[float]], T: int, fill: float, dtype: torch.dtype) -> Tensor:
@@ -148,14 +154,13 @@ def _movement(row: Row, seed: int, spread: float) -> tuple[float, ...]:
 def largest_score_difference(
     left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]
 ) -> tuple[float, str]:
-    """Return the largest difference between two lists of per-token log-probabilities, and where it stands."""
-    worst, place = 0.0, "no token"
+    """Return the largest difference between two lists of per-token log-probabilities, and where it is."""
+    worst = Worst(place="no token")
     if len(left) != len(right):
         return float("inf"), f"{len(left)} and {len(right)} rows"
     for row, (one, other) in enumerate(zip(left, right, strict=True)):
         if len(one) != len(other):
             return float("inf"), f"row {row}: {len(one)} and {len(other)} tokens"
         for token, (a, b) in enumerate(zip(one, other, strict=True)):
-            if is_worse(abs(a - b), worst):
-                worst, place = abs(a - b), f"row {row}, token {token}"
-    return worst, place
+            worst.add(abs(a - b), f"row {row}, token {token}")
+    return worst.error, worst.place

@@ -165,10 +165,10 @@ class _Commands(ReferenceComponents):
 @pytest.mark.parametrize(
     "law",
     [
-        "R18.command/wrong words are refused",
-        "R18.command/the last word counts",
-        "R18.command/a failure is told",
-        "R18.command/a success is told",
+        "R18.command/wrong options are refused",
+        "R18.command/the last override counts",
+        "R18.command/a failure is reported",
+        "R18.command/a success is reported",
         "R18.defaults/documented values",
     ],
 )

@@ -125,9 +125,9 @@ class Careless(ReferenceComponents):
     ("relation", "law"),
     [
         ("R18.own", "options arrive"),
-        ("R18.names", "slips are refused"),
+        ("R18.names", "typos are refused"),
         ("R18.names", "sizes that do not divide"),
-        ("R26.streams", "streams are apart"),
+        ("R26.streams", "streams are independent"),
     ],
 )
 def test_carelessness_is_seen(relation: str, law: str) -> None:
@@ -147,7 +147,7 @@ class Overlapping(ReferenceComponents):
 
 @pytest.mark.parametrize(
     ("relation", "law"),
-    [("R14.tasks", "the space is shared out"), ("R17.tasks", "what is learned is right")],
+    [("R14.tasks", "splits cover the task"), ("R17.tasks", "learned completions are right")],
 )
 def test_a_task_that_is_not_what_it_says_is_seen(relation: str, law: str) -> None:
     """Of splits and of what fine-tuning learns."""

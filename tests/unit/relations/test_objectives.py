@@ -59,7 +59,7 @@ def test_a_plain_trainer_obeys(name: str) -> None:
         ("frozen head", "cpo", "no dead tensor"),
         ("own completions", "kto", "gradient, reference point above 0"),
         ("point with gradient", "kto", "gradient, reference point above 0"),
-        ("point not held", "kto", "gradient, reference point held to 0"),
+        ("point not held", "kto", "gradient, reference point clipped to 0"),
         ("weights exchanged", "kto", "gradient, all examples desirable"),
         ("mean of the labels", "kto", "gradient, all examples undesirable"),
         ("exchanged", "gkd", "gradient, lengths equal"),

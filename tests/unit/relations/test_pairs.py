@@ -97,7 +97,7 @@ def test_plain_pairs_obey(stack: PlainPairs) -> None:
         ("prompt is what both share", "counted tokens, completions that begin alike"),
         ("prompt is what both share", "counted tokens, a completion that is the start of the other"),
         ("prompt by search", "counted tokens, a completion that repeats the prompt"),
-        ("last column trimmed", "batch-mates change nothing"),
+        ("last column trimmed", "other pairs change nothing"),
         ("other side cut", "a long completion is cut"),
         ("completion cut alone", "a long prompt is cut"),
     ],

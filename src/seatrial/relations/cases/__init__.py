@@ -92,6 +92,11 @@ def rollout_for(stack: Any, seed: int, tidy: bool, **more: Any) -> Rollout:
     return make_rollout(seed, tidy=tidy, masked_row=masked_row, **more)
 
 
+def rollout_of_model(stack: Any, seed: int, tidy: bool) -> Rollout:
+    """Return a small rollout whose ids are of the stack's own vocabulary."""
+    return rollout_for(stack, seed, tidy, vocab_size=stack.vocab_size, num_prompts=3, num_generations=2)
+
+
 @lru_cache(maxsize=256)
 def make_rollout(
     seed: int,

@@ -1,4 +1,4 @@
-"""R15: a batch that must cut says what it cut, cuts at the end alone, and has one of the widths it was given."""
+"""R15: a batch that truncates rows reports how much, cuts only their ends, and has one of the allowed widths."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.relations.cases import Rollout, rollout_for
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.records import BuiltBatch
 from seatrial.relations.worst import largest
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClampCase:
-    """Rows, and the room that they have."""
+class ClampCase(Case):
+    """Rows and their limits of length."""
 
     rollout: Rollout
     max_sequence_length: int | None
@@ -29,8 +30,8 @@ class ClampCase:
 
     def describe(self) -> Mapping[str, Any]:
         """Return the case as JSON values."""
-        room = {"max_sequence_length": self.max_sequence_length, "buckets": list(self.buckets)}
-        return {**room, **self.rollout.describe()}
+        limits = {"max_sequence_length": self.max_sequence_length, "buckets": list(self.buckets)}
+        return {**limits, **self.rollout.describe()}
 
     def built(self, stack: Any) -> BuiltBatch:
         """Return the stack's batch."""
@@ -40,7 +41,7 @@ class ClampCase:
         return batch
 
     def kept(self) -> list[int]:
-        """Return how many completion tokens each row keeps: what fits beside its prompt."""
+        """Return how many completion tokens each row keeps: what fits after its prompt."""
         limit = min([*([self.max_sequence_length] if self.max_sequence_length else []), *self.buckets[-1:]])
         return [min(len(row.completion_ids), limit - len(row.prompt_ids)) for row in self.rollout.rows]
 
@@ -64,14 +65,35 @@ def _make(stack: Any, seed: int, tidy: bool) -> ClampCase:
 
 
 def _make_long(stack: Any, seed: int, tidy: bool) -> ClampCase:
-    """Return prompts of up to 20 and completions of up to 40 tokens in a room of 24."""
+    """Return prompts of up to 20 and completions of up to 40 tokens, with at most 24 for both."""
     if tidy:
         return _make(stack, seed, tidy)
     rollout = rollout_for(stack, seed, tidy, num_prompts=5, longest_prompt=20, longest_completion=40)
     return ClampCase(rollout=rollout, max_sequence_length=24, buckets=())
 
 
-def _kept_is_a_prefix(stack: Any, case: ClampCase) -> Measure:
+CLAMP = Relation(
+    id="R15.clamp",
+    name="clamping-reports-what-it-cuts",
+    component="clamped_batch",
+    statement="A clamped row keeps a prefix with its own mask; what was cut is counted; the width is a bucket.",
+    catalogue="SB008 SB023",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@CLAMP.law(
+    "kept tokens are a prefix",
+    "cut from the left, no cut at all, one token too many, a cut by the neighbours' length",
+)
+@CLAMP.law(
+    "kept tokens are a prefix, of long rows",
+    "long prompts cut, a completion that starts again, rows dropped",
+    cases=_make_long,
+)
+def kept_tokens_are_a_prefix(stack: Any, case: ClampCase) -> Measure:
+    """Check that each row is its prompt and the start of its completion."""
     built = case.built(stack)
     wrong = []
     for index, (row, kept) in enumerate(zip(case.rollout.rows, case.kept(), strict=True)):
@@ -82,19 +104,28 @@ def _kept_is_a_prefix(stack: Any, case: ClampCase) -> Measure:
         )
         if given != wanted:
             wrong.append(f"row {index}: {given} instead of {wanted}")
-    return _count(wrong, "rows that are not their prompt and the start of their completion")
+    return Measure.count(wrong, "rows that are not their prompt and the start of their completion")
 
 
-def _loss_is_said(stack: Any, case: ClampCase) -> Measure:
-    said = case.built(stack).num_cut_tokens
+@CLAMP.law("cut tokens are counted, of long rows", "a silent cut, rows dropped instead", cases=_make_long)
+@CLAMP.law("cut tokens are counted", "a silent cut, padding counted, rows dropped instead")
+def cut_tokens_are_counted(stack: Any, case: ClampCase) -> Measure:
+    """Compare the reported number of cut tokens with the number that is missing."""
+    reported = case.built(stack).num_cut_tokens
     lost = sum(len(row.completion_ids) for row in case.rollout.rows) - sum(case.kept())
     return Measure(
-        error=float(abs(said - lost)), bound=0, what=f"{said} tokens said to be cut, {lost} are; difference"
+        error=abs(reported - lost),
+        bound=0,
+        what=f"{reported} cut tokens reported, {lost} missing; difference",
     )
 
 
-def _width_is_a_bucket(stack: Any, case: ClampCase) -> Measure | None:
-    """Of all rows together, and of the shortest alone (not when tidy): it needs a smaller bucket."""
+@CLAMP.law("width is a bucket", "the largest bucket always, the next one, buckets ignored")
+def width_is_a_bucket(stack: Any, case: ClampCase) -> Measure | None:
+    """Check that the batch has the smallest bucket's width that holds its rows.
+
+    All rows together, and the shortest alone (not when tidy), which needs a smaller bucket.
+    """
     shortest = min(case.rollout.rows, key=lambda row: len(row.prompt_ids) + len(row.completion_ids))
     alone = replace(case, rollout=replace(case.rollout, rows=(shortest,)))
     found = []
@@ -107,13 +138,15 @@ def _width_is_a_bucket(stack: Any, case: ClampCase) -> Measure | None:
         return None
     error, wanted = max(found)
     return Measure(
-        error=float(error),
+        error=error,
         bound=0,
         what=f"width of the batch against {wanted}, the smallest bucket that holds the rows; difference",
     )
 
 
-def _mask_stays_on_its_tokens(stack: Any, case: ClampCase) -> Measure:
+@CLAMP.law("mask stays on its tokens", "ids cut on one side and masks on the other")
+def mask_stays_on_its_tokens(stack: Any, case: ClampCase) -> Measure:
+    """Check that masks and log-probabilities are cut together with the ids."""
     built = case.built(stack)
     wrong = []
     for index, (row, kept) in enumerate(zip(case.rollout.rows, case.kept(), strict=True)):
@@ -128,58 +161,4 @@ def _mask_stays_on_its_tokens(stack: Any, case: ClampCase) -> Measure:
             wrong.append(
                 f"row {index}: mask {given} instead of {wanted}, log-probabilities {apart:.3g} apart"
             )
-    return _count(wrong, "rows whose mask or log-probabilities moved")
-
-
-def _count(wrong: list[str], what: str) -> Measure:
-    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({(wrong or ['none'])[0]})")
-
-
-RELATIONS = (
-    Relation(
-        id="R15.clamp",
-        name="clamping-says-what-it-cuts",
-        component="clamped_batch",
-        statement="A clamped row keeps a prefix with its own mask; what was cut is counted; the width is a bucket.",
-        catalogue=("SB008", "SB023"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="kept tokens are a prefix",
-                make=_make,
-                measure=_kept_is_a_prefix,
-                suspects="cut from the left, no cut at all, one token too many, a cut by the neighbours' length",
-            ),
-            Law(
-                name="kept tokens are a prefix, of long rows",
-                make=_make_long,
-                measure=_kept_is_a_prefix,
-                suspects="long prompts cut, a completion that starts anew, rows dropped",
-            ),
-            Law(
-                name="cut tokens are counted, of long rows",
-                make=_make_long,
-                measure=_loss_is_said,
-                suspects="a silent cut, rows dropped instead",
-            ),
-            Law(
-                name="cut tokens are counted",
-                make=_make,
-                measure=_loss_is_said,
-                suspects="a silent cut, padding counted, rows dropped instead",
-            ),
-            Law(
-                name="width is a bucket",
-                make=_make,
-                measure=_width_is_a_bucket,
-                suspects="the largest bucket always, the next one, buckets ignored",
-            ),
-            Law(
-                name="mask stays on its tokens",
-                make=_make,
-                measure=_mask_stays_on_its_tokens,
-                suspects="ids cut on one side and masks on the other",
-            ),
-        ),
-    ),
-)
+    return Measure.count(wrong, "rows whose mask or log-probabilities moved")

@@ -1,13 +1,14 @@
-"""R16 of conversations with system turns, tools, thinking: all is shown, answers alone train, prompts are prefixes."""
+"""R16 of conversations with system turns, tools and thinking: served as trained, and only answers train."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from seatrial.relations.cases.conversations import NEEDS, Conversation, Kind, make_conversation
 from seatrial.relations.facts import facts_of
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.data.tokenization import trained_spans
 
 DESCRIBED: dict[Kind, str] = {
     "system": "a system turn",
@@ -18,23 +19,28 @@ DESCRIBED: dict[Kind, str] = {
 }
 
 
-def _make(kind: Kind) -> Callable[[Any, int, bool], Conversation]:
-    def make(stack: Any, seed: int, tidy: bool) -> Conversation:
-        return make_conversation(seed, "plain" if tidy else kind)
-
-    return make
+def _conversation(stack: Any, seed: int, tidy: bool, kind: Kind = "plain") -> Conversation:
+    return make_conversation(seed, "plain" if tidy else kind)
 
 
-def _lacks(kind: Kind) -> Callable[[Any], str | None]:
-    def excluded(stack: Any) -> str | None:
-        lacking = [part for part in NEEDS[kind] if part not in stack.conversation_parts]
-        return f"conversation_parts has no {lacking[0]}" if lacking else None
+def _excluded(stack: Any, kind: Kind) -> str | None:
+    missing = [part for part in NEEDS[kind] if part not in stack.conversation_parts]
+    return f"conversation_parts has no {missing[0]}" if missing else None
 
-    return excluded
+
+CONVERSATIONS = Relation(
+    id="R16.conversations",
+    name="conversations",
+    component="conversations",
+    statement="System turns, tools and thinking are served as they are trained; only answers train.",
+    catalogue="SB001 SB005 SB006 SB010 SB021 SB024 SB030 SB032 SB037",
+    cost="CPU, milliseconds",
+    cases=_conversation,
+)
 
 
 def _expected(stack: Any, case: Conversation) -> list[tuple[str, ...]]:
-    """Return what is read of each turn; thinking is left out where the stack declares so."""
+    """Return the words that are shown of each turn; hidden thinking is left out if the stack declares so."""
     users = [place for place, turn in enumerate(case.turns) if turn.role == "user"]
     shown = []
     for place, turn in enumerate(case.turns):
@@ -43,8 +49,8 @@ def _expected(stack: Any, case: Conversation) -> list[tuple[str, ...]]:
     return shown
 
 
-def _is_shown(stack: Any, case: Conversation) -> Measure:
-    """Every word stands in the served conversation once, those of the turns in their order; a tool's name twice."""
+def everything_is_shown(stack: Any, case: Conversation) -> Measure:
+    """Check that the served conversation has every word once, the turns in order; a tool's name appears twice."""
     text = stack.decode(stack.serve_conversation(case, add_generation_prompt=False))
     errors = [f"{name} of the tools" for name in case.tools if name not in text]
     cursor = max((text.find(name) for name in case.tools), default=0)
@@ -60,20 +66,10 @@ def _is_shown(stack: Any, case: Conversation) -> Measure:
     return Measure.count(errors, "words that are left out, repeated or out of order")
 
 
-def _spans(stack: Any, ids: Sequence[int], counted: Sequence[int]) -> Iterator[str]:
-    span: list[int] = []
-    for token, on in zip([*ids, stack.pad_id], [*counted, 0], strict=True):
-        if on:
-            span.append(token)
-        elif span:
-            yield stack.decode(span)
-            span = []
-
-
-def _answers_alone_train(stack: Any, case: Conversation) -> Measure:
-    """A trained span holds all that one answer says, with its end token, and no word of another turn."""
+def only_answers_train(stack: Any, case: Conversation) -> Measure:
+    """Check that each trained span is one whole answer with its end token, and has no word of another turn."""
     ids, counted = stack.train_conversation(case, max_length=None)
-    spans, end = list(_spans(stack, ids, counted)), stack.decode([stack.eos_id])
+    spans, end = list(trained_spans(stack, ids, counted)), stack.decode([stack.eos_id])
     pieces = _expected(stack, case)
     answers = [place for place, turn in enumerate(case.turns) if turn.role == "assistant"]
     if facts_of(stack).trains == "last":
@@ -86,10 +82,10 @@ def _answers_alone_train(stack: Any, case: Conversation) -> Measure:
     return Measure.count(errors, "trained spans that are not the answers")
 
 
-def _prompts_are_prefixes(stack: Any, case: Conversation) -> Measure:
-    """What the model is given before an answer begins the conversation that ends with the answer.
+def prompts_are_prefixes(stack: Any, case: Conversation) -> Measure:
+    """Check that the prompt before each answer is a prefix of the conversation that ends with this answer.
 
-    What ends with an answer's end token begins the whole conversation too, unless thinking is hidden later.
+    A conversation up to an answer's end token is also a prefix of the whole one, unless earlier thinking is hidden.
     """
     served = stack.serve_conversation(case, add_generation_prompt=False)
     errors = []
@@ -107,7 +103,8 @@ def _prompts_are_prefixes(stack: Any, case: Conversation) -> Measure:
     return Measure.count(errors, "prompts that do not begin their conversation")
 
 
-def _serving_is_training(stack: Any, case: Conversation) -> Measure:
+def training_equals_serving(stack: Any, case: Conversation) -> Measure:
+    """Check that the ids of a training row are those of the served conversation."""
     ids, counted = stack.train_conversation(case, max_length=None)
     served = stack.serve_conversation(case, add_generation_prompt=False)
     errors = [] if list(ids) == list(served) else [stack.decode(ids)]
@@ -115,7 +112,44 @@ def _serving_is_training(stack: Any, case: Conversation) -> Measure:
     return Measure.count(errors, "training rows that differ from what is served")
 
 
-def _end_trains(stack: Any, case: Conversation) -> Measure:
+for kind, described in DESCRIBED.items():
+    for name, suspects, measure in (
+        (
+            "all is shown",
+            "a template that drops what it does not know, results of tools merged or left out",
+            everything_is_shown,
+        ),
+        (
+            "answers alone train",
+            "a mask that spans the header, results of tools that train, thinking or calls that do not",
+            only_answers_train,
+        ),
+        (
+            "prompts are prefixes",
+            "thinking removed from earlier turns, a system turn that only the finished conversation has",
+            prompts_are_prefixes,
+        ),
+        (
+            "serving is training",
+            "tools or thinking that training renders differently, messages rendered one by one",
+            training_equals_serving,
+        ),
+    ):
+        CONVERSATIONS.law(
+            f"{name}, {described}",
+            suspects,
+            cases=partial(_conversation, kind=kind),
+            excluded=partial(_excluded, kind=kind),
+        )(measure)
+
+
+@CONVERSATIONS.law(
+    "end tokens train where padding is the end token",
+    "a mask made by comparing ids with the pad id",
+    excluded=lambda stack: None if stack.pad_id == stack.eos_id else "pad_id is not eos_id",
+)
+def end_tokens_train(stack: Any, case: Conversation) -> Measure:
+    """Check that the end token of each answer trains."""
     ids, counted = stack.train_conversation(case, max_length=None)
     answers = 1 if facts_of(stack).trains == "last" else sum(turn.role == "assistant" for turn in case.turns)
     trained = sum(bool(on) and token == stack.eos_id for token, on in zip(ids, counted, strict=True))
@@ -124,8 +158,13 @@ def _end_trains(stack: Any, case: Conversation) -> Measure:
     )
 
 
-def _cut_is_a_part(stack: Any, case: Conversation) -> Measure:
-    """A row that is cut is the start, or the end, of the whole row, in ids and in marks alike."""
+@CONVERSATIONS.law(
+    "a longer row is cut",
+    "ids cut without their mask, from the other side, or after padding",
+    excluded=lambda stack: None if stack.conversation_keeps else "conversation_keeps=None",
+)
+def cut_rows_are_parts(stack: Any, case: Conversation) -> Measure:
+    """Check that a truncated row is the start, or the end, of the whole row, ids and marks alike."""
     ids, counted = stack.train_conversation(case, max_length=None)
     errors = []
     for length in (len(ids) // 2, len(ids) - 1, len(ids)):
@@ -135,65 +174,3 @@ def _cut_is_a_part(stack: Any, case: Conversation) -> Measure:
             if list(one) != list(whole)[kept]:
                 errors.append(f"{what} at {length} of {len(ids)} tokens: {list(one)}")
     return Measure.count(errors, f"rows that are not the {stack.conversation_keeps} of the whole row")
-
-
-MEASURES: tuple[tuple[str, Callable[[Any, Conversation], Measure], str], ...] = (
-    (
-        "all is shown",
-        _is_shown,
-        "a template that drops what it does not know, results of tools merged or left out",
-    ),
-    (
-        "answers alone train",
-        _answers_alone_train,
-        "a mask that spans the header, results of tools that train, thinking or calls that do not",
-    ),
-    (
-        "prompts are prefixes",
-        _prompts_are_prefixes,
-        "thinking taken out of earlier turns, a system turn that only the finished conversation has",
-    ),
-    (
-        "serving is training",
-        _serving_is_training,
-        "tools or thinking that training renders otherwise, messages rendered one by one",
-    ),
-)
-
-RELATIONS = (
-    Relation(
-        id="R16.conversations",
-        name="conversations",
-        component="conversations",
-        statement="System turns, tools and thinking are served as they are trained; answers train, and nothing else.",
-        catalogue=("SB001", "SB005", "SB006", "SB010", "SB021", "SB024", "SB030", "SB032", "SB037"),
-        cost="CPU, milliseconds",
-        laws=(
-            *(
-                Law(
-                    name=f"{name}, {described}",
-                    make=_make(kind),
-                    measure=measure,
-                    excluded=_lacks(kind),
-                    suspects=suspects,
-                )
-                for kind, described in DESCRIBED.items()
-                for name, measure, suspects in MEASURES
-            ),
-            Law(
-                name="end tokens train where padding is the end token",
-                make=_make("plain"),
-                measure=_end_trains,
-                excluded=lambda stack: None if stack.pad_id == stack.eos_id else "pad_id is not eos_id",
-                suspects="a mask made by comparing ids with the pad id",
-            ),
-            Law(
-                name="a longer row is cut",
-                make=_make("plain"),
-                measure=_cut_is_a_part,
-                excluded=lambda stack: None if stack.conversation_keeps else "conversation_keeps=None",
-                suspects="ids cut without their mask, from the other side, or after padding",
-            ),
-        ),
-    ),
-)

@@ -1,4 +1,4 @@
-"""R17: dynamic sampling keeps exactly the groups that carry a signal."""
+"""R17: dynamic sampling keeps exactly the groups that have a learning signal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.loss.advantages import RewardCase
 
 
@@ -31,35 +31,28 @@ def _make(stack: Any, seed: int, tidy: bool) -> RewardCase:
     )
 
 
-def _keeps_groups_that_differ(stack: Any, case: RewardCase) -> Measure:
+FILTER = Relation(
+    id="R17.filter",
+    name="filter-keeps-the-signal",
+    component="group_filter",
+    statement="A filter on spread keeps every row of the groups whose rewards differ, and no other row.",
+    catalogue="SB148",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@FILTER.law(
+    "groups that differ",
+    "the test inverted, groups formed by position, rows judged instead of groups, spread over the batch",
+)
+def keeps_groups_that_differ(stack: Any, case: RewardCase) -> Measure:
+    """Check that the filter keeps each row of a group whose rewards differ, and no other row."""
     kept_B = stack.keep_rows(torch.tensor(case.rewards), torch.tensor(case.prompt_ids))
     wrong = []
     for prompt, rows in case.groups().items():
         differs = len({case.rewards[row] for row in rows}) > 1
         wrong += [f"row {row} of prompt {prompt}" for row in rows if bool(kept_B[row]) != differs]
-    return Measure(
-        error=float(len(wrong) + abs(len(kept_B) - len(case.rewards))),
-        bound=0,
-        what=f"rows kept without a signal, or dropped with one ({(wrong or ['none'])[0]})",
-    )
-
-
-RELATIONS = (
-    Relation(
-        id="R17.filter",
-        name="filter-keeps-the-signal",
-        component="group_filter",
-        statement="A filter on spread keeps every row of the groups whose rewards differ, and no other row.",
-        catalogue=("SB148",),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="groups that differ",
-                make=_make,
-                measure=_keeps_groups_that_differ,
-                suspects="the test inverted, groups formed by position, rows judged instead of groups, spread over the "
-                "batch",
-            ),
-        ),
-    ),
-)
+    if len(kept_B) != len(case.rewards):
+        wrong.append(f"{len(kept_B)} results for {len(case.rewards)} rows")
+    return Measure.count(wrong, "rows kept without a signal, or dropped with one")

@@ -1,24 +1,35 @@
-"""R4: packed rows are the rows they were: same log-probabilities, and no sight of their neighbours."""
+"""R4: packing changes no log-probability and no gradient, and packed rows do not see each other."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from seatrial.relations.cases import Rollout, rollout_for
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases import Rollout, rollout_of_model
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.tensors import largest_gradient_difference, largest_score_difference
-from seatrial.relations.worst import is_worse
+from seatrial.relations.worst import Worst
 
 SCORE_BOUND = 2e-5
 GRADIENT_BOUND = 2e-5
 
 
-def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
-    return rollout_for(stack, seed, tidy, vocab_size=stack.vocab_size, num_prompts=3, num_generations=2)
+SUSPECTS = "positions that continue across rows, attention across boundaries, a boundary off by one"
+
+PACKING = Relation(
+    id="R4.packing",
+    name="packed-equals-padded",
+    component="packing",
+    statement="Packed rows have the log-probabilities and gradients of the same rows alone, next to any other rows.",
+    catalogue="SB015 SB026 SB094 SB095 SB101 SB103 SB104 SB109 SB110 SB114 SB115",
+    cost="CPU, seconds",
+    cases=rollout_of_model,
+)
 
 
-def _same_scores(stack: Any, case: Rollout) -> Measure:
+@PACKING.law("log-probabilities", SUSPECTS)
+def packed_scores_equal_scores_alone(stack: Any, case: Rollout) -> Measure:
+    """Compare the log-probabilities of packed rows with those of each row alone."""
     packed = stack.score_packed(case.rows, case.temperature)
     alone = [stack.score([row], case.temperature)[0] for row in case.rows]
     error, place = largest_score_difference(packed, alone)
@@ -27,15 +38,16 @@ def _same_scores(stack: Any, case: Rollout) -> Measure:
     )
 
 
-def _neighbours_unseen(stack: Any, case: Rollout) -> Measure | None:
-    """Change the content of each row in turn, not its length: every other row keeps its log-probabilities.
+@PACKING.law("neighbours are not seen", SUSPECTS)
+def neighbours_are_not_seen(stack: Any, case: Rollout) -> Measure | None:
+    """Change the content, not the length, of each row in turn: every other row keeps its log-probabilities.
 
-    In both directions, since a causal model never shows a row what follows it.
+    Both directions are tested, since a causal model never shows a row what follows it.
     """
     if len(case.rows) < 2:
         return None
     before = stack.score_packed(case.rows, case.temperature)
-    worst, what = 0.0, "no row"
+    worst = Worst(place="no row")
     for changed, row in enumerate(case.rows):
         other = replace(
             row,
@@ -46,12 +58,14 @@ def _neighbours_unseen(stack: Any, case: Rollout) -> Measure | None:
         after = stack.score_packed(rows, case.temperature)
         for seen in range(len(rows)):
             error, _ = largest_score_difference([after[seen]], [before[seen]])
-            if seen != changed and is_worse(error, worst):
-                worst, what = error, f"row {seen} after row {changed} changed"
-    return Measure(error=worst, bound=SCORE_BOUND, what=f"log-probability of {what}")
+            if seen != changed:
+                worst.add(error, f"row {seen} after row {changed} changed")
+    return Measure(error=worst.error, bound=SCORE_BOUND, what=f"log-probability of {worst.place}")
 
 
-def _same_gradient(stack: Any, case: Rollout) -> Measure:
+@PACKING.law("gradient", SUSPECTS)
+def packed_gradient_equals_padded(stack: Any, case: Rollout) -> Measure:
+    """Compare the gradient of packed rows with that of padded ones."""
     everything = [list(range(len(case.rows)))]
     packed = stack.gradients_packed(case.rows, everything)
     padded = stack.gradients(case.rows, everything)
@@ -61,34 +75,3 @@ def _same_gradient(stack: Any, case: Rollout) -> Measure:
         bound=GRADIENT_BOUND,
         what=f"gradient of {name}, packed against padded, relative difference",
     )
-
-
-SUSPECTS = "positions that run on across the pack, attention across boundaries, a boundary off by one"
-
-RELATIONS = (
-    Relation(
-        id="R4.packing",
-        name="packed-equals-padded",
-        component="packing",
-        statement="Packed rows have the log-probabilities and gradients of the same rows alone, whatever their mates.",
-        catalogue=(
-            "SB015",
-            "SB026",
-            "SB094",
-            "SB095",
-            "SB101",
-            "SB103",
-            "SB104",
-            "SB109",
-            "SB110",
-            "SB114",
-            "SB115",
-        ),
-        cost="CPU, seconds",
-        laws=(
-            Law(name="log-probabilities", make=_make, measure=_same_scores, suspects=SUSPECTS),
-            Law(name="neighbours are not seen", make=_make, measure=_neighbours_unseen, suspects=SUSPECTS),
-            Law(name="gradient", make=_make, measure=_same_gradient, suspects=SUSPECTS),
-        ),
-    ),
-)

@@ -1,35 +1,33 @@
-"""R5 of tables: whatever is done to a batch, each row keeps its own ids, reward, text and lists."""
+"""R5 of tables: after every operation on a batch, each row has its own ids, reward, text and lists."""
 
 from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.tables import Cell, Table, TableOperation
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 
 NUM_ROWS = 6
 NEVER_FLOAT = 2**24
-"""float32 does not tell this id from the next one."""
+"""float32 cannot represent the next id."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableCase:
-    """Tables, and what is done to them."""
+class TableCase(Case):
+    """Tables and an operation on them."""
 
     operation: TableOperation
     tables: tuple[Table, ...]
     numbers: tuple[int, ...]
     seed: int
-
-    def smaller(self) -> Iterator[TableCase]:
-        """Nothing is smaller: six rows are read at a glance."""
-        return iter(())
 
     def describe(self) -> Mapping[str, Any]:
         """Return the case as JSON values."""
@@ -41,8 +39,119 @@ class TableCase:
         }
 
 
+def _rows(columns: frozenset[str], rng: np.random.Generator, lengths: Sequence[int]) -> list[dict[str, Cell]]:
+    """Return rows of which no two have a cell in common; ids are too large for float32 to distinguish."""
+    rows: list[dict[str, Cell]] = []
+    for row, length in enumerate(lengths):
+        first = NEVER_FLOAT + 1 + int(rng.integers(1000)) * 2 + 10_000 * row
+        cells: dict[str, Cell] = {
+            "ids": tuple(range(first, first + length)),
+            "reward": float(np.float32(rng.normal())),
+            "text": "".join(rng.choice(list(string.ascii_letters), size=length - 1)) + str(row),
+            "list": tuple(range(first, first + length)),
+        }
+        rows.append({name: cell for name, cell in cells.items() if name in columns})
+    return rows
+
+
+def _tables(
+    stack: Any,
+    seed: int,
+    tidy: bool,
+    operation: TableOperation,
+    numbers: tuple[int, ...] = (),
+    num_tables: int = 1,
+) -> TableCase:
+    """Return rows of unequal lengths, each table wider than the one before and with fewer rows; equal when tidy."""
+    rng = np.random.default_rng([seed, 5])
+    columns = frozenset(stack.table_columns)
+    tables = []
+    for table in range(num_tables):
+        own = rng.permutation(NUM_ROWS - table) + 1 + 2 * table
+        lengths = [4] * NUM_ROWS if tidy else [int(length) for length in own]
+        tables.append(_rows(columns, rng, lengths))
+    if operation == "union":
+        half = len(columns) // 2
+        parts = (sorted(columns)[:half], sorted(columns)[half:])
+        tables = [[{name: row[name] for name in part} for row in tables[0]] for part in parts]
+    places = numbers
+    if operation in ("select", "restore"):
+        places = tuple(range(NUM_ROWS)) if tidy else tuple(map(int, rng.permutation(NUM_ROWS)))
+    if operation == "select" and not tidy:
+        # One row twice, and one not at all.
+        places = (*places[:-1], places[0])
+    return TableCase(operation=operation, tables=tuple(tables), numbers=places, seed=seed)
+
+
+def _two_tables(stack: Any, seed: int, tidy: bool) -> TableCase:
+    """Return two tables: the lists of the first have one length, those of the second do not."""
+    rng = np.random.default_rng([seed, 6])
+    columns = frozenset(stack.table_columns)
+    tables = (_rows(columns, rng, [3, 3, 3]), _rows(columns, rng, [3, 3, 3] if tidy else [2, 5, 1]))
+    return TableCase(operation="concat", tables=tables, numbers=(), seed=seed)
+
+
+def _excluded(stack: Any, operation: TableOperation, column: str = "") -> str | None:
+    if operation not in stack.table_operations:
+        return f"table_operations has no {operation}"
+    return f"table_columns has no {column}" if column and column not in stack.table_columns else None
+
+
+ORDER = "tensors taken by the places and lists by their inverse, or left where they were"
+WIDTH = "padding cut from a longer row, or from the wrong side; a mask of another table"
+OPERATIONS: tuple[tuple[str, TableOperation, dict[str, Any], str], ...] = (
+    ("rows at places", "select", {}, ORDER),
+    ("rows put back", "restore", {}, ORDER),
+    ("equal parts", "chunk", {"numbers": (3,)}, "parts of another size for columns that are not tensors"),
+    ("parts of a size, the last smaller", "split", {"numbers": (4,)}, "the rest that is dropped"),
+    ("parts of one row", "split", {"numbers": (1,)}, "a dimension that is squeezed away"),
+    ("tables in a row, of unequal sizes", "concat", {"num_tables": 3}, WIDTH),
+    ("each row several times", "repeat", {"numbers": (3,)}, "lists tiled and tensors interleaved"),
+    ("all rows several times", "tile", {"numbers": (3,)}, "lists tiled and tensors interleaved"),
+    ("columns of two tables", "union", {}, "a column that is lost"),
+)
+
+TABLES = Relation(
+    id="R5.tables",
+    name="rows-stay-whole",
+    component="row_tables",
+    statement="After every operation on a batch, each row has its own ids, reward, text and lists.",
+    catalogue="SB055 SB071 SB082 SB089 SB096 SB148 SB370",
+    cost="CPU, milliseconds",
+)
+
+
+def rows_are_right(stack: Any, case: TableCase) -> Measure:
+    """Compare the tables after an operation with what the operation is defined to give."""
+    given = stack.operate(case.operation, case.tables, case.numbers)
+    return Measure.count(_wrong(given, right_tables(case)), f"cells that are wrong after {case.operation}")
+
+
+def _wrong(given: Sequence[Table], right: Sequence[Table]) -> list[str]:
+    """Return where tables differ, in words."""
+    found = []
+    if [len(table) for table in given] != [len(table) for table in right]:
+        found.append(
+            f"rows of the tables: {[len(table) for table in given]}, not {[len(table) for table in right]}"
+        )
+    for number, (table, own) in enumerate(zip(given, right, strict=False)):
+        for place, (row, wanted) in enumerate(zip(table, own, strict=False)):
+            found += [
+                f"table {number}, row {place}: {name} is {row.get(name)!r}, not {wanted.get(name)!r}"
+                for name in sorted({*row, *wanted})
+                if not _same(row.get(name), wanted.get(name))
+            ]
+    return found
+
+
+def _same(one: Cell | None, other: Cell | None) -> bool:
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return one == other and isinstance(one, type(other))
+
+
 def right_tables(case: TableCase) -> list[list[dict[str, Cell]]]:
-    """Return what an operation gives, row by row; of `pad` the table without the copies alone."""
+    """Return what an operation gives, row by row; for `pad` the table without the copies."""
     rows = [dict(row) for row in case.tables[0]]
     number = case.numbers[0] if case.numbers else 0
     if case.operation == "select":
@@ -67,90 +176,23 @@ def right_tables(case: TableCase) -> list[list[dict[str, Cell]]]:
     return [rows]
 
 
-def _rows(columns: frozenset[str], rng: np.random.Generator, lengths: Sequence[int]) -> list[dict[str, Cell]]:
-    """Return rows of which no two have a cell in common; ids begin above what float32 tells apart."""
-    rows: list[dict[str, Cell]] = []
-    for row, length in enumerate(lengths):
-        first = NEVER_FLOAT + 1 + int(rng.integers(1000)) * 2 + 10_000 * row
-        cells: dict[str, Cell] = {
-            "ids": tuple(range(first, first + length)),
-            "reward": float(np.float32(rng.normal())),
-            "text": "".join(rng.choice(list(string.ascii_letters), size=length - 1)) + str(row),
-            "list": tuple(range(first, first + length)),
-        }
-        rows.append({name: cell for name, cell in cells.items() if name in columns})
-    return rows
+for name, operation, arguments, suspects in OPERATIONS:
+    TABLES.law(
+        name,
+        suspects,
+        cases=partial(_tables, operation=operation, **arguments),
+        excluded=partial(_excluded, operation=operation),
+    )(rows_are_right)
+TABLES.law(
+    "tables in a row, lists of one length and of several",
+    "lists of one length kept as an array of two dimensions",
+    cases=_two_tables,
+    excluded=partial(_excluded, operation="concat", column="list"),
+)(rows_are_right)
 
 
-def _make(
-    operation: TableOperation, *numbers: int, num_rows: int = NUM_ROWS, num_tables: int = 1
-) -> Callable[[Any, int, bool], TableCase]:
-    def make(stack: Any, seed: int, tidy: bool) -> TableCase:
-        """Return rows of unequal lengths, each table wider than the one before and with fewer rows; equal when tidy."""
-        rng = np.random.default_rng([seed, 5])
-        columns = frozenset(stack.table_columns)
-        tables = []
-        for table in range(num_tables):
-            own = rng.permutation(num_rows - table) + 1 + 2 * table
-            lengths = [4] * num_rows if tidy else [int(length) for length in own]
-            tables.append(_rows(columns, rng, lengths))
-        if operation == "union":
-            half = len(columns) // 2
-            parts = (sorted(columns)[:half], sorted(columns)[half:])
-            tables = [[{name: row[name] for name in part} for row in tables[0]] for part in parts]
-        places = numbers
-        if operation in ("select", "restore"):
-            places = (
-                tuple(int(place) for place in rng.permutation(num_rows))
-                if not tidy
-                else tuple(range(num_rows))
-            )
-        if operation == "select" and not tidy:
-            # One row twice, and one not at all.
-            places = (*places[:-1], places[0])
-        return TableCase(operation=operation, tables=tuple(tables), numbers=places, seed=seed)
-
-    return make
-
-
-def _make_lists(stack: Any, seed: int, tidy: bool) -> TableCase:
-    """Two tables: the lists of the first are of one length, those of the second are not."""
-    rng = np.random.default_rng([seed, 6])
-    columns = frozenset(stack.table_columns)
-    tables = (_rows(columns, rng, [3, 3, 3]), _rows(columns, rng, [3, 3, 3] if tidy else [2, 5, 1]))
-    return TableCase(operation="concat", tables=tables, numbers=(), seed=seed)
-
-
-def _same(one: Cell | None, other: Cell | None) -> bool:
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
-        return math.isnan(other)
-    return one == other and isinstance(one, type(other))
-
-
-def _wrong(given: Sequence[Table], right: Sequence[Table]) -> list[str]:
-    """Return where tables differ, in words."""
-    found = []
-    if [len(table) for table in given] != [len(table) for table in right]:
-        found.append(
-            f"rows of the tables: {[len(table) for table in given]}, not {[len(table) for table in right]}"
-        )
-    for number, (table, own) in enumerate(zip(given, right, strict=False)):
-        for place, (row, wanted) in enumerate(zip(table, own, strict=False)):
-            found += [
-                f"table {number}, row {place}: {name} is {row.get(name)!r}, not {wanted.get(name)!r}"
-                for name in sorted({*row, *wanted})
-                if not _same(row.get(name), wanted.get(name))
-            ]
-    return found
-
-
-def _rows_are_right(stack: Any, case: TableCase) -> Measure:
-    given = stack.operate(case.operation, case.tables, case.numbers)
-    return Measure.count(_wrong(given, right_tables(case)), f"cells that are wrong after {case.operation}")
-
-
-def _padding_is_of_rows(stack: Any, case: TableCase) -> Measure:
-    """Padded rows are whole copies of given ones, as few as will do, and go again."""
+def padding_copies_rows(stack: Any, case: TableCase) -> Measure:
+    """Check that padded rows are complete copies of given rows, as few as needed, and that unpadding removes them."""
     padded, unpadded = stack.operate(case.operation, case.tables, case.numbers)
     rows = [dict(row) for row in case.tables[0]]
     (divisor,) = case.numbers
@@ -158,94 +200,13 @@ def _padding_is_of_rows(stack: Any, case: TableCase) -> Measure:
     if len(padded) != math.ceil(len(rows) / divisor) * divisor:
         wrong.append(f"{len(padded)} rows, padded to a multiple of {divisor}")
     wrong += [f"a copy of no row: {row}" for row in padded[len(rows) :] if row not in rows]
-    return Measure.count(wrong, "rows that are wrong after padding, or after it was taken away")
+    return Measure.count(wrong, "rows that are wrong after padding or unpadding")
 
 
-def _has_not(operation: TableOperation, column: str = "") -> Callable[[Any], str | None]:
-    def excluded(stack: Any) -> str | None:
-        if operation not in stack.table_operations:
-            return f"table_operations has no {operation}"
-        return f"table_columns has no {column}" if column and column not in stack.table_columns else None
-
-    return excluded
-
-
-ORDER = "tensors taken by the places and lists by their inverse, or left where they were"
-WIDTH = "padding cut from a longer row, or from the wrong side; a mask of another table"
-
-BY_ROWS: tuple[tuple[str, TableOperation, Callable[[Any, int, bool], TableCase], str], ...] = (
-    ("rows at places", "select", _make("select"), ORDER),
-    ("rows put back", "restore", _make("restore"), ORDER),
-    (
-        "equal parts",
-        "chunk",
-        _make("chunk", 3),
-        "parts of another size for what is no tensor",
-    ),
-    (
-        "parts of a size, the last smaller",
-        "split",
-        _make("split", 4),
-        "the rest that is dropped",
-    ),
-    ("parts of one row", "split", _make("split", 1), "a dimension that is squeezed away"),
-    ("tables in a row, of unequal sizes", "concat", _make("concat", num_tables=3), WIDTH),
-    (
-        "each row several times",
-        "repeat",
-        _make("repeat", 3),
-        "lists tiled and tensors interleaved",
-    ),
-    (
-        "all rows several times",
-        "tile",
-        _make("tile", 3),
-        "lists tiled and tensors interleaved",
-    ),
-    ("columns of two tables", "union", _make("union"), "a column that is lost"),
-)
-"""Laws whose tables are known row by row."""
-
-RELATIONS = (
-    Relation(
-        id="R5.tables",
-        name="rows-stay-whole",
-        component="row_tables",
-        statement="Whatever is done to a batch, each row keeps its own ids, reward, text and lists.",
-        catalogue=("SB055", "SB071", "SB082", "SB089", "SB096", "SB148", "SB370"),
-        cost="CPU, milliseconds",
-        laws=(
-            *(
-                Law(
-                    name=name,
-                    make=make,
-                    measure=_rows_are_right,
-                    excluded=_has_not(operation),
-                    suspects=suspects,
-                )
-                for name, operation, make, suspects in BY_ROWS
-            ),
-            Law(
-                name="tables in a row, lists of one length and of several",
-                make=_make_lists,
-                measure=_rows_are_right,
-                excluded=_has_not("concat", "list"),
-                suspects="lists of one length kept as an array of two dimensions",
-            ),
-            *(
-                Law(
-                    name=f"padded to a multiple, {what}",
-                    make=_make("pad", divisor),
-                    measure=_padding_is_of_rows,
-                    excluded=_has_not("pad"),
-                    suspects="more copies taken away than were put there, copies of some columns alone",
-                )
-                for what, divisor in (
-                    ("four", 4),
-                    ("what it has", NUM_ROWS),
-                    ("of more rows than it has", 16),
-                )
-            ),
-        ),
-    ),
-)
+for what, divisor in (("four", 4), ("what it has", NUM_ROWS), ("of more rows than it has", 16)):
+    TABLES.law(
+        f"padded to a multiple, {what}",
+        "more copies removed than were added, copies of some columns only",
+        cases=partial(_tables, operation="pad", numbers=(divisor,)),
+        excluded=partial(_excluded, operation="pad"),
+    )(padding_copies_rows)

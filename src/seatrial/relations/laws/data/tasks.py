@@ -1,56 +1,70 @@
-"""R14 and R17 of made tasks: their spaces are what they say, splits share nothing, answers are right. R26: streams."""
+"""R14 and R17 of tasks: splits cover a task and share nothing, answers are right. R26: random streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.parts import TaskPrompt, WorkedTask
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.not_served import NotServed
 
 NUMBERS = 8
-"""Drawn of each stream: 2^-248 that two are equal by chance."""
+"""Drawn from each stream: two are equal by chance with probability 2^-248."""
 LEARNED = 2
-"""Prompts of each split whose completion is judged: programs take long."""
+"""Prompts of each split whose completion is verified: programs are slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskCase:
+class TaskCase(Case):
     """A seed of splits, or of streams."""
 
     seed: int
-
-    def smaller(self) -> Iterator[TaskCase]:
-        """Nothing is smaller."""
-        return iter(())
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the seed."""
-        return {"seed": self.seed}
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> TaskCase:
     return TaskCase(seed=seed)
 
 
-def _count(wrong: Sequence[str], what: str) -> Measure:
-    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({'; '.join(wrong[:3]) or 'none'})")
+TASKS = Relation(
+    id="R14.tasks",
+    name="tasks-are-as-documented",
+    component="tasks",
+    statement="The splits of a task hold each of its prompts once, with the right answer.",
+    catalogue="SB055 SB068 SB071 SB108 SB395 SB396",
+    cost="CPU, seconds",
+    cases=_make,
+    seeded=True,
+)
+
+ANSWERS = Relation(
+    id="R17.tasks",
+    name="answers-of-tasks-are-right",
+    component="tasks",
+    statement="The answer from the manual and the completion of fine-tuning get full reward.",
+    catalogue="SB055 SB068 SB071 SB076",
+    cost="CPU, seconds",
+    cases=_make,
+)
+
+STREAMS = Relation(
+    id="R26.streams",
+    name="streams-depend-on-their-purpose",
+    component="random_streams",
+    statement="Random numbers depend on seed, purpose and step, and on nothing else.",
+    catalogue="SB040 SB051 SB056",
+    cost="CPU, milliseconds",
+    cases=_make,
+    seeded=True,
+)
 
 
-def _splits(stack: Any, task: WorkedTask, seed: int) -> tuple[Sequence[TaskPrompt], Sequence[TaskPrompt]]:
-    """Return splits that use up the space of a task."""
-    held_out = max(1, len(task.answers) // 3)
-    splits: tuple[Sequence[TaskPrompt], Sequence[TaskPrompt]] = stack.task_splits(
-        task, num_train=len(task.answers) - held_out, num_held_out=held_out, seed=seed
-    )
-    return splits
-
-
-def _spaces(stack: Any, case: TaskCase) -> Measure:
-    """Splits that use up a task's space hold each of its prompts once."""
+@TASKS.law("splits cover the task", "an operator or a length left out, overlapping splits")
+def splits_cover_the_task(stack: Any, case: TaskCase) -> Measure:
+    """Check that splits as large as a task's set of prompts hold each of these once."""
     wrong = []
     for task in stack.worked_tasks():
         train, held_out = _splits(stack, task, case.seed)
@@ -61,11 +75,37 @@ def _spaces(stack: Any, case: TaskCase) -> Measure:
             wrong.append(
                 f"{task.name}: {sorted(missing)[:3]} missing, {sorted(extra)[:3]} unknown, {twice} twice"
             )
-    return _count(wrong, "tasks whose splits do not share out their space")
+    return Measure.count(wrong, "tasks whose splits do not cover their prompts exactly")
 
 
-def _answers(stack: Any, case: TaskCase) -> Measure:
-    """The verifier of a task gives all to the answer worked out from the manual, and not to that of another prompt."""
+def _splits(stack: Any, task: WorkedTask, seed: int) -> tuple[Sequence[TaskPrompt], Sequence[TaskPrompt]]:
+    """Return splits that use all prompts of a task."""
+    held_out = max(1, len(task.answers) // 3)
+    splits: tuple[Sequence[TaskPrompt], Sequence[TaskPrompt]] = stack.task_splits(
+        task, num_train=len(task.answers) - held_out, num_held_out=held_out, seed=seed
+    )
+    return splits
+
+
+@TASKS.law("splits follow their seed", "a seed that is not used, a process-wide stream")
+def splits_follow_their_seed(stack: Any, case: TaskCase) -> Measure:
+    """Check that one seed gives one pair of splits, and another seed another."""
+    wrong = []
+    for task in stack.worked_tasks():
+        if len(task.answers) < 12:
+            continue
+        once, again, other = (
+            [one.prompt for one in _splits(stack, task, seed)[0]]
+            for seed in (case.seed, case.seed, case.seed + 1)
+        )
+        if once != again or once == other:
+            wrong.append(task.name)
+    return Measure.count(wrong, "tasks whose splits do not follow their seed")
+
+
+@ANSWERS.law("answers are right", "another operation, another task under this name, another task's verifier")
+def answers_are_right(stack: Any, case: TaskCase) -> Measure:
+    """Check that a verifier gives full reward to the manual's answer, and not to another prompt's answer."""
     wrong = []
     for task in stack.worked_tasks():
         train, held_out = _splits(stack, task, case.seed)
@@ -78,31 +118,20 @@ def _answers(stack: Any, case: TaskCase) -> Measure:
             if reward != 1
         ]
         if any(one.startswith("print(") for one in rights):
-            continue  # programs take long, and different ones may print one value
+            continue  # programs are slow, and different ones may print one value
         others = rights[1:] + rights[:1]
         given = stack.judged_by_task(task, others, [one.answer for one in known])
         wrong += [
-            f"{task.name}: {other!r} to {one.prompt!r} gets all"
+            f"{task.name}: {other!r} to {one.prompt!r} gets full reward"
             for one, right, other, reward in zip(known, rights, others, given, strict=True)
             if other != right and reward == 1
         ]
-    return _count(wrong, "right answers without, or wrong ones with, the full reward")
+    return Measure.count(wrong, "right answers without full reward, or wrong ones with it")
 
 
-def _tools(stack: Any, case: TaskCase) -> Measure:
-    """A task's tool says what the manual says, so that the right answer can be had by asking."""
-    told = [(task, turn, right) for task in stack.worked_tasks() for turn, right in task.tool.items()]
-    if not told:
-        raise NotServed("no task has a tool")
-    given = [(task.name, turn, right, stack.answered_by_tool(task, turn)) for task, turn, right in told]
-    wrong = [
-        f"{name}: {said!r} to {turn!r}, not {right!r}" for name, turn, right, said in given if said != right
-    ]
-    return _count(wrong, "turns that a task's tool answers otherwise than its manual")
-
-
-def _targets(stack: Any, case: TaskCase) -> Measure:
-    """What fine-tuning learns has full marks."""
+@ANSWERS.law("learned completions are right", "the answer learned where there is a solution", seeded=False)
+def learned_completions_are_right(stack: Any, case: TaskCase) -> Measure:
+    """Check that the completions of fine-tuning get full reward."""
     wrong = []
     for task in stack.worked_tasks():
         train, held_out = _splits(stack, task, case.seed)
@@ -113,26 +142,29 @@ def _targets(stack: Any, case: TaskCase) -> Measure:
             for one, reward in zip(prompts, given, strict=True)
             if reward != 1
         ]
-    return _count(wrong, "completions that fine-tuning learns and the verifier does not take")
+    return Measure.count(wrong, "completions of fine-tuning that the verifier rejects")
 
 
-def _seeds(stack: Any, case: TaskCase) -> Measure:
-    """One seed makes one pair of splits, another seed another; more rows to train on leave the held-out ones."""
-    wrong = []
-    for task in stack.worked_tasks():
-        if len(task.answers) < 12:
-            continue
-        once, again, other = (
-            [one.prompt for one in _splits(stack, task, seed)[0]]
-            for seed in (case.seed, case.seed, case.seed + 1)
-        )
-        if once != again or once == other:
-            wrong.append(task.name)
-    return _count(wrong, "tasks whose splits do not follow their seed")
+@ANSWERS.law(
+    "tool answers are right",
+    "the price of another word, an answer to a turn without a question",
+    seeded=False,
+)
+def tool_answers_are_right(stack: Any, case: TaskCase) -> Measure:
+    """Check that a task's tool answers as the manual says, so that a model can get the right answer from it."""
+    known = [(task, turn, right) for task in stack.worked_tasks() for turn, right in task.tool.items()]
+    if not known:
+        raise NotServed("no task has a tool")
+    given = [(task.name, turn, right, stack.answered_by_tool(task, turn)) for task, turn, right in known]
+    wrong = [
+        f"{name}: {said!r} to {turn!r}, not {right!r}" for name, turn, right, said in given if said != right
+    ]
+    return Measure.count(wrong, "turns that a task's tool answers differently from its manual")
 
 
-def _streams(stack: Any, case: TaskCase) -> Measure:
-    """Seeds, purposes and steps each make a stream of its own, and one of them again the same."""
+@STREAMS.law("streams are independent", "a part of the key left out, parts joined without a mark between")
+def streams_are_independent(stack: Any, case: TaskCase) -> Measure:
+    """Check that seeds, purposes and steps each have their own stream, which repeats."""
     keys = list(
         product((case.seed, case.seed + 1, case.seed + 11), ("rollout", "validation", "row 1"), (0, 1, 11))
     )
@@ -140,66 +172,4 @@ def _streams(stack: Any, case: TaskCase) -> Measure:
     first: dict[tuple[int, ...], Any] = {}
     wrong = [f"{key} and {first[one]}" for key, one in drawn.items() if first.setdefault(one, key) != key]
     wrong += [f"{key} drawn twice" for key in keys[:3] if tuple(stack.drawn(*key, NUMBERS)) != drawn[key]]
-    return _count(wrong, "streams that share their numbers, or do not repeat")
-
-
-def _law(name: str, measure: Any, suspects: str, *, seeded: bool = True) -> Law:
-    return Law(name=name, make=_make, measure=measure, suspects=suspects, seeded=seeded)
-
-
-RELATIONS = (
-    Relation(
-        id="R14.tasks",
-        name="tasks-are-what-they-say",
-        component="tasks",
-        statement="A task's prompts are its whole space, in splits that share none, each with its right answer.",
-        catalogue=("SB055", "SB068", "SB071", "SB108", "SB395", "SB396"),
-        cost="CPU, seconds",
-        laws=(
-            _law("the space is shared out", _spaces, "an operator or a length left out, overlapping splits"),
-            _law("splits follow their seed", _seeds, "a seed that nobody reads, a process-wide stream"),
-        ),
-    ),
-    Relation(
-        id="R17.tasks",
-        name="answers-of-tasks-are-right",
-        component="tasks",
-        statement="The answer worked out from the manual, and what fine-tuning learns, have full marks.",
-        catalogue=("SB055", "SB068", "SB071", "SB076"),
-        cost="CPU, seconds",
-        laws=(
-            _law(
-                "answers are right",
-                _answers,
-                "another operation, another task under this name, a verifier not its own",
-            ),
-            _law(
-                "what is learned is right",
-                _targets,
-                "the answer learned where there is a solution",
-                seeded=False,
-            ),
-            _law(
-                "what a tool says is right",
-                _tools,
-                "the price of another word, an answer to what is no question",
-                seeded=False,
-            ),
-        ),
-    ),
-    Relation(
-        id="R26.streams",
-        name="streams-depend-on-their-purpose",
-        component="random_streams",
-        statement="Random numbers depend on seed, purpose and step, and on nothing else.",
-        catalogue=("SB040", "SB051", "SB056"),
-        cost="CPU, milliseconds",
-        laws=(
-            _law(
-                "streams are apart",
-                _streams,
-                "a part of the key left out, parts joined without a mark between",
-            ),
-        ),
-    ),
-)
+    return Measure.count(wrong, "streams that share their numbers, or do not repeat")

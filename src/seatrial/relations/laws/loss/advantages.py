@@ -1,4 +1,4 @@
-"""R17: rewards and advantages obey their algebra, and verifiers score golden and wrong answers right."""
+"""R17: the algebra of advantages, and the rewards of right and wrong answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.worst import Worst
 
 BOUND = 1e-6
 FLOAT32_BOUND = 1e-4  # rewards near 3 of a group that spreads by 0.05, computed in float32
@@ -17,7 +19,7 @@ SCALE_FREE = ("group", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardCase:
+class RewardCase(Case):
     """Rewards of groups of unequal size whose rows are interleaved."""
 
     rewards: tuple[float, ...]
@@ -33,14 +35,10 @@ class RewardCase:
                     prompt_ids=self.prompt_ids[:drop] + self.prompt_ids[drop + 1 :],
                 )
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return {"rewards": list(self.rewards), "prompt_ids": list(self.prompt_ids)}
-
     def advantages(
         self, stack: Any, transform: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """Return the stack's advantages of these rewards, transformed first when asked."""
+        """Return the stack's advantages of these rewards, transformed first if there is a transformation."""
         rewards_B = torch.tensor(self.rewards, dtype=torch.float64)
         if transform:
             rewards_B = transform(rewards_B)
@@ -48,7 +46,7 @@ class RewardCase:
         return result.double()
 
     def bound(self, stack: Any) -> float:
-        """Return what rounding may leave, in the precision that the stack computes in."""
+        """Return the bound on rounding errors in the precision of the stack."""
         rewards_B = torch.tensor(self.rewards, dtype=torch.float64)
         given_B = stack.advantages(rewards_B, torch.tensor(self.prompt_ids))
         return BOUND if given_B.dtype == torch.float64 else FLOAT32_BOUND
@@ -84,99 +82,19 @@ def _make(stack: Any, seed: int, tidy: bool) -> RewardCase:
     )
 
 
-def _sums_to_zero(stack: Any, case: RewardCase) -> Measure:
-    advantages_B = case.advantages(stack)
-    sums = {prompt: abs(float(advantages_B[rows].sum())) for prompt, rows in case.groups().items()}
-    worst = max(sums, key=lambda prompt: sums[prompt] if sums[prompt] == sums[prompt] else float("inf"))
-    return Measure(
-        error=sums[worst], bound=case.bound(stack), what=f"sum of the advantages of prompt {worst}"
-    )
-
-
-def _order_of_rewards(stack: Any, case: RewardCase) -> Measure:
-    """Count pairs of a group whose advantages stand in another order than their rewards."""
-    advantages_B = case.advantages(stack)
-    wrong = sum(
-        not (case.rewards[a] - case.rewards[b]) * float(advantages_B[a] - advantages_B[b]) > 0
-        for rows in case.groups().values()
-        for a in rows
-        for b in rows
-        if case.rewards[a] > case.rewards[b] + 1e-9
-    )
-    return Measure(
-        error=float(wrong), bound=0, what="pairs of a group whose better row has no larger advantage"
-    )
-
-
-def _shift_invariant(stack: Any, case: RewardCase) -> Measure:
-    """Add another constant to every group: nothing changes. (One constant where the batch's rewards set the scale.)"""
-    spec = stack.advantage_spec
-    whole = spec.scale == "batch" and spec.estimator != "reinforce_plus_plus_baseline"
-    shift_B = torch.tensor([3.0 if whole else float(p % 7) - 3 for p in case.prompt_ids], dtype=torch.float64)
-    moved_B = case.advantages(stack, lambda rewards_B: rewards_B + shift_B)
-    error = float((moved_B - case.advantages(stack)).abs().max())
-    return Measure(
-        error=error,
-        bound=case.bound(stack),
-        what="change of an advantage when a group's rewards shift by a constant",
-    )
-
-
-def _scale_as_configured(stack: Any, case: RewardCase) -> Measure:
-    factor = 1.0 if stack.advantage_spec.scale in SCALE_FREE else 3.0
-    scaled_B = case.advantages(stack, lambda rewards_B: rewards_B * 3.0)
-    plain_B = case.advantages(stack)
-    error = float((scaled_B - factor * plain_B).abs().max()) / max(1.0, float(plain_B.abs().max()))
-    bound = max(1e-4, 2 * stack.advantage_spec.epsilon / case.smallest_deviation())
-    return Measure(
-        error=error, bound=bound, what=f"tripled rewards must give {factor:g} times the advantages"
-    )
-
-
-def _constant_group_is_zero(stack: Any, case: RewardCase) -> Measure | None:
-    rows = [
-        row
-        for rows in case.groups().values()
-        for row in rows
-        if len({case.rewards[other] for other in rows}) == 1
-    ]
-    if not rows:
-        return None
-    advantages_B = case.advantages(stack)
-    return Measure(
-        error=float(advantages_B[rows].abs().max()),
-        bound=0.0,
-        what="advantage in a group of equal rewards or of one row",
-    )
-
-
 def _scaled_by_the_batch(stack: Any) -> str | None:
     return "advantage_spec.scale='batch'" if stack.advantage_spec.scale == "batch" else None
 
 
-def _groups_are_apart(stack: Any, case: RewardCase) -> Measure | None:
-    """Change the rewards of one group: the others' advantages stay."""
-    groups = case.groups()
-    if len(groups) < 2:
-        return None
-    changed = next(iter(groups))
-    mask_B = torch.tensor([prompt == changed for prompt in case.prompt_ids])
-    moved_B = case.advantages(stack, lambda rewards_B: torch.where(mask_B, rewards_B**2 + 5.0, rewards_B))
-    error = float((moved_B - case.advantages(stack))[~mask_B].abs().max())
-    return Measure(
-        error=error, bound=0.0, what=f"change of other groups' advantages when prompt {changed} changes"
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
-class VerifierCase:
-    """Golden and wrong answers in a shuffled order."""
+class VerifierCase(Case):
+    """Right and wrong answers in a shuffled order."""
 
     order: tuple[int, ...]
     triples: tuple[tuple[Any, str, float], ...]
 
     def smaller(self) -> Iterator[VerifierCase]:
-        """Yield halves, then the case without one answer: a verifier may take seconds over each."""
+        """Yield halves, then the case without one answer: a verifier may take seconds for each."""
         half = len(self.order) // 2
         if half:
             yield replace(self, order=self.order[:half])
@@ -199,84 +117,138 @@ def _make_answers(stack: Any, seed: int, tidy: bool) -> VerifierCase:
     return VerifierCase(order=tuple(int(index) for index in order), triples=triples)
 
 
-def _verifier_is_right(stack: Any, case: VerifierCase) -> Measure:
+ADVANTAGES = Relation(
+    id="R17.advantages",
+    name="advantage-algebra",
+    component="advantages",
+    statement="Group advantages sum to zero, keep the order of rewards, ignore shifts, scale as configured.",
+    catalogue="SB069 SB074 SB082 SB083 SB084 SB087 SB088 SB089 SB091 SB093",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+REWARD = Relation(
+    id="R17.reward",
+    name="verifier-is-right",
+    component="reward",
+    statement="Right and wrong answers get the right reward, in any order.",
+    catalogue="SB068 SB071 SB075 SB076 SB077",
+    cost="CPU, milliseconds to seconds",
+    cases=_make_answers,
+)
+
+
+@ADVANTAGES.law(
+    "advantages of a group sum to zero", "groups formed by position, a baseline over the batch, no baseline"
+)
+def group_sums_to_zero(stack: Any, case: RewardCase) -> Measure:
+    """Check that the advantages of each group sum to zero."""
+    advantages_B = case.advantages(stack)
+    worst = Worst()
+    for prompt, rows in case.groups().items():
+        worst.add(abs(float(advantages_B[rows].sum())), f"prompt {prompt}")
+    return Measure(error=worst.error, bound=case.bound(stack), what=f"sum of the advantages of {worst.place}")
+
+
+@ADVANTAGES.law(
+    "a better row has a larger advantage",
+    "the sign inverted, rewards moved between rows, a baseline of another group",
+)
+def better_row_has_larger_advantage(stack: Any, case: RewardCase) -> Measure:
+    """Count the pairs of a group whose advantages are not in the order of their rewards."""
+    advantages_B = case.advantages(stack)
+    wrong = sum(
+        not (case.rewards[a] - case.rewards[b]) * float(advantages_B[a] - advantages_B[b]) > 0
+        for rows in case.groups().values()
+        for a in rows
+        for b in rows
+        if case.rewards[a] > case.rewards[b] + 1e-9
+    )
+    return Measure(error=wrong, bound=0, what="pairs of a group whose better row has no larger advantage")
+
+
+@ADVANTAGES.law("a constant added to a group changes nothing", "a missing or clipped baseline")
+def shift_changes_nothing(stack: Any, case: RewardCase) -> Measure:
+    """Add another constant to each group (the same one if the batch sets the scale): nothing changes."""
+    spec = stack.advantage_spec
+    whole = spec.scale == "batch" and spec.estimator != "reinforce_plus_plus_baseline"
+    shift_B = torch.tensor([3.0 if whole else float(p % 7) - 3 for p in case.prompt_ids], dtype=torch.float64)
+    moved_B = case.advantages(stack, lambda rewards_B: rewards_B + shift_B)
+    error = float((moved_B - case.advantages(stack)).abs().max())
+    return Measure(
+        error=error,
+        bound=case.bound(stack),
+        what="change of an advantage when a group's rewards shift by a constant",
+    )
+
+
+@ADVANTAGES.law(
+    "scaling rewards scales advantages as configured",
+    "the deviation left out or applied although switched off, an epsilon that is too large",
+)
+def scale_as_configured(stack: Any, case: RewardCase) -> Measure:
+    """Triple all rewards: advantages triple or stay the same, as configured."""
+    factor = 1.0 if stack.advantage_spec.scale in SCALE_FREE else 3.0
+    scaled_B = case.advantages(stack, lambda rewards_B: rewards_B * 3.0)
+    plain_B = case.advantages(stack)
+    error = float((scaled_B - factor * plain_B).abs().max()) / max(1.0, float(plain_B.abs().max()))
+    bound = max(1e-4, 2 * stack.advantage_spec.epsilon / case.smallest_deviation())
+    return Measure(
+        error=error, bound=bound, what=f"tripled rewards must give {factor:g} times the advantages"
+    )
+
+
+@ADVANTAGES.law("a group without contrast gets exactly zero", "rounding noise divided by a tiny deviation")
+def equal_rewards_give_zero(stack: Any, case: RewardCase) -> Measure | None:
+    """Check that groups of equal rewards or of one row have advantages of exactly zero."""
+    rows = [
+        row
+        for rows in case.groups().values()
+        for row in rows
+        if len({case.rewards[other] for other in rows}) == 1
+    ]
+    if not rows:
+        return None
+    advantages_B = case.advantages(stack)
+    return Measure(
+        error=float(advantages_B[rows].abs().max()),
+        bound=0.0,
+        what="advantage in a group of equal rewards or of one row",
+    )
+
+
+@ADVANTAGES.law(
+    "groups are independent",
+    "groups formed by position, statistics over the batch",
+    excluded=_scaled_by_the_batch,
+)
+def groups_are_independent(stack: Any, case: RewardCase) -> Measure | None:
+    """Change the rewards of one group: the advantages of the others stay the same."""
+    groups = case.groups()
+    if len(groups) < 2:
+        return None
+    changed = next(iter(groups))
+    mask_B = torch.tensor([prompt == changed for prompt in case.prompt_ids])
+    moved_B = case.advantages(stack, lambda rewards_B: torch.where(mask_B, rewards_B**2 + 5.0, rewards_B))
+    error = float((moved_B - case.advantages(stack))[~mask_B].abs().max())
+    return Measure(
+        error=error, bound=0.0, what=f"change of other groups' advantages when prompt {changed} changes"
+    )
+
+
+@REWARD.law(
+    "reward of each answer",
+    "rewards moved between rows, a parser that misses the answer, a failure turned into 0",
+)
+def verifier_is_right(stack: Any, case: VerifierCase) -> Measure:
+    """Compare the reward of each answer with the known right one."""
     chosen = [case.triples[index] for index in case.order]
     given = stack.reward([problem for problem, _, _ in chosen], [completion for _, completion, _ in chosen])
     if len(given) != len(chosen):
         return Measure(
             error=float("inf"), bound=0, what=f"{len(given)} rewards for {len(chosen)} completions"
         )
-    errors = [abs(float(reward) - right) for reward, (_, _, right) in zip(given, chosen, strict=True)]
-    worst = int(np.nanargmax(errors)) if not np.isnan(errors).all() else 0
-    return Measure(
-        error=float("nan") if np.isnan(errors).any() else errors[worst],
-        bound=1e-9,
-        what=f"reward of {chosen[worst][1]!r}: {given[worst]}, right is {chosen[worst][2]}",
-    )
-
-
-RELATIONS = (
-    Relation(
-        id="R17.advantages",
-        name="advantage-algebra",
-        component="advantages",
-        statement="Group advantages sum to zero, keep the order of rewards, ignore shifts, scale as configured.",
-        catalogue=("SB069", "SB074", "SB082", "SB083", "SB084", "SB087", "SB088", "SB089", "SB091", "SB093"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="advantages of a group sum to zero",
-                make=_make,
-                measure=_sums_to_zero,
-                suspects="groups formed by position, a baseline over the batch, no baseline",
-            ),
-            Law(
-                name="a better row has a larger advantage",
-                make=_make,
-                measure=_order_of_rewards,
-                suspects="the sign inverted, rewards moved between rows, a baseline of another group",
-            ),
-            Law(
-                name="a constant added to a group changes nothing",
-                make=_make,
-                measure=_shift_invariant,
-                suspects="a missing or clipped baseline",
-            ),
-            Law(
-                name="scaling rewards scales advantages as configured",
-                make=_make,
-                measure=_scale_as_configured,
-                suspects="the deviation left out or applied although switched off, an epsilon that is too large",
-            ),
-            Law(
-                name="a group without contrast gets exactly zero",
-                make=_make,
-                measure=_constant_group_is_zero,
-                suspects="rounding noise divided by a tiny deviation",
-            ),
-            Law(
-                name="groups do not see each other",
-                make=_make,
-                measure=_groups_are_apart,
-                excluded=_scaled_by_the_batch,
-                suspects="groups formed by position, statistics over the batch",
-            ),
-        ),
-    ),
-    Relation(
-        id="R17.reward",
-        name="verifier-is-right",
-        component="reward",
-        statement="Golden answers and wrong answers get the reward that is right, in any order.",
-        catalogue=("SB068", "SB071", "SB075", "SB076", "SB077"),
-        cost="CPU, milliseconds to seconds",
-        laws=(
-            Law(
-                name="reward of each answer",
-                make=_make_answers,
-                measure=_verifier_is_right,
-                suspects="rewards moved between rows, a parser that misses the answer, a failure turned into 0",
-            ),
-        ),
-    ),
-)
+    worst = Worst(place="every answer is right")
+    for reward, (_, completion, right) in zip(given, chosen, strict=True):
+        worst.add(abs(float(reward) - right), f"{reward} for {completion!r}, right is {right}")
+    return Measure(error=worst.error, bound=1e-9, what=f"rewards of answers, {worst.place}")

@@ -1,23 +1,24 @@
-"""R11: on a categorical policy that can be solved on paper, the gradient points where it must."""
+"""R11: on a categorical policy with a closed form, the gradient has the right direction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.records import LossInputs
 
 BOUND = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bandit:
-    """A policy over few arms whose probabilities are counts over a total, so that rows can stand for them exactly."""
+class Bandit(Case):
+    """A policy over few arms whose probabilities are counts over a total, so that rows represent them exactly."""
 
     counts: tuple[int, ...]
     """Rows that drew each arm; the policy's probability of an arm is its share."""
@@ -29,10 +30,6 @@ class Bandit:
         """Yield the bandit with equal probabilities."""
         if len(set(self.counts)) > 1:
             yield replace(self, counts=(1,) * len(self.counts))
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the bandit as JSON values."""
-        return {name: list(value) for name, value in vars(self).items()}
 
     def probabilities(self) -> torch.Tensor:
         """Return the policy's probabilities."""
@@ -56,6 +53,56 @@ def _make(stack: Any, seed: int, tidy: bool) -> Bandit:
     )
 
 
+def _has_no_advantages(stack: Any) -> str | None:
+    return None if hasattr(stack, "advantages") else "it offers no advantages"
+
+
+def _kl_does_not_pull_alone(stack: Any) -> str | None:
+    spec = stack.loss_spec
+    if not spec.kl_penalty:
+        return "loss_spec.kl_penalty=0"
+    if spec.entropy_coefficient:
+        return f"loss_spec.entropy_coefficient={spec.entropy_coefficient:g}"
+    k1_alone = (spec.kl_type, spec.kl_gradient) == ("k1", "estimator") and not spec.kl_importance_sampling
+    return "loss_spec.kl_type='k1', whose gradient is 0 in expectation" if k1_alone else None
+
+
+BANDIT = Relation(
+    id="R11.bandit",
+    name="exact-bandit",
+    component="policy_loss",
+    statement="On a bandit solved on paper the gradient is that of the expected reward; the KL term lowers the KL.",
+    catalogue="SB152 SB165 SB179 SB208",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+@BANDIT.law(
+    "gradient of the expected reward", "the sign of the loss, a ratio that is detached, a wrong divisor"
+)
+def gradient_of_the_expected_reward(stack: Any, case: Bandit) -> Measure:
+    """Check that the loss's gradient, less that at advantage 0, is minus the gradient of the expected reward."""
+    arms = torch.tensor(case.arms())
+    rewards_V = torch.tensor(case.rewards, dtype=torch.float64)
+    rewards_B = rewards_V[arms]
+    given_V = _gradient(stack, case, rewards_B - rewards_B.mean()) - _gradient(
+        stack, case, torch.zeros_like(rewards_B)
+    )
+    logits_V = case.probabilities().log().requires_grad_()
+    (exact_V,) = torch.autograd.grad((logits_V.softmax(0) * rewards_V).sum(), logits_V)
+    difference = float((given_V + _scale(stack) * exact_V).abs().max())
+    return Measure(
+        error=difference, bound=BOUND, what="gradient against minus the exact gradient of the expected reward"
+    )
+
+
+def _gradient(stack: Any, case: Bandit, advantages_B: torch.Tensor) -> torch.Tensor:
+    logits_V = case.probabilities().log().requires_grad_()
+    (gradient_V,) = torch.autograd.grad(stack.policy_loss(_inputs(case, logits_V, advantages_B)), logits_V)
+    return gradient_V
+
+
 def _inputs(case: Bandit, logits_V: torch.Tensor, advantages_B: torch.Tensor) -> LossInputs:
     """Return on-policy inputs: one token a row, drawn by the policy as often as its probability says."""
     arms = torch.tensor(case.arms())
@@ -76,36 +123,19 @@ def _inputs(case: Bandit, logits_V: torch.Tensor, advantages_B: torch.Tensor) ->
     )
 
 
-def _gradient(stack: Any, case: Bandit, advantages_B: torch.Tensor) -> torch.Tensor:
-    logits_V = case.probabilities().log().requires_grad_()
-    (gradient_V,) = torch.autograd.grad(stack.policy_loss(_inputs(case, logits_V, advantages_B)), logits_V)
-    return gradient_V
-
-
 def _scale(stack: Any) -> float:
     """Return what the reduction multiplies a one-token row by, relative to the mean over rows."""
     spec = stack.loss_spec
     return 1.0 / spec.fixed_length if spec.reduction == "fixed_length" else 1.0
 
 
-def _reward_part(stack: Any, case: Bandit) -> Measure:
-    """The gradient of the loss, less that at zero advantage, is minus the gradient of the expected reward."""
-    arms = torch.tensor(case.arms())
-    rewards_V = torch.tensor(case.rewards, dtype=torch.float64)
-    rewards_B = rewards_V[arms]
-    given_V = _gradient(stack, case, rewards_B - rewards_B.mean()) - _gradient(
-        stack, case, torch.zeros_like(rewards_B)
-    )
-    logits_V = case.probabilities().log().requires_grad_()
-    (exact_V,) = torch.autograd.grad((logits_V.softmax(0) * rewards_V).sum(), logits_V)
-    difference = float((given_V + _scale(stack) * exact_V).abs().max())
-    return Measure(
-        error=difference, bound=BOUND, what="gradient against minus the exact gradient of the expected reward"
-    )
-
-
-def _advantages_raise_reward(stack: Any, case: Bandit) -> Measure | None:
-    """Follow the stack's own advantages a little way: the expected reward rises."""
+@BANDIT.law(
+    "the update raises the expected reward",
+    "advantages negated, the sign of the loss",
+    excluded=_has_no_advantages,
+)
+def update_raises_the_reward(stack: Any, case: Bandit) -> Measure | None:
+    """Check that a small step along the stack's own advantages raises the expected reward."""
     if len(set(case.rewards)) == 1:
         return None
     arms = torch.tensor(case.arms())
@@ -123,22 +153,13 @@ def _advantages_raise_reward(stack: Any, case: Bandit) -> Measure | None:
     )
 
 
-def _has_no_advantages(stack: Any) -> str | None:
-    return None if hasattr(stack, "advantages") else "it offers no advantages"
-
-
-def _kl_does_not_pull_alone(stack: Any) -> str | None:
-    spec = stack.loss_spec
-    if not spec.kl_penalty:
-        return "loss_spec.kl_penalty=0"
-    if spec.entropy_coefficient:
-        return f"loss_spec.entropy_coefficient={spec.entropy_coefficient:g}"
-    k1_alone = (spec.kl_type, spec.kl_gradient) == ("k1", "estimator") and not spec.kl_importance_sampling
-    return "loss_spec.kl_type='k1', whose gradient is 0 in expectation" if k1_alone else None
-
-
-def _kl_falls(stack: Any, case: Bandit) -> Measure | None:
-    """With zero advantage and no entropy bonus only the KL pulls: one step brings the policy nearer the reference."""
+@BANDIT.law(
+    "the KL term lowers the KL",
+    "the KL rewarded instead of penalised, its log-ratio inverted, its gradient detached",
+    excluded=_kl_does_not_pull_alone,
+)
+def kl_term_lowers_the_kl(stack: Any, case: Bandit) -> Measure | None:
+    """Check that one step at advantage 0, where the KL term acts alone, brings the policy nearer to the reference."""
     spec = stack.loss_spec
     zeros_B = torch.zeros(len(case.arms()), dtype=torch.float64)
     logits_V = case.probabilities().log()
@@ -156,37 +177,3 @@ def _kl_falls(stack: Any, case: Bandit) -> Measure | None:
 def _kl(logits_V: torch.Tensor, case: Bandit) -> float:
     reference_V = torch.tensor(case.reference, dtype=torch.float64)
     return float((logits_V.softmax(0) * (logits_V.log_softmax(0) - reference_V.log())).sum())
-
-
-RELATIONS = (
-    Relation(
-        id="R11.bandit",
-        name="exact-bandit",
-        component="policy_loss",
-        statement="On a bandit solved on paper the gradient is that of the expected reward; the KL term lowers the KL.",
-        catalogue=("SB152", "SB165", "SB179", "SB208"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="gradient of the expected reward",
-                make=_make,
-                measure=_reward_part,
-                suspects="the sign of the loss, a ratio that is detached, a wrong divisor",
-            ),
-            Law(
-                name="the update raises the expected reward",
-                make=_make,
-                measure=_advantages_raise_reward,
-                excluded=_has_no_advantages,
-                suspects="advantages negated, the sign of the loss",
-            ),
-            Law(
-                name="the KL term lowers the KL",
-                make=_make,
-                measure=_kl_falls,
-                excluded=_kl_does_not_pull_alone,
-                suspects="the KL rewarded instead of penalised, its log-ratio inverted, its gradient detached",
-            ),
-        ),
-    ),
-)

@@ -9,10 +9,44 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.cases.logits import LogitsCase, make_logits_case
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.worst import Worst
 
 BOUND = 3e-5
 WIDTH = 11
+
+FUSED = Relation(
+    id="R12.fused",
+    name="fused-equals-plain",
+    component="fused_logprobs",
+    statement="Fused scoring equals the plain form in value and gradient where chunks divide nothing evenly.",
+    catalogue="SB124 SB163 SB164 SB190 SB202 SB215",
+    cost="CPU, milliseconds",
+    cases=make_logits_case,
+)
+
+
+@FUSED.law(
+    "value and gradient",
+    "a last chunk left out, a gradient overwritten instead of added, temperature missing in it",
+)
+def fused_equals_plain(stack: Any, case: LogitsCase) -> Measure:
+    """Compare log-probabilities, entropies and gradients of fused scoring with the definition in float64."""
+    exact = _inputs(case, torch.float64)
+    outputs = _plain(*exact, case.temperature)
+    generator = torch.Generator().manual_seed(case.seed + 2)
+    weights = [torch.randn(outputs[0].shape, generator=generator, dtype=torch.float64) for _ in outputs]
+    expected = torch.autograd.grad(_weighted(outputs, weights), exact[:2])
+    fused = _inputs(case, torch.float32)
+    given_outputs = stack.fused_logprobs(*fused, case.temperature)
+    given = torch.autograd.grad(_weighted(given_outputs, weights), fused[:2])
+    worst = Worst()
+    names = ("log-probability", "entropy", "gradient of the hidden states", "gradient of the head")
+    for name, one, right in zip(names, (*given_outputs[:2], *given), (*outputs, *expected), strict=True):
+        worst.add(_distance(one.detach(), right.detach()), name)
+    return Measure(
+        error=worst.error, bound=BOUND, what=f"{worst.place}, fused against float64, relative difference"
+    )
 
 
 def _inputs(case: LogitsCase, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -41,11 +75,6 @@ def _plain(
     return [torch.stack(logprobs), torch.stack(entropies)]
 
 
-def _distance(given: Tensor, expected: Tensor) -> float:
-    scale = max(1.0, float(expected.abs().max()))
-    return float((given.double() - expected.double()).abs().max()) / scale
-
-
 def _weighted(outputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
     """Return one number that depends on every output in its own way."""
     return torch.stack(
@@ -53,42 +82,6 @@ def _weighted(outputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
     ).sum()
 
 
-def _value_and_gradient(stack: Any, case: LogitsCase) -> Measure:
-    exact = _inputs(case, torch.float64)
-    outputs = _plain(*exact, case.temperature)
-    generator = torch.Generator().manual_seed(case.seed + 2)
-    weights = [torch.randn(outputs[0].shape, generator=generator, dtype=torch.float64) for _ in outputs]
-    expected = torch.autograd.grad(_weighted(outputs, weights), exact[:2])
-    fused = _inputs(case, torch.float32)
-    given_outputs = stack.fused_logprobs(*fused, case.temperature)
-    given = torch.autograd.grad(_weighted(given_outputs, weights), fused[:2])
-    errors = {
-        "log-probability": _distance(given_outputs[0].detach(), outputs[0].detach()),
-        "entropy": _distance(given_outputs[1].detach(), outputs[1].detach()),
-        "gradient of the hidden states": _distance(given[0], expected[0]),
-        "gradient of the head": _distance(given[1], expected[1]),
-    }
-    worst = max(errors, key=lambda name: float("inf") if errors[name] != errors[name] else errors[name])
-    return Measure(
-        error=errors[worst], bound=BOUND, what=f"{worst}, fused against float64, relative difference"
-    )
-
-
-RELATIONS = (
-    Relation(
-        id="R12.fused",
-        name="fused-equals-plain",
-        component="fused_logprobs",
-        statement="Fused scoring equals the plain form in value and gradient where chunks divide nothing evenly.",
-        catalogue=("SB124", "SB163", "SB164", "SB190", "SB202", "SB215"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="value and gradient",
-                make=make_logits_case,
-                measure=_value_and_gradient,
-                suspects="a last chunk left out, a gradient overwritten instead of added, temperature missing in it",
-            ),
-        ),
-    ),
-)
+def _distance(given: Tensor, expected: Tensor) -> float:
+    scale = max(1.0, float(expected.abs().max()))
+    return float((given.double() - expected.double()).abs().max()) / scale

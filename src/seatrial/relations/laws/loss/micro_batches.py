@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.cases import Rollout, rollout_for
+from seatrial.relations.cases import Rollout, rollout_for, rollout_of_model
 from seatrial.relations.facts import bound_of, needs_unequal_micro_batches
 from seatrial.relations.law import Excluded, F, Measure, Relation, nothing_excluded
 from seatrial.relations.records import Row
@@ -16,10 +16,10 @@ from seatrial.relations.tensors import (
     counts_of,
     gradient_of,
     inputs_of,
-    largest_difference,
     largest_gradient_difference,
+    loss_difference,
 )
-from seatrial.relations.worst import is_worse, largest
+from seatrial.relations.worst import Worst
 
 LOSS_BOUND = 1e-10
 GRADIENT_BOUND = 2e-5  # float32 sums in another order
@@ -64,10 +64,6 @@ CATALOGUE = (
 )
 
 
-def _rollout_of_model(stack: Any, seed: int, tidy: bool) -> Rollout:
-    return rollout_for(stack, seed, tidy, vocab_size=stack.vocab_size, num_prompts=3, num_generations=2)
-
-
 LOSS = Relation(
     id="R1.loss",
     name="loss-ignores-micro-batches",
@@ -84,7 +80,7 @@ STEP = Relation(
     statement="The raw gradient of an optimizer batch is the same however it is split into micro-batches.",
     catalogue=CATALOGUE,
     cost="CPU, seconds",
-    cases=_rollout_of_model,
+    cases=rollout_of_model,
 )
 WAYS: tuple[tuple[str, Callable[[int], Split], Excluded], ...] = (
     ("of one row", singles, nothing_excluded),
@@ -129,7 +125,7 @@ def losses_add_up(stack: Any, whole: Rollout, way: Callable[[int], Split]) -> Me
     # Parts of opposite signs may nearly cancel; what a denominator's epsilon moves is in proportion to each of them.
     scale = max(abs(whole_loss), sum(abs(loss) for loss, _ in parts), 1e-3)
     gradient_BT = _pad_rows([row for _, part_BT in parts for row in part_BT], whole_BT.shape[1])
-    error = largest((abs(total - whole_loss) / scale, largest_difference(gradient_BT, whole_BT)))
+    error = loss_difference(total, whole_loss, gradient_BT, whole_BT, scale=scale)
     sizes = [len(part) for part in split]
     return Measure(
         error=error,
@@ -176,15 +172,13 @@ def logged_scalars_add_up(stack: Any, whole: Rollout, way: Callable[[int], Split
     together = stack.gradients(case.rows, [list(range(len(case.rows)))]).metrics
     if not together:
         return None
-    worst, what = 0.0, "no metric"
+    worst = Worst(place="no metric")
     given = stack.gradients(case.rows, split).metrics
     for name in sorted(together.keys() | given.keys()):
         right = together.get(name, float("nan"))
-        error = abs(given.get(name, float("nan")) - right) / max(1.0, abs(right))
-        if is_worse(error, worst):
-            worst, what = error, name
+        worst.add(abs(given.get(name, float("nan")) - right) / max(1.0, abs(right)), name)
     return Measure(
-        error=worst,
+        error=worst.error,
         bound=METRIC_BOUND,
-        what=f"logged {what}, split into {[len(part) for part in split]} rows, relative difference",
+        what=f"logged {worst.place}, split into {[len(part) for part in split]} rows, relative difference",
     )

@@ -1,8 +1,7 @@
-"""R9: right after a rollout nothing has moved: ratio 1, no clipping, no KL to a reference that is the policy."""
+"""R9: right after a rollout all policies are equal: the ratio is 1, nothing is clipped, the KL is 0."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,37 +9,48 @@ import torch
 
 from seatrial.relations.cases import Rollout, rollout_for
 from seatrial.relations.facts import bound_of
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import LossInputs
 from seatrial.relations.tensors import gradient_of, inputs_of
-from seatrial.relations.worst import is_worse
+from seatrial.relations.worst import Worst
 
 BOUND = 1e-9
 
 
-def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
-    return rollout_for(stack, seed, tidy)
+CATALOGUE = "SB039 SB063 SB104 SB125 SB128 SB143 SB148 SB278 SB317 SB390"
+
+LOSS = Relation(
+    id="R9.loss",
+    name="on-policy-identity",
+    component="policy_loss",
+    statement="With current, old and reference policy equal, the gradient is the plain policy gradient.",
+    catalogue=CATALOGUE,
+    cost="CPU, milliseconds",
+    cases=rollout_for,
+)
+
+METRICS = Relation(
+    id="R9.metrics",
+    name="metrics-at-rest",
+    component="metrics",
+    statement="Right after a rollout ratio metrics are 1 and KL metrics are 0.",
+    catalogue=CATALOGUE,
+    cost="CPU, milliseconds",
+    cases=rollout_for,
+)
 
 
-def _on_policy(case: Rollout) -> LossInputs:
-    """Return inputs in which current, old, reference and sampling policy are one."""
-    inputs = inputs_of(case)
-    old_BT = inputs.old_logprobs_BT
-    return replace(
-        inputs,
-        logprobs_BT=old_BT.clone().requires_grad_(),
-        ref_logprobs_BT=old_BT.clone(),
-        sampling_logprobs_BT=old_BT.clone(),
-    )
-
-
-def _policy_gradient(stack: Any, case: Rollout) -> Measure | None:
-    """On policy, the gradient of each token is minus advantage times the token's weight, whatever the clip is."""
+@LOSS.law(
+    "policy gradient on policy",
+    "ratio against the wrong log-probabilities, clipping at 1, a KL that is not 0 at the start",
+)
+def gradient_is_the_policy_gradient(stack: Any, case: Rollout) -> Measure | None:
+    """Check that each token's gradient is minus its advantage times its weight, for any clip range."""
     spec = stack.loss_spec
     inputs = _on_policy(case)
     gradient_BT = gradient_of(stack.policy_loss(inputs), inputs)
-    worst, place = 0.0, "no token"
+    worst = Worst(place="no token")
     for row, mask in enumerate(inputs.mask_BT.tolist()):
         length = sum(mask)
         if not length:
@@ -55,39 +65,32 @@ def _policy_gradient(stack: Any, case: Rollout) -> Measure | None:
         expected = weight * (kl_slope - float(inputs.advantages_B[row]))
         for token in range(len(mask)):
             error = abs(float(gradient_BT[row, token]) - expected * mask[token])
-            if is_worse(error, worst):
-                worst, place = error, f"row {row}, token {token}"
+            worst.add(error, f"row {row}, token {token}")
     return Measure(
-        error=worst,
+        error=worst.error,
         bound=bound_of(stack, BOUND),
-        what=f"gradient on policy against -advantage x weight, at {place}",
+        what=f"gradient on policy against -advantage x weight, at {worst.place}",
     )
 
 
-def _metrics_at_rest(stack: Any, case: Rollout) -> Measure:
-    metrics = stack.metrics([_on_policy(case)])
-    at_rest = {
-        "token_mult_prob_error": 1.0,
-        "gen_kl_error": 0.0,
-        "probs_ratio": 1.0,
-        "probs_ratio_min": 1.0,
-        "probs_ratio_max": 1.0,
-        "kl_penalty": 0.0,
-    }
-    known = {name: value for name, value in at_rest.items() if name in metrics}
-    if not known:
-        raise NotServed("none of the metrics that rest on policy is logged")
-    errors = {name: abs(metrics[name] - value) for name, value in known.items()}
-    worst = max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name])
-    return Measure(
-        error=errors[worst],
-        bound=1e-6,
-        what=f"{worst} on policy is {metrics[worst]:.6g}, not {known[worst]:g}",
+def _on_policy(case: Rollout) -> LossInputs:
+    """Return inputs in which current, old, reference and sampling policy are one."""
+    inputs = inputs_of(case)
+    old_BT = inputs.old_logprobs_BT
+    return replace(
+        inputs,
+        logprobs_BT=old_BT.clone().requires_grad_(),
+        ref_logprobs_BT=old_BT.clone(),
+        sampling_logprobs_BT=old_BT.clone(),
     )
 
 
-def _moves_after_update(stack: Any, case: Rollout) -> Measure:
-    """Off policy the ratio must not be stuck at 1: the loss has to see the old log-probabilities."""
+@LOSS.law(
+    "old log-probabilities matter",
+    "the ratio of the policy with itself: old log-probabilities recomputed or ignored",
+)
+def old_logprobs_matter(stack: Any, case: Rollout) -> Measure:
+    """Check that the loss changes with the old log-probabilities: off policy the ratio is not stuck at 1."""
     inputs = inputs_of(case)
     valid_BT = inputs.mask_BT.bool()
     shifted = replace(
@@ -101,45 +104,22 @@ def _moves_after_update(stack: Any, case: Rollout) -> Measure:
     )
 
 
-CATALOGUE = ("SB039", "SB063", "SB104", "SB125", "SB128", "SB143", "SB148", "SB278", "SB317", "SB390")
-
-RELATIONS = (
-    Relation(
-        id="R9.loss",
-        name="on-policy-identity",
-        component="policy_loss",
-        statement="With current, old and reference policy equal, the gradient is the plain policy gradient.",
-        catalogue=CATALOGUE,
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="policy gradient on policy",
-                make=_make,
-                measure=_policy_gradient,
-                suspects="ratio against the wrong log-probabilities, clipping at 1, a KL that is not 0 at the start",
-            ),
-            Law(
-                name="old log-probabilities matter",
-                make=_make,
-                measure=_moves_after_update,
-                suspects="the ratio of the policy with itself: old log-probabilities recomputed or ignored",
-            ),
-        ),
-    ),
-    Relation(
-        id="R9.metrics",
-        name="metrics-at-rest",
-        component="metrics",
-        statement="Right after a rollout ratio metrics are 1 and KL metrics are 0.",
-        catalogue=CATALOGUE,
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="metrics on policy",
-                make=_make,
-                measure=_metrics_at_rest,
-                suspects="a metric of other tensors than those that train, masked tokens counted",
-            ),
-        ),
-    ),
-)
+@METRICS.law("metrics on policy", "a metric of other tensors than those that train, masked tokens counted")
+def metrics_have_their_on_policy_values(stack: Any, case: Rollout) -> Measure:
+    """Check that ratio metrics are 1 and KL metrics 0 when all policies are equal."""
+    metrics = stack.metrics([_on_policy(case)])
+    on_policy = {
+        "token_mult_prob_error": 1.0,
+        "gen_kl_error": 0.0,
+        "probs_ratio": 1.0,
+        "probs_ratio_min": 1.0,
+        "probs_ratio_max": 1.0,
+        "kl_penalty": 0.0,
+    }
+    known = {name: value for name, value in on_policy.items() if name in metrics}
+    if not known:
+        raise NotServed("none of the metrics with a known on-policy value is logged")
+    worst = Worst(place="every metric has its value")
+    for name, value in known.items():
+        worst.add(abs(metrics[name] - value), f"{name} is {metrics[name]:.6g}, not {value:g}")
+    return Measure(error=worst.error, bound=1e-6, what=f"on policy, {worst.place}")

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.values import ValueInputs, ValueSpec
 from seatrial.relations.facts import bound_of, needs_masked_rows
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.loss.micro_batches import singles, unequal
-from seatrial.relations.tensors import largest_difference
-from seatrial.relations.worst import largest
+from seatrial.relations.tensors import loss_difference
 
 BOUND = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueRow:
-    """Values, old values and returns of the trained tokens of a row; none where it must not train."""
+    """Values, old values and returns of the trained tokens of a row; empty if the row must not train."""
 
     values: tuple[float, ...]
     old_values: tuple[float, ...]
@@ -30,7 +31,7 @@ class ValueRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValueCase:
+class ValueCase(Case):
     """The rows of one optimizer batch."""
 
     rows: tuple[ValueRow, ...]
@@ -51,25 +52,75 @@ class ValueCase:
         return sum(len(row.values) for row in self.rows)
 
 
-def _make(*, masked_row: bool = False) -> Callable[[Any, int, bool], ValueCase]:
-    def make(stack: Any, seed: int, tidy: bool) -> ValueCase:
-        """Return rows of unequal lengths whose values moved by up to several clips, in both directions."""
-        rng = np.random.default_rng([seed, 12])
-        lengths = [5] * 4 if tidy else [1, 9, 4, 6, *([0] if masked_row else [])]
-        spread = 0.02 if tidy else 0.5
+def _make(stack: Any, seed: int, tidy: bool, masked_row: bool = False) -> ValueCase:
+    """Return rows of unequal lengths whose values moved by up to several clip ranges, in both directions."""
+    rng = np.random.default_rng([seed, 12])
+    lengths = [5] * 4 if tidy else [1, 9, 4, 6, *([0] if masked_row else [])]
+    spread = 0.02 if tidy else 0.5
 
-        def row(length: int) -> ValueRow:
-            old, moved, noise = (rng.normal(size=length) for _ in range(3))
-            values = old + spread * moved
-            return ValueRow(
-                values=tuple(map(float, values)),
-                old_values=tuple(map(float, old)),
-                returns=tuple(map(float, old + noise)),
-            )
+    def row(length: int) -> ValueRow:
+        old, moved, noise = (rng.normal(size=length) for _ in range(3))
+        values = old + spread * moved
+        return ValueRow(
+            values=tuple(map(float, values)),
+            old_values=tuple(map(float, old)),
+            returns=tuple(map(float, old + noise)),
+        )
 
-        return ValueCase(rows=tuple(row(length) for length in lengths), seed=seed)
+    return ValueCase(rows=tuple(row(length) for length in lengths), seed=seed)
 
-    return make
+
+DIVISOR = "a mean over the micro-batch where the global count is due, padded length as the divisor"
+
+MICRO_BATCHES = Relation(
+    id="R1.value",
+    name="value-loss-ignores-micro-batches",
+    component="value_loss",
+    statement="Value losses of micro-batches add up to that of the whole batch, with unequal lengths.",
+    catalogue="SB155 SB156 SB159",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+PADDING = Relation(
+    id="R3.value",
+    name="value-loss-ignores-padding",
+    component="value_loss",
+    statement="Neither the width nor the content of padding reaches the value loss.",
+    catalogue="SB171",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+FORMULA = Relation(
+    id="R12.value",
+    name="value-loss-equals-oracle",
+    component="value_loss",
+    statement="Value and gradient of the value loss equal plain loops over the tokens.",
+    catalogue="SB168",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
+
+
+def losses_add_up(stack: Any, case: ValueCase, way: Callable[[int], list[list[int]]]) -> Measure | None:
+    """Compare the sum of the micro-batches' losses with the loss of the whole batch."""
+    split = way(len(case.rows))
+    if len(split) < 2:
+        return None
+    whole, _ = _loss(stack, inputs_of(case, case.rows))
+    parts = [_loss(stack, inputs_of(case, [case.rows[row] for row in part]))[0] for part in split]
+    return Measure(
+        error=abs(sum(parts) - whole) / max(abs(whole), 1e-3),
+        bound=bound_of(stack, BOUND),
+        what=f"loss, split into {[len(part) for part in split]} rows, relative difference",
+    )
+
+
+def _loss(stack: Any, inputs: ValueInputs) -> tuple[float, Tensor]:
+    loss = stack.value_loss(inputs)
+    (gradient,) = torch.autograd.grad(loss, inputs.values_BT, allow_unused=True)
+    return float(loss.detach()), torch.zeros_like(inputs.values_BT) if gradient is None else gradient
 
 
 def inputs_of(
@@ -93,14 +144,50 @@ def inputs_of(
     )
 
 
-def _loss(stack: Any, inputs: ValueInputs) -> tuple[float, Tensor]:
-    loss = stack.value_loss(inputs)
-    (gradient,) = torch.autograd.grad(loss, inputs.values_BT, allow_unused=True)
-    return float(loss.detach()), torch.zeros_like(inputs.values_BT) if gradient is None else gradient
+for which, way in (("of one row", singles), ("of unequal numbers of rows", unequal)):
+    MICRO_BATCHES.law(f"losses add up, in micro-batches {which}", DIVISOR, way=way)(losses_add_up)
+
+
+@PADDING.law("padded columns", "a mean over all positions", extra_columns=5)
+@PADDING.law("content of masked positions", "a mask that multiplies: NaN times 0 is NaN", poison=float("nan"))
+def padding_is_ignored(stack: Any, case: ValueCase, **change: Any) -> Measure:
+    """Compare loss and gradient with changed padding with those of plain padding."""
+    loss, gradient_BT = _loss(stack, inputs_of(case, case.rows))
+    other, changed_BT = _loss(stack, inputs_of(case, case.rows, **change))
+    T = gradient_BT.shape[1]
+    return Measure(
+        error=loss_difference(other, loss, changed_BT[:, :T], gradient_BT),
+        bound=bound_of(stack, BOUND),
+        what=f"loss or gradient with {change}, relative difference",
+    )
+
+
+@FORMULA.law(
+    "loss and gradient",
+    "the smaller of both errors, values clipped around the returns, a factor of 2",
+)
+@FORMULA.law(
+    "loss and gradient, with a masked row",
+    "0 / 0 of a row without tokens",
+    cases=partial(_make, masked_row=True),
+    excluded=needs_masked_rows,
+)
+def loss_and_gradient_equal_oracle(stack: Any, case: ValueCase) -> Measure:
+    """Compare loss and gradient with plain loops over the tokens."""
+    loss, gradient_BT = _loss(stack, inputs_of(case, case.rows))
+    right, slopes = oracle(case, stack.value_spec)
+    wanted_BT = torch.zeros_like(gradient_BT)
+    for row, values in enumerate(slopes):
+        wanted_BT[row, : len(values)] = torch.tensor(values, dtype=torch.float64)
+    return Measure(
+        error=loss_difference(loss, right, gradient_BT, wanted_BT),
+        bound=bound_of(stack, BOUND),
+        what=f"loss or gradient against the oracle for {stack.value_spec}, relative difference",
+    )
 
 
 def oracle(case: ValueCase, spec: ValueSpec) -> tuple[float, list[list[float]]]:
-    """Return loss and derivative of each value, one token at a time; the error of a held value has no slope."""
+    """Return loss and derivative of each value, one token at a time; the error of a clipped value has no slope."""
     total, slopes = 0.0, []
     for row in case.rows:
         slopes.append([0.0] * len(row.values))
@@ -110,125 +197,9 @@ def oracle(case: ValueCase, spec: ValueSpec) -> tuple[float, list[list[float]]]:
             error = (value - target) ** 2
             slope = 2 * (value - target)
             if spec.clip is not None:
-                held = min(max(value, old - spec.clip), old + spec.clip)
-                if (held - target) ** 2 > error:
-                    error, slope = (held - target) ** 2, 0.0
+                clipped = min(max(value, old - spec.clip), old + spec.clip)
+                if (clipped - target) ** 2 > error:
+                    error, slope = (clipped - target) ** 2, 0.0
             total += spec.factor * error / case.num_tokens
             slopes[-1][token] = spec.factor * slope / case.num_tokens
     return total, slopes
-
-
-def _equals_oracle(stack: Any, case: ValueCase) -> Measure:
-    loss, gradient_BT = _loss(stack, inputs_of(case, case.rows))
-    right, slopes = oracle(case, stack.value_spec)
-    wanted_BT = torch.zeros_like(gradient_BT)
-    for row, values in enumerate(slopes):
-        wanted_BT[row, : len(values)] = torch.tensor(values, dtype=torch.float64)
-    return Measure(
-        error=largest(
-            (abs(loss - right) / max(abs(right), 1e-3), largest_difference(gradient_BT, wanted_BT))
-        ),
-        bound=bound_of(stack, BOUND),
-        what=f"loss or gradient against the oracle for {stack.value_spec}, relative difference",
-    )
-
-
-def _adds_up(way: Callable[[int], list[list[int]]]) -> Callable[[Any, ValueCase], Measure | None]:
-    def measure(stack: Any, case: ValueCase) -> Measure | None:
-        split = way(len(case.rows))
-        if len(split) < 2:
-            return None
-        whole, _ = _loss(stack, inputs_of(case, case.rows))
-        parts = [_loss(stack, inputs_of(case, [case.rows[row] for row in part]))[0] for part in split]
-        return Measure(
-            error=abs(sum(parts) - whole) / max(abs(whole), 1e-3),
-            bound=bound_of(stack, BOUND),
-            what=f"loss, split into {[len(part) for part in split]} rows, relative difference",
-        )
-
-    return measure
-
-
-def _ignores(**change: Any) -> Callable[[Any, ValueCase], Measure]:
-    def measure(stack: Any, case: ValueCase) -> Measure:
-        loss, gradient_BT = _loss(stack, inputs_of(case, case.rows))
-        other, changed_BT = _loss(stack, inputs_of(case, case.rows, **change))
-        T = gradient_BT.shape[1]
-        error = largest(
-            (abs(other - loss) / max(abs(loss), 1e-3), largest_difference(changed_BT[:, :T], gradient_BT))
-        )
-        return Measure(
-            error=error,
-            bound=bound_of(stack, BOUND),
-            what=f"loss or gradient with {change}, relative difference",
-        )
-
-    return measure
-
-
-DIVISOR = "a mean over the micro-batch where the global count is due, padded length as the divisor"
-
-RELATIONS = (
-    Relation(
-        id="R1.value",
-        name="value-loss-ignores-micro-batches",
-        component="value_loss",
-        statement="Value losses of micro-batches add up to that of the whole batch, with unequal lengths.",
-        catalogue=("SB155", "SB156", "SB159"),
-        cost="CPU, milliseconds",
-        laws=tuple(
-            Law(
-                name=f"losses add up, in micro-batches {which}",
-                make=_make(),
-                measure=_adds_up(way),
-                suspects=DIVISOR,
-            )
-            for which, way in (("of one row", singles), ("of unequal numbers of rows", unequal))
-        ),
-    ),
-    Relation(
-        id="R3.value",
-        name="value-loss-ignores-padding",
-        component="value_loss",
-        statement="Neither the width nor the content of padding reaches the value loss.",
-        catalogue=("SB171",),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="padded columns",
-                make=_make(),
-                measure=_ignores(extra_columns=5),
-                suspects="a mean over all positions",
-            ),
-            Law(
-                name="content of masked positions",
-                make=_make(),
-                measure=_ignores(poison=float("nan")),
-                suspects="a mask that multiplies: NaN times 0 is NaN",
-            ),
-        ),
-    ),
-    Relation(
-        id="R12.value",
-        name="value-loss-equals-oracle",
-        component="value_loss",
-        statement="Value and gradient of the value loss equal plain loops over the tokens.",
-        catalogue=("SB168",),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="loss and gradient",
-                make=_make(),
-                measure=_equals_oracle,
-                suspects="the smaller of both errors, values clipped around the returns, a factor of 2",
-            ),
-            Law(
-                name="loss and gradient, with a masked row",
-                make=_make(masked_row=True),
-                measure=_equals_oracle,
-                excluded=needs_masked_rows,
-                suspects="0 / 0 of a row without tokens",
-            ),
-        ),
-    ),
-)

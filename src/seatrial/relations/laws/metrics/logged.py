@@ -1,4 +1,4 @@
-"""R22: every logged scalar is what it says, recomputed from the raw numbers, over any split of the batch."""
+"""R22: every logged scalar equals its definition on the raw numbers, for any split of the batch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from seatrial.relations.cases import Rollout, make_rollout, rollout_for
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.loss.micro_batches import splits
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles import kl_value
 from seatrial.relations.records import LossInputs
 from seatrial.relations.tensors import counts_of, inputs_of
-from seatrial.relations.worst import is_worse
+from seatrial.relations.worst import Worst
 
 BOUND = 1e-6
-
-
-def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
-    return rollout_for(stack, seed, tidy)
 
 
 def _k3(log_ratio: float) -> float:
@@ -46,6 +42,54 @@ def _mean(values: Any) -> float:
     return math.fsum(collected) / len(collected)
 
 
+def _logs_no_mean_kl(stack: Any) -> str | None:
+    spec = stack.loss_spec
+    if not spec.kl_penalty:
+        return "loss_spec.kl_penalty=0"
+    return None if spec.reduction == "token" else f"loss_spec.reduction={spec.reduction!r}"
+
+
+METRICS = Relation(
+    id="R22.metrics",
+    name="metrics-equal-their-definitions",
+    component="metrics",
+    statement="Each logged scalar equals its definition on the raw numbers, over any split, and can move.",
+    catalogue="SB058 SB059 SB214 SB278 SB362 SB364 SB367 SB368 SB369 SB371 SB374",
+    cost="CPU, milliseconds",
+    cases=rollout_for,
+)
+
+
+@METRICS.law(
+    "recomputed from the raw numbers",
+    "padding counted, a mean of means, minima and maxima summed, the last micro-batch only",
+)
+def metrics_equal_definitions(stack: Any, case: Rollout) -> Measure:
+    """Compare logged metrics with their definitions on the raw numbers, over several splits of the batch."""
+    whole = inputs_of(case)
+    tokens = _tokens(whole)
+    spec = stack.loss_spec
+    skipped = ("probs_ratio",) if spec.kind in PER_SEQUENCE else ()
+    expected = {name: formula(tokens, spec) for name, formula in FORMULAS.items()}
+    worst = Worst(place="no metric")
+    known = 0
+    for split in [[list(range(len(case.rows)))], *splits(len(case.rows), tidy=case.tidy)]:
+        counts = counts_of(case.rows)
+        parts = [inputs_of(case, [case.rows[row] for row in part], counts=counts) for part in split]
+        logged = stack.metrics(parts)
+        for name, right in expected.items():
+            if name not in logged or name.startswith(skipped or ("\0",)):
+                continue
+            known += 1
+            worst.add(
+                abs(logged[name] - right) / max(1.0, abs(right)),
+                f"{name} {logged[name]:.8g}, from the raw numbers {right:.8g}, {len(split)} parts",
+            )
+    if not known:
+        raise NotServed("none of the metrics that have a definition here is logged")
+    return Measure(error=worst.error, bound=BOUND, what=f"{worst.place}, relative difference")
+
+
 def _tokens(inputs: LossInputs) -> list[Token]:
     columns = {
         "c": inputs.logprobs_BT.detach(),
@@ -58,41 +102,13 @@ def _tokens(inputs: LossInputs) -> list[Token]:
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
-def _recomputed(stack: Any, case: Rollout) -> Measure:
-    whole = inputs_of(case)
-    tokens = _tokens(whole)
-    spec = stack.loss_spec
-    skipped = ("probs_ratio",) if spec.kind in PER_SEQUENCE else ()
-    expected = {name: formula(tokens, spec) for name, formula in FORMULAS.items()}
-    worst, what = 0.0, "no metric"
-    known = 0
-    for split in [[list(range(len(case.rows)))], *splits(len(case.rows), tidy=case.tidy)]:
-        counts = counts_of(case.rows)
-        parts = [inputs_of(case, [case.rows[row] for row in part], counts=counts) for part in split]
-        logged = stack.metrics(parts)
-        for name, right in expected.items():
-            if name not in logged or name.startswith(skipped or ("\0",)):
-                continue
-            known += 1
-            error = abs(logged[name] - right) / max(1.0, abs(right))
-            if is_worse(error, worst):
-                worst, what = (
-                    error,
-                    f"{name} {logged[name]:.8g}, from the raw numbers {right:.8g}, {len(split)} parts",
-                )
-    if not known:
-        raise NotServed("none of the metrics that have a definition here is logged")
-    return Measure(error=worst, bound=BOUND, what=f"{what}, relative difference")
-
-
-def _logs_no_mean_kl(stack: Any) -> str | None:
-    spec = stack.loss_spec
-    if not spec.kl_penalty:
-        return "loss_spec.kl_penalty=0"
-    return None if spec.reduction == "token" else f"loss_spec.reduction={spec.reduction!r}"
-
-
-def _kl_penalty(stack: Any, case: Rollout) -> Measure:
+@METRICS.law(
+    "KL to the reference",
+    "the coefficient in or out, the log-ratio inverted, masked tokens counted",
+    excluded=_logs_no_mean_kl,
+)
+def kl_penalty_equals_definition(stack: Any, case: Rollout) -> Measure:
+    """Compare the logged KL to the reference with its definition on the raw numbers."""
     spec = stack.loss_spec
     whole = inputs_of(case)
     expected = _mean(kl_value(t["c"], t["r"], spec.kl_type) for t in _tokens(whole))
@@ -104,56 +120,10 @@ def _kl_penalty(stack: Any, case: Rollout) -> Measure:
     )
 
 
-def _reaches_both_ends(stack: Any, case: Rollout) -> Measure:
-    """A metric that is the same on two very different batches measures nothing."""
+@METRICS.law("not constant", "a placeholder, a tensor compared with itself")
+def metrics_are_not_constant(stack: Any, case: Rollout) -> Measure:
+    """Check that no metric is the same on two very different batches."""
     first = stack.metrics([inputs_of(case)])
     second = stack.metrics([inputs_of(make_rollout(case.seed + 50, tidy=case.tidy))])
     constant = [name for name in FORMULAS if name in first and first[name] == second.get(name)]
-    return Measure(
-        error=float(len(constant)), bound=0, what=f"metrics that never move ({', '.join(constant) or 'none'})"
-    )
-
-
-RELATIONS = (
-    Relation(
-        id="R22.metrics",
-        name="metrics-are-what-they-say",
-        component="metrics",
-        statement="Each logged scalar equals its definition on the raw numbers, over any split, and can move.",
-        catalogue=(
-            "SB058",
-            "SB059",
-            "SB214",
-            "SB278",
-            "SB362",
-            "SB364",
-            "SB367",
-            "SB368",
-            "SB369",
-            "SB371",
-            "SB374",
-        ),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="recomputed from the raw numbers",
-                make=_make,
-                measure=_recomputed,
-                suspects="padding counted, a mean of means, minima and maxima summed, the last micro-batch only",
-            ),
-            Law(
-                name="KL to the reference",
-                make=_make,
-                measure=_kl_penalty,
-                excluded=_logs_no_mean_kl,
-                suspects="the coefficient in or out, the log-ratio inverted, masked tokens counted",
-            ),
-            Law(
-                name="not constant",
-                make=_make,
-                measure=_reaches_both_ends,
-                suspects="a placeholder, a tensor compared with itself",
-            ),
-        ),
-    ),
-)
+    return Measure.count(constant, "metrics that never move")

@@ -1,4 +1,4 @@
-"""R10: gradients reach exactly what trains, and an update moves exactly that."""
+"""R10: gradients reach every trainable tensor, and an update moves these and no others."""
 
 from __future__ import annotations
 
@@ -7,18 +7,45 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.cases import Rollout, rollout_for
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases import Rollout, rollout_of_model
+from seatrial.relations.law import Measure, Relation
 
 NORM_BOUND = 1e-4
 
 
-def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
-    return rollout_for(stack, seed, tidy, vocab_size=stack.vocab_size, num_prompts=3, num_generations=2)
+def _offers_no_gradients(stack: Any) -> str | None:
+    return None if hasattr(stack, "gradients") else "it offers no train_step"
 
 
-def _every_tensor_has_a_gradient(stack: Any, case: Rollout) -> Measure | None:
-    """At once, and row by row, so that one micro-batch holds nothing to train on (not when tidy)."""
+STEP = Relation(
+    id="R10.step",
+    name="gradient-reaches-every-tensor",
+    component="train_step",
+    statement="The loss is finite, and every trainable tensor gets a finite gradient that is not zero.",
+    catalogue="SB091 SB162 SB169 SB183 SB190 SB191 SB205 SB351 SB352 SB353",
+    cost="CPU, seconds",
+    cases=rollout_of_model,
+)
+
+UPDATE = Relation(
+    id="R10.update",
+    name="update-moves-what-trains",
+    component="optimizer_step",
+    statement="An update moves exactly the trainable tensors, none at rate 0; the norm is that before clipping.",
+    catalogue="SB221 SB222 SB228 SB229 SB231 SB233 SB271 SB313 SB316 SB341 SB345",
+    cost="CPU, seconds",
+    cases=rollout_of_model,
+)
+
+
+@STEP.law(
+    "no dead tensor", "a detach too much, a tensor computed under no_grad, an adapter that is not in the path"
+)
+def every_tensor_has_a_gradient(stack: Any, case: Rollout) -> Measure | None:
+    """Check that the loss and every gradient are finite and no gradient is zero, in one micro-batch and row by row.
+
+    Row by row, one micro-batch has nothing to train on (not when tidy).
+    """
     if not any(any(row.completion_mask) and row.advantage for row in case.rows):
         return None
     rows = list(range(len(case.rows)))
@@ -30,44 +57,42 @@ def _every_tensor_has_a_gradient(stack: Any, case: Rollout) -> Measure | None:
         dead += [
             name for name, value in result.gradients.items() if not 0 < float(value.abs().max()) < math.inf
         ]
-    return Measure(
-        error=float(len(dead)),
-        bound=0,
-        what=f"losses not finite, tensors whose gradient is zero or not finite ({', '.join(dead[:3]) or 'none'})",
-    )
+    return Measure.count(dead, "losses that are not finite, tensors whose gradient is zero or not finite")
+
+
+@UPDATE.law(
+    "exactly the trainable set",
+    "parameters missing from the optimizer, frozen ones in it, copies updated instead",
+)
+def only_trainable_tensors_move(stack: Any, case: Rollout) -> Measure:
+    """Check that an update moves every trainable tensor and no other."""
+    stack.reset()
+    before = dict(stack.parameters())
+    stack.update(case.rows)
+    moved = _changed(before, dict(stack.parameters()))
+    stack.reset()
+    wrong = sorted(moved ^ set(stack.trainable()))
+    return Measure.count(wrong, "tensors that moved and should not, or the reverse")
 
 
 def _changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def _only_trainable_moves(stack: Any, case: Rollout) -> Measure:
-    stack.reset()
-    before = dict(stack.parameters())
-    stack.update(case.rows)
-    moved = _changed(before, dict(stack.parameters()))
-    stack.reset()
-    wrong = moved ^ set(stack.trainable())
-    return Measure(
-        error=float(len(wrong)),
-        bound=0,
-        what=f"tensors that moved and should not, or the reverse ({sorted(wrong)[:3]})",
-    )
-
-
-def _zero_rate_moves_nothing(stack: Any, case: Rollout) -> Measure:
+@UPDATE.law("rate 0", "weight decay or a schedule that ignores the rate, buffers that train")
+def rate_zero_moves_nothing(stack: Any, case: Rollout) -> Measure:
+    """Check that an update with learning rate 0 moves no tensor."""
     stack.reset()
     before = dict(stack.parameters())
     stack.update(case.rows, lr=0.0)
     moved = _changed(before, dict(stack.parameters()))
     stack.reset()
-    return Measure(
-        error=float(len(moved)), bound=0, what=f"tensors moved by learning rate 0 ({sorted(moved)[:3]})"
-    )
+    return Measure.count(sorted(moved), "tensors moved by learning rate 0")
 
 
-def _norm_ignores_the_clip(stack: Any, case: Rollout) -> Measure:
-    """The norm returned under a clip at a third of it is the norm returned under one that is never reached."""
+@UPDATE.law("norm with any clip", "norm after clipping, the clip applied to a norm that is reported")
+def norm_ignores_the_clip(stack: Any, case: Rollout) -> Measure:
+    """Compare the reported norm under a clip at a third of it with that under a clip that is never reached."""
     stack.reset()
     free = stack.update(case.rows, max_grad_norm=1e9)
     stack.reset()
@@ -80,11 +105,13 @@ def _norm_ignores_the_clip(stack: Any, case: Rollout) -> Measure:
     )
 
 
-def _offers_no_gradients(stack: Any) -> str | None:
-    return None if hasattr(stack, "gradients") else "it offers no train_step"
-
-
-def _norm_is_that_of_the_gradient(stack: Any, case: Rollout) -> Measure:
+@UPDATE.law(
+    "norm before clipping",
+    "norm after clipping, of a shard, of averaged gradients, of the last micro-batch",
+    excluded=_offers_no_gradients,
+)
+def norm_is_that_of_the_gradient(stack: Any, case: Rollout) -> Measure:
+    """Compare the reported norm with that of the raw gradient before clipping."""
     stack.reset()
     gradients = stack.gradients(case.rows, [list(range(len(case.rows)))]).gradients
     expected = math.sqrt(math.fsum(float(value.double().square().sum()) for value in gradients.values()))
@@ -97,7 +124,11 @@ def _norm_is_that_of_the_gradient(stack: Any, case: Rollout) -> Measure:
     )
 
 
-def _updates_repeat(stack: Any, case: Rollout) -> Measure:
+@UPDATE.law(
+    "updates repeat", "gradients left over, optimizer state not reset, hidden randomness such as dropout"
+)
+def updates_repeat(stack: Any, case: Rollout) -> Measure:
+    """Check that two updates from one start end in the same weights when repeated."""
     ends = []
     for _ in range(2):
         stack.reset()
@@ -105,81 +136,6 @@ def _updates_repeat(stack: Any, case: Rollout) -> Measure:
         stack.update(case.rows)
         ends.append(dict(stack.parameters()))
     stack.reset()
-    return Measure(
-        error=float(len(_changed(*ends))),
-        bound=0,
-        what="tensors that differ after two updates from one start, repeated",
+    return Measure.count(
+        sorted(_changed(*ends)), "tensors that differ after two updates from one start, repeated"
     )
-
-
-RELATIONS = (
-    Relation(
-        id="R10.step",
-        name="gradient-reaches-every-tensor",
-        component="train_step",
-        statement="The loss is finite, and every trainable tensor gets a finite gradient that is not zero.",
-        catalogue=("SB091", "SB162", "SB169", "SB183", "SB190", "SB191", "SB205", "SB351", "SB352", "SB353"),
-        cost="CPU, seconds",
-        laws=(
-            Law(
-                name="no dead tensor",
-                make=_make,
-                measure=_every_tensor_has_a_gradient,
-                suspects="a detach too much, a tensor computed under no_grad, an adapter that is not in the path",
-            ),
-        ),
-    ),
-    Relation(
-        id="R10.update",
-        name="update-moves-what-trains",
-        component="optimizer_step",
-        statement="An update moves exactly the trainable tensors, none at rate 0; the norm is that before clipping.",
-        catalogue=(
-            "SB221",
-            "SB222",
-            "SB228",
-            "SB229",
-            "SB231",
-            "SB233",
-            "SB271",
-            "SB313",
-            "SB316",
-            "SB341",
-            "SB345",
-        ),
-        cost="CPU, seconds",
-        laws=(
-            Law(
-                name="exactly the trainable set",
-                make=_make,
-                measure=_only_trainable_moves,
-                suspects="parameters missing from the optimizer, frozen ones in it, copies updated instead",
-            ),
-            Law(
-                name="rate 0",
-                make=_make,
-                measure=_zero_rate_moves_nothing,
-                suspects="weight decay or a schedule that ignores the rate, buffers that train",
-            ),
-            Law(
-                name="norm whatever the clip",
-                make=_make,
-                measure=_norm_ignores_the_clip,
-                suspects="norm after clipping, the clip applied to a norm that is reported",
-            ),
-            Law(
-                name="norm before clipping",
-                make=_make,
-                measure=_norm_is_that_of_the_gradient,
-                excluded=_offers_no_gradients,
-                suspects="norm after clipping, of a shard, of averaged gradients, of the last micro-batch",
-            ),
-            Law(
-                name="updates repeat",
-                make=_make,
-                measure=_updates_repeat,
-                suspects="gradients left over, optimizer state not reset, hidden randomness such as dropout",
-            ),
-        ),
-    ),
-)

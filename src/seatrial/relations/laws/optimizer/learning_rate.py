@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.worst import Worst
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleCase:
+class ScheduleCase(Case):
     """A schedule."""
 
     lr: float
@@ -25,10 +27,6 @@ class ScheduleCase:
             yield replace(self, warmup_steps=0)
         if self.num_steps > 2:
             yield replace(self, num_steps=2, warmup_steps=min(self.warmup_steps, 1))
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return vars(self)
 
     def expected(self, step: int) -> float:
         """Return the rate of step 1..num_steps: linear warm-up to the peak, then the decay to 0."""
@@ -58,46 +56,33 @@ def _make_constant(stack: Any, seed: int, tidy: bool) -> ScheduleCase:
     return replace(_make(stack, seed, tidy), schedule="constant")
 
 
-def _closed_form(stack: Any, case: ScheduleCase) -> Measure:
-    given = list(
-        stack.learning_rates(
-            lr=case.lr, warmup_steps=case.warmup_steps, num_steps=case.num_steps, schedule=case.schedule
-        )
-    )
+LEARNING_RATE = Relation(
+    id="R24.learning_rate",
+    name="learning-rate-is-the-closed-form",
+    component="learning_rate",
+    statement="The learning rate of every optimizer step equals the schedule's closed form.",
+    catalogue="SB217 SB218 SB219 SB225 SB298 SB304",
+    cost="CPU, milliseconds",
+)
+
+
+@LEARNING_RATE.law(
+    "constant after warm-up",
+    "warm-up ignored or never ending, a decay that was not configured",
+    cases=_make_constant,
+)
+@LEARNING_RATE.law(
+    "closed form",
+    "the schedule stepped per micro-batch or per epoch, off by one at the start, warm-up ignored",
+    cases=_make,
+)
+def rates_equal_closed_form(stack: Any, case: ScheduleCase) -> Measure:
+    """Compare the learning rate of every step with the closed form of the schedule."""
+    given = list(stack.learning_rates(**vars(case)))
     if len(given) != case.num_steps:
         return Measure(error=float("inf"), bound=0, what=f"{len(given)} rates for {case.num_steps} steps")
-    errors = [abs(rate - case.expected(step)) / case.lr for step, rate in enumerate(given, start=1)]
-    worst = max(
-        range(len(errors)), key=lambda index: math.inf if math.isnan(errors[index]) else errors[index]
-    )
-    return Measure(
-        error=errors[worst],
-        bound=1e-6,
-        what=f"rate of step {worst + 1}: {given[worst]:.6g}, closed form {case.expected(worst + 1):.6g}, of the peak",
-    )
-
-
-RELATIONS = (
-    Relation(
-        id="R24.learning_rate",
-        name="learning-rate-is-the-closed-form",
-        component="learning_rate",
-        statement="The learning rate of every optimizer step equals the schedule's closed form.",
-        catalogue=("SB217", "SB218", "SB219", "SB225", "SB298", "SB304"),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="constant after warm-up",
-                make=_make_constant,
-                measure=_closed_form,
-                suspects="warm-up ignored or never ending, a decay that nobody asked for",
-            ),
-            Law(
-                name="closed form",
-                make=_make,
-                measure=_closed_form,
-                suspects="the schedule stepped per micro-batch or per epoch, off by one at the start, warm-up ignored",
-            ),
-        ),
-    ),
-)
+    worst = Worst(place="every rate is right")
+    for step, rate in enumerate(given, start=1):
+        right = case.expected(step)
+        worst.add(abs(rate - right) / case.lr, f"step {step}: {rate:.6g}, closed form {right:.6g}")
+    return Measure(error=worst.error, bound=1e-6, what=f"learning rates, {worst.place}, relative to the peak")

@@ -9,18 +9,9 @@ import torch
 
 from seatrial.relations.cases import Rollout, make_rollout
 from seatrial.relations.facts import facts_of
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.loss.micro_batches import unequal
 from seatrial.relations.tensors import inputs_of, largest_gradient_difference
-
-
-def _refuses(call: Callable[[], Any]) -> bool:
-    """Tell whether a stack refuses an input; how is its own affair."""
-    try:
-        call()
-    except Exception:  # noqa: BLE001  any exception is a refusal, which is what was declared
-        return True
-    return False
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> Rollout:
@@ -34,7 +25,7 @@ def _make_long(stack: Any, seed: int, tidy: bool) -> Rollout:
 
 
 def _unless(name: str, value: Any, *methods: str) -> Callable[[Any], str | None]:
-    """Return the exclusion of a law about a declaration that the stack does not make, or cannot be held to."""
+    """Return the exclusion of a law about a declaration that the stack does not make, or that cannot be checked."""
 
     def excluded(stack: Any) -> str | None:
         if getattr(facts_of(stack), name) == value:
@@ -46,23 +37,50 @@ def _unless(name: str, value: Any, *methods: str) -> Callable[[Any], str | None]
     return excluded
 
 
-def _masked_rows_are_refused(stack: Any, case: Rollout) -> Measure:
-    """A batch, a loss or a step that takes a row without a training token must not serve it in silence."""
+FACTS = Relation(
+    id="R18.facts",
+    name="declarations-are-true",
+    component="facts",
+    statement="A stack refuses what it declares to exclude, and its batches are as declared.",
+    cost="CPU, milliseconds",
+    cases=_make_long,
+)
+
+
+@FACTS.law(
+    "masked rows are refused",
+    "rows that a filter empties are trained on all the same",
+    cases=_make,
+    excluded=_unless("masked_rows", True, "make_batch", "policy_loss", "gradients"),
+)
+def masked_rows_are_refused(stack: Any, case: Rollout) -> Measure:
+    """Check that batches, losses and steps refuse a row without a training token."""
     calls: dict[str, Callable[[], Any]] = {
         "make_batch": lambda: stack.make_batch(case.rows),
         "policy_loss": lambda: stack.policy_loss(inputs_of(case)),
         "gradients": lambda: stack.gradients(case.rows, [list(range(len(case.rows)))]),
     }
     taken = [name for name, call in calls.items() if hasattr(stack, name) and not _refuses(call)]
-    return Measure(
-        error=float(len(taken)),
-        bound=0,
-        what=f"methods that take a fully masked row ({', '.join(taken) or 'none'})",
-    )
+    return Measure.count(taken, "methods that accept a fully masked row")
 
 
-def _unequal_splits_are_refused(stack: Any, case: Rollout) -> Measure:
-    """Micro-batches of unequal sizes are refused, or right after all."""
+def _refuses(call: Callable[[], Any]) -> bool:
+    """Return whether a stack refuses an input, with any exception."""
+    try:
+        call()
+    except Exception:  # noqa: BLE001  any exception is a refusal, which is what was declared
+        return True
+    return False
+
+
+@FACTS.law(
+    "unequal micro-batches are refused",
+    "a last micro-batch that is smaller counts as much as the others",
+    cases=_make,
+    excluded=_unless("micro_batch_sizes", "any", "gradients"),
+)
+def unequal_micro_batches_are_refused(stack: Any, case: Rollout) -> Measure:
+    """Check that micro-batches of unequal sizes are refused, or are right after all."""
     whole = stack.gradients(case.rows, [list(range(len(case.rows)))]).gradients
     given: list[Any] = []
     if _refuses(lambda: given.append(stack.gradients(case.rows, unequal(len(case.rows))).gradients)):
@@ -75,75 +93,42 @@ def _unequal_splits_are_refused(stack: Any, case: Rollout) -> Measure:
     )
 
 
-def _length_is_kept(stack: Any, case: Rollout) -> Measure:
+@FACTS.law(
+    "no row is longer", "a limit that is not passed on", excluded=_unless("max_length", None, "make_batch")
+)
+def length_is_kept(stack: Any, case: Rollout) -> Measure:
+    """Check that no row of a batch is longer than the declared maximum."""
     limit = facts_of(stack).max_length
     assert limit is not None
     longest = int(stack.make_batch(case.rows).attention_mask_BS.sum(1).max())
-    return Measure(error=float(longest), bound=float(limit), what="tokens of the longest row of a batch")
+    return Measure(error=longest, bound=limit, what="tokens of the longest row of a batch")
 
 
-def _padding_side(stack: Any, case: Rollout) -> Measure:
+@FACTS.law(
+    "padding side",
+    "a tokenizer's side that the batch builder does not share",
+    excluded=_unless("padding_side", None, "make_batch"),
+)
+def padding_side_is_as_declared(stack: Any, case: Rollout) -> Measure:
+    """Check that rows are padded on the declared side."""
     mask_BS = stack.make_batch(case.rows).attention_mask_BS.long()
     side = facts_of(stack).padding_side
     sorted_BS = mask_BS.sort(1, descending=side == "right").values
     wrong = int((mask_BS != sorted_BS).any(1).sum())
-    return Measure(error=float(wrong), bound=0, what=f"rows that are not padded on the {side}")
+    return Measure(error=wrong, bound=0, what=f"rows that are not padded on the {side}")
 
 
-def _dtype(stack: Any, case: Rollout) -> Measure:
+@FACTS.law(
+    "dtype of the loss",
+    "an autocast, a cast that is left out",
+    excluded=_unless("dtype", None, "policy_loss"),
+)
+def dtype_is_as_declared(stack: Any, case: Rollout) -> Measure:
+    """Check that the loss has the declared dtype."""
     loss = stack.policy_loss(inputs_of(case))
     declared = getattr(torch, str(facts_of(stack).dtype))
     return Measure(
-        error=float(loss.dtype != declared),
+        error=loss.dtype != declared,
         bound=0,
         what=f"whether the loss is {loss.dtype} and not {declared} (1: it is)",
     )
-
-
-RELATIONS = (
-    Relation(
-        id="R18.facts",
-        name="declarations-are-held",
-        component="facts",
-        statement="What a stack declares to exclude it refuses, and what it declares of its batches is so.",
-        catalogue=(),
-        cost="CPU, milliseconds",
-        laws=(
-            Law(
-                name="masked rows are refused",
-                make=_make,
-                measure=_masked_rows_are_refused,
-                excluded=_unless("masked_rows", True, "make_batch", "policy_loss", "gradients"),
-                suspects="rows that a filter empties are trained on all the same",
-            ),
-            Law(
-                name="unequal micro-batches are refused",
-                make=_make,
-                measure=_unequal_splits_are_refused,
-                excluded=_unless("micro_batch_sizes", "any", "gradients"),
-                suspects="a last micro-batch that is smaller counts as much as the others",
-            ),
-            Law(
-                name="no row is longer",
-                make=_make_long,
-                measure=_length_is_kept,
-                excluded=_unless("max_length", None, "make_batch"),
-                suspects="a limit that is not handed on",
-            ),
-            Law(
-                name="padding side",
-                make=_make_long,
-                measure=_padding_side,
-                excluded=_unless("padding_side", None, "make_batch"),
-                suspects="a tokenizer's side that the batch builder does not share",
-            ),
-            Law(
-                name="dtype of the loss",
-                make=_make_long,
-                measure=_dtype,
-                excluded=_unless("dtype", None, "policy_loss"),
-                suspects="an autocast, a cast that is left out",
-            ),
-        ),
-    ),
-)

@@ -1,18 +1,19 @@
-"""R18 of what a configuration names: names are exact, sizes fit, options of own parts arrive as they were given."""
+"""R18 of configured parts: names are exact, sizes divide, options of custom parts arrive as given."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.parts import OWN_DEFAULTS
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.not_served import NotServed
 
 EMPTY: Mapping[str, Any] = {"factor": 0.0, "count": 0, "on": False, "label": "", "places": []}
-"""Values that a careless test takes for none."""
+"""Values that a test for truth takes for missing."""
 WRONG: tuple[Mapping[str, Any], ...] = (
     {"factr": 0.5},
     {"factor": "0.5"},
@@ -23,37 +24,72 @@ WRONG: tuple[Mapping[str, Any], ...] = (
     {"places": [0.5]},
     {"factor": None},
 )
-"""A name with a slip, and values of other types, of which some could be converted."""
-SLIPS = 1
+"""A misspelled name, and values of other types, some of which could be converted."""
+TYPOS = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartsCase:
-    """A seed of slips, sizes and values."""
+class PartsCase(Case):
+    """A seed of typos, sizes and values."""
 
     seed: int
-
-    def smaller(self) -> Iterator[PartsCase]:
-        """Nothing is smaller."""
-        return iter(())
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the seed."""
-        return {"seed": self.seed}
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> PartsCase:
     return PartsCase(seed=seed)
 
 
-def _count(wrong: Sequence[str], what: str) -> Measure:
-    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({'; '.join(wrong[:3]) or 'none'})")
+NAMES = Relation(
+    id="R18.names",
+    name="names-and-sizes-are-exact",
+    component="named_parts",
+    statement="A configuration accepts the documented names and no others, and sizes that make whole updates.",
+    catalogue="SB020 SB112 SB188",
+    cost="CPU, a second",
+    cases=_make,
+)
+
+OWN = Relation(
+    id="R18.own",
+    name="custom-parts-get-their-options",
+    component="own_parts",
+    statement="A custom part gets its options as they were given, and no others.",
+    catalogue="SB020 SB075 SB188",
+    cost="CPU, milliseconds",
+    cases=_make,
+)
 
 
-def slips(name: str, stream: random.Random) -> list[str]:
-    """Return a name with one slip each: a letter lost, doubled or exchanged, a capital, a space at the end."""
+@NAMES.law("names are accepted", "a name that a rename missed", seeded=False)
+def names_are_accepted(stack: Any, case: PartsCase) -> Measure:
+    """Check that every name of the manual is accepted."""
+    wrong = [
+        f"{option}={name}"
+        for option, names in stack.names_of_parts().items()
+        for name in names
+        if not stack.takes({option: name})
+    ]
+    return Measure.count(wrong, "documented names that are refused")
+
+
+@NAMES.law("typos are refused", "the nearest name accepted, names compared without case")
+def typos_are_refused(stack: Any, case: PartsCase) -> Measure:
+    """Check that a misspelled name is refused."""
+    stream = random.Random(case.seed)
+    wrong = [
+        f"{option}={slip!r}"
+        for option, names in stack.names_of_parts().items()
+        for name in names
+        for slip in typos(name, stream)
+        if slip not in names and stack.takes({option: slip})
+    ]
+    return Measure.count(wrong, "misspelled names that are accepted")
+
+
+def typos(name: str, stream: random.Random) -> list[str]:
+    """Return a name with one typo each: a letter lost, doubled or exchanged, a capital, a space at the end."""
     found = []
-    for _ in range(SLIPS):
+    for _ in range(TYPOS):
         at = stream.randrange(len(name))
         kind = stream.choice(("lost", "doubled", "exchanged", "capital", "space"))
         found.append(
@@ -68,30 +104,9 @@ def slips(name: str, stream: random.Random) -> list[str]:
     return [slip for slip in found if slip != name]
 
 
-def _names_are_taken(stack: Any, case: PartsCase) -> Measure:
-    wrong = [
-        f"{option}={name}"
-        for option, names in stack.names_of_parts().items()
-        for name in names
-        if not stack.takes({option: name})
-    ]
-    return _count(wrong, "names of the manual that are refused")
-
-
-def _slips_are_refused(stack: Any, case: PartsCase) -> Measure:
-    stream = random.Random(case.seed)
-    wrong = [
-        f"{option}={slip!r}"
-        for option, names in stack.names_of_parts().items()
-        for name in names
-        for slip in slips(name, stream)
-        if slip not in names and stack.takes({option: slip})
-    ]
-    return _count(wrong, "names with a slip that are taken")
-
-
-def _sizes(stack: Any, case: PartsCase) -> Measure:
-    """The rows of a step make whole updates, or the sizes are refused."""
+@NAMES.law("sizes that do not divide", "a smaller last update, rows left over")
+def sizes_must_divide(stack: Any, case: PartsCase) -> Measure:
+    """Check that sizes are accepted exactly if the rows of a step make whole updates."""
     stream = random.Random(case.seed)
     wrong = []
     for _ in range(6):
@@ -107,13 +122,14 @@ def _sizes(stack: Any, case: PartsCase) -> Measure:
         taken = stack.takes(options)
         if taken != (rows % update == 0):
             wrong.append(
-                f"{prompts} x {copies} rows in updates of {update} are {'taken' if taken else 'refused'}"
+                f"{prompts} x {copies} rows in updates of {update} are {'accepted' if taken else 'refused'}"
             )
-    return _count(wrong, "sizes that do not fit and are taken, or the other way round")
+    return Measure.count(wrong, "sizes that do not divide and are accepted, or the reverse")
 
 
-def _options_arrive(stack: Any, case: PartsCase) -> Measure:
-    """What is given arrives as it is, zero, false and empty values too; what is not given has its default."""
+@OWN.law("options arrive", "a test for truth in place of None, options not passed on")
+def options_arrive(stack: Any, case: PartsCase) -> Measure:
+    """Check that options arrive unchanged, also zero, false and empty ones; missing ones have their defaults."""
     stream = random.Random(case.seed)
     drawn: dict[str, Any] = {
         "factor": stream.uniform(-2, 2),
@@ -128,10 +144,12 @@ def _options_arrive(stack: Any, case: PartsCase) -> Measure:
             got, due = dict(stack.options_of_own_part(kind, options)), {**OWN_DEFAULTS, **options}
             if got != due or any(type(got[name]) is not type(value) for name, value in due.items()):
                 wrong.append(f"{kind} given {dict(options)}: {got}")
-    return _count(wrong, "own parts whose options are not those given")
+    return Measure.count(wrong, "custom parts whose options are not those given")
 
 
-def _wrong_options_are_refused(stack: Any, case: PartsCase) -> Measure:
+@OWN.law("wrong options are refused", "types converted silently", seeded=False)
+def wrong_options_are_refused(stack: Any, case: PartsCase) -> Measure:
+    """Check that unknown options, and values of another type, are refused."""
     taken = []
     for kind in stack.own_kinds():
         for options in WRONG:
@@ -140,44 +158,4 @@ def _wrong_options_are_refused(stack: Any, case: PartsCase) -> Measure:
             except NotServed:
                 continue
             taken.append(f"{kind} given {dict(options)}: {dict(got)}")
-    return _count(taken, "options that no own part has, or of another type, that are taken")
-
-
-def _law(name: str, measure: Any, suspects: str, *, seeded: bool = True) -> Law:
-    return Law(name=name, make=_make, measure=measure, suspects=suspects, seeded=seeded)
-
-
-RELATIONS = (
-    Relation(
-        id="R18.names",
-        name="names-and-sizes-are-exact",
-        component="named_parts",
-        statement="A configuration takes the names of the manual and no other, and sizes that make whole updates.",
-        catalogue=("SB020", "SB112", "SB188"),
-        cost="CPU, a second",
-        laws=(
-            _law("names are taken", _names_are_taken, "a name that a rename forgot", seeded=False),
-            _law("slips are refused", _slips_are_refused, "the nearest name taken, names that are folded"),
-            _law("sizes that do not divide", _sizes, "a last update that is smaller, rows left over"),
-        ),
-    ),
-    Relation(
-        id="R18.own",
-        name="own-parts-get-their-options",
-        component="own_parts",
-        statement="A part of the user's own gets its options as they were given, and no others.",
-        catalogue=("SB020", "SB075", "SB188"),
-        cost="CPU, milliseconds",
-        laws=(
-            _law(
-                "options arrive", _options_arrive, "a test for truth in place of None, options not handed on"
-            ),
-            _law(
-                "wrong options are refused",
-                _wrong_options_are_refused,
-                "types converted in silence",
-                seeded=False,
-            ),
-        ),
-    ),
-)
+    return Measure.count(taken, "unknown options, or options of another type, that are accepted")
