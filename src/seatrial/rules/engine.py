@@ -20,7 +20,7 @@ from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
 from seatrial.nearest import hint
 from seatrial.rules.healthy import BASELINE, BASELINE_MEANING, Baseline
-from seatrial.rules.rule import Finding, Level, Rule, Streams, streams_of, verdict_of
+from seatrial.rules.rule import Finding, Rule, Streams, streams_of, verdict_of
 from seatrial.verdict import Verdict
 from seatrial.vocabulary import Stack, metrics
 
@@ -157,8 +157,3 @@ def missing_metrics(judged: Sequence[Judged]) -> list[Missing]:
     order = sorted(found, key=lambda name: (-alone[name], -len(found[name]), name))
     meanings = {BASELINE: BASELINE_MEANING, **{name: metric.meaning for name, metric in metrics().items()}}
     return [Missing(name, meanings.get(name, ""), tuple(found[name]), alone[name]) for name in order]
-
-
-def loudest(judged: Sequence[Judged]) -> Level:
-    """Return the highest level among findings."""
-    return max((item.finding.level for item in judged), default=Level.NOT_TRIGGERED)

@@ -5,18 +5,13 @@ It runs the rules on what the trainer has logged, and stops the training at an a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from seatrial.evidence.runlog import RunLog, Series
+from seatrial.evidence.runlog import RunLog
 from seatrial.rules.engine import Judged, judge_log, select
 from seatrial.rules.healthy import Baseline, HealthyRuns
-from seatrial.rules.rule import Level
-
-_LOGGER = logging.getLogger("seatrial.watch")
+from seatrial.rules.loggers import log_of_points, warn_of_alarms
 
 
 def log_of_history(history: Sequence[Mapping[str, Any]]) -> RunLog:
@@ -28,11 +23,7 @@ def log_of_history(history: Sequence[Mapping[str, Any]]) -> RunLog:
                 steps, values = points.setdefault(tag, ([], []))
                 steps.append(int(row["step"]))
                 values.append(float(value))
-    series = {
-        tag: Series(tag=tag, steps=np.array(steps, dtype=np.int64), values=np.array(values))
-        for tag, (steps, values) in points.items()
-    }
-    return RunLog(sources=["log_history"], series=series)
+    return log_of_points("log_history", points)
 
 
 def watch_callback(
@@ -67,10 +58,7 @@ def watch_callback(
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             log = log_of_history(state.log_history)
             self.judged = judge_log(log, self._rules, baseline=Baseline(runs=healthy) if healthy else None)
-            for item in self.judged:
-                if item.finding.level is Level.ALARM and item.rule.id not in self._warned:
-                    self._warned.add(item.rule.id)
-                    _LOGGER.warning("%s: %s", item.verdict.name, item.verdict.reason)
+            warn_of_alarms(self.judged, self._warned)
             if stop and self._warned:
                 control.should_training_stop = True
 

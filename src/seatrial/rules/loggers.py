@@ -24,6 +24,28 @@ from seatrial.rules.rule import Level
 _LOGGER = logging.getLogger("seatrial.watch")
 
 
+Points = Mapping[str, tuple[list[int], list[float]]]
+"""Steps and values by tag."""
+
+
+def log_of_points(source: str, points: Points) -> RunLog:
+    """Return points as a log."""
+    series = {
+        tag: Series(tag=tag, steps=np.array(steps, dtype=np.int64), values=np.array(values))
+        for tag, (steps, values) in points.items()
+    }
+    return RunLog(sources=[source], series=series)
+
+
+def warn_of_alarms(judged: Sequence[Judged], warned: set[str]) -> list[Judged]:
+    """Log the first alarm of each rule as a warning, and return these; `warned` keeps the ids of the rules."""
+    new = [item for item in judged if item.finding.level is Level.ALARM and item.rule.id not in warned]
+    for item in new:
+        warned.add(item.rule.id)
+        _LOGGER.warning("%s: %s", item.verdict.name, item.verdict.reason)
+    return new
+
+
 class WatchLogger:
     """Keeps what is logged and judges it at each new step; an alarm is logged once and passed to `on_alarm`."""
 
@@ -105,17 +127,10 @@ class WatchLogger:
         self._judge()
 
     def _judge(self) -> None:
-        series = {
-            tag: Series(tag=tag, steps=np.array(steps, dtype=np.int64), values=np.array(values))
-            for tag, (steps, values) in self._points.items()
-        }
-        self.judged = judge_log(RunLog(sources=["logger"], series=series), self._rules)
-        for item in self.judged:
-            if item.finding.level is Level.ALARM and item.rule.id not in self._warned:
-                self._warned.add(item.rule.id)
-                _LOGGER.warning("%s: %s", item.verdict.name, item.verdict.reason)
-                if self._on_alarm is not None:
-                    self._on_alarm(item)
+        self.judged = judge_log(log_of_points("logger", self._points), self._rules)
+        for item in warn_of_alarms(self.judged, self._warned):
+            if self._on_alarm is not None:
+                self._on_alarm(item)
 
 
 def _number(value: Any) -> float | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -154,47 +154,37 @@ class Finding:
     """Canonical metrics that it needs and the log does not have."""
 
 
-class Rule(Protocol):
-    """A black-box sensor; `StepRule` is one, and a package may bring a class of its own."""
+def not_triggered(why: str, missing: Sequence[str] = ()) -> Finding:
+    """Return the finding of a rule that cannot judge: why, and the metrics that it needs."""
+    return Finding(level=Level.NOT_TRIGGERED, reason=f"not triggered: {why}", missing=tuple(missing))
 
-    @property
-    def id(self) -> str:
-        """Short name in the form of words joined by dashes."""
 
-    @property
-    def family(self) -> str:
-        """Name of its group."""
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A black-box sensor on what a run logs: a `StepRule`, or a class with these attributes and its own `judge`."""
 
-    @property
-    def statement(self) -> str:
-        """What is wrong where it alarms, as one sentence."""
-
-    @property
-    def needs(self) -> Sequence[str]:
-        """Canonical metrics without which it is not triggered."""
-
-    @property
-    def uses(self) -> Sequence[str]:
-        """Canonical metrics that sharpen it."""
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """Its figures by name."""
-
-    @property
-    def meaning(self) -> str:
-        """The usual cause."""
-
-    @property
-    def remedy(self) -> str:
-        """What to do next."""
-
-    @property
-    def catalogue(self) -> Sequence[str]:
-        """Ids of known bugs that it can see (SBnnn)."""
+    id: str
+    """Short name: words joined by dashes."""
+    family: str
+    """Name of its group."""
+    statement: str
+    """What is wrong where it alarms, as one sentence."""
+    meaning: str
+    """The usual cause."""
+    remedy: str
+    """What to do next."""
+    needs: Sequence[str] = ()
+    """Canonical metrics without which it is not triggered."""
+    uses: Sequence[str] = ()
+    """Canonical metrics that it also uses where they are logged."""
+    catalogue: Sequence[str] = ()
+    """Ids of known bugs that it can detect (SBnnn)."""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    """Its figures by name."""
 
     def judge(self, streams: Streams) -> Finding:
-        """Look at all that was logged so far."""
+        """Judge everything that was logged so far."""
+        raise NotImplementedError
 
 
 class Marks(NamedTuple):
@@ -212,38 +202,23 @@ Limits = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepRule:
+class StepRule(Rule):
     """A rule made of a causal function of aligned series."""
 
-    id: str
-    family: str
-    statement: str
-    needs: tuple[str, ...]
     mark: Callable[[Values, Limits], Marks]
     """(values, limits) -> marks. Element i may depend on points 0..i alone. Divisions by zero are silent."""
     bound: str
     """The bound of the measured value, with parameters in braces."""
-    parameters: Mapping[str, Parameter]
-    meaning: str
-    remedy: str
-    catalogue: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
     min_points: int = 5
     not_for: Callable[[Options], str | None] | None = None
     """From the run's configuration to the reason why the rule does not apply to it; None where it applies."""
 
     def judge(self, streams: Streams) -> Finding:
         """Look at all that was logged so far."""
-        needed: dict[str, Series] = {}
-        for name in self.needs:
-            series = streams.one(name)
-            if series is not None:
-                needed[name] = series
+        needed = {name: series for name in self.needs if (series := streams.one(name)) is not None}
         missing = tuple(name for name in self.needs if name not in needed)
         if missing:
-            return Finding(
-                level=Level.NOT_TRIGGERED, reason=f"not triggered: log {', '.join(missing)}", missing=missing
-            )
+            return not_triggered(f"log {', '.join(missing)}", missing)
         optional = {name: streams.one(name) for name in self.uses}
         aligned = align(needed, optional)
         tags = tuple(series.tag for series in [*needed.values(), *optional.values()] if series is not None)
@@ -254,9 +229,7 @@ class StepRule:
         if self.not_for is not None and streams.configuration is not None:
             why_not = self.not_for(streams.configuration) or why_not
         if why_not is not None:
-            return Finding(
-                level=Level.NOT_TRIGGERED, reason=f"not triggered: {why_not}", tags=tags, num_samples=number
-            )
+            return replace(not_triggered(why_not), tags=tags, num_samples=number)
         limits = {name: parameter.value for name, parameter in self.parameters.items()}
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             marks = self.mark(aligned.columns, limits)

@@ -9,7 +9,6 @@ import numpy as np
 from seatrial.rules.rule import HAND_SET, Limits, Marks, Parameter, StepRule, Values
 from seatrial.rules.windows import Flags, Floats, repeated
 
-_BY_CONSTRUCTION = "by construction"
 _ROUNDING = "hand-set: float32 keeps seven digits"
 
 

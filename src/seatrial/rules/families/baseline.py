@@ -6,8 +6,8 @@ one, or they are too few.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from seatrial.rules.healthy import (
     departed,
     in_order,
 )
-from seatrial.rules.rule import Finding, Level, Parameter, Rule, Streams
+from seatrial.rules.rule import Finding, Level, Parameter, Rule, Streams, not_triggered
 
 _CLEAN = "no clean run of refrl of a half of them departs so"
 _RUNS = Parameter(MIN_RUNS, "fewest that it was measured with")
@@ -44,37 +44,23 @@ class Said(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BaselineRule:
+class _BaselineRule(Rule):
     """What the rules of this family have in common."""
 
-    id: str
-    statement: str
-    meaning: str
-    remedy: str
     family: str = "baseline"
     needs: Sequence[str] = (BASELINE,)
-    uses: Sequence[str] = ()
-    catalogue: Sequence[str] = ()
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
     def judge(self, streams: Streams) -> Finding:
         """Compare the log with the healthy runs."""
         baseline = streams.baseline
         if baseline is None:
-            return Finding(
-                level=Level.NOT_TRIGGERED,
-                reason="not triggered: give earlier healthy runs of this configuration (--baseline)",
-                missing=(BASELINE,),
-            )
+            return not_triggered("give earlier healthy runs of this configuration (--baseline)", self.needs)
         why_not = baseline.why_not or _too_little_in_common(baseline, streams.log)
         if why_not is not None:
-            return Finding(level=Level.NOT_TRIGGERED, reason=f"not triggered: {why_not}")
+            return not_triggered(why_not)
         judged, found = self.look(baseline.runs, streams.log)
         if not judged:
-            return Finding(
-                level=Level.NOT_TRIGGERED,
-                reason="not triggered: no series of the healthy runs that it judges",
-            )
+            return not_triggered("no series of the healthy runs that it judges")
         return self._finding(judged, list(found), streams.log)
 
     def look(self, runs: HealthyRuns, log: RunLog) -> tuple[Sequence[str], Iterable[Said]]:

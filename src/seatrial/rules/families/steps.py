@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from seatrial.rules.rule import (
     StepRule,
     Streams,
     Values,
+    not_triggered,
 )
 from seatrial.rules.windows import changes, in_a_row, repeated
 
@@ -32,25 +33,18 @@ def _repeats(values: Values, limits: Limits) -> Marks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfTheSteps:
+class _OfTheSteps(Rule):
     """What rules on steps share; they give notice only, since resumed and sparse logs are normal."""
 
-    id: str
-    statement: str
-    meaning: str
-    remedy: str
     family: str = "steps"
     needs: Sequence[str] = ("loss",)
     uses: Sequence[str] = _MAIN[1:]
-    catalogue: Sequence[str] = ()
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
     def judge(self, streams: Streams) -> Finding:
         """Look at the steps of the main series."""
         series = next((one for name in _MAIN if (one := streams.one(name)) is not None), None)
         if series is None:
-            reason = "not triggered: log loss, reward/mean or grad_norm"
-            return Finding(level=Level.NOT_TRIGGERED, reason=reason, missing=("loss",))
+            return not_triggered("log loss, reward/mean or grad_norm", self.needs)
         step, count = self.look(series)
         return Finding(
             level=Level.QUIET if step is None else Level.NOTICE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seatrial.evidence.runlog import Series
-from seatrial.rules.rule import Finding, Level, Parameter, Rule, Streams
+from seatrial.rules.rule import Finding, Level, Parameter, Rule, Streams, not_triggered
 from seatrial.rules.windows import Flags, in_a_row
 from seatrial.vocabulary import Metric, metrics
 
@@ -16,28 +16,8 @@ _ONCE = ("loss", "reward/mean", "entropy", "kl/reference", "advantages/mean", "v
 """Metrics that have no excuse for a single NaN."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finite:
+class Finite(Rule):
     """Every series of the log, known to the vocabulary or not."""
-
-    id: str = "finite"
-    family: str = "finite"
-    statement: str = "a logged value is NaN or infinite"
-    needs: Sequence[str] = ()
-    uses: Sequence[str] = (*_ONCE, "grad_norm")
-    meaning: str = "an overflow, a division by zero (an empty mask, a group of one), or a damaged batch"
-    remedy: str = (
-        "look at the batch of that step; every later step trains on weights that it may have destroyed"
-    )
-    catalogue: Sequence[str] = ()
-    parameters: Mapping[str, Parameter] = field(
-        default_factory=lambda: {
-            "in_a_row": Parameter(
-                3,
-                "PyTorch's GradScaler skips steps whose gradient overflows while it finds its scale",
-            )
-        }
-    )
 
     def judge(self, streams: Streams) -> Finding:
         """Alarm at once for a loss and its like, after some in a row for a gradient norm, and notice anything else."""
@@ -60,7 +40,7 @@ class Finite:
                 notices.append(_first(~np.isfinite(series.values), series))
         found = alarms or notices
         if not number:
-            return Finding(level=Level.NOT_TRIGGERED, reason="not triggered: the log holds no series")
+            return not_triggered("the log holds no series")
         if not found:
             return Finding(level=Level.QUIET, reason="in order", num_samples=number, bound="finite")
         step, series, value = min(found, key=lambda item: item[0])
@@ -92,18 +72,11 @@ _OF_OTHER_LOSSES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfManySeries:
-    """What the rules of this family share: each looks at all series that it can judge, and alarms at the first."""
+class _OfManySeries(Rule):
+    """What the rules on bounds share: each looks at all series that it can judge, and alarms at the first."""
 
-    id: str
-    statement: str
-    meaning: str
-    remedy: str
     bound: str
     family: str = "bounds"
-    needs: Sequence[str] = ()
-    uses: Sequence[str] = ()
-    catalogue: Sequence[str] = ()
     parameters: Mapping[str, Parameter] = field(
         default_factory=lambda: {
             "in_a_row": Parameter(3, "hand-set: rounding makes single values"),
@@ -115,8 +88,7 @@ class _OfManySeries:
         """Look at all that was logged so far."""
         looked = list(self.wrong(streams))
         if not looked:
-            reason = f"not triggered: log {', '.join(self.needs) or 'a metric that has bounds'}"
-            return Finding(level=Level.NOT_TRIGGERED, reason=reason, missing=tuple(self.needs))
+            return not_triggered(f"log {', '.join(self.needs) or 'a metric that has bounds'}", self.needs)
         number = int(self.parameters["in_a_row"].value)
         broken = [(series, flags) for series, bad in looked if (flags := in_a_row(bad, number)).any()]
         count = sum(len(series) for series, _ in looked)
@@ -172,7 +144,19 @@ class NegativeLikelihoodLoss(_OfManySeries):
 
 
 RULES: tuple[Rule, ...] = (
-    Finite(),
+    Finite(
+        id="finite",
+        family="finite",
+        statement="a logged value is NaN or infinite",
+        uses=(*_ONCE, "grad_norm"),
+        meaning="an overflow, a division by zero (an empty mask, a group of one), or a damaged batch",
+        remedy="look at the batch of that step; every later step trains on weights that it may have destroyed",
+        parameters={
+            "in_a_row": Parameter(
+                3, "PyTorch's GradScaler skips steps whose gradient overflows while it finds its scale"
+            )
+        },
+    ),
     OutOfBounds(
         id="out-of-bounds",
         statement="a value that the metric cannot have",
