@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple, cast
@@ -21,6 +22,11 @@ class Advice(NamedTuple):
     next: str
 
 
+_WRONG = (Outcome.FAIL, Outcome.BLOCKED)
+_COMMAND = "ends with status"
+"""In the name of the verdict on a command's exit status."""
+
+
 @cache
 def _known() -> list[dict[str, str]]:
     """Return the table: a pattern of a verdict's name, the usual cause, what to do."""
@@ -28,10 +34,14 @@ def _known() -> list[dict[str, str]]:
     return cast("list[dict[str, str]]", yaml.safe_load(text))
 
 
-def advice_of(verdict: Verdict) -> Advice:
+def advice_of(verdict: Verdict, of_trial: Sequence[Verdict] = ()) -> Advice:
     """Return the usual cause of a Fail or Blocked verdict and the next step.
 
     A rule, a relation or the triage of a console log knows its own cause; for the rest there is a table by name.
+
+    Args:
+        verdict: the one to explain.
+        of_trial: every verdict of its trial; where a command failed, other failures are its consequences.
     """
     if advice := _of_rule(verdict) or _of_text(verdict):
         return advice
@@ -40,6 +50,9 @@ def advice_of(verdict: Verdict) -> Advice:
             "The environment prevented the evidence; this says nothing about the stack",
             "Fix what the reason names, then run the trial again",
         )
+    command = next((one for one in of_trial if _COMMAND in one.name and one.outcome in _WRONG), None)
+    if command is not None and command is not verdict:
+        return Advice(f"The command did not finish: see {command.name!r}", "Fix that failure first")
     for entry in _known():
         if re.search(entry["name"], verdict.name):
             return Advice(entry["cause"], entry["next"])

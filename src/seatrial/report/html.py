@@ -161,8 +161,9 @@ def _page(trial: TrialResult, directory: Path, seed: int) -> TrialPage:
 def _failures(trial: TrialResult, anchors: Mapping[str, Verdict]) -> list[Failure]:
     found = [
         Failure(
-            verdict.outcome, verdict.name, _figures(verdict), verdict.reason, advice_of(verdict), anchor,
-            "".join(str(line) for line in verdict.details.get("last_lines", ())),
+            verdict.outcome, verdict.name, _figures(verdict), verdict.reason,
+            advice_of(verdict, trial.verdicts), anchor,
+            "\n".join(str(line).rstrip("\n") for line in verdict.details.get("last_lines", ())),
         )
         for outcome in (Outcome.FAIL, Outcome.BLOCKED)
         for anchor, verdict in anchors.items()
@@ -189,7 +190,8 @@ def _figures(verdict: Verdict) -> list[tuple[str, str]]:
     rows = _rows_named(verdict)
     where = f"{step}" if step is not None else ""
     if rows:
-        where = f"{rows[0].get('step')}, row {rows[0].get('index')}"
+        step, place = rows[0].get("step"), rows[0].get("index")
+        where = f"{step}" if place is None else f"{step}, row {place}"
     cells = row(verdict)
     figures = [
         ("Value", cells.value),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import re
 from collections.abc import Collection, Iterator
@@ -57,7 +58,7 @@ def trial_samples(folder: Path, named: Collection[tuple[int, int]], seed: int) -
         number, found.num_rows = found.num_rows, found.num_rows + 1
         ranks = {
             "named by a failed check": 0.0 if (row.step, row.index) in named else None,
-            "worst": None if row.reward is None or row.reward != row.reward else -row.reward,
+            "worst": _badness(row.reward),
             "random": generator.random(),
         }
         for why, rank in ranks.items():
@@ -97,3 +98,8 @@ def _natural(file: Path) -> list[tuple[int, str]]:
     """Return a key that sorts step2 before step10."""
     parts = re.split(r"(\d+)", str(file))
     return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
+
+
+def _badness(reward: float | None) -> float | None:
+    """Return a number that is larger for a worse reward; one that is not a number is the worst."""
+    return reward if reward is None else math.inf if math.isnan(reward) else -reward

@@ -142,7 +142,7 @@ def _follow_ups(results: Results) -> list[str]:
             f"{trial.name}: {verdict.name}: {verdict.reason}. Usual cause: {advice.cause}. Next: {advice.next}"
             for verdict in trial.verdicts
             if verdict.outcome in {Outcome.FAIL, Outcome.BLOCKED}
-            for advice in [advice_of(verdict)]
+            for advice in [advice_of(verdict, trial.verdicts)]
         ]
         if trial.state is not TrialState.CONCLUDED:
             lines.append(f"{trial.name}: {unfinished(trial)}; continue with: seatrial run --resume DIR")

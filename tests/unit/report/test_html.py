@@ -139,7 +139,7 @@ def test_the_failure_comes_first_with_its_cause_and_the_next_step(tmp_path: Path
                 num_samples=25),
         Verdict(name="rule gradient-zero", outcome=Outcome.FAIL, reason="zero", details={"step": 7}),
         Verdict(name="seed 0: packing", outcome=Outcome.FAIL, reason="law broken. Usually: positions not reset"),
-        Verdict(name="training ends with status 0", outcome=Outcome.FAIL, reason="exit status 1",
+        Verdict(name="the evaluation", outcome=Outcome.FAIL, reason="exit status 1",
                 details={"triage": "data: no such file. Next: give data.path", "last_lines": ["<b>Error\n"]}),
         Verdict(name="ledger: rewards recomputed equal the logged", outcome=Outcome.FAIL, reason="step 2 row 5: 0.5",
                 details={"rows": [{"step": 2, "index": 5}]}),
@@ -156,6 +156,22 @@ def test_the_failure_comes_first_with_its_cause_and_the_next_step(tmp_path: Path
     ):
         assert 0 < text.index(words) < first, words
     assert text.index("every trainable tensor moved") < text.index("Usual cause:")
+
+
+def test_the_consequences_of_a_failed_command_say_so(tmp_path: Path) -> None:
+    """The command's own failure keeps its cause; what the run could not leave points to it."""
+    results = make_results()
+    results.trials[0].verdicts = [
+        Verdict(name="training ends with status 0", outcome=Outcome.FAIL, reason="exit status 1",
+                details={"last_lines": ["one", "two"]}),
+        Verdict(name="ledger: every trained row is there, once", outcome=Outcome.FAIL, reason="no rows",
+                details={"rows": [{"step": 2, "index": None}]}),
+    ]  # fmt: skip
+    text = "".join(read(report_html(results, tmp_path)).text)
+    assert (
+        text.count("The command did not finish: see 'training ends with status 0'") == 2
+    )  # card and summary form
+    assert "one\ntwo" in text and "row None" not in text
 
 
 def ledger(folder: Path, step: int, **cells: object) -> None:
