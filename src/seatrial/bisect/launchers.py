@@ -40,7 +40,9 @@ def git_mounts(tree: Path) -> list[Mount]:
     common = of_tree
     if (of_tree / "commondir").is_file():
         common = Path(of_tree, (of_tree / "commondir").read_text(encoding="utf-8").strip()).resolve()
-    borrowed = {folder for store in _stores(common, of_tree) for folder in _alternates(store)}
+    # The object stores of the repository and of the checkout's submodules.
+    stores = [common / "objects", *(of_tree / "modules").glob("**/objects")]
+    borrowed = {folder for store in stores for folder in _alternates(store)}
     mounts = [Mount(source=str(common), target=str(common))]
     return mounts + [
         Mount(source=str(folder), target=str(folder), read_only=True)
@@ -48,11 +50,6 @@ def git_mounts(tree: Path) -> list[Mount]:
         if not folder.is_relative_to(common)
         and not any(folder != o and folder.is_relative_to(o) for o in borrowed)
     ]
-
-
-def _stores(common: Path, of_tree: Path) -> list[Path]:
-    """Return the object stores of the repository and of the checkout's submodules."""
-    return [common / "objects", *(of_tree / "modules").glob("**/objects")]
 
 
 def _alternates(store: Path) -> set[Path]:

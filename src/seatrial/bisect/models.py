@@ -163,7 +163,11 @@ def shift_likelihoods(
         num - num_after, num_after, (values - mean) @ after_NC, num_after * (num - num_after) / num
     )
 
-    sds = np.array([known.sd]) if known.sd else overall * _relative_sds(free_before)
+    sds = (
+        np.array([known.sd])
+        if known.sd
+        else overall * np.geomspace(0.06, 2.0, _NUM_SDS_BEFORE if free_before else _NUM_SDS)
+    )
     log_sds = -(num - 1 + free_before) * np.log(sds / overall) - (total + total_before) / (2 * sds**2)
     sizes = _sizes(known.worse)
     sd_K, shift_K = (grid.ravel() for grid in np.meshgrid(sds, sizes, indexing="ij"))
@@ -255,10 +259,6 @@ def _spread_before(known: MetricPrior) -> tuple[int, float]:
         return 0, 0.0
     healthy = np.array(known.healthy, dtype=np.float64)
     return len(healthy) - 1, float(((healthy - healthy.mean()) ** 2).sum())
-
-
-def _relative_sds(free_before: int) -> FloatArray:
-    return np.asarray(np.geomspace(0.06, 2.0, _NUM_SDS_BEFORE if free_before else _NUM_SDS))
 
 
 def _sizes(worse: Worse | None) -> FloatArray:

@@ -21,7 +21,7 @@ from seatrial.bisect.judge import Beginning, Criteria, Evidence, judge
 from seatrial.bisect.launchers import Launcher, Local
 from seatrial.bisect.outcomes import RETRIES, Cause, Judgement, Obstacle, RunOutcome, obstacle_in, obstacle_of
 from seatrial.bisect.task import Task, fill
-from seatrial.bisect.trees import CheckoutBlockedError, Place, Trees, UntestableError
+from seatrial.bisect.trees import CheckoutBlockedError, Trees, UntestableError, Worktree
 from seatrial.errors import BlockedError, UsageError
 from seatrial.launch.jobs import Heartbeat, Job
 
@@ -227,21 +227,23 @@ class Prober:
 
     def _attempt(self, number: int, sha: str, run_dir: Path, heartbeat: Heartbeat) -> Judgement:
         run_dir.mkdir(parents=True, exist_ok=True)
-        with self._trees.held(sha, stay=self._task.prepare is not None) as place:
-            copy_carried(self._state / "carry", place.tree)
+        with self._trees.checked_out(sha, stay=self._task.prepare is not None) as worktree:
+            copy_carried(self._state / "carry", worktree.tree)
             if (
-                place.made is None
-                and (judgement := self._prepare(sha, place, run_dir, heartbeat)) is not None
+                worktree.made is None
+                and (judgement := self._prepare(sha, worktree, run_dir, heartbeat)) is not None
             ):
                 return judgement
-            missing = [word for word in self._needed if not (place.tree / word).exists()]
+            missing = [word for word in self._needed if not (worktree.tree / word).exists()]
             if missing:
                 return Judgement.skip(f"{missing[0]} does not exist at this commit")
-            return self._run(number, sha, place, run_dir, heartbeat)
+            return self._run(number, sha, worktree, run_dir, heartbeat)
 
-    def _run(self, number: int, sha: str, place: Place, run_dir: Path, heartbeat: Heartbeat) -> Judgement:
+    def _run(
+        self, number: int, sha: str, worktree: Worktree, run_dir: Path, heartbeat: Heartbeat
+    ) -> Judgement:
         """Run the command in a prepared checkout, and judge what it left."""
-        tree = place.tree
+        tree = worktree.tree
         script = tree / self._task.script if self._task.script else None
         if script is not None and self._task.sed_clauses:
             apply_sed(self._task.sed_clauses, script, run_dir)
@@ -251,7 +253,7 @@ class Prober:
             return Judgement.skip(
                 f"{self._task.logs} is part of this commit's tree, so a run's own logs cannot be distinguished from it"
             )
-        environment, own = self._run_environment(number, sha, place, run_dir)
+        environment, own = self._run_environment(number, sha, worktree, run_dir)
         job = Job(
             name=f"seatrial-{self._state.name[-40:]}-{run_dir.name}",
             argv=tuple(fill(word, places) for word in self._task.words()),
@@ -292,13 +294,13 @@ class Prober:
         }
 
     def _run_environment(
-        self, number: int, sha: str, place: Place, run_dir: Path
+        self, number: int, sha: str, worktree: Worktree, run_dir: Path
     ) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return the environment of a run, and the names of the variables that it needs on any machine."""
-        home = place.home
+        home = worktree.home
         own = {
             "SEATRIAL_RUN_DIR": str(run_dir),
-            "SEATRIAL_RUN_TREE": str(place.tree),
+            "SEATRIAL_RUN_TREE": str(worktree.tree),
             "SEATRIAL_RUN_LOGS": str(run_dir / "logs"),
             "SEATRIAL_RUN_CHECKPOINTS": str(run_dir / "checkpoints"),
             "SEATRIAL_RUN_COMMIT": sha,
@@ -314,18 +316,18 @@ class Prober:
         }
         return {**self._environment, **own}, tuple(own)
 
-    def _prepare(self, sha: str, place: Place, run_dir: Path, heartbeat: Heartbeat) -> Judgement | None:
+    def _prepare(self, sha: str, worktree: Worktree, run_dir: Path, heartbeat: Heartbeat) -> Judgement | None:
         """Build the environment of a new checkout; return a judgement if that fails, None if it is ready."""
         if self._task.prepare is None:
             return None
         directory = run_dir / "prepare"
         directory.mkdir(exist_ok=True)
-        environment, own = self._run_environment(0, sha, place, run_dir)
-        places = self._places(sha, place.tree, run_dir)
+        environment, own = self._run_environment(0, sha, worktree, run_dir)
+        places = self._places(sha, worktree.tree, run_dir)
         job = Job(
             name=f"seatrial-prepare-{sha[:12]}",
             argv=tuple(fill(word, places) for word in shlex.split(self._task.prepare)),
-            tree=place.tree,
+            tree=worktree.tree,
             run_dir=directory,
             environment={**environment, "SEATRIAL_RUN_DIR": str(directory)},
             own_variables=own,
@@ -333,9 +335,9 @@ class Prober:
         )
         ended = Local().run(job, heartbeat)
         if ended.exit_status == 0:
-            self._trees.keep_prepared(place)
+            self._trees.keep_prepared(worktree)
             return None
-        self._trees.discard(place)
+        self._trees.discard(worktree)
         if (obstacle := obstacle_in(job.console)) is not None:
             return Judgement.blocked(obstacle)
         return Judgement.skip(f"--prepare failed at this commit ({ended.last_report}); see {job.console}")

@@ -27,6 +27,7 @@ COLOURS = {
     RunOutcome.SKIP: "#6e7781",
     RunOutcome.BLOCKED: "#9a6700",
 }
+_SIGNS = dict(zip(COLOURS, "●■▲◆", strict=True))
 _MIXED, _INK, _BAR, _UNPROBED = "#8250df", "#1f2328", "#0969da", "#ffffff"
 _LOWEST, _HIGHEST = (9, 105, 218), (188, 76, 0)
 """Colours at the ends of a metric's scale: blue to orange, which colour-blind readers can distinguish too."""
@@ -187,7 +188,7 @@ def _rows(
     parts = []
     for number, outcome in enumerate(rows):
         y = top + _ROW_HEIGHT * (number + 0.5)
-        parts.append(_text(4, y + 4, f"{outcome.value} {_SIGN_NAMES[outcome]}"))
+        parts.append(_text(4, y + 4, f"{outcome.value} {_SIGNS[outcome]}"))
         here = [(position, run) for position, run in seen if run.outcome is outcome and run.value is None]
         parts += [_mark(run, frame, position, y) for position, run in here]
         repeats = Counter(position for position, _ in here)
@@ -197,14 +198,6 @@ def _rows(
             if count > 1
         ]
     return parts
-
-
-_SIGN_NAMES = {
-    RunOutcome.PASS: "●",
-    RunOutcome.FAIL: "■",
-    RunOutcome.SKIP: "▲",
-    RunOutcome.BLOCKED: "◆",
-}
 
 
 def _mark(run: Run, frame: _Frame, position: int, y: float) -> str:
@@ -236,6 +229,9 @@ def _axis(history: History, frame: _Frame) -> list[str]:
 
 def page(task: Task, search: Search, runs: Sequence[Run], answer: Answer, note: str | None) -> str:
     """Return the whole page; all outside text is escaped."""
+    history = search.history
+    places = {commit.sha: str(position) for position, commit in enumerate(history.suspects, start=1)}
+    places |= {history.good.sha: "GOOD", history.commit(history.bad_position).sha: "BAD"}
     return render(
         "seatrial.bisect",
         "bisect.html",
@@ -244,13 +240,14 @@ def page(task: Task, search: Search, runs: Sequence[Run], answer: Answer, note: 
         runs=runs,
         question=_question(task),
         command=shown_command(task),
-        good=search.history.good.sha,
+        good=history.good.sha,
         bad=task.bad,
         by_value=bool(task.metric),
         picture=picture(search, runs),
         colours=COLOURS,
-        place=lambda run: _place(search.history, run),
-        evidence=_evidence,
+        place=lambda run: places.get(run.commit, ""),
+        # The path of a run's directory, relative to the page in the same state directory.
+        evidence=lambda run: "/".join(Path(run.evidence).parts[-2:]),
     )
 
 
@@ -261,14 +258,3 @@ def _question(task: Task) -> str:
     if task.checks:
         return f"which commit breaks {' and '.join(task.checks)}"
     return f"which commit breaks {task.test}" if task.test else "from which commit on the command fails"
-
-
-def _evidence(run: Run) -> str:
-    """Return the path of a run's directory, relative to the page in the same state directory."""
-    return "/".join(Path(run.evidence).parts[-2:])
-
-
-def _place(history: History, run: Run) -> str:
-    """Return the position of a run's commit between GOOD and BAD."""
-    position = history.position(run.commit)
-    return {0: "GOOD", history.bad_position: "BAD", None: ""}.get(position, str(position))

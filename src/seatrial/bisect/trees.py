@@ -39,7 +39,7 @@ class CheckoutBlockedError(Exception):
 
 
 @dataclass
-class Place:
+class Worktree:
     """One worktree and what was built for the commits that it contained."""
 
     root: Path
@@ -74,12 +74,12 @@ class Trees:
         self._root = root
         self._most = most
         self._lock = threading.Lock()
-        self._free: list[Place] = []
+        self._free: list[Worktree] = []
         """Least recently used first."""
         self._num_made = 0
 
     @contextmanager
-    def held(self, sha: str, *, stay: bool = False) -> Iterator[Place]:
+    def checked_out(self, sha: str, *, stay: bool = False) -> Iterator[Worktree]:
         """Hold a worktree with a clean checkout of the commit, exclusively until the block ends.
 
         Args:
@@ -90,10 +90,10 @@ class Trees:
             UntestableError: a submodule's commit no longer exists.
             CheckoutBlockedError: the network or the disk prevented it.
         """
-        place = self._take(sha, stay)
+        worktree = self._take(sha, stay)
         try:
             try:
-                self._bring(place, sha)
+                self._bring(worktree, sha)
             except GitError as error:
                 raise CheckoutBlockedError(
                     obstacle_of(error.stderr) or Obstacle(Cause.MACHINE, str(error)[:300])
@@ -102,19 +102,19 @@ class Trees:
                 raise CheckoutBlockedError(
                     obstacle_of(str(error)) or Obstacle(Cause.MACHINE, str(error))
                 ) from error
-            yield place
+            yield worktree
         finally:
             with self._lock:
-                self._free.append(place)
+                self._free.append(worktree)
 
-    def keep_prepared(self, place: Place) -> None:
+    def keep_prepared(self, worktree: Worktree) -> None:
         """Record the untracked files of a worktree as made by its preparation; cleaning keeps them."""
-        place.made = frozenset(_untracked(place.tree))
+        worktree.made = frozenset(_untracked(worktree.tree))
 
-    def discard(self, place: Place) -> None:
+    def discard(self, worktree: Worktree) -> None:
         """Remove the content of a worktree; it is created again when needed."""
-        shutil.rmtree(place.root, ignore_errors=True)
-        place.sha, place.made, place.homes = None, None, []
+        shutil.rmtree(worktree.root, ignore_errors=True)
+        worktree.sha, worktree.made, worktree.homes = None, None, []
 
     def discard_all(self) -> None:
         """Remove all worktrees."""
@@ -122,27 +122,29 @@ class Trees:
             self._free.clear()
             shutil.rmtree(self._root, ignore_errors=True)
 
-    def _take(self, sha: str, stay: bool) -> Place:
+    def _take(self, sha: str, stay: bool) -> Worktree:
         """Return a free worktree: one with the commit, else the least recently used one, else a new one."""
         with self._lock:
-            chosen = next((place for place in self._free if place.sha == sha), None)
+            chosen = next((worktree for worktree in self._free if worktree.sha == sha), None)
             if chosen is None and self._free and not (stay and self._num_made < self._most):
-                chosen = next((place for place in self._free if sha[:12] in place.homes), self._free[0])
+                chosen = next(
+                    (worktree for worktree in self._free if sha[:12] in worktree.homes), self._free[0]
+                )
             if chosen is None:
                 self._num_made += 1
-                return Place(self._root / f"place-{self._num_made}")
+                return Worktree(self._root / f"place-{self._num_made}")
             self._free.remove(chosen)
             return chosen
 
-    def _bring(self, place: Place, sha: str) -> None:
+    def _bring(self, worktree: Worktree, sha: str) -> None:
         """Check out the commit in a worktree, clean, with its submodules."""
-        held, place.sha = place.sha, None
+        held, worktree.sha = worktree.sha, None
         if held != sha:
-            place.made = None
-        if held is None or not self._moved(place, held, sha):
-            self.discard(place)
+            worktree.made = None
+        if held is None or not self._moved(worktree, held, sha):
+            self.discard(worktree)
             with self._lock:
-                place.root.mkdir(parents=True)
+                worktree.root.mkdir(parents=True)
                 git(self._repository, "worktree", "prune")
                 git(
                     self._repository,
@@ -151,17 +153,17 @@ class Trees:
                     "--quiet",
                     "--detach",
                     "--force",
-                    str(place.tree),
+                    str(worktree.tree),
                     sha,
                 )
-            self._submodules(sha, place.tree)
-        self._check(sha, place.tree)
-        place.sha = sha
-        self._keep_homes(place)
+            self._submodules(sha, worktree.tree)
+        self._check(sha, worktree.tree)
+        worktree.sha = sha
+        self._keep_homes(worktree)
 
-    def _moved(self, place: Place, held: str, sha: str) -> bool:
+    def _moved(self, worktree: Worktree, held: str, sha: str) -> bool:
         """Move an existing worktree to the commit; False if something in it cannot be reset."""
-        tree, kept = place.tree, place.made or frozenset()
+        tree, kept = worktree.tree, worktree.made or frozenset()
         try:
             if _has_hidden_edits(tree):
                 return False
@@ -179,12 +181,12 @@ class Trees:
         except (GitError, OSError):
             return False
 
-    def _keep_homes(self, place: Place) -> None:
+    def _keep_homes(self, worktree: Worktree) -> None:
         """Mark the worktree's environment as used, and remove the oldest ones beyond the limit."""
-        name = (place.sha or "")[:12]
-        place.homes = [*(other for other in place.homes if other != name), name]
-        while len(place.homes) > self._most:
-            shutil.rmtree(place.root / f"of-{place.homes.pop(0)}", ignore_errors=True)
+        name = (worktree.sha or "")[:12]
+        worktree.homes = [*(other for other in worktree.homes if other != name), name]
+        while len(worktree.homes) > self._most:
+            shutil.rmtree(worktree.root / f"of-{worktree.homes.pop(0)}", ignore_errors=True)
 
     def _submodules(self, sha: str, tree: Path) -> None:
         if not (tree / ".gitmodules").exists():

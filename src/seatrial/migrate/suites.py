@@ -260,13 +260,11 @@ class _ScriptReader:
 def _without_options(words: list[Word]) -> list[Word]:
     """Remove the checker's only option, `--table-width N`."""
     kept: list[Word] = []
-    skip = False
-    for word in words:
+    pending = iter(words)
+    for word in pending:
         literal = word.literal or ""
-        if skip:
-            skip = False
-        elif literal == "--table-width":
-            skip = True
+        if literal == "--table-width":
+            next(pending, None)
         elif not literal.startswith("--table-width="):
             kept.append(word)
     return kept

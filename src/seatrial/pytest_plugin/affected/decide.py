@@ -61,7 +61,10 @@ def decide(
                     found[versions] = _changed(versions, is_changed, fingerprints)
                     known_parts[versions] = frozenset(name for kind, name, _ in versions if kind == PART)
             unknown = parts - known_parts[record.shared] - known_parts[record.own]
-            reason = _reason(found[record.shared] + found[record.own]) or _new_parts(unknown)
+            reason = _reason(found[record.shared] + found[record.own])
+            if unknown and not reason:
+                # A fixture that overrides another one, or a method that overrides an inherited test.
+                reason = f"{describe(PART, min(unknown))} is new to it"
             left_out = f"none of the {len(record.shared) + len(record.own)} things it depends on changed"
             decisions[nodeid] = Decision(bool(reason), reason or left_out)
     return decisions
@@ -88,12 +91,6 @@ def _reason(changed: list[Version]) -> str:
     return text + (" changed" if words else "")
 
 
-def _new_parts(unknown: frozenset[str]) -> str:
-    """Return which part is new since a test's last run: a fixture that overrides another one, or a method that
-    overrides an inherited test."""
-    return f"{describe(PART, min(unknown))} is new to it" if unknown else ""
-
-
 def describe(kind: str, name: str) -> str:
     """Return the name of a dependency in a reason."""
     path, _, part = name.partition("::")
@@ -112,12 +109,6 @@ def describe(kind: str, name: str) -> str:
         MACHINE: "the machine, on which it was skipped,",
     }
     return texts.get(kind, name)
-
-
-def summary(decisions: Mapping[str, Decision]) -> list[str]:
-    """Return the reasons of the selected tests, each with its count, most frequent first."""
-    counts = Counter(decision.reason for decision in decisions.values() if decision.chosen)
-    return [f"{count}: {reason}" for reason, count in counts.most_common()]
 
 
 _MAX_REASONS = 10

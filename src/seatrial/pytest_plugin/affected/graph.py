@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
@@ -34,12 +35,8 @@ class Reach:
 
     def add(self, more: Reach) -> None:
         """Add everything that `more` reaches."""
-        self.files |= more.files
-        self.whole |= more.whole
-        self.functions |= more.functions
-        self.outside |= more.outside
-        self.names |= more.names
-        self.other |= more.other
+        for name, found in vars(self).items():
+            found |= getattr(more, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +73,6 @@ class ImportGraph:
         source_of: Callable[[str], Source | None],
         learned: Learned,
     ) -> None:
-        self._root = root
         self._search = list(dict.fromkeys(search))
         self._modules = modules
         self._source_of = source_of
@@ -84,9 +80,10 @@ class ImportGraph:
         self._direct: dict[tuple[str, bool], Reach] = {}
         self._file_of: dict[str, str] = {}
         self._of_functions: dict[str, Reach] = {}
-        self._unseen: dict[str, bool] = {}
-        self._is_file: dict[str, bool] = {}
-        self._is_folder: dict[str, bool] = {}
+        self._runs_unseen = functools.cache(self._may_run_unseen)
+        # A folder can be a namespace package.
+        self._file: Callable[[str], bool] = functools.cache(lambda path: (root / path).is_file())
+        self._folder: Callable[[str], bool] = functools.cache(lambda path: (root / path).is_dir())
 
     def reach(self, start: Reach, loaded_by: Set[str] = _EMPTY, known: Reach | None = None) -> Reach:
         """Return everything reachable from the files and functions of `start`, including these.
@@ -148,12 +145,9 @@ class ImportGraph:
                 self._of_functions[name] = self.direct(known.imports, path)
         return {files[name] for name in functions}
 
-    def _runs_unseen(self, file: str) -> bool:
-        found = self._unseen.get(file)
-        if found is None:
-            source = self._source_of(file)
-            found = self._unseen[file] = source is not None and source.runs_unseen
-        return found
+    def _may_run_unseen(self, file: str) -> bool:
+        source = self._source_of(file)
+        return source is not None and source.runs_unseen
 
     def is_opaque(self, file: str) -> bool:
         """Return whether the calls of a file's functions are not observed."""
@@ -269,16 +263,3 @@ class ImportGraph:
             or self._file(posixpath.join(below, "__init__.py"))
             or self._folder(below)
         )
-
-    def _file(self, path: str) -> bool:
-        found = self._is_file.get(path)
-        if found is None:
-            found = self._is_file[path] = (self._root / path).is_file()
-        return found
-
-    def _folder(self, path: str) -> bool:
-        """Return whether a folder can be a namespace package."""
-        found = self._is_folder.get(path)
-        if found is None:
-            found = self._is_folder[path] = (self._root / path).is_dir()
-        return found

@@ -67,40 +67,27 @@ class Session:
 
     def add_json(self, data: Mapping[str, Any]) -> None:
         """Add what another process observed."""
-        self.tests.update({nodeid: _seen(row) for nodeid, row in data["tests"].items()})
+        for nodeid, row in data["tests"].items():
+            sets = {name: _as_set(value) for name, value in row.items() if isinstance(value, list)}
+            self.tests[nodeid] = Seen(**{**row, **sets})
         self.modules.update(data["modules"])
         self.search += data["search"]
-        for path, uses in data["learned"].items():
-            self.learned[path] |= _uses(uses)
-        for name, into in (("loads", self.loads), ("under", self.under)):
+        for name in ("learned", "loads", "under"):
             for path, found in data[name].items():
-                into[path] |= set(found)
-        self.outputs |= set(data["outputs"])
-        self.plugins |= set(data["plugins"])
-        self.opaque |= set(data["opaque"])
-        self.everywhere |= set(data["everywhere"])
+                getattr(self, name)[path].update(_as_set(found))
+        for name in ("outputs", "plugins", "opaque", "everywhere"):
+            getattr(self, name).update(data[name])
 
 
-def _seen(row: Mapping[str, Any]) -> Seen:
-    return Seen(
-        outcome=row["outcome"],
-        parts=set(row["parts"]),
-        uses=_uses(row["uses"]),
-        ran=set(row["ran"]),
-        hides=row["hides"],
-        modules=set(row["modules"]),
-        loaded_by=set(row["loaded_by"]),
-    )
-
-
-def _uses(rows: list[list[str]]) -> set[Use]:
-    return {(kind, name) for kind, name in rows}
+def _as_set(items: list[Any]) -> set[Any]:
+    """Return a list of texts, or of pairs, as a set."""
+    return {item if isinstance(item, str) else tuple(item) for item in items}
 
 
 def _plain(value: Any) -> Any:
     """Return sets as sorted lists, and records as dictionaries."""
     if isinstance(value, Seen):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        value = vars(value)
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return sorted(value) if isinstance(value, set) else value

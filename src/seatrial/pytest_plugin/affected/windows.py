@@ -11,6 +11,7 @@ learned for its file, and count for every test that imports the file:
 from __future__ import annotations
 
 import dis
+import functools
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -81,7 +82,6 @@ class Windows:
         self._stack: list[Window] = []
         self.process = os.getpid()
         self._child: ChildLog | None = None
-        self._harness: dict[str, bool] = {}
         self._keeping: dict[CodeType, bool] = {}
         os.register_at_fork(after_in_child=self._forked, after_in_parent=self._has_forked)
 
@@ -136,7 +136,7 @@ class Windows:
             return
         window = self._stack[-1] if self._stack else None
         user = self._user(frame)
-        if user is not None and self._is_harness(user.f_code.co_filename):
+        if user is not None and _is_harness(user.f_code.co_filename):
             return
         if window is not None and user is not None:
             key = (kind, name, id(user.f_code))
@@ -196,14 +196,6 @@ class Windows:
     def _is_standard(self, filename: str) -> bool:
         return filename.startswith(self.watch.standard) and "site-packages" not in filename
 
-    def _is_harness(self, filename: str) -> bool:
-        found = self._harness.get(filename)
-        if found is None:
-            found = self._harness[filename] = filename.startswith(_OURSELVES) or any(
-                part in filename for part in _HARNESS
-            )
-        return found
-
     def _announce(self, token: str) -> None:
         """Announce to child processes which test runs; one short write in place, so that no reader sees half of it."""
         os.pwrite(self._current, token.ljust(TOKEN_BYTES).encode(), 0)
@@ -220,6 +212,11 @@ class Windows:
         """Write uses in a forked child to its own log, because its memory is lost when it exits."""
         if self.watch.active:
             self._child = ChildLog(str(self._folder))
+
+
+@functools.cache
+def _is_harness(filename: str) -> bool:
+    return filename.startswith(_OURSELVES) or any(part in filename for part in _HARNESS)
 
 
 def keeps_result(frame: FrameType) -> bool:
