@@ -1,4 +1,4 @@
-"""Stacks under trial: our own, and those that installed packages bring.
+"""Stacks under test: the reference stack, stacks of others, and those of installed packages.
 
 A package adds a target with an entry point of the group `seatrial.targets` that names a class, or a function without
 arguments, which gives a `seatrial.targets.base.Target`:
@@ -29,7 +29,7 @@ PEERS = tuple(
         ("verl", "VerlTarget"),
     )
 )
-"""Stacks that are held to the relations where they are installed."""
+"""Stacks that the relations check if they are installed."""
 
 
 def _points() -> dict[str, EntryPoint]:
@@ -54,6 +54,6 @@ def get_target(name: str) -> Target:
         target: Target = points[name].load()()
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"--target {name} ({points[name].value}) cannot be loaded: {error}; mend or uninstall that package"
+            f"--target {name} ({points[name].value}) cannot be loaded: {error}; fix or uninstall that package"
         ) from error
     return target

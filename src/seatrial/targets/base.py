@@ -18,10 +18,10 @@ class Job:
     """One command of the stack."""
 
     what: str
-    """What it does, for a person who waits: `making a tiny model`."""
+    """What it does, to be shown while it runs: `making a tiny model`."""
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables it needs beside ours."""
+    """Environment variables it needs in addition to ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +56,14 @@ class TrainingJob(Job):
     checkpoint_steps: tuple[int, ...] = ()
     """Steps whose checkpoints are there at the end."""
     num_steps: int
-    """Optimizer steps the configuration asks for; the last logged step."""
+    """Optimizer steps of the configuration; the last logged step."""
     num_rows_per_step: int
     num_generations_per_prompt: int = 1
     num_updates_per_step: int = 1
     precision: str
     """Of the weights that score, or of those that sample where they are coarser: `float32`, `bfloat16`, `int8`."""
     ratio_clip: tuple[float, float] = (0.0, math.inf)
-    """The interval that the clamped probability ratio is held to."""
+    """The interval of the clamped probability ratio."""
     advantage: AdvantageFacts | None = None
     """How the stack says it computes advantages; None when logged rewards alone do not determine them."""
     frozen: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class TrainingJob(Job):
     unlogged: Mapping[str, str] = field(default_factory=dict)
     """Series that the stack never writes, by our name, each with the reason: what needs one ends NotRequested."""
     own_checks: Mapping[str, str] = field(default_factory=dict)
-    """Checks of the stack's own series that a smoke asks beside its own, each with what it means that it holds."""
+    """Checks of the stack's own series that a smoke trial adds, each with what a pass means."""
     expected_failures: Mapping[str, str] = field(default_factory=dict)
     """Verdicts, by name, that the stack is known to fail, each with the reason: Skipped, and Fail if they hold."""
     guards_file: Path | None = None
@@ -90,7 +90,7 @@ class TrainingJob(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A training run that a trial asks a target for."""
+    """A training run that a trial requests from a target."""
 
     recipe: str
     """What to run: `grpo-smoke` (a few steps), `sft-warmup` (takes a made model to where GRPO has something to
@@ -104,11 +104,11 @@ class JobRequest:
     number: int = 0
     """Which of several runs of a trial; sets the loop's seed apart."""
     overrides: Sequence[str] = ()
-    """`a.b=value` words of whoever asked for the trial."""
+    """`a.b=value` overrides of the user who requested the trial."""
     words: Sequence[str] = ()
     """`a.b=value` words of the trial itself: what it is about, such as the backend of the policy."""
     ends_early: bool = False
-    """Save after the first step, and end well; the same request without it goes on from there."""
+    """Save after the first step and exit with success; the same request without it resumes from there."""
 
     def ending_early(self) -> JobRequest:
         """Return the request for a run that ends after its first step."""

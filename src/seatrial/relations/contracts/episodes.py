@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 class EpisodesRecord:
     """What was seen of episodes."""
 
-    heard: Sequence[Sequence[Sequence[str]]]
+    received: Sequence[Sequence[Sequence[str]]]
     """For each row, and each time that its environment was asked: the turns that it was given."""
     streams: Sequence[int]
     """State of the random stream of each call of the engine."""

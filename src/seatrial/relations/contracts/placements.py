@@ -24,7 +24,10 @@ class Placements(Protocol):
     """Short runs of the real loop on two ranks that are started in more than one way."""
 
     def placements(self) -> Sequence[str]:
-        """Return the ways, as a run says of itself by which it was started; the others are held to the first."""
+        """Return the ways, as a run reports by which it was started; the others are compared with the first.
+
+        A way that this environment does not have is left out; `absent_placements`, a mapping, may give the reason.
+        """
         ...
 
     def placed_run(self, options: Mapping[str, Any], *, seed: int) -> PlacedRun:

@@ -181,7 +181,7 @@ class RunOption:
     values: tuple[Any, Any]
     reaches: tuple[str, ...]
     spares: tuple[str, ...] = ()
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, Any] = field(default_factory=dict)
     """Further options, set in both runs, without which the option has no effect."""
 
     def __post_init__(self) -> None:

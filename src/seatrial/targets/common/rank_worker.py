@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _calls() -> queue.SimpleQueue[dict[str, Any] | None]:
-    """Return what is asked, as it comes, and None at the end; then this process ends soon, whatever it waits for."""
+    """Return requests as they come, and None at the end; this process then exits soon, even if it is waiting."""
     calls: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -68,7 +68,7 @@ def _answer(call: dict[str, Any]) -> dict[str, Any]:
         return {"not_served": str(error)}
     except ModuleNotFoundError as error:
         return {"missing": error.name, "text": str(error)}
-    except Exception:  # noqa: BLE001  handed over whole to the process that asked, which raises it
+    except Exception:  # noqa: BLE001  passed to the process that called, which raises it
         return {"failed": traceback.format_exc(limit=-4)}
     return {}
 

@@ -38,7 +38,7 @@ GRACE_SECONDS = 2.0
 
 
 class RankError(RuntimeError):
-    """A rank raised, died, or did not answer; the text says which and how."""
+    """A rank raised, crashed, or did not answer; the text says which and how."""
 
 
 class _Group:
@@ -88,7 +88,7 @@ class _Group:
         outputs = [self.folder / f"{self._num_calls}.{rank}.pt" for rank in range(len(self._processes))]
         for process, output in zip(self._processes, outputs, strict=True):
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # it has died, which its answer tells
+            with contextlib.suppress(BrokenPipeError):  # it has exited, which its answer shows
                 print(
                     json.dumps({"function": function, "payload": payload, "output": str(output)}),
                     file=process.stdin,
@@ -170,7 +170,7 @@ def call_on_ranks(function: str, payload: Mapping[str, Any], num_ranks: int) -> 
 
     Raises:
         NotServed: a rank raised it.
-        RankError: a rank raised anything else, or died; the next call starts processes anew.
+        RankError: a rank raised anything else, or crashed; the next call starts new processes.
         ModuleNotFoundError: a rank misses a package.
     """
     if num_ranks not in _GROUPS:
@@ -189,7 +189,7 @@ def _end_all() -> None:
 
 
 class StepsOnRanks(ABC):
-    """Gives an adapter of an `Objective` the method of `contracts.Ranks`: each rank makes the adapter anew."""
+    """Gives an adapter of an `Objective` the method of `contracts.Ranks`: each rank makes its own adapter."""
 
     rank_arguments: Mapping[str, Any] = MappingProxyType({})
     """Of the adapter's constructor, as JSON values."""

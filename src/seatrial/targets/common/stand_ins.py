@@ -17,7 +17,7 @@ class StandIn(ModuleType):
     """A module of which only names are used, such as types in annotations: each is an empty class."""
 
     def __init__(self, name: str, given: Mapping[str, Any]) -> None:
-        """Hold what is given beside."""
+        """Keep the other arguments."""
         super().__init__(name)
         self.__dict__.update(given)
 

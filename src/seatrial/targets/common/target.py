@@ -1,4 +1,4 @@
-"""A stack that is held to the relations where it is installed, and that Seatrial does not launch."""
+"""A stack that the relations check if it is installed, and that Seatrial does not launch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Gone(Exception):  # noqa: N818  no error: a fact about a release
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Stands for an adapter whose component the installed release does not have."""
+    """Replaces an adapter whose component the installed release does not have."""
 
     reason: str
 
@@ -68,7 +68,7 @@ def available(adapters: Mapping[str, type]) -> dict[str, Any]:
             made[name] = Unavailable(str(gone))
         except ModuleNotFoundError as missing:
             raise BlockedError(
-                f"the stack imports {missing.name}, which is not installed here: install it beside the stack"
+                f"the stack imports {missing.name}, which is not installed here: install it with the stack"
             ) from missing
     return made
 

@@ -123,7 +123,7 @@ def step_of_rows(
         trainer_class: `transformers.Trainer` or one of its kind.
         model: stays as it is.
         rows: of the data set.
-        options: what the trainer is made with beside them.
+        options: other arguments of the trainer.
     """
     from datasets import Dataset
 

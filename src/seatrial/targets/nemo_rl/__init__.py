@@ -1,1 +1,1 @@
-"""NeMo RL from a checkout: its losses, advantages, packers and value loss held to the relations."""
+"""NeMo RL from a checkout: adapters of its losses, advantages, packers and value loss."""

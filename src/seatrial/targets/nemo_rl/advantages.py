@@ -14,11 +14,11 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.nemo_rl.parts import part
 
 CANCELLED = KnownFailure(
-    "the deviation is a difference of squares in float32: rewards that differ little beside their size lose it",
+    "the deviation is a difference of squares in float32: rewards that differ little relative to their size lose it",
     finding="NeMo RL: a deviation as a difference of squares",
 )
 OTHER_ROWS = KnownFailure(
-    "the deviation is that of the other rows, so that each row has another scale: one that stands out beside nearly "
+    "the deviation is that of the other rows, so that each row has another scale: one that differs from nearly "
     "equal rows is divided by almost nothing, and by nothing at all where they are equal or there is one",
     finding="NeMo RL: the deviation of the other rows",
 )

@@ -96,7 +96,7 @@ class CISPOLoss(ClippedLoss):
 
 
 class TruncatedLoss(ClippedLoss):
-    """Weights between sampler and trainer, held to at most 2."""
+    """Importance weights between sampler and trainer, at most 2."""
 
     loss_spec = LossSpec(importance_sampling="truncated", importance_sampling_max=2.0)
     options: ClassVar[Mapping[str, Any]] = {

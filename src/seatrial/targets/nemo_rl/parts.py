@@ -1,4 +1,4 @@
-"""The modules of NeMo RL that hold formulas, without the engines, loggers and models that they import beside."""
+"""The modules of NeMo RL with formulas, without the engines, loggers and models that they also import."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""OpenRLHF as it is installed: its losses held to the relations."""
+"""OpenRLHF as it is installed: adapters of its losses."""

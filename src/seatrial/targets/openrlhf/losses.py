@@ -58,7 +58,7 @@ def loss_module() -> Any:
             package.__path__ = [str(folder)]
             sys.modules[name] = package
     if PathFinder.find_spec("deepspeed") is None:
-        # Imported beside the losses and used by none of them; Transformers asks for its spec.
+        # Imported with the losses and used by none of them; Transformers looks up its spec.
         stand_in = ModuleType("deepspeed")
         stand_in.__spec__ = ModuleSpec("deepspeed", None)
         sys.modules.setdefault("deepspeed", stand_in)
@@ -132,7 +132,7 @@ class OpenRLHFValueLoss(KnowsFailures):
     )
 
     def __init__(self) -> None:
-        """Find the loss, and what it is told of the batch."""
+        """Find the loss, and its arguments about the batch."""
         self.loss_class = loss_module().ValueLoss
         self.takes_counts = "batch_num_tokens" in inspect.signature(self.loss_class.forward).parameters
         self.facts = StackFacts(epsilon=1e-8) if self.takes_counts else StackFacts()

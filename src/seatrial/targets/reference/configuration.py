@@ -65,7 +65,7 @@ OTHER_MODELS: Mapping[str, Mapping[str, Any]] = {
     "lengths": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "window": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
 }
-"""What the configuration of a model of another kind has beside that of the tiny one."""
+"""What the configuration of a model of another kind adds to that of the tiny one."""
 
 
 @cache
@@ -154,7 +154,7 @@ def allowed(options: Mapping[str, Any]) -> bool:
 
 
 def effective(config: GRPORunConfig) -> dict[str, Any]:
-    """Return every option by dotted name, with what a default stands for in its place."""
+    """Return every option by dotted name, with the resolved values of defaults."""
     return dotted(config.model_dump(mode="json")) | {
         "grpo.advantage.scale": config.grpo.advantage.resolved_scale
     }

@@ -66,7 +66,7 @@ class ReferenceTarget:
         Args:
             entry: words of Python's command line before refrl's own (`-m seatrial.faults.launch lr-zero --`
                 plants a fault).
-            environment: variables that its commands need beside ours.
+            environment: variables that its commands need in addition to ours.
         """
         self._entry = tuple(entry)
         self._environment = {**_ENVIRONMENT, **(environment or {})}
@@ -132,7 +132,7 @@ class ReferenceTarget:
         )
 
     def job(self, request: JobRequest) -> TrainingJob:
-        """Return a run of refrl by one of its recipes; its evidence lies under the request's directory."""
+        """Return a run of refrl by one of its recipes; its evidence is under the request's directory."""
         if request.recipe.startswith("sft"):
             return self._sft(request)
         # The first run has the trial's own seed, and every other one of any trial another.
@@ -228,7 +228,7 @@ class ReferenceTarget:
         )
 
     def _environment_for(self, model: Path | None) -> dict[str, str]:
-        """Return the variables of a command on a model, or on one that is made (None); what is set already stands."""
+        """Return the variables of a command on a model, or one to be made (None); keep those that are set already."""
         size = sum(file.stat().st_size for file in model.glob("*.safetensors")) if model is not None else 0
         threads = (
             {} if size > _SMALL_MODEL_BYTES or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}

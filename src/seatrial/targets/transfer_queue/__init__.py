@@ -1,1 +1,1 @@
-"""TransferQueue as it is installed: its bookkeeping of ready rows held to the relations."""
+"""TransferQueue as it is installed: an adapter of its bookkeeping of ready rows."""

@@ -1,1 +1,1 @@
-"""Transformers as it is installed: its `Trainer` held to the relations."""
+"""Transformers as it is installed: an adapter of its `Trainer`."""

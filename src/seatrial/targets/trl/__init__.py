@@ -1,1 +1,1 @@
-"""TRL as it is installed: its trainers held to the relations."""
+"""TRL as it is installed: adapters of its trainers."""

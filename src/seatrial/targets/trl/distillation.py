@@ -31,7 +31,7 @@ class GKDObjective(KnowsFailures, TinyCausalModel):
         """Find the trainer.
 
         Raises:
-            Gone: its loss is not told of the tokens of the other micro-batches.
+            Gone: its loss does not get the number of tokens of the other micro-batches.
         """
         self.trainer_class, self.config_class = find_trainer("GKD")
         if "num_items_in_batch" not in inspect.signature(self.trainer_class.generalized_jsd_loss).parameters:

@@ -10,7 +10,7 @@ from seatrial.relations.contracts.packs import Segment
 from seatrial.targets.common.target import Gone, find_name, release
 
 LONGEST = 1000
-"""Tokens of a row at most: an id tells its row and its place."""
+"""Tokens of a row at most: an id gives its row and its place."""
 
 
 class BestFit:
@@ -45,7 +45,7 @@ class Wrapped(BestFit):
 
 
 class BestFitSplit(BestFit):
-    """`pack_dataset` by best fit, which goes on with a row that no pack holds in another one."""
+    """`pack_dataset` by best fit, which continues in another pack a row that fits in none."""
 
     rows_beyond_the_width: Literal["refused", "cut", "split"] = "split"
     strategy = "bfd_split"

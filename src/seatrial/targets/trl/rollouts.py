@@ -114,7 +114,7 @@ class RLOO(GRPO):
 
 
 class Forced:
-    """Stands for `model.generate`: every prompt gets its completions of the case, in turn."""
+    """Replaces `model.generate`: every prompt gets its completions of the case, in turn."""
 
     def __init__(self, case: WindowCase, pad_id: int) -> None:
         self._case, self._pad_id = case, pad_id
@@ -165,7 +165,7 @@ class GRPOSampling(TinyCausalModel):
         return len(self.tokenizer)
 
     def sample_with_defaults(self, logits_V: Tensor, num_tokens: int, seed: int) -> list[int]:
-        """Sample from a model whose head is a constant; rows that ended early give what stands before their end."""
+        """Sample from a model whose head is a constant; rows that ended early give what is before their end."""
         from datasets import Dataset
 
         model = copy.deepcopy(self.objective_model())

@@ -1,4 +1,4 @@
-"""Short runs of TRL's own trainers as jobs: the command, where its evidence lies, and what it declares of its rows."""
+"""Short runs of TRL's own trainers as jobs: commands, places of evidence, and what they declare of their rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ OWN_CHECKS: Mapping[str, str] = {
 
 
 def training_job(request: JobRequest) -> TrainingJob:
-    """Return a run by one of the recipes; its evidence lies under the request's directory.
+    """Return a run by one of the recipes; its evidence is under the request's directory.
 
     Raises:
         UsageError: there is no such recipe for TRL.
@@ -62,7 +62,7 @@ def training_job(request: JobRequest) -> TrainingJob:
     """
     recipe = _recipe(request.recipe)
     if recipe.has_adapters and importlib.util.find_spec("peft") is None:
-        raise BlockedError("peft not installed beside TRL, which trains adapters with it: pip install peft")
+        raise BlockedError("peft is not installed with TRL, which trains adapters with it: pip install peft")
     directory = request.directory
     options = [word for word in request.overrides if not word.startswith(_MODEL)]
     words = (
@@ -154,7 +154,7 @@ def _argv(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables of a command; what is set already stands."""
+    """Return the variables of a command; variables that are set already are kept."""
     path = os.pathsep.join(filter(None, [str(_SOURCES), os.environ.get("PYTHONPATH", "")]))
     fixed = {
         "PYTHONPATH": path,

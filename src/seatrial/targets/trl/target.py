@@ -85,11 +85,11 @@ class TRLTarget(ComponentsTarget):
         return training_job(request)
 
     def _preflight_runs(self) -> None:
-        """Look for what the runs need beside the stack."""
+        """Look for the packages that the runs need in addition to the stack."""
         self.preflight()
         missing = [name for name in ("tensorboard", "pyarrow") if importlib.util.find_spec(name) is None]
         if missing:
             raise BlockedError(
-                f"{', '.join(missing)} not installed beside TRL, which a run's log and rows are written with: "
+                f"{', '.join(missing)} not installed with TRL, which a run's log and rows are written with: "
                 f"pip install {' '.join(missing)}"
             )

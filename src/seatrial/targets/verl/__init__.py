@@ -1,1 +1,1 @@
-"""verl as it is installed: its losses and advantages held to the relations."""
+"""verl as it is installed: adapters of its losses and advantages."""

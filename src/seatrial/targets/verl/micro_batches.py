@@ -12,7 +12,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import find_name
 
 WIDER = KnownFailure(
-    "there are as many micro-batches as the tokens would fill without gaps, whatever each then holds",
+    "there are as many micro-batches as the tokens would fill without gaps, however many each then has",
     finding="verl: micro-batches wider than their limit",
     releases=before("verl", "0.9"),
 )

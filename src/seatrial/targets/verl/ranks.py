@@ -21,7 +21,7 @@ EMPTY_ROWS = KnownFailure(
     finding="verl: rows without a training token in the divisor",
 )
 MEANS_OF_MEANS = KnownFailure(
-    "each micro-batch's mean counts alike, whatever it holds", finding="verl: logged means of means"
+    "each micro-batch's mean counts alike, however many tokens it has", finding="verl: logged means of means"
 )
 
 

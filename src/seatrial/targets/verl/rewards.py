@@ -34,7 +34,7 @@ class VerlReward:
         self.manager = manager_class(tokenizer=self.tokenizer, num_examine=0)
 
     def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
-        """Answers to two problems, right and wrong ones; the rule takes what stands after the four hashes."""
+        """Answers to two problems, right and wrong ones; the rule takes what follows the four hashes."""
         return [
             ("72", "48 / 2 = 24, and 48 + 24 is #### 72", 1.0),
             ("72", "#### 72", 1.0),
@@ -73,7 +73,7 @@ class VerlReward:
         last_B = shown_BT.sum(1) - 1
         rewards_B = rewards_BT.gather(1, last_B[:, None])[:, 0]
         if not torch.equal(rewards_BT.sum(1), rewards_B):
-            raise ValueError("a reward stands at another token than the last of its row")
+            raise ValueError("a reward is at another token than the last of its row")
         return [float(reward) for reward in rewards_B]
 
     def _ids(self, text: str) -> list[int]:

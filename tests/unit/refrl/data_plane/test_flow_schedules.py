@@ -43,7 +43,7 @@ def play(seed: int) -> Schedule:
 def test_the_ledger_closes_whoever_dies_and_whatever_is_called_twice() -> None:
     """Two hundred schedules; among them every fate of a group, or they would show nothing."""
     played = [play(seed).ledger for seed in range(200)]
-    assert sum(ledger.num_deaths for ledger in played) > 200
+    assert sum(ledger.num_crashes for ledger in played) > 200
     assert sum(len(ledger.trained) for ledger in played) > 500
     assert sum(len(ledger.stale) for ledger in played) > 500
 

@@ -64,12 +64,12 @@ EPISODES = Relation(
 def _heard(stack: Any, case: EpisodesCase) -> Measure:
     """Each time the turns so far, each by itself and without the environment's own words."""
     wrong = []
-    for row, (heard, turns) in enumerate(zip(case.record(stack).heard, case.turns, strict=True)):
-        for number, given in enumerate(heard, 1):
+    for row, (received, turns) in enumerate(zip(case.record(stack).received, case.turns, strict=True)):
+        for number, given in enumerate(received, 1):
             if tuple(given) != turns[:number]:
                 wrong.append(f"row {row}, time {number}: {list(given)} for {list(turns[:number])}")
-        if len(heard) < len(turns) - 1:
-            wrong.append(f"row {row}: asked {len(heard)} times after {len(turns)} turns")
+        if len(received) < len(turns) - 1:
+            wrong.append(f"row {row}: asked {len(received)} times after {len(turns)} turns")
     return Measure.count(wrong, "times that the environment was not given the turns so far")
 
 

@@ -33,7 +33,13 @@ def placement_law(name: str, placement: str, suspects: str) -> Law:
 
 
 def _without(placement: str) -> Callable[[Any], str | None]:
-    return lambda stack: None if placement in stack.placements() else f"placements has no {placement}"
+    def excluded(stack: Any) -> str | None:
+        if placement in stack.placements():
+            return None
+        why = getattr(stack, "absent_placements", {}).get(placement)
+        return f"placements has no {placement}" + (f": {why}" if why else "")
+
+    return excluded
 
 
 SUSPECTS = (

@@ -39,7 +39,7 @@ def _pair(stack: Any, case: OptionsCase, name: str) -> tuple[RunOption, list[Run
     option: RunOption = stack.run_options()[name]
     runs = []
     for value in option.values:
-        chosen = {**option.beside, name: value}
+        chosen = {**option.needs, name: value}
         plain = run_as_given(stack, {}, case.seed)
         own = all(key in plain.options and same(plain.options[key], chosen[key]) for key in chosen)
         runs.append(plain if own else run_as_given(stack, chosen, case.seed))

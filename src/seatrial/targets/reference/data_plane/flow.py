@@ -51,8 +51,8 @@ class InterruptedStore(LocalStore):
         return super().read(wanted)
 
 
-class _Deadly:
-    """Another hand on a store, whose owner dies when it reads."""
+class _CrashedReads:
+    """Access to a store by a participant that crashes when it reads."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class _Deadly:
         return getattr(self._store, name)
 
     def read(self, wanted: Mapping[str, Sequence[int]]) -> Any:
-        raise RuntimeError("its participant is dead")
+        raise RuntimeError("the participant has crashed")
 
 
 class JournalledStore:
@@ -76,7 +76,7 @@ class JournalledStore:
         return StoreClient(self._control, self._store, lease_s=600.0)
 
     def dying_client(self) -> StoreClient:
-        return StoreClient(self._control, _Deadly(self._store), lease_s=600.0)
+        return StoreClient(self._control, _CrashedReads(self._store), lease_s=600.0)
 
     def pass_time(self, seconds: float) -> None:
         self._now += seconds
@@ -155,13 +155,13 @@ class ReferenceFlow:
         client = ObservedClient(build_data_plane_client(DataPlaneConfig()))
         totals = client.totals
 
-        def told() -> dict[str, tuple[int, int, int, int]]:
+        def counted() -> dict[str, tuple[int, int, int, int]]:
             return {
                 name: (calls, totals.errors[name], totals.keys[name], totals.bytes[name])
                 for name, calls in totals.calls.items()
             }
 
-        return client, told
+        return client, counted
 
     def flow_meta(
         self,

@@ -120,7 +120,7 @@ def start_ray() -> None:
 
 
 def stop_transfer_queue() -> None:
-    """Let this process forget the TransferQueue that it uses, dead or alive."""
+    """Disconnect this process from its TransferQueue, whether that still runs or not."""
     import transfer_queue
 
     from refrl.data_plane.transfer_queue import within

@@ -1,9 +1,9 @@
-"""Random schedules of refrl's rollout flow on one of its data planes: deaths, delays, repeated calls, and the ledger.
+"""Random schedules of refrl's rollout flow on one of its data planes: crashes, delays, repeated calls, a ledger.
 
 Producers and trainers are those of a run (`refrl.rollout.replay.ReplayBuffer`); one of them at a time sends one message
-to the store, and the seed alone says who is next, so that it replays the schedule. A participant dies before a message
-is sent, or after it was received and before its answer came: more a store cannot see of a process that is killed. The
-control of a store that has processes of its own is killed in earnest.
+to the store, and the seed alone determines who is next, so that it replays the schedule. A participant crashes before a
+message is sent, or after it was received and before its answer came: a store cannot see more of a killed process. The
+control of a store with separate processes is really killed.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ REPEAT = 0.1
 AnswerT = TypeVar("AnswerT")
 NUM_PRODUCERS, BATCHES = 2, 4
 STEP_GROUPS, GROUP_SIZE, CAPACITY, MAX_AGE = 2, 2, 16, 1
-DEATH, STALL, LATE, KILL = 0.4, 0.15, 0.3, 0.06
-"""How likely a participant dies, a trainer stalls until its lease is over, a batch comes with weights of long ago, and,
-where that can be, the store's control is killed in a schedule."""
+CRASH, STALL, LATE, KILL = 0.4, 0.15, 0.3, 0.06
+"""Probabilities that a participant crashes, that a trainer stalls until its lease expires, that a batch comes with old
+weights, and that the store's control, if it is a process, is killed in a schedule."""
 NUM_TURNS = 5_000
-"""A schedule that is not over by then never is."""
+"""A schedule that takes more turns is counted as endless."""
 PRODUCING = ("save", "publish")
 TRAINING = ("check", "claim", "locate", "read", "acknowledge", "clear", "drop")
 HOLDING = ("locate", "read", "acknowledge")
-"""What a trainer asks while it has a lease."""
+"""Operations of a trainer that has a lease."""
 
 
 class Killed(BaseException):
-    """The participant is dead: it sends nothing more, whatever its handlers of errors would do."""
+    """The participant has crashed: it sends nothing more, and its error handlers do not catch this."""
 
 
 class Participant:
     """A producer or trainer, which sends a message only when it is its turn."""
 
     def __init__(self, work: Callable[[Participant], None], stream: random.Random, last: str | None) -> None:
-        """Begin; `last` is an operation that it dies before or after, or None."""
+        """Begin; `last` is the operation before or after which it crashes, or None."""
         self.last = last
         self.stalls_at: str | None = None
-        self.is_dead = self.is_stalled = self.has_stalled = self.is_over = False
+        self.has_crashed = self.is_stalled = self.has_stalled = self.is_over = False
         self.error: Exception | None = None
-        self._dies_after = stream.random() < 0.5
+        self._crashes_after_call = stream.random() < 0.5
         self._num_before = stream.randrange(3)
         self._stream = stream
         self._go, self._parked = threading.Semaphore(0), threading.Semaphore(0)
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
 
     def step(self) -> None:
-        """Let it go on until it wants to send the next message, or is over."""
+        """Run it until it is about to send the next message, or is over."""
         self._go.release()
         self._parked.acquire()
 
@@ -75,21 +75,21 @@ class Participant:
         self._go.acquire()
 
     def send(self, operation: str, call: Callable[[], AnswerT], *, can_repeat: bool) -> AnswerT:
-        """Send a message, unless it is or falls dead."""
-        if self.is_dead:
+        """Send a message, unless it has crashed or crashes now."""
+        if self.has_crashed:
             raise Killed
         self.pause()
         if operation == self.stalls_at:
             self.stalls_at, self.is_stalled, self.has_stalled = None, True, True
             self.pause()
         is_last = self._is_last(operation)
-        if is_last and not self._dies_after:
-            self._die()
+        if is_last and not self._crashes_after_call:
+            self._crash()
         answer = call()
         if can_repeat and self._stream.random() < REPEAT:
             answer = call()
         if is_last:
-            self._die()
+            self._crash()
         return answer
 
     def _is_last(self, operation: str) -> bool:
@@ -98,8 +98,8 @@ class Participant:
         self._num_before -= 1
         return self._num_before < 0
 
-    def _die(self) -> None:
-        self.is_dead = True
+    def _crash(self) -> None:
+        self.has_crashed = True
         raise Killed
 
     def _run(self, work: Callable[[Participant], None]) -> None:
@@ -114,8 +114,8 @@ class Participant:
         self._parked.release()
 
 
-class MortalLink:
-    """A control or a store, as one participant reaches it."""
+class ParticipantLink:
+    """A control or a store, reached through one participant's messages."""
 
     def __init__(self, link: Any, participant: Participant) -> None:
         self._link, self._participant = link, participant
@@ -127,7 +127,7 @@ class MortalLink:
         )
 
     def wait(self, seconds: float) -> None:
-        """Let others go on."""
+        """Let other participants run."""
         self._participant.pause()
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
@@ -142,7 +142,7 @@ class MortalLink:
 
 
 class OpenStore(Protocol):
-    """A store that schedules are played on."""
+    """A store that schedules run on."""
 
     lease_s: float
     """Seconds of a lease: longer than a step of the flow takes."""
@@ -152,7 +152,7 @@ class OpenStore(Protocol):
         ...
 
     def outlast_leases(self) -> None:
-        """Return when every lease of now is over."""
+        """Return when every current lease has expired."""
         ...
 
     def kill_control(self) -> None:
@@ -170,14 +170,14 @@ class Ledger:
     stale: set[int] = field(default_factory=set)
     """That a filter judged too old."""
     wrong: list[str] = field(default_factory=list)
-    num_deaths: int = 0
+    num_crashes: int = 0
 
     def errors(self, left: set[int], taken: set[int]) -> list[str]:
         """Return what does not add up.
 
         Args:
             left: groups that a last trainer is served.
-            taken: groups that a trainer took for good and did not clear, because it died.
+            taken: groups that a trainer acknowledged and did not clear, because it crashed.
         """
         wrong = [*self.wrong]
         wrong += [
@@ -202,7 +202,7 @@ class _Recording(StalenessFilter):
 
 
 class Schedule:
-    """One schedule; `play` it."""
+    """One schedule."""
 
     def __init__(self, store: OpenStore, seed: int) -> None:
         """Draw it from the seed."""
@@ -212,7 +212,7 @@ class Schedule:
         self._is_closing = False
 
     def play(self) -> list[str]:
-        """Play to the end, and return what is wrong with the ledger."""
+        """Run to the end, and return what is wrong with the ledger."""
         client = self._store.client()
         producers = [self._begin(self._produce, PRODUCING) for _ in range(NUM_PRODUCERS)]
         everybody = [*producers, self._begin(self._train, TRAINING)]
@@ -226,28 +226,31 @@ class Schedule:
                 break
             chosen = self._stream.choice(running)
             chosen.step()
-            if chosen not in producers and (chosen.is_dead or chosen.is_stalled):
+            if chosen not in producers and (chosen.has_crashed or chosen.is_stalled):
                 chosen.is_stalled = False
                 self._store.outlast_leases()
                 everybody.append(self._begin(self._train, TRAINING))  # takes its place
         else:
             self.ledger.wrong.append(f"not over after {NUM_TURNS} turns")
-        self.ledger.num_deaths = sum(one.is_dead for one in everybody)
+        self.ledger.num_crashes = sum(one.has_crashed for one in everybody)
         self.ledger.wrong += [f"{type(one.error).__name__}: {one.error}" for one in everybody if one.error]
         self._store.outlast_leases()
         return self.ledger.errors(*self._end(client))
 
     def _begin(self, work: Callable[[Participant], None], operations: Sequence[str]) -> Participant:
-        last = self._stream.choice(operations) if self._stream.random() < DEATH else None
+        last = self._stream.choice(operations) if self._stream.random() < CRASH else None
         participant = Participant(work, self._stream, last)
         if operations is TRAINING and last is None and self._stream.random() < STALL:
             participant.stalls_at = self._stream.choice(HOLDING)
         return participant
 
     def _buffer(self, participant: Participant) -> ReplayBuffer:
-        """Return a participant's hand on the flow."""
+        """Return the replay buffer of a participant, whose messages wait for its turn."""
         client = self._store.client()
-        control, store = MortalLink(client._control, participant), MortalLink(client._store, participant)
+        control, store = (
+            ParticipantLink(client._control, participant),
+            ParticipantLink(client._store, participant),
+        )
         return ReplayBuffer(
             StoreClient(control, store, lease_s=self._store.lease_s),
             groups_per_step=STEP_GROUPS,
@@ -258,7 +261,7 @@ class Schedule:
         )
 
     def _produce(self, participant: Participant) -> None:
-        """Put batches of the weights of now, or of long ago, under numbers that nobody else has."""
+        """Put batches of current or of old weights, under numbers that are unique."""
         buffer = self._buffer(participant)
         for _ in range(BATCHES):
             version = self._version
@@ -301,7 +304,7 @@ class Schedule:
         self._version += 1
 
     def _end(self, client: StoreClient) -> tuple[set[int], set[int]]:
-        """Return what a last trainer is served, and what the dead took; leave nothing."""
+        """Return what a last trainer is served, and what crashed trainers took; clear everything."""
         taken = {int(sample.partition("_")[0]) for sample in client.acknowledged(PARTITION, TASK)}
         left: set[int] = set()
         while True:

@@ -13,7 +13,7 @@ from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import Example
 from seatrial.relations.contracts.episodes import EpisodesRecord
 
-ROOM = 512
+NUM_TOKENS = 512
 
 
 class _Engine:
@@ -42,12 +42,12 @@ class _Environment:
     def __init__(self, turns: Sequence[Sequence[str]], words: Sequence[Sequence[str]]) -> None:
         self._rows = {own[0]: row for row, own in enumerate(turns)}
         self._words, self.max_turns = words, max(map(len, turns))
-        self.heard: list[list[list[str]]] = [[] for _ in turns]
+        self.received: list[list[list[str]]] = [[] for _ in turns]
 
     def respond(self, turns: Sequence[str]) -> str | None:
         row = self._rows[turns[0]] if turns[0] in self._rows else self._nearest(turns[0])
-        self.heard[row].append(list(turns))
-        number = len(self.heard[row]) - 1
+        self.received[row].append(list(turns))
+        number = len(self.received[row]) - 1
         return self._words[row][number] if number < len(self._words[row]) else None
 
     def _nearest(self, text: str) -> int:
@@ -72,10 +72,12 @@ class ReferenceEpisodes:
         )
         examples = [Example(row, "", "", "made") for row in range(len(turns))]
         stream = torch.Generator().manual_seed(0)
-        completions = worker.sample(examples, SamplingParams(max_new_tokens=ROOM), stream)
+        completions = worker.sample(examples, SamplingParams(max_new_tokens=NUM_TOKENS), stream)
         verifier: Verifier = _half
         rollouts = worker.reward(examples, completions, verifier)
-        return EpisodesRecord(heard=environment.heard, streams=engine.streams, judged=list(rollouts.texts))
+        return EpisodesRecord(
+            received=environment.received, streams=engine.streams, judged=list(rollouts.texts)
+        )
 
 
 def _half(completion: str, answer: str) -> float:

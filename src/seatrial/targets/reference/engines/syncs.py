@@ -30,7 +30,7 @@ from seatrial.targets.reference.engines.transfers import MadeEnvironment
 CPU = torch.device("cpu")
 PAD_ID = 0
 NUM_UPDATES = 100
-ROOM = 60
+NUM_EPISODE_TOKENS = 60
 """Tokens of an episode."""
 TURN_ENDS = tuple(range(0, 256, 2))
 """Ids that end a turn."""
@@ -89,7 +89,7 @@ class TrainedSync:
         encoder = build.build_encoder(self._config.policy, self._config.data, self._tokenizer)
         params = replace(
             build.build_sampling(self._config.policy.generation, self._generator, encoder),
-            max_new_tokens=ROOM,
+            max_new_tokens=NUM_EPISODE_TOKENS,
             stop_token_ids=TURN_ENDS,
         )
         stream = torch.Generator().manual_seed(seed)
@@ -248,7 +248,7 @@ class ReferenceSyncs:
 
 
 _STARTED: dict[str, Generator] = {}
-"""Engines of vLLM, which take seconds to start, by the model's directory: every sync brings all weights anew."""
+"""Engines of vLLM, which take seconds to start, by the model's directory: every sync sends all weights again."""
 
 
 def _engine(config: GRPORunConfig, tokenizer: PreTrainedTokenizerBase) -> Generator:

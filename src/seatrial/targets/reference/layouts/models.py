@@ -1,4 +1,4 @@
-"""The models that layouts of processes train, and what their rows have beside tokens."""
+"""The models that layouts of processes train, and the images or sounds of their rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_model_of(kind: str, folder: Path) -> Path:
 
 
 def _make_adapter(model: Path) -> None:
-    """Write an adapter of a model in PEFT's format beside it: both halves random, so that each has a gradient."""
+    """Write an adapter in PEFT's format into a model's folder: both halves random, so that each has a gradient."""
     stream = torch.Generator().manual_seed(21)
     tensors = {}
     for name, weight in load_file(model / "model.safetensors").items():
@@ -98,7 +98,7 @@ def _make_experts(directory: Path, scaled: bool) -> None:
 
 
 def with_media(sample: TrainSample, model: Path) -> TrainSample:
-    """Return a row with an image or a sound of its own in its prompt, where the model sees or hears."""
+    """Return a row with its own image or sound in its prompt, if the model takes one."""
     token = media_token_id(model)
     if token is None:
         return sample

@@ -26,7 +26,7 @@ HEADER = (
 
 
 def row(name: str, ranks: Sequence[RankRecord], alone: RankRecord) -> str:
-    """Return the line of a layout: the largest errors over its ranks, relative but for log-probabilities (nats)."""
+    """Return the line of a layout: the largest errors over its ranks, relative, except for log-probabilities (nats)."""
     worst = (0.0, "none")
     for rank in ranks:
         found = gradient_error(rank, alone)

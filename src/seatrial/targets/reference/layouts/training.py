@@ -53,7 +53,7 @@ class Layout:
     processes: int
     model: str
     """`dense`, `moe` for one with experts, `moe-unscaled` for one whose routers' weights do not add up to 1, `vlm` and
-    `audio` for one that sees or hears (its rows have an image or a sound each), `draft` for one with a draft head."""
+    `audio` for one with images or sounds (one in each row), `draft` for one with a draft head."""
     policy: Mapping[str, Any]
     """Options of the policy by dotted name."""
     alone: str = "plain"
@@ -134,7 +134,7 @@ def train_alone(name: str, rows: Sequence[Row], *, device: str = "cpu") -> RankR
 def _trained_here(
     model: str, policy: tuple[tuple[str, Any], ...], rows: tuple[Row, ...], device: str
 ) -> RankRecord:
-    """Layouts that differ by their processes alone are held to one and the same record."""
+    """Layouts that differ by their processes alone are compared with the same record."""
     layout = Layout(processes=1, model=model, policy=dict(policy))
     with tempfile.TemporaryDirectory() as folder:
         config = policy_configuration({**_fixed(layout, Path(folder), rows), **layout.policy})
@@ -236,14 +236,14 @@ def _train(config: PolicyConfig, rows: Sequence[Row], device: torch.device, worl
         later_metrics=later,
         weights={
             name: weight.detach().clone().cpu()
-            for name, weight in (*policy.named_weights(), *_beside(policy.state_tensors()))
+            for name, weight in (*policy.named_weights(), *_draft_state(policy.state_tensors()))
         },
         random_streams_untouched=streams == global_streams(),
     )
 
 
-def _beside(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what is trained beside the policy: the weights and moments of a draft head."""
+def _draft_state(state: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what is trained in addition to the policy: the weights and moments of a draft head."""
     return ((name, tensor) for name, tensor in state.items() if name.startswith("draft."))
 
 

@@ -32,12 +32,12 @@ class ReferenceParts:
     options: Mapping[str, Any]
 
     def takes(self, options: Mapping[str, Any]) -> bool:
-        beside = [
-            table("parts")["beside"].get(value, {}) for value in options.values() if isinstance(value, str)
+        needed = [
+            table("parts")["needs"].get(value, {}) for value in options.values() if isinstance(value, str)
         ]
-        needed = {name: value for one in beside for name, value in one.items()}
+        added = {name: value for one in needed for name, value in one.items()}
         try:
-            config = configuration({**self.options, **needed, **options})
+            config = configuration({**self.options, **added, **options})
             LOSSES.find(config.loss_fn.kind, "loss_fn.kind")
             ADVANTAGES.find(config.grpo.advantage.estimator, "grpo.advantage.estimator")
             build.build_rewards(config.data)

@@ -89,7 +89,7 @@ class ReferenceArchitectures:
         return not set(self.options) - {"policy.dtensor_cfg.enabled"}
 
     def trained_by_class(self, name: str) -> Collection[str]:
-        """A model that is made, not loaded, tells: `from_pretrained` thaws what the class freezes."""
+        """Read this from a model that is made, not loaded: `from_pretrained` unfreezes what the class freezes."""
         kind = type(_plain(name))
         with torch.device("meta"):
             made: nn.Module = kind(AutoConfig.from_pretrained(architecture_directory(name)))
@@ -131,11 +131,11 @@ class ReferenceArchitectures:
         return seen
 
     def draft_logits(
-        self, weights: Mapping[str, Tensor], beside: Mapping[str, Tensor], ids: Sequence[int]
+        self, weights: Mapping[str, Tensor], draft: Mapping[str, Tensor], ids: Sequence[int]
     ) -> Tensor:
         """Return raw logits [S - 2, V] of a draft head: row s is about the token after `ids[: s + 2]`."""
         output = _forward("drafts", weights, ids, None, output_hidden_states=True)
-        part = {name.removeprefix("draft."): value for name, value in beside.items()}
+        part = {name.removeprefix("draft."): value for name, value in draft.items()}
         embedding_VD = next(value for name, value in weights.items() if name.endswith("embed_tokens.weight"))
         states_SD = output.hidden_states[-1][0].detach()
         following_SD = embedding_VD.detach()[list(ids[1:])]

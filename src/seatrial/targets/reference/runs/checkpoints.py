@@ -86,14 +86,14 @@ class ReferenceSaving:
             for step, metric in enumerate(metrics[:-1], 1):
                 saver.save(step, metric)
             saver.wait()
-            is_told = False
+            is_reported = False
             try:
                 with _small_files(bytes_a_file):
                     saver.save(len(metrics), metrics[-1])
                     saver.finish()
             except (OSError, RuntimeError, ConfigError) as error:
-                is_told = bool(str(error))
-            return tuple(checkpoint.info.step for checkpoint in whole_checkpoints(root)), is_told
+                is_reported = bool(str(error))
+            return tuple(checkpoint.info.step for checkpoint in whole_checkpoints(root)), is_reported
 
     def drawn_after_resume(self, seeds: Sequence[int]) -> Sequence[Draws]:
         own = global_streams()

@@ -1,7 +1,8 @@
-"""Short runs of refrl on two ranks that its launcher, torchrun or Ray has started: `contracts.placements`."""
+"""Short runs of refrl on two ranks that its launcher, torchrun or Ray starts: `contracts.placements`."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,13 +21,17 @@ class ReferencePlacements:
     options: Mapping[str, Any]
 
     def placements(self) -> Sequence[str]:
-        return ("process", "torchrun", "ray")
+        return tuple(way for way in ("process", "torchrun", "ray") if way not in self.absent_placements)
+
+    @property
+    def absent_placements(self) -> Mapping[str, str]:
+        """Ways that need a package that is not installed, with the reason: they are declared, not Blocked."""
+        has_ray = importlib.util.find_spec("ray") is not None
+        return {} if has_ray else {"ray": "Ray is not installed; pip install 'seatrial[ray]'"}
 
     def placed_run(self, options: Mapping[str, Any], *, seed: int) -> PlacedRun:
         chosen = {**self.options, **with_own_parts(options)}
         placement = chosen.pop("placement")
-        if placement == "ray":
-            import ray  # noqa: F401  where it is missing, this says so
         with tempfile.TemporaryDirectory() as folder, quiet():
             fixed = {
                 "grpo.seed": seed,

@@ -28,7 +28,7 @@ RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
 
 
 def recorded(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
-    """Run as many ranks as the configuration asks for, and return what the first one recorded."""
+    """Run the configured number of ranks, and return what the first one recorded."""
     written, output = _places(config, folder)
     command = launcher.COMMAND
     launcher.COMMAND = (sys.executable, "-m", *_rank_command())

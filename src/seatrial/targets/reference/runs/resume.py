@@ -94,8 +94,8 @@ def _left(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
         went_on_from=tuple(one["resumed_from"] or 0 for one in _attempts(log_dir)),
         kept_steps=tuple(kept),
         exported=_tensors(checkpoints / "final"),
-        beside=_beside(checkpoints / "final"),
-        began_beside=_beside(model),
+        beside=_files(checkpoints / "final"),
+        began_beside=_files(model),
         adapters={
             name.removeprefix(PREFIX): value
             for name, value in _tensors(adapters).items()
@@ -105,8 +105,8 @@ def _left(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
     )
 
 
-def _beside(directory: Path) -> dict[str, Any]:
-    """Return what a model's directory has beside its weights, and what only tells where these are."""
+def _files(directory: Path) -> dict[str, Any]:
+    """Return the files of a model's directory, except for its weights and their index."""
     return {
         path.name: json.loads(path.read_bytes()) if path.suffix == ".json" else path.read_bytes()
         for path in sorted(directory.glob("*"))

@@ -111,7 +111,7 @@ class ReferenceRuns(ReferenceArchitectures):
 
 
 def with_own_parts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with refrl's names of verifier and model, and what a budget of tokens needs beside it."""
+    """Return options with refrl's names of verifier and model, and the row length that a budget of tokens needs."""
     found, asked, model = dict(options), options.get("data.verifier"), options.get("policy.model_name")
     if asked in VERIFIERS:
         found["data.verifier"] = VERIFIERS[asked]
