@@ -1,4 +1,4 @@
-"""`seatrial baseline record|compare`: learn the noise of repeated runs, and hold new runs to it."""
+"""`seatrial baseline record|compare`: learn the noise of repeated runs and judge new runs by it."""
 
 from __future__ import annotations
 

@@ -70,11 +70,11 @@ def _search(session: Session, keep: bool) -> int:
     shown: Mapping[int, str] = {}
     with StatusLine() as status:
 
-        def waiting(told: Mapping[int, str]) -> None:
+        def waiting(running: Mapping[int, str]) -> None:
             nonlocal shown
-            if told and told != shown:
-                shown = told
-                status.say(waiting_text(session.search, session.runs, told, session.task.jobs))
+            if running and running != shown:
+                shown = running
+                status.say(waiting_text(session.search, session.runs, running, session.task.jobs))
 
         def ended(run: Run) -> None:
             print(wrapped(run_line(history, run), columns), flush=True)

@@ -167,7 +167,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where bisects are kept (default: $BISECT_SAVE_DIR, or your state directory)",
     )
     keep.add_argument(
-        "--resume", type=Path, metavar="JOURNAL", help="go on with an interrupted bisect; needs nothing else"
+        "--resume", type=Path, metavar="JOURNAL", help="continue an interrupted bisect; needs nothing else"
     )
     keep.add_argument(
         "--replay",

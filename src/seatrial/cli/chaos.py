@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who = parser.add_mutually_exclusive_group(required=True)
     for act, summary in (
         ("kill", "end this part (SIGKILL)"),
-        ("pause", "stop this part; it goes on after --for, or when the run has ended"),
+        ("pause", "stop this part; it continues after --for, or when the run has ended"),
         ("slow", "let this part run a tenth of the time"),
     ):
         who.add_argument(f"--{act}", metavar="PART|PID", help=summary)

@@ -129,7 +129,7 @@ def _print_notes(verdicts: Sequence[Verdict]) -> None:
 
 
 def _publish(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
-    """Write JUnit where asked for, and tell GitHub where it listens; the views are slow to import."""
+    """Write JUnit if requested, and the job summary inside GitHub Actions; the views are slow to import."""
     name = f"seatrial check {arguments.logs}"
     if arguments.junit:
         from seatrial.files import write_text

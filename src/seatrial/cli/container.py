@@ -119,7 +119,7 @@ def _caches(folders: list[str], environment: Mapping[str, str]) -> list[Mount]:
 
 
 def _wait(argv: list[str], environment: Mapping[str, str]) -> int:
-    """Run in the foreground. Ctrl-C reaches the engine by itself; SIGTERM to us is handed on."""
+    """Run in the foreground. Ctrl-C reaches the engine by itself; a SIGTERM to this process is forwarded."""
     try:
         process = subprocess.Popen(argv, env=dict(environment))
     except OSError as error:
@@ -131,7 +131,7 @@ def _wait(argv: list[str], environment: Mapping[str, str]) -> int:
                 status = process.wait()
                 break
             except KeyboardInterrupt:
-                # The engine has the signal too, and tells its command; its answer is the exit status.
+                # The engine receives the signal too and forwards it to its command; wait for its exit status.
                 continue
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -92,7 +92,7 @@ def _folders(paths: Iterable[Path]) -> list[Verdict]:
 
 
 def _folder(path: Path) -> Verdict:
-    """Look whether a folder, or the nearest one above it that exists, can be written and has room."""
+    """Check that a folder, or its nearest existing parent, can be written and has free space."""
     place = path.absolute()
     while not place.exists():
         place = place.parent

@@ -45,11 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
         0; 1 when the log is not as required; 3 when part of it could not be read (what could be is written).
 
     Raises:
-        UsageError: the output is a folder, or lies in one that does not exist.
+        UsageError: the output is a folder, or its folder does not exist.
         BlockedError: nothing could be read, or the output cannot be written.
     """
     output: Path = arguments.output
-    partial = _open_beside(output)
+    partial = _open_temporary(output)
     try:
         log = read_logs(Path(arguments.logs))
         refusal = _refusal(log, arguments)
@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     return _report(log, output)
 
 
-def _open_beside(output: Path) -> Path:
-    """Make the temporary file beside the output before any work is done that could be lost."""
+def _open_temporary(output: Path) -> Path:
+    """Make the temporary file next to the output before any work that could be lost."""
     if output.is_dir():
         raise UsageError(
             f"--output {output} is a folder; name a file in it, such as {output / 'metrics.json'}"

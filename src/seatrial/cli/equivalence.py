@@ -1,4 +1,4 @@
-"""`seatrial equivalence FILE`: run configurations that must agree, and hold them to one reference."""
+"""`seatrial equivalence FILE`: run configurations that must agree, and compare them with one reference."""
 
 from __future__ import annotations
 

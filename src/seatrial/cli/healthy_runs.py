@@ -24,7 +24,7 @@ def healthy_runs(paths: Sequence[Path], watched: Path) -> HealthyRuns:
 
     Args:
         paths: logs of any form, or recorded baselines.
-        watched: the log that is held to them.
+        watched: the log that is compared with them.
 
     Raises:
         UsageError: the watched log is among them, or one is named twice.
@@ -72,7 +72,9 @@ def _recorded(baseline: Baseline, path: Path) -> Iterator[RunLog]:
         BlockedError: it has expired.
     """
     if baseline.expired(datetime.now(UTC)):
-        raise BlockedError(f"--baseline {path}: it expired on {baseline.expires_at:%Y-%m-%d}; record it anew")
+        raise BlockedError(
+            f"--baseline {path}: it expired on {baseline.expires_at:%Y-%m-%d}; record it again"
+        )
     for number, source in enumerate(baseline.sources):
         series = {
             tag: Series(

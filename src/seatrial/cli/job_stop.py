@@ -1,4 +1,4 @@
-"""Ending a Slurm job that a person named by its number: `scancel`, and `squeue` until it is gone.
+"""Stops a Slurm job that the user named by its number: `scancel`, and `squeue` until it is gone.
 
 Source: the manual pages of squeue and scancel.
 """

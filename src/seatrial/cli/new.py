@@ -19,9 +19,9 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 KINDS = {
     "reader": "reads a log format that Seatrial does not know",
-    "relation": "a law that every correct stack obeys, tried on made inputs",
+    "relation": "a law that every correct stack satisfies, checked on made inputs",
     "rule": "watches the logged metrics of a run of any stack",
-    "target": "a stack under trial: how it is launched, and where its evidence lies",
+    "target": "a stack under test: how it is launched, and where its evidence is",
 }
 """What an entry point of the group `seatrial.<kind>s` makes known, and what it is."""
 

@@ -1,4 +1,4 @@
-"""Ending a run that a person named by its process id, and what it started."""
+"""Stops a run that the user named by its process id, and its child processes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ GRACE_SECONDS = 20.0
 
 
 class Stoppable:
-    """A process that we may end; a process that took its id later is another one."""
+    """A process that may be stopped; a later process with the same id is not mistaken for it."""
 
     def __init__(self, pid: int) -> None:
-        """Hold on to the process.
+        """Look up the process.
 
         Raises:
             UsageError: it is us, or what started us, or the first process of the machine.

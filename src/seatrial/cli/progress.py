@@ -11,7 +11,7 @@ from rich.status import Status
 
 
 class StatusLine:
-    """A line on standard error that is replaced as work goes on; a log without a terminal gets a line per change.
+    """A line on standard error that is replaced while work continues; without a terminal, each change is a line.
 
     Use as a context manager: the line is gone when the block ends.
     """

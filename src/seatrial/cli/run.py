@@ -195,6 +195,6 @@ def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Targe
     if unknown:
         directory.close()
         raise UsageError(
-            f"{arguments.resume} asks for trials that are not known here: {', '.join(sorted(unknown))}"
+            f"{arguments.resume} requests trials that are not known here: {', '.join(sorted(unknown))}"
         )
     return directory, results, get_target(results.target), request

@@ -1,4 +1,4 @@
-"""`seatrial triage run.log`: why a run died: the first error, where the failure lies, and what to do next."""
+"""`seatrial triage run.log`: why a run crashed: the first error, where the cause is, and what to do next."""
 
 from __future__ import annotations
 

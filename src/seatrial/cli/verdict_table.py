@@ -45,8 +45,8 @@ def plain_lines(verdict: Verdict) -> list[str]:
 def conclusion(verdicts: Sequence[Verdict], outcome: Outcome) -> str:
     """Return the last line: the whole, and how many checks ended how."""
     counts = Counter(verdict.outcome for verdict in verdicts)
-    told = ", ".join(f"{counts[kind]} {kind.value}" for kind in Outcome if counts[kind])
-    return f"{outcome.value}: {len(verdicts)} check{'s' if len(verdicts) != 1 else ''}: {told}"
+    summary = ", ".join(f"{counts[kind]} {kind.value}" for kind in Outcome if counts[kind])
+    return f"{outcome.value}: {len(verdicts)} check{'s' if len(verdicts) != 1 else ''}: {summary}"
 
 
 def _print_table(verdicts: Sequence[Verdict], width: int) -> None:

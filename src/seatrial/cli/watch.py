@@ -12,7 +12,7 @@ from seatrial.cli.healthy_runs import healthy_runs
 from seatrial.cli.job_stop import StoppableJob
 from seatrial.cli.process_stop import Stoppable
 from seatrial.cli.watch_view import LiveView, report_lines
-from seatrial.cli.webhook import check_address, tell
+from seatrial.cli.webhook import check_address, post_alarm
 from seatrial.errors import BlockedError, UsageError
 from seatrial.files import write_text
 from seatrial.report.rows import printable
@@ -172,7 +172,7 @@ def _run_of(arguments: argparse.Namespace) -> Stoppable | StoppableJob | None:
 def _post(address: str, logs: Path, look: Look) -> None:
     for item in look.news:
         if item.finding.level is Level.ALARM:
-            tell(address, f"{logs}: {item.verdict.name}: {item.verdict.reason}", item.verdict)
+            post_alarm(address, f"{logs}: {item.verdict.name}: {item.verdict.reason}", item.verdict)
 
 
 def _damage(look: Look) -> list[Verdict]:

@@ -77,8 +77,8 @@ def report_lines(look: Look, verdicts: Sequence[Verdict], path: Path) -> Iterato
         if names:
             yield f"{level.word}: {', '.join(names)}"
     counts = {level: sum(item.finding.level is level for item in look.judged) for level in Level}
-    told = ", ".join(f"{counts[level]} {level.word}" for level in sorted(Level, reverse=True))
-    yield f"{combine(verdicts).value}: {len(look.judged)} rules: {told}"
+    summary = ", ".join(f"{counts[level]} {level.word}" for level in sorted(Level, reverse=True))
+    yield f"{combine(verdicts).value}: {len(look.judged)} rules: {summary}"
 
 
 def _chart(item: Judged, look: Look) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _chart(item: Judged, look: Look) -> Iterator[str]:
 
 
 class LiveView:
-    """A view that is drawn anew at each look; without a terminal, a line for each finding that is new."""
+    """A view that is redrawn at each look; without a terminal, a line for each new finding."""
 
     def __init__(self, path: Path, last_step: int | None) -> None:
         """Look whether anybody watches."""

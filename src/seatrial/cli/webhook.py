@@ -1,4 +1,4 @@
-"""Tells an address of an alarm."""
+"""Posts alarms to a web address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_address(address: str) -> None:
         raise UsageError(f"--webhook {address!r}: give an address that begins with http:// or https://")
 
 
-def tell(address: str, text: str, verdict: Verdict) -> None:
+def post_alarm(address: str, text: str, verdict: Verdict) -> None:
     """Post `{"text": ..., "verdict": {...}}`; a failure to deliver it is printed and ends nothing."""
     body = json.dumps({"text": text, "verdict": verdict.to_json()}).encode()
     request = urllib.request.Request(address, data=body, headers={"Content-Type": "application/json"})
@@ -35,4 +35,4 @@ def tell(address: str, text: str, verdict: Verdict) -> None:
             return
     except (OSError, urllib.error.URLError) as error:
         host = urllib.parse.urlsplit(address).hostname
-        print(printable(f"seatrial watch: {host} was not told: {error}"), file=sys.stderr)
+        print(printable(f"seatrial watch: {host} did not get the alarm: {error}"), file=sys.stderr)

@@ -1,7 +1,7 @@
 """Plants a fault in a module that is imported, where the fault changes functions and nothing that an import makes.
 
 A function is changed for everybody who holds it: registries, closures, names imported elsewhere. So a process that has
-imported refrl can be forked for a fault, which importing all of refrl anew takes most of the time of.
+imported refrl can be forked for a fault; importing all of refrl again would take most of the time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 
 _FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
 _OWN = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags", "co_exceptiontable")
-"""What a code does, but for its constants."""
+"""What a code object does, except for its constants."""
 
 _Place = tuple[str, int]
 
@@ -29,7 +29,7 @@ def change_functions(module: str, source: str, changed: str) -> bool:
         changed: the same with the fault.
 
     Returns:
-        Whether the module is now as if its changed source had been imported; where not, import it anew. It is not
+        Whether the module is now as if its changed source had been imported; if not, import it again. It is not
         where a default, a constant, a class or anything else that was made at its import differs.
     """
     path = sys.modules[module].__file__
@@ -81,7 +81,7 @@ def _note(old: CodeType, new: CodeType, codes: dict[_Place, CodeType]) -> None:
 
 
 def _equal(old: CodeType, new: CodeType) -> bool:
-    """Tell whether two codes do the same, wherever they stand."""
+    """Return whether two code objects do the same, regardless of their place in a file."""
     inner = zip(_nested(old), _nested(new), strict=False)
     return _own(old) == _own(new) and all(_equal(one, other) for one, other in inner)
 

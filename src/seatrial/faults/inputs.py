@@ -1,4 +1,4 @@
-"""What the runs of `seatrial.faults.verify` read beside a tiny model: variants of it, rows, a part of one's own."""
+"""What the runs of `seatrial.faults.verify` read in addition to a tiny model: variants of it, rows, a custom part."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Weighed(TokenLoss):
         ratio_BT = (inputs.logprobs_BT - inputs.old_logprobs_BT).exp()
         return Surrogate(-self.options.factor * inputs.advantages_B1 * ratio_BT, ratio_BT, ratio_BT)
 '''
-"""A module that lies in the folder of the run."""
+"""A module in the folder of the run."""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "generic": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "windowed": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
 }
-"""Models that the lean decoder does not take: what their configuration has beside that of a tiny model."""
+"""Models that the lean decoder does not take: what their configuration has in addition to that of a tiny model."""
 
 
 def write_models(folder: Path, model: Path) -> dict[str, str]:
@@ -55,7 +55,7 @@ def write_models(folder: Path, model: Path) -> dict[str, str]:
 def write_rows(folder: Path) -> dict[str, str]:
     """Write files of rows of several kinds; return their paths by name.
 
-    Some prompts stand twice, one stands in `held_out` too, a line is empty and the last has no end. Answers are
+    Some prompts occur twice, one is in `held_out` too, a line is empty and the last has no end. Answers are
     numbers, a pattern that a random completion matches now and then, and tests of programs.
     """
     from pyarrow import Table, ipc, parquet

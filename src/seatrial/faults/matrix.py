@@ -109,7 +109,7 @@ def _sound_seeds(relation: str, options: Mapping[str, Any], seeds: Sequence[int]
 
 
 def sound_seeds(options: Mapping[str, Any], relation: str, seeds: Sequence[int]) -> dict[int, bool]:
-    """Tell for each seed whether a relation can be asked and does not fail; called in a process of its own."""
+    """Return for each seed whether a relation can run and does not fail; called in a separate process."""
     stack, chosen = _stack(options), _of_id(relation)
     outcomes = {seed: run_relation(chosen, stack, seeds=[seed]) for seed in seeds}
     return {
@@ -131,7 +131,7 @@ def broken_seeds(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]])
 
 
 def broken_tidy(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]]) -> dict[str, bool]:
-    """Tell for each relation whether tidy inputs of the seeds break it; called where the fault is."""
+    """Return for each relation whether tidy inputs of the seeds break it; called in the process with the fault."""
     return {
         relation: first_violation(_of_id(relation), _stack(options), seeds=seeds, tidy=True) is not None
         for relation, seeds in asked.items()
@@ -139,7 +139,7 @@ def broken_tidy(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]]) 
 
 
 def is_cell(options: Mapping[str, Any]) -> bool:
-    """Tell whether the schema takes these options; called in a process of its own."""
+    """Return whether the schema takes these options; called in a separate process."""
     try:
         _stack(options)
     except NotServed:

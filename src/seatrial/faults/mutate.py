@@ -21,7 +21,7 @@ class Mutant:
     module: str
     """Module of refrl that is changed."""
     old: str
-    """Text that stands exactly once in the module."""
+    """Text that occurs exactly once in the module."""
     new: str
     relations: tuple[str, ...]
     """Ids of the relations that must fail."""

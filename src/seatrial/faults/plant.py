@@ -1,6 +1,6 @@
 """Plants: one-place faults in refrl's wiring that leave a run at exit status 0, in `plants/<module>.yaml`.
 
-Whoever wrote them knew the catalogue of real bugs and refrl's source, and no detector.
+Their author knew the catalogue of real bugs and refrl's source, and no detector.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Plant:
     module: str
     """Module of refrl that is changed."""
     old: str
-    """Text that stands exactly once in the module."""
+    """Text that occurs exactly once in the module."""
     new: str
     catalogue: tuple[str, ...]
     """Known bugs that this is like (SBnnn)."""
@@ -40,9 +40,9 @@ class Plant:
     loop: Literal["grpo", "sft", "grpo-vlm"] = "grpo"
     """Which run shows it: of the smoke recipe, of supervised fine-tuning, or with an image in each prompt."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Configuration keys, beside those of the smoke recipe, under which it matters."""
+    """Configuration keys, in addition to those of the smoke recipe, under which it matters."""
     starts: int = 1
-    """How often the command is started in one place, so that it goes on from its checkpoints."""
+    """How often the command is started in one folder, so that it continues from its checkpoints."""
 
 
 @cache

@@ -25,7 +25,7 @@ After = Callable[[Sequence[str]], None]
 """Called with refrl's arguments when the command has ended."""
 
 CUT_BYTES = 7
-"""Bytes that a truncated log lacks: fewer than any record has."""
+"""Bytes that a truncated log is short of: fewer than any record has."""
 
 
 def _grpo_module() -> Any:
@@ -160,6 +160,6 @@ def run_with_fault(fault_id: str, words: Sequence[str], entry: Sequence[str]) ->
     after = PLANTS[fault_id]() if words[:1] == ["grpo"] else None
     sys.argv = ["refrl", *words]
     status = main(list(words))
-    if after is not None and "RANK" not in os.environ:  # once, by the process that a person started
+    if after is not None and "RANK" not in os.environ:  # once, by the process that the user started
         after(words)
     return status

@@ -37,13 +37,13 @@ PRELOAD = (
 )
 """Imported once, before a process is forked for each fault."""
 WITH_REFRL = ("refrl", "seatrial.targets.reference")
-"""Packages that are imported anew with a fault that cannot be planted in what is imported."""
+"""Packages that are imported again with a fault that cannot be planted in loaded modules."""
 SECONDS = 600.0
 """Time limit of one question."""
 
 
 class Change(Protocol):
-    """A fault as an edit: text that stands exactly once in a module, and what stands there instead."""
+    """A fault as an edit: text that occurs exactly once in a module, and its replacement."""
 
     @property
     def id(self) -> str:
@@ -57,17 +57,17 @@ class Change(Protocol):
 
     @property
     def old(self) -> str:
-        """Text that stands exactly once in the module."""
+        """Text that occurs exactly once in the module."""
         ...
 
     @property
     def new(self) -> str:
-        """What stands there instead."""
+        """Its replacement."""
         ...
 
 
 class PlantingError(RuntimeError):
-    """A fault could not be planted, or the process that has it died."""
+    """A fault could not be planted, or its process crashed."""
 
 
 class _ChangedLoader(SourceFileLoader):
@@ -144,7 +144,7 @@ def ask(question: Callable[..., Any], change: Change | None, *arguments: Any) ->
         arguments: of the function; they and its answer are pickled between our own processes.
 
     Raises:
-        PlantingError: the function raised, the process died, or it took longer than `SECONDS`.
+        PlantingError: the function raised, the process crashed, or it took longer than `SECONDS`.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
@@ -190,7 +190,7 @@ def _answer(
             plant_engines(change)
         gc.freeze()  # it would be looked through for what could be freed, and so be copied
         sending.send(("answer", question(*arguments)))
-    except Exception:  # noqa: BLE001  handed over whole to the process that asked, which raises it
+    except Exception:  # noqa: BLE001  sent to the parent process, which raises it
         sending.send(("error", traceback.format_exc(limit=-4)))
     sending.close()
 

@@ -1,7 +1,7 @@
 """`python -m seatrial.faults.sweep [--minutes M] [FAULT ...]`: what sees each planted fault, measured and recorded.
 
 Relations are asked one by one until one sees the fault: in the cell of the options that
-the fault names, and in the default one. What none sees is put to a level-0 trial, and then to the relations that
+the fault names, and in the default one. What none detects runs in a level-0 trial, and then against the relations that
 take longest. A fault that nothing sees is a miss. What is recorded and not named is left alone, so that a long
 measurement can be done in parts.
 """
@@ -48,7 +48,7 @@ DATA_PLANE = (
     *("DP10.steps", "DP11.buffer", "DP12.clients"),
 )
 """The battery of the data plane, and the laws of the flow through it."""
-BESIDE = ("R14.async", "R19.async")
+ASYNCHRONOUS = ("R14.async", "R19.async")
 UPDATES = ("R9.run", "R10.run", "R12.run", "R10.update", "R24.run")
 """What a run trains on and what its updates do, in the cell of the plant's options."""
 LAYOUTS = ("R2", "R25")
@@ -89,9 +89,9 @@ NEAREST = {
     "refrl.rollout.multi_turn": ("R19.turns", "R6.engine"),
     "refrl.rollout.shared": ("R1.run", "R6.architectures"),
     "refrl.rollout.environments": ("R17.tasks",),
-    "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *BESIDE),
-    "refrl.training.asynchronous": BESIDE,
-    "refrl.training.build_asynchronous": BESIDE,
+    "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *ASYNCHRONOUS),
+    "refrl.training.asynchronous": ASYNCHRONOUS,
+    "refrl.training.build_asynchronous": ASYNCHRONOUS,
     "refrl.training.sft": ("R28.media",),
     "refrl.models.loading": ("R9.architectures",),
     "refrl.training.validation": ("R23.schedule", "R23.run", "R22.run"),
@@ -148,7 +148,7 @@ def relations_for(plant: Plant) -> list[str]:
 
 
 def _nearest(plant: Plant) -> list[str]:
-    """Return the relations that are about a plant's module, or about what it names beside the module."""
+    """Return the relations that are about a plant's module, or about what it names in addition to the module."""
     found = [
         relation
         for name, relations in NEAREST.items()
@@ -163,7 +163,7 @@ def _nearest(plant: Plant) -> list[str]:
 
 
 def _is_in(module: str, name: str) -> bool:
-    """Tell whether a module is another one, or below it."""
+    """Return whether a module is another one, or below it."""
     return module == name or module.startswith(f"{name}.")
 
 
@@ -198,7 +198,7 @@ def look_with(plant: Plant, relations: Sequence[str]) -> Seen | None:
 
 
 def _needs_its_cell(plant: Plant) -> bool:
-    """Tell whether the default cell does not import the plant's module."""
+    """Return whether the default cell does not import the plant's module."""
     return any(_is_in(plant.module, name) for name in NOT_BY_DEFAULT)
 
 

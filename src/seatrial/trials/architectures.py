@@ -40,7 +40,7 @@ OF_MEDIA = (
     "several images or sounds in a prompt, unequal sizes, backends that did not serve the run, other engines, SFT, "
     "that the model learns (level 6)"
 )
-"""What trials of models that see or hear do not prove."""
+"""What trials of vision and audio models do not prove."""
 
 
 @dataclass(kw_only=True)
@@ -58,10 +58,10 @@ class Architecture:
     sensors: tuple[Sensor, ...]
     recipe: str = RECIPE
     words: tuple[str, ...] = ()
-    """`a.b=value` words of its run, beside those of the smoke."""
+    """`a.b=value` words of its run, in addition to those of the smoke."""
     level: int = 5
     proves: str = ""
-    """What it claims where nothing stands in the way; follows from the claim."""
+    """What it claims unless something limits the run; follows from the claim."""
     does_not_prove: str = (
         "that the model learns (level 6), pretrained weights, real sizes, backends that did not serve the run"
     )
@@ -112,7 +112,7 @@ def _dense(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
 
 def _tied(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """The one matrix has moved, and the export ties it: there is no head beside it, or one with its bits."""
+    """The one matrix has moved, and the export ties it: it has no separate head, or one with the same bits."""
     final = evidence.job.final_model
     tensors = stored_tensors(final)
     embeddings = [name for name in tensors if name.endswith(EMBEDDING)]
@@ -214,7 +214,7 @@ def architecture_trials() -> Sequence[Architecture]:
             name="arch-draft",
             made="draft",
             model="Qwen3ForCausalLM",
-            summary="GRPO with a draft head that is trained beside the policy",
+            summary="GRPO with a draft head that is trained with the policy",
             claim="the draft head trains on the policy's hidden states and tokens; how often its drafts would be "
             "accepted is logged",
             sensors=(
@@ -247,7 +247,7 @@ def architecture_trials() -> Sequence[Architecture]:
             made="audio",
             model="Qwen2AudioForConditionalGeneration",
             recipe="grpo-audio",
-            summary="GRPO on a model that hears, with a sound in each prompt",
+            summary="GRPO on an audio model, with a sound in each prompt",
             claim="the tower and the projector train through the sound of each row, in sampler and trainer alike",
             sensors=(
                 sensor(

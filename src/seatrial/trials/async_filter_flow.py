@@ -1,4 +1,4 @@
-"""Level 2: rollouts beside the training lose no group, train on none twice, and on none that is too old."""
+"""Level 2: rollouts during training lose no group, and no group is trained twice or too late."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ SENSORS: tuple[Sensor, ...] = (
     PARAMETERS_MOVED,
     *LEDGER_SENSORS,
 )
-"""Every question that is asked of the run, in order."""
+"""Every check of the run, in order."""
 
 CLAIMS = (
     Claim(text="every group is trained on once, or dropped for a reason", verdicts=(CLOSED, ROWS)),
@@ -127,7 +127,7 @@ class AsyncFilterFlow:
 
     name = "async-filter-flow"
     level = 2
-    summary = "GRPO with rollouts sampled beside the training by two engines in processes of their own"
+    summary = "GRPO with rollouts sampled during training by two engines in separate processes"
     proves = (
         "no group of completions is lost, trained on twice, or older than allowed; weights arrive meanwhile"
     )

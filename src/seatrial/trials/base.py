@@ -45,7 +45,7 @@ class TrialContext:
     result: TrialResult
     """What is known of it so far; the trial adds its commands, model and limitations."""
     save: Callable[[], None]
-    """Writes `results.json` with the result as it stands."""
+    """Writes `results.json` with the current result."""
     imports: list[Import] = field(default_factory=list)
     """What the processes of its commands were seen importing."""
 
@@ -96,7 +96,7 @@ class Trial(Protocol):
     level: int
     summary: str
     proves: str
-    """What it claims where nothing stands in the way; `TrialContext.claim` says what a run of it rests on."""
+    """What it claims unless something limits the run; `TrialContext.claim` names the verdicts that it rests on."""
     does_not_prove: str
 
     def run(self, context: TrialContext) -> None:

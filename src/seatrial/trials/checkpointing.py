@@ -45,7 +45,7 @@ class _OneRun:
     own_claims: tuple[Claim, ...]
 
     def sensors(self, job: TrainingJob) -> list[Sensor]:
-        """Return every question that is asked of the run, in order."""
+        """Return every check of the run, in order."""
         return [
             LOG_UNDAMAGED,
             STEPS_REACHED,
@@ -102,7 +102,7 @@ class CheckpointSave(_OneRun):
     name = "checkpoint-save"
     summary = "GRPO that saves after every step, and keeps the best and the latest"
     proves = "checkpoints are whole, hold weights and moments, are kept as configured, and the last is what is exported"
-    does_not_prove = "that a run goes on from them (sft-resume-diamond), saving on a full disk, speed"
+    does_not_prove = "that a run continues from them (sft-resume-diamond), saving on a full disk, speed"
     own_sensors = (PARAMETERS_MOVED, CHECKPOINTS_WHOLE, LAST_IS_THE_EXPORT, MOMENTS_SAVED)
     own_claims = (
         Claim(

@@ -48,7 +48,7 @@ AGREEMENT_CHECKS = {
         "an int8 sampler and the trainer agree within 5 % on average",
     ),
 }
-"""By precision; the bound in bfloat16 is that of the seed's smoke, and int8 is held to it too."""
+"""By precision; the bound in bfloat16 is that of the seed's smoke, and int8 has the same."""
 
 
 def _ledger_sensor(name: str, judge: ledger_sensors.LedgerSensor) -> Sensor:
@@ -59,7 +59,7 @@ LEDGER_SENSORS = tuple(_ledger_sensor(name, judge) for name, judge in ledger_sen
 
 
 def smoke_sensors(job: TrainingJob) -> list[Sensor]:
-    """Return every question that the smoke asks of a run, in order."""
+    """Return every check of the smoke, in order."""
     return [
         LOG_UNDAMAGED,
         STEPS_REACHED,
@@ -240,7 +240,7 @@ def _prefixed(prefix: str, verdict: Verdict) -> Verdict:
 
 
 def _keep_metrics(evidence: RunEvidence) -> None:
-    """Write the logged series beside the log in NeMo RL's form; a log that cannot be read leaves none."""
+    """Write the logged series next to the log in NeMo RL's form; nothing is written if the log cannot be read."""
     try:
         log = evidence.log
     except BlockedError:

@@ -22,7 +22,7 @@ def launch(context: TrialContext, job: Job, log_path: Path) -> Launched:
 
     Raises:
         BlockedError: it cannot be started, or nothing can be written.
-        KeyboardInterrupt: we were interrupted; the command was ended.
+        KeyboardInterrupt: the run was interrupted; the command has been stopped.
     """
     words = shlex.join(context.redactor.argv(job.argv))
     context.result.commands.append(words)

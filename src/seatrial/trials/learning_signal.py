@@ -36,7 +36,7 @@ LEFT_REFERENCE = check_sensor(
 
 
 def learning_sensors(job: TrainingJob) -> list[Sensor]:
-    """Return every question that is asked of each run, in order."""
+    """Return every check of each run, in order."""
     left_reference = [LEFT_REFERENCE] if job.has_reference else []
     return [
         LOG_UNDAMAGED,

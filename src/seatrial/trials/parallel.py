@@ -28,7 +28,7 @@ COMPARED: Mapping[str, tuple[tuple[str, ...], float]] = {
     "loss and reward": (("train/loss", "train/reward", "train/gen_kl_error"), 1e-4),
     "counters": (("train/global_valid_toks", "train/global_valid_seqs", "train/total_num_tokens"), 0.0),
 }
-"""Series that must be the same, by what they tell, with the largest difference: absolute below 1, relative above."""
+"""Series that must be the same, by what they mean, with the largest difference: absolute below 1, relative above."""
 WEIGHTS_TOLERANCE = 1e-4
 """Largest difference of an element of the trained weights; a step of the recipe moves them by 1e-3."""
 WEIGHTS = "same weights as of one process"
@@ -56,7 +56,7 @@ class ParallelLayout:
     )
 
     proves: str = ""
-    """What it claims where nothing stands in the way; follows from the summary."""
+    """What it claims unless something limits the run; follows from the summary."""
 
     def __post_init__(self) -> None:
         """Say what it proves."""

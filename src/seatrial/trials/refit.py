@@ -115,7 +115,7 @@ CHANGES = Form(
 
 
 def refit_sensors(job: TrainingJob, form: Form) -> list[Sensor]:
-    """Return every question that is asked of a run, in order."""
+    """Return every check of a run, in order."""
     return [
         LOG_UNDAMAGED,
         STEPS_REACHED,

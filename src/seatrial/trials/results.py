@@ -1,7 +1,7 @@
 """The one source of every view: what was requested of a run, and each verdict with its evidence.
 
-`results.json` holds a `Results`. It is written when the run starts, with every requested trial in it, and anew
-after each verdict; whatever ends the run, the file says what is known.
+`results.json` holds a `Results`. It is written when the run starts, with every requested trial in it, and again
+after each verdict: also after a crash, the file says what is known.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class TrialState(enum.StrEnum):
     RUNNING = "running"
     """Begun; in a file at rest: the harness itself was killed."""
     INTERRUPTED = "interrupted"
-    """Ended by a person or a scheduler before it concluded."""
+    """Stopped by a user or a scheduler before it concluded."""
     CONCLUDED = "concluded"
     """Every sensor of it has given its verdict."""
     NOT_REQUESTED = "not requested"
-    """Known, and nobody asked for it."""
+    """Known and not requested."""
 
 
 class _Record(BaseModel):
@@ -58,7 +58,7 @@ class TrialResult(_Record):
     state: TrialState = TrialState.PENDING
     verdicts: list[VerdictField] = Field(default_factory=list)
     commands: list[str] = Field(default_factory=list)
-    """What was launched, as a person would type it, secrets redacted."""
+    """What was launched, as a command line without secrets."""
     directory: str | None = None
     """Folder of its evidence, relative to the run directory."""
     model: str | None = None

@@ -36,8 +36,8 @@ COMPARED: Mapping[str, tuple[str, ...]] = {
     "learning rate": ("train/lr",),
     "counters": ("train/global_valid_toks", "train/global_valid_seqs", "train/total_num_tokens"),
 }
-"""Series that must be the same, by what they tell."""
-WENT_ON, WEIGHTS = "diamond: the second start goes on where the first ended", "diamond: same weights"
+"""Series that must be the same, by what they mean."""
+CONTINUED, WEIGHTS = "diamond: the second start continues where the first ended", "diamond: same weights"
 
 
 def compare_series(what: str, whole: RunEvidence, resumed: RunEvidence, *, tolerance: float = 0.0) -> Verdict:
@@ -101,7 +101,7 @@ def went_on(evidence: RunEvidence, before: frozenset[str]) -> Verdict:
     steps = [] if series is None else series.steps.tolist()
     wanted = list(range(2, evidence.job.num_steps + 1))
     return Verdict(
-        name=WENT_ON,
+        name=CONTINUED,
         outcome=Outcome.PASS if steps == wanted else Outcome.FAIL,
         reason=f"it logged the steps {steps}" if steps else "it logged nothing of its own",
         bound=f"the steps {wanted}",
@@ -190,7 +190,7 @@ class SftResumeDiamond:
         claims = [
             Claim(
                 text="the second start is a resume",
-                verdicts=(WENT_ON, "resumed: the first start ends with status 0"),
+                verdicts=(CONTINUED, "resumed: the first start ends with status 0"),
             ),
             *(
                 Claim(text=f"resuming keeps the {what}", verdicts=(f"diamond: same {what}",))
@@ -201,7 +201,7 @@ class SftResumeDiamond:
             ),
         ]
         if self.backends is not None:
-            text = f"{self.backends[0]} saved, and {self.backends[1]} went on"
+            text = f"{self.backends[0]} saved, and {self.backends[1]} continued"
             claims.append(Claim(text=text, verdicts=(FIRST_SERVED, LAST_SERVED)))
         context.claim(*within_reach(claims, whole.job))
 

@@ -1,4 +1,4 @@
-"""All that one training command left, read once, each part when a sensor first asks for it."""
+"""Everything that one training command left; each part is read once, when a sensor first needs it."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunDirectory, Results]:
-        """Take the folder of an earlier run to go on with it.
+        """Take the folder of an earlier run to continue it.
 
         Raises:
             UsageError: it is no run directory, or another process is at work in it.
@@ -98,15 +98,15 @@ class RunDirectory:
             raise
 
     def write_results(self, results: Results) -> None:
-        """Write `results.json` anew, atomically."""
+        """Replace `results.json` atomically."""
         write_text(self.path / RESULTS, results.to_text())
 
     def write_identity(self, identity: Mapping[str, Any]) -> None:
-        """Write `identity.json` anew, atomically."""
+        """Replace `identity.json` atomically."""
         write_text(self.path / IDENTITY, json.dumps(identity, indent=2, sort_keys=True) + "\n")
 
     def begin_trial(self, level: int, name: str) -> Path:
-        """Make a trial's folder anew; one of an abandoned attempt is set aside, so that nothing old is read."""
+        """Make a new folder for a trial; that of an abandoned attempt is renamed, so that nothing old is read."""
         path = self.path / "trials" / f"{level}-{name}"
         if path.exists():
             number = 1

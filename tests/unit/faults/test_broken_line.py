@@ -1,4 +1,4 @@
-"""Who breaks one line of refrl learns which law broke, on which input, by how much, and what that usually is."""
+"""A broken line of refrl is reported with the law, the input, the size of the error and the usual cause."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ BROKEN = "return select_valid(values_BT, mask_BT).sum(1).div(mask_BT.sum(1).clam
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Break a line in a copy of refrl and run one relation on it, as that person would."""
+    """Break a line in a copy of refrl and run one relation on it, as a developer would."""
     folder = tmp_path_factory.mktemp("copy")
     copy_of_refrl(folder)
     file = folder / "refrl" / "algorithms" / "reductions.py"
@@ -60,5 +60,7 @@ def test_the_smallest_input_is_small(said: str) -> None:
 
 
 def test_the_page_shows_what_is_said(said: str) -> None:
-    """The capture in docs/evidence/faults.md is real."""
-    assert resources.files("seatrial.faults").joinpath(BROKEN_LINE).read_text(encoding="utf-8") == said
+    """The capture in docs/evidence/faults.md is real; it leaves out the line with the installed releases."""
+    releases, _, verdicts = said.partition("\n")
+    assert releases.startswith("judged: torch ")
+    assert resources.files("seatrial.faults").joinpath(BROKEN_LINE).read_text(encoding="utf-8") == verdicts

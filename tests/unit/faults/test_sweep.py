@@ -33,7 +33,7 @@ def test_a_fault_in_the_wiring_is_seen(plant: str, relation: str) -> None:
         ("ranks-share-their-streams", "R1.run"),
         ("spread-gradients-averaged", "R2"),
         ("megatron-scales-the-loss-itself", "R9.run"),
-        ("steps-of-the-moments-start-anew", "R13.run"),
+        ("steps-of-the-moments-restart", "R13.run"),
     ],
 )
 def test_relations_about_a_module_are_asked_first(plant: str, first: str) -> None:

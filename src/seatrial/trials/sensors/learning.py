@@ -20,7 +20,7 @@ POWER_BETTER, POWER_WORSE = 0.40, 0.08
 WINDOW_SHARE = 0.2
 """Share of the steps that make the first and the last window of the training reward."""
 MAX_SILENT_SHARE = 0.5
-"""Largest share of steps whose groups all have equal rewards, so that nothing is learnt from them."""
+"""Largest share of steps whose groups all have equal rewards, so that nothing is learned from them."""
 
 Outcomes = Mapping[int, float]
 """Reward by prompt id."""

@@ -1,4 +1,4 @@
-"""Verdicts on the ledger of a trial's run: each law of `seatrial.evidence.ledger.laws`, told what the job declares."""
+"""Verdicts on the ledger of a trial: each law of `seatrial.evidence.ledger.laws`, with the facts of the job."""
 
 from __future__ import annotations
 

@@ -130,12 +130,12 @@ def draft_tokens(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
 
 def tower_moved(evidence: RunEvidence, part: str, first: str) -> tuple[list[str], str, int]:
-    """What is seen or heard reached the loss: every tensor of the tower moved, its first layer and the projector too.
+    """The image or sound reached the loss: every tensor of the tower moved, its first layer and the projector too.
 
     Args:
         evidence: of the run.
         part: name of the tower.
-        first: tensor that takes what is seen or heard; an input of zeros leaves it without a gradient.
+        first: tensor that takes the image or sound; an input of zeros leaves it without a gradient.
     """
     frozen = tuple(evidence.job.frozen)
     changes = {
@@ -186,7 +186,7 @@ def int8_layers(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
 
 def int8_gap(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """At every step sampler and trainer differ by more than rounding in float32, and by no more than a smoke allows."""
+    """At every step sampler and trainer differ by more than rounding in float32 and by at most the smoke's bound."""
     gaps: dict[int, list[float]] = defaultdict(list)
     for row in evidence.ledger:
         pairs = zip(row.generation_logprobs or (), row.prev_logprobs or (), strict=True)

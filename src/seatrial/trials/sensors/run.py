@@ -1,4 +1,4 @@
-"""Verdicts on a training run that more than one trial asks for, and the order in which they are asked."""
+"""Verdicts on a training run that several trials need, and their order."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_right_padding_is_left_aligned_and_left_padding_starts_completions_in_on
 
 
 @sides
-def test_every_completion_lies_within_the_sequence(side: Literal["right", "left"]) -> None:
+def test_every_completion_is_within_the_sequence(side: Literal["right", "left"]) -> None:
     batch = make_batch(SAMPLES, pad_token_id=PAD, padding_side=side)
     T = batch.completion_ids_BT.shape[1]
     assert (batch.completion_starts_B + T <= batch.input_ids_BS.shape[1]).all()
