@@ -51,6 +51,34 @@ def files_by_step(
     return [(step, file) for step, file in steps if options.includes(step)]
 
 
+def rows_by_step(
+    files: Sequence[Path],
+    pattern: re.Pattern[str],
+    options: ReadOptions,
+    read_row: Callable[[Mapping[str, Any], int, int], LedgerRow],
+) -> list[LedgerRow]:
+    """Read JSON Lines files with one step each, in the order of steps and lines.
+
+    Args:
+        files: of one stack.
+        pattern: of their names; its first group is the step.
+        options: which steps are requested.
+        read_row: from a line's object, the step of its file and its place there to a row; a ValueError says what is
+            damaged.
+
+    Raises:
+        BlockedError: a row is damaged, or names another step than its file.
+    """
+    rows = []
+    for step, file in files_by_step(files, pattern, options):
+        for index, (place, row) in enumerate(lines(file)):
+            with named(place):
+                if row.get("step", step) != step:
+                    raise ValueError(f"it is no row of step {step}")
+                rows.append(read_row(row, step, index))
+    return rows
+
+
 class LedgerReader(Protocol):
     """A module that reads one stack's rows."""
 

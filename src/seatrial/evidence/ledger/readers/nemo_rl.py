@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 from seatrial.evidence.ledger.readers.base import (
     Numbers,
     ReadOptions,
-    files_by_step,
     integer,
     integers,
-    lines,
-    named,
     number,
     numbers,
     optional,
     required,
+    rows_by_step,
 )
 from seatrial.evidence.ledger.schema import LedgerRow
 
@@ -65,14 +63,7 @@ def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
         OSError: a file cannot be read.
     """
     prompts = Numbers()
-    steps = files_by_step(files, FILE, options)
-    return [row for step, file in steps for row in _rows(file, step, prompts, options)]
-
-
-def _rows(file: Path, step: int, prompts: Numbers, options: ReadOptions) -> Iterator[LedgerRow]:
-    for place, row in lines(file):
-        with named(place):
-            yield _row(row, step, prompts, options)
+    return rows_by_step(files, FILE, options, lambda row, step, _: _row(row, step, prompts, options))
 
 
 def _row(row: Mapping[str, Any], step: int, prompts: Numbers, options: ReadOptions) -> LedgerRow:

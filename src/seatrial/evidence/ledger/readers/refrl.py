@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seatrial.evidence.ledger.readers.base import (
     ReadOptions,
-    files_by_step,
     flag,
     integer,
     integers,
@@ -19,6 +18,7 @@ from seatrial.evidence.ledger.readers.base import (
     numbers,
     optional,
     required,
+    rows_by_step,
     text,
 )
 from seatrial.evidence.ledger.schema import LedgerRow, ValidationRow
@@ -65,18 +65,13 @@ def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
         BlockedError: a row is damaged.
         OSError: a file cannot be read.
     """
-    steps = files_by_step(files, FILE, options)
-    return [row for step, file in steps for row in _rows(file, step)]
+    return rows_by_step(files, FILE, options, lambda row, _step, _index: _row(row))
 
 
-def _rows(file: Path, step: int) -> Iterator[LedgerRow]:
-    for place, row in lines(file):
-        with named(place):
-            if row.get("step") != step:
-                raise ValueError(f"it is no row of step {step}")
-            cells: dict[str, Any] = {column: required(row, column, integer) for column in _ALWAYS}
-            cells.update((column, optional(row, column, cell)) for column, cell in _COLUMNS.items())
-            yield LedgerRow(**cells)
+def _row(row: Mapping[str, Any]) -> LedgerRow:
+    cells: dict[str, Any] = {column: required(row, column, integer) for column in _ALWAYS}
+    cells.update((column, optional(row, column, cell)) for column, cell in _COLUMNS.items())
+    return LedgerRow(**cells)
 
 
 _VALIDATION_FILE = re.compile(r"validation_data_step(\d+)\.jsonl")

@@ -7,20 +7,18 @@ of token-level scores before any KL penalty. Rows are balanced over ranks, so gr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seatrial.evidence.ledger.readers.base import (
     Numbers,
     ReadOptions,
-    files_by_step,
     integer,
-    lines,
-    named,
     number,
     optional,
     required,
+    rows_by_step,
     text,
 )
 from seatrial.evidence.ledger.schema import LedgerRow
@@ -42,24 +40,19 @@ def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
         OSError: a file cannot be read.
     """
     prompts = Numbers()
-    steps = files_by_step(files, FILE, options)
-    return [row for step, file in steps for row in _rows(file, step, prompts)]
 
+    def read_row(row: Mapping[str, Any], step: int, index: int) -> LedgerRow:
+        prompt = required(row, "input", text)
+        answer = row.get("gts")
+        return LedgerRow(
+            step=required({"step": step, **row}, "step", integer),
+            index=index,
+            prompt_id=prompts(prompt),
+            prompt_text=prompt,
+            prompt=prompt,
+            completion=required(row, "output", text),
+            answer=answer if isinstance(answer, str) else None,
+            reward=optional(row, "score", number),
+        )
 
-def _rows(file: Path, step: int, prompts: Numbers) -> Iterator[LedgerRow]:
-    for index, (place, row) in enumerate(lines(file)):
-        with named(place):
-            if row.get("step", step) != step:
-                raise ValueError(f"it is no row of step {step}")
-            prompt = required(row, "input", text)
-            answer = row.get("gts")
-            yield LedgerRow(
-                step=required({"step": step, **row}, "step", integer),
-                index=index,
-                prompt_id=prompts(prompt),
-                prompt_text=prompt,
-                prompt=prompt,
-                completion=required(row, "output", text),
-                answer=answer if isinstance(answer, str) else None,
-                reward=optional(row, "score", number),
-            )
+    return rows_by_step(files, FILE, options, read_row)
