@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from rules_records import Record, changed, log_of, records_of
+from rules_records import Record, changed, log_of, note, records_of
 
 from seatrial.rules.engine import Judged, judge_log, select
 from seatrial.rules.healthy import MIN_RUNS, Baseline, HealthyRuns
-from seatrial.rules.measured import note
 from seatrial.rules.rule import Level
 
 NUM_HEALTHY = 5

@@ -23,12 +23,11 @@ from pathlib import Path
 
 import numpy as np
 import rules_baseline
-from rules_records import CLOCK, Record, changed, log_of, records_of
+from rules_records import CLOCK, Record, changed, log_of, note, records_of
 
 from seatrial.faults.plant import all_plants
 from seatrial.files import write_whole
 from seatrial.rules.engine import all_rules, judge_log
-from seatrial.rules.measured import note
 from seatrial.rules.rule import Level
 
 SENSORS = ("rules", "baseline", "ledger", "guards")

@@ -1,4 +1,4 @@
-"""What `rules_faults.py` recorded of runs: read, as logs, and whether two differ."""
+"""Reads what `rules_faults.py` recorded of runs, and writes down how often rules alarmed on healthy ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from seatrial.evidence.runlog import RunLog, Series
+from seatrial.files import write_whole
+from seatrial.rules.engine import Judged
+from seatrial.rules.rule import Level
 
 CLOCK = ("timing/", "performance/", "ray/")
 Record = Mapping[str, Any]
@@ -49,3 +52,19 @@ def changed(record: Record, sound: Record) -> bool:
         }
 
     return json.dumps(comparable(record), sort_keys=True) != json.dumps(comparable(sound), sort_keys=True)
+
+
+def note(path: Path, kind: str, runs: Sequence[Sequence[Judged]]) -> None:
+    """Write the findings of rules on healthy runs of one kind; other kinds in the file are kept."""
+    recorded = json.loads(path.read_text()) if path.exists() else {}
+    rows: dict[str, list[int]] = {}
+    for run in runs:
+        for item in run:
+            row = rows.setdefault(item.rule.id, [0, 0])
+            row[0] += item.finding.level is not Level.NOT_TRIGGERED
+            row[1] += item.finding.level is Level.ALARM
+    recorded[kind] = rows
+    text = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(found, sort_keys=True)}" for name, found in recorded.items()
+    )
+    write_whole(path, "{\n" + text + "\n}\n")

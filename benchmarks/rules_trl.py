@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset
+from rules_records import note
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
@@ -32,7 +33,6 @@ from seatrial.guards import Guards
 from seatrial.guards.hugging_face import guard_callback
 from seatrial.rules.engine import Judged, all_rules, judge_log
 from seatrial.rules.hugging_face import log_of_history, watch_callback
-from seatrial.rules.measured import note
 from seatrial.rules.rule import Level
 
 FAULT_STEP = 40

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from rules_records import note
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.read import read_logs
 from seatrial.rules.engine import Judged, all_rules, judge_log
-from seatrial.rules.measured import note
 from seatrial.rules.rule import Level
 
 
