@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -15,17 +14,15 @@ from typing import TYPE_CHECKING
 from seatrial.checks import KNOWN_RANGES, FindingKind, Interval, lint_check, parse_check
 from seatrial.checks.judge import Questions, judge_logs, known_ranges_of
 from seatrial.checks.language.doubts import Terms
-from seatrial.cli.verdict_table import print_verdicts
+from seatrial.cli.verdict_table import print_verdicts, verdicts_json
 from seatrial.errors import UsageError
 from seatrial.evidence.read import read_logs
 from seatrial.files import write_text
 from seatrial.report.rows import printable
-from seatrial.verdict import EXIT_FAIL, EXIT_PASS, Outcome, Verdict, combine, exit_code
+from seatrial.verdict import EXIT_FAIL, EXIT_PASS, Verdict, combine, exit_code
 
 if TYPE_CHECKING:
     from seatrial.checks.suites import Suite
-
-JSON_SCHEMA = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,9 +109,9 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts = judge_logs(Path(arguments.logs), request, logs)
     outcome = combine(verdicts)
     if arguments.json == Path("-"):
-        print(_json(outcome, verdicts), end="")
+        print(verdicts_json(verdicts, argv=sys.argv[1:]), end="")
     elif arguments.json:
-        write_text(arguments.json, _json(outcome, verdicts), option="--json")
+        write_text(arguments.json, verdicts_json(verdicts, argv=sys.argv[1:]), option="--json")
     with redirect_stdout(sys.stderr if arguments.json == Path("-") else sys.stdout):
         print_verdicts(verdicts, outcome)
         _print_notes(verdicts)
@@ -239,13 +236,3 @@ def _range(word: str) -> tuple[str, Interval]:
     raise UsageError(
         f"--range {word}: write TAG=LOW:HIGH, such as --range '*/probs_ratio_clamped_max=0.8:1.28'"
     )
-
-
-def _json(outcome: Outcome, verdicts: Sequence[Verdict]) -> str:
-    document = {
-        "schema_version": JSON_SCHEMA,
-        "argv": sys.argv[1:],
-        "outcome": outcome.value,
-        "verdicts": [verdict.to_json() for verdict in verdicts],
-    }
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seatrial.cli.verdict_table import print_verdicts
+from seatrial.cli.verdict_table import print_verdicts, verdicts_json
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.ledger.law import verdict_of
 from seatrial.evidence.ledger.laws import LAWS
@@ -20,9 +19,8 @@ from seatrial.evidence.ledger.read import OWN_READERS, Ledger, read_ledger, reco
 from seatrial.evidence.ledger.readers.base import ReadOptions
 from seatrial.evidence.ledger.schema import AdvantageRule, LedgerFacts
 from seatrial.files import write_text
-from seatrial.verdict import Outcome, Verdict, combine, exit_code
+from seatrial.verdict import Verdict, combine, exit_code
 
-JSON_SCHEMA = 1
 UNDETERMINED = "undetermined"
 """Estimator of a run whose logged rewards are not those that advantages were computed from."""
 
@@ -96,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts = judge(ledger, _facts(arguments, ledger))
     outcome = combine(verdicts)
     if arguments.json:
-        _write_json(arguments.json, ledger, outcome, verdicts)
+        facts = {"argv": sys.argv[1:], "stack": ledger.stack, "num_rows": len(ledger.rows)}
+        write_text(arguments.json, verdicts_json(verdicts, **facts), option="--json")
     print(f"{len(ledger.rows)} rows of {ledger.stack} in {len(ledger.files)} files")
     print_verdicts(verdicts, outcome)
     return exit_code(outcome)
@@ -175,20 +174,3 @@ def _weights(words: Sequence[str]) -> dict[str, float] | None:
         if not column or not math.isfinite(weights[column]):
             raise UsageError(f"--reward {word}: write COLUMN or COLUMN=WEIGHT, such as --reward format=0.5")
     return weights or None
-
-
-def _write_json(path: Path, ledger: Ledger, outcome: Outcome, verdicts: Sequence[Verdict]) -> None:
-    """Write the verdicts whole or not at all.
-
-    Raises:
-        BlockedError: the file cannot be written.
-    """
-    document = {
-        "schema_version": JSON_SCHEMA,
-        "argv": sys.argv[1:],
-        "stack": ledger.stack,
-        "num_rows": len(ledger.rows),
-        "outcome": outcome.value,
-        "verdicts": [verdict.to_json() for verdict in verdicts],
-    }
-    write_text(path, json.dumps(document, indent=2, allow_nan=False) + "\n", option="--json")

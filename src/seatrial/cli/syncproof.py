@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
-from seatrial.cli.verdict_table import print_verdicts
+from seatrial.cli.verdict_table import print_verdicts, verdicts_json
 from seatrial.comparisons.sync import compare_served
 from seatrial.errors import BlockedError
 from seatrial.evidence.weights import Checkpoint, served
 from seatrial.files import write_text
 from seatrial.verdict import combine, exit_code
-
-JSON_SCHEMA = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     outcome = combine(verdicts)
     if arguments.json:
-        document = {
-            "schema_version": JSON_SCHEMA,
-            "argv": sys.argv[1:],
-            "outcome": outcome.value,
-            "verdicts": [verdict.to_json() for verdict in verdicts],
-        }
-        write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n", option="--json")
+        write_text(arguments.json, verdicts_json(verdicts, argv=sys.argv[1:]), option="--json")
     print_verdicts(verdicts, outcome)
     return exit_code(outcome)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from seatrial.report.rows import format_value, printable, steps_text
-from seatrial.verdict import Outcome, Verdict
+from seatrial.verdict import Outcome, Verdict, combine
+
+JSON_SCHEMA = 1
 
 MIN_TABLE_WIDTH = 100
 """Columns of a terminal below which a table would break every cell."""
@@ -57,3 +61,14 @@ def _print_table(verdicts: Sequence[Verdict], width: int) -> None:
     Console(width=width, height=25).print(
         verdict_table(verdicts)
     )  # rich ignores a width alone where TERM=dumb
+
+
+def verdicts_json(verdicts: Sequence[Verdict], **facts: Any) -> str:
+    """Return the JSON document that commands write: the facts, the whole and every verdict."""
+    document = {
+        "schema_version": JSON_SCHEMA,
+        **facts,
+        "outcome": combine(verdicts).value,
+        "verdicts": [verdict.to_json() for verdict in verdicts],
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"

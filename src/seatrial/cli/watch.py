@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from seatrial.cli.healthy_runs import healthy_runs
 from seatrial.cli.job_stop import StoppableJob
 from seatrial.cli.process_stop import Stoppable
+from seatrial.cli.verdict_table import verdicts_json
 from seatrial.cli.watch_view import LiveView, report_lines
 from seatrial.cli.webhook import check_address, post_alarm
 from seatrial.errors import BlockedError, UsageError
@@ -22,8 +21,6 @@ from seatrial.rules.monitor import Look, Monitor
 from seatrial.rules.rule import Level
 from seatrial.verdict import EXIT_PASS, Outcome, Verdict, combine, exit_code
 from seatrial.vocabulary import stack_named
-
-JSON_SCHEMA = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.missing:
         _print_missing(look)
     if arguments.json:
-        write_text(arguments.json, _json(verdicts), option="--json")
+        write_text(arguments.json, verdicts_json(verdicts), option="--json")
     if arguments.webhook and not arguments.follow:
         _post(arguments.webhook, arguments.logs, look)
     return exit_code(combine(verdicts))
@@ -204,12 +201,3 @@ def _list_rules() -> int:
         for name, parameter in rule.parameters.items():
             print(printable(f"    {name} = {parameter.value:g} ({parameter.source})"))
     return EXIT_PASS
-
-
-def _json(verdicts: Sequence[Verdict]) -> str:
-    document = {
-        "schema_version": JSON_SCHEMA,
-        "outcome": combine(verdicts).value,
-        "verdicts": [verdict.to_json() for verdict in verdicts],
-    }
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
