@@ -25,9 +25,9 @@ def parametrize_with_relations(
     """Return a pytest decorator: the test gets `relation`, once per relation that a stack has the component for.
 
     Calling `relation()` passes, skips with the reason (a relation that could not be exercised), or fails with the
-    law that was broken, the smallest input that breaks it, and what such a fault usually is. A relation whose
-    component the stack lacks is left out. Violations that a stack names in `expected_failures` do not fail the test;
-    one that it names and that no longer happens does.
+    law that was broken, the smallest input that breaks it, and the usual cause. Relations about components that the
+    stack does not offer are left out. Violations that a stack names in `expected_failures` do not fail the test; one
+    that it names and that no longer happens does.
 
     Raises:
         seatrial.errors.UsageError: a name is unknown, in `expected_failures` too, or no stack offers any component.

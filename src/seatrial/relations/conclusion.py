@@ -1,4 +1,4 @@
-"""From what the laws of a relation said to one verdict."""
+"""Combines the results of a relation's laws into one verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seatrial.verdict import Outcome, Verdict
 
 @dataclass(frozen=True, kw_only=True)
 class LawResult:
-    """What one law said: measures that held, and at most one of the other three."""
+    """Result of one law: measures that held, and at most one of the other three."""
 
     law: Law
     measures: tuple[Measure, ...] = ()
@@ -58,17 +58,17 @@ def _is_expected(result: LawResult, expected: Expected) -> bool:
     return result.violation is not None and expected.reason(result.law.name) is not None
 
 
-def _mended(relation: Relation, results: Sequence[LawResult], expected: Expected) -> dict[str, str]:
-    """Return what was expected to be broken and holds, with the reason that was given."""
-    mended = {
+def _fixed(relation: Relation, results: Sequence[LawResult], expected: Expected) -> dict[str, str]:
+    """Return what was expected to be broken and now holds, with the given reason."""
+    fixed = {
         f"law {result.law.name!r}": expected.laws[result.law.name]
         for result in results
         if result.held and result.law.name in expected.laws
     }
     exercised = [result for result in results if result.num_cases]
     if expected.whole is not None and exercised and not any(result.violation for result in exercised):
-        mended[relation.id] = expected.whole
-    return mended
+        fixed[relation.id] = expected.whole
+    return fixed
 
 
 def _failed(
@@ -81,19 +81,19 @@ def _failed(
     violations = [
         result.violation for result in results if result.violation and not _is_expected(result, expected)
     ]
-    mended = _mended(relation, results, expected)
-    if not violations and not mended:
+    fixed = _fixed(relation, results, expected)
+    if not violations and not fixed:
         return None
     sentences = [violation.sentence() for violation in violations]
     sentences += [
         f"{what} is in expected_failures and holds: remove it there ({reason})"
-        for what, reason in mended.items()
+        for what, reason in fixed.items()
     ]
     first = violations[0] if violations else None
     measure = first.measure if first else None
     broken = {
         "laws_broken": [violation.law.name for violation in violations],
-        "laws_mended": list(mended),
+        "laws_fixed": list(fixed),
         "known_bugs_like_this": list(relation.catalogue),
     }
     smallest = {"seed": first.seed, "smallest_case": dict(first.case.describe())} if first else {}
@@ -115,7 +115,7 @@ def _blocked(
     if not packages:
         return None
     reason = (
-        f"the stack needs {', '.join(packages)}, which cannot be imported here: install it beside the stack"
+        f"the stack needs {', '.join(packages)}, which cannot be imported: install it in this environment"
     )
     return Verdict(
         name=_name(relation),
@@ -158,7 +158,7 @@ def _not_failed(
 
 
 def _notes(results: Sequence[LawResult], expected: Expected, facts: Mapping[str, Any]) -> list[str]:
-    """Return what stands beside the outcome: laws not exercised, expected failures, declarations."""
+    """Return the notes on the outcome: laws not exercised, expected failures, declarations."""
     notes = [
         f"law {result.law.name!r} not exercised ({'declared: ' if result.idle.declared else ''}{result.idle.reason})"
         for result in results

@@ -1,7 +1,7 @@
 """Runs a relation on a stack: made cases in, one verdict out, with the smallest case that breaks it.
 
-A law makes a case from a seed, measures how far the stack is from obeying, and names what usually causes a violation.
-A law that could not be exercised counts for nothing: it is named, and never Pass.
+A law makes a case from a seed, measures how far the stack is from satisfying it, and names what usually causes a
+violation. A law that could not be exercised is named and never counts as Pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from seatrial.verdict import Outcome, Verdict
 DEFAULT_SEEDS = (0, 1, 2)
 MAX_SHRINK_CALLS = 200
 SHRINK_SECONDS = 20.0
-"""After which shrinking of a violation ends with the smallest case so far; one call that is under way is waited for."""
+"""Limit for shrinking a violation; a call that has started is completed."""
 
 _Found = Measure | Violation | NotExercised | MissingDependency
 
@@ -70,9 +70,9 @@ def run_relation(
 def first_violation(
     relation: Relation, stack: Any, *, seeds: Sequence[int] = DEFAULT_SEEDS, tidy: bool = False
 ) -> Violation | None:
-    """Return the first violation met, not shrunk, or None: for whoever asks many times whether a relation fails.
+    """Return the first violation, not shrunk, or None: for callers that run a relation many times.
 
-    None is no Pass: the relation may not have been exercised, or not be about a component of the stack.
+    None is not Pass: the relation may not have been exercised, or the stack may not offer its component.
     """
     if not isinstance(stack, COMPONENTS[relation.component]):
         return None
@@ -99,7 +99,7 @@ def _run_law(
     shrinker: _Shrinker,
     expected: Expected,
 ) -> LawResult:
-    """Return what a law says of a stack; the first violation ends it."""
+    """Run a law with every seed; stop at the first violation."""
     declaration = law.excluded(stack)
     if declaration:
         return LawResult(law=law, idle=NotExercised(law=law, reason=declaration, declared=True))
@@ -120,7 +120,7 @@ def _run_law(
 
 
 def _exercise(law: Law, stack: Any, seed: int, tidy: bool) -> _Found:
-    """Make the law's case, of what the stack says about itself, and measure it."""
+    """Make the law's case for the stack and measure it."""
     case: Case = NoCase()
     try:
         case = law.make(stack, seed, tidy)
@@ -140,7 +140,7 @@ def _measure(law: Law, stack: Any, seed: int, case: Case) -> _Found:
 
 
 def _judge_raised(error: Exception, law: Law, stack: Any, seed: int, case: Case) -> _Found:
-    """Whatever a stack raises on a lawful input is the finding, but for `NotServed` and a package that is missing."""
+    """Return a violation for any exception of the stack, except `NotServed` and a missing package."""
     if isinstance(error, NotServed):
         return NotExercised(law=law, reason=str(error) or "not served")
     missing = _missing_package(error, stack) if isinstance(error, ImportError) else None
@@ -158,13 +158,13 @@ def _missing_package(error: ImportError, stack: Any) -> str | None:
 
 @dataclass(frozen=True)
 class _Shrinker:
-    """Looks for simpler cases as long as it may."""
+    """Looks for simpler cases within a limit of time and calls."""
 
     seconds: float
     clock: Callable[[], float]
 
     def shrink(self, violation: Violation, stack: Any) -> Violation:
-        """Return the violation on the simplest case met that still breaks the same law in the same way."""
+        """Return the violation on the simplest case found that still breaks the same law in the same way."""
         calls, smallest, progress, end = 0, violation, True, self.clock() + self.seconds
         while progress:
             progress = False

@@ -1,8 +1,8 @@
 """Violations that an adapter expects of its stack, each with a reason.
 
 The attribute `expected_failures` of an adapter maps `RELATION/law name` (or a relation's id, for all its laws at once)
-to the reason. A relation whose only broken laws are expected is not red; it is red on another one, and when an
-expected one no longer fails.
+to the reason. A relation whose only broken laws are expected does not fail; it fails if another law is broken, or if an
+expected one holds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def expected_of(relation: Relation, stack: Any) -> Expected:
 
 
 def check_expected_failures(stack: Any, relations: Iterable[Relation]) -> None:
-    """Hold the keys of `expected_failures` against the relations that exist.
+    """Check the keys of `expected_failures` against the existing relations.
 
     Raises:
         UsageError: a key names no relation and no law, or a reason is missing.

@@ -1,10 +1,10 @@
-"""The exception by which an adapter says that an input is, by design, not served."""
+"""The exception that an adapter raises for an input that the stack does not serve, by design."""
 
 from __future__ import annotations
 
 
 class NotServed(Exception):  # noqa: N818  not an error of the stack: a declaration
-    """The stack excludes this input by design; the text says why. A law that meets it is not exercised.
+    """The stack excludes this input by design; the text says why. A law during which it is raised is not exercised.
 
-    `NotImplementedError` is not taken for it: torch raises that for a missing kernel.
+    `NotImplementedError` is a violation instead: torch raises it for a missing kernel.
     """

@@ -56,7 +56,7 @@ def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
         row["held"] += len(details["laws"])
         row["declared"] += [f"{relation}/{law}" for law in details["expected_failures"]]
         row["broken"] += [f"{relation}/{law}" for law in details.get("laws_broken", [])]
-        row["mended"] += [f"{relation}/{law}" for law in details.get("laws_mended", [])]
+        row["mended"] += [f"{relation}/{law}" for law in details.get("laws_fixed", [])]
         row["blocked"] += [verdict["reason"]] if verdict["outcome"] == "Blocked" else []
     return found
 

@@ -67,7 +67,7 @@ class Judged:
     @property
     def mended(self) -> list[str]:
         """What the adapter declares to be broken and is not."""
-        return [law for verdict in self.verdicts for law in verdict["details"].get("laws_mended", [])]
+        return [law for verdict in self.verdicts for law in verdict["details"].get("laws_fixed", [])]
 
     @property
     def declared(self) -> list[str]:

@@ -158,8 +158,8 @@ class _Commands(ReferenceComponents):
     def run_command(self, overrides):
         return Ended(status=int(not overrides), output="")
 
-    def defaults_in_force(self):
-        return {**super().defaults_in_force(), "policy.generation.top_p": 0.9}
+    def effective_defaults(self):
+        return {**super().effective_defaults(), "policy.generation.top_p": 0.9}
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """The case generator: rollouts that are adversarial by default, from a seed.
 
-Equal, tidy inputs hide the bugs that we look for. The default rollout has prompts and completions of unequal
+Equal, tidy inputs hide the bugs that relations look for. The default rollout has prompts and completions of unequal
 length, groups of unequal size whose rows are not adjacent, one fully masked row, one completion of a single token,
 one group of identical rewards, one long row, tool output in the middle of a completion, ids that equal the pad and
 end ids, and advantages of both signs; the policy has moved beyond both bounds of the usual clip. `tidy` switches all
-of that off: what is left is what most tests in the wild are made of.
+of that off: what is left is what most tests of other projects use.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.facts import facts_of
 from seatrial.relations.records import Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollout:
+class Rollout(Case):
     """Rows of one optimizer batch with the facts that are common to them."""
 
     rows: tuple[Row, ...]
@@ -112,18 +113,18 @@ def make_rollout(
     longest_prompt: int = 7,
     longest_completion: int = 11,
 ) -> Rollout:
-    """Return a rollout; the same seed and arguments give the same one, which is kept: it cannot be changed.
+    """Return a rollout; the same seed and arguments give the same one, which is cached: it is immutable.
 
     Args:
         seed: of everything that is drawn.
         vocab_size: ids are below it.
         num_prompts: groups.
-        num_generations: rows of each, but for one that has one fewer.
+        num_generations: rows of each group; one group has one fewer.
         tidy: without traps, all rows of one length.
-        pad_id: stands inside completions too.
+        pad_id: also occurs inside completions.
         eos_id: ends most completions.
         masked_row: whether one row has no training token.
-        ends_inside: whether end tokens may stand before the end, with tokens after them.
+        ends_inside: whether end tokens may occur before the end, with tokens after them.
         longest_prompt: in tokens.
         longest_completion: in tokens.
     """
@@ -198,7 +199,7 @@ def _with_ends(row: Row, eos_id: int, inside: bool) -> Row:
 def _set_traps(
     rng: np.random.Generator, rows: list[Row], num_generations: int, masked_row: bool
 ) -> list[Row]:
-    """Plant one fully masked row, one single token, one group of equal rewards, tool output, a smaller group."""
+    """Add one fully masked row, one single token, one group of equal rewards, tool output, a smaller group."""
     one = min(1, len(rows) - 1)
     if masked_row:
         rows[0] = replace(rows[0], completion_mask=(0,) * len(rows[0].completion_mask))

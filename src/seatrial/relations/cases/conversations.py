@@ -1,4 +1,4 @@
-"""Made conversations: system turns, tools, thinking, each with words that stand nowhere else."""
+"""Made conversations: system turns, tools, thinking, each with words that occur nowhere else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+
+from seatrial.relations.cases.case import Case
 
 Part = Literal["system", "tools", "thinking"]
 
@@ -31,7 +33,7 @@ class Turn:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """What must be read where the turn stands, in its order."""
+        """The words that the served turn must have, in order."""
         calls = [piece for call in self.calls for piece in (call.name, call.argument)]
         return tuple(piece for piece in (self.thinking, self.content, *calls) if piece)
 
@@ -50,12 +52,12 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversation:
-    """Turns that end with the assistant's."""
+class Conversation(Case):
+    """Turns of which the last is the assistant's."""
 
     turns: tuple[Turn, ...]
     tools: tuple[str, ...] = ()
-    """Names of the tools that the model is told of."""
+    """Names of the tools that the model may call."""
     seed: int = 0
 
     def smaller(self) -> Iterator[Conversation]:
@@ -99,15 +101,15 @@ NEEDS: Mapping[Kind, tuple[Part, ...]] = {
     "tool": ("tools",),
     "two tools": ("tools",),
 }
-"""What a template must know to render a conversation of a kind."""
+"""What a template must support to render a conversation of a kind."""
 
 
 def make_conversation(seed: int, kind: Kind) -> Conversation:
-    """Return a conversation of one kind; every word of it is drawn and stands in one place.
+    """Return a conversation of one kind; every word is drawn and occurs once.
 
     Args:
         seed: of the words.
-        kind: `thinking` has it in its only answer, `thinking before` in two answers; `tool` has a call, its result
+        kind: `thinking` has thinking in its one answer, `thinking before` in two; `tool` has a call, its result
             and an answer; `two tools` has two calls in one turn, and two results in a row.
     """
     words = _words(seed)

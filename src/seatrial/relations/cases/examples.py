@@ -1,4 +1,4 @@
-"""Made examples of supervised and preference training, and what an objective says that it computes of them."""
+"""Made examples of supervised and preference training, and the declaration of an objective."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+
+from seatrial.relations.cases.case import Case
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSpec:
-    """Which objective the stack says it computes; the float64 oracle computes the same from the definition.
+    """Which objective the stack declares; the float64 oracle computes the same from the definition.
 
     `sft` is the mean over the trained tokens of the optimizer batch; the others are means over its pairs of a
     sequence's summed log-probability: `dpo` (Rafailov et al. 2023, equation 7), `cpo` (Xu et al. 2024) and, with
@@ -77,7 +79,7 @@ class ObjectiveSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExampleCase:
+class ExampleCase(Case):
     """The examples of one optimizer batch."""
 
     examples: tuple[Example, ...]
@@ -134,7 +136,7 @@ def make_examples(
 
     Args:
         seed: of everything that is drawn.
-        ordinary_ids: ids that stand in texts.
+        ordinary_ids: ids that occur in texts.
         eos_id: ends every completion.
         pairs: whether each has a rejected completion.
         labels: whether each is desirable or not: all but every third are.

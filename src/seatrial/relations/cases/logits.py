@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from seatrial.relations.cases.case import Case
+
 
 @dataclass(frozen=True, kw_only=True)
-class LogitsCase:
+class LogitsCase(Case):
     """Logits of B rows, with prompts and completions of unequal length."""
 
     prompt_lens: tuple[int, ...]
@@ -37,14 +39,6 @@ class LogitsCase:
             yield replace(self, prompt_lens=tuple(max(1, length // 2) for length in self.prompt_lens))
         if self.temperature != 1.0:
             yield replace(self, temperature=1.0)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the case as JSON values."""
-        return {
-            **vars(self),
-            "prompt_lens": list(self.prompt_lens),
-            "completion_lens": list(self.completion_lens),
-        }
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return logits_BSV, completion_ids_BT and prompt_lens_B."""

@@ -1,4 +1,4 @@
-"""Pairwise combinations: few rows in which every two values of any two dimensions meet, where they may.
+"""Pairwise combinations: few rows that together have every allowed pair of values of any two dimensions.
 
 Greedy, in the spirit of AETG (Cohen, Dalal, Fredman and Patton, IEEE TSE 1997): a row starts from a pair that is still
 missing, and takes for every other dimension the value that brings most missing pairs.
@@ -18,11 +18,11 @@ def pairwise(sizes: Mapping[str, int], allowed: Callable[[Mapping[str, int]], bo
 
     Args:
         sizes: number of values of each dimension.
-        allowed: whether a whole row may be; asked again with other values where one may not.
+        allowed: whether a whole row is allowed; called with other values if one is not.
 
     Returns:
-        Rows, each allowed. Every pair of values of two dimensions that stands in an allowed row which the search
-        tries stands in one of them; the first row holds the first value of each dimension where that is allowed.
+        Allowed rows. They cover every pair of values of two dimensions that occurs in an allowed row which the
+        search tries; the first row has the first value of each dimension if that is allowed.
     """
     missing = {
         frozenset(((one, a), (other, b)))

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.records import AdvantageSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSpec:
-    """What the stack says that it computes of a window; the policy is on-policy, so that every ratio is 1."""
+    """What the stack declares that it computes from a window; the policy is on-policy, so that every ratio is 1."""
 
     advantage: AdvantageSpec = field(default_factory=AdvantageSpec)
     reduction: Literal["token", "sequence", "sequence-sum"] = "token"
@@ -33,8 +34,8 @@ class WindowRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowCase:
-    """The rows of one optimizer step; every group has as many."""
+class WindowCase(Case):
+    """The rows of one optimizer step; all groups have the same size."""
 
     rows: tuple[WindowRow, ...]
     num_generations: int
@@ -72,7 +73,7 @@ class WindowCase:
         }
 
     def is_trained(self, row: WindowRow) -> bool:
-        """Tell whether a row's tokens are in the loss."""
+        """Return whether a row's tokens are in the loss."""
         return not self.masks_truncated or row.completion_ids[-1] == self.eos_id
 
 
@@ -89,11 +90,11 @@ def make_window(
     num_generations: int = 4,
     max_completion_length: int = 12,
 ) -> WindowCase:
-    """Return a made window; every option beside the seed is a trap of its own.
+    """Return a made window; every option other than the seed is a separate trap.
 
     Args:
         seed: of everything that is drawn.
-        ordinary_ids: ids that stand in texts.
+        ordinary_ids: ids that occur in texts.
         eos_id: ends every completion that is not truncated.
         lengths: of the completions.
         temperature: that sampling and scoring share.

@@ -1,9 +1,9 @@
 """What a stack's adapter may offer to the relations: one small protocol per component.
 
-An adapter is any object with some of these methods. Relations for what it lacks end NotRequested. Tensors are
+An adapter is any object with some of these methods. Relations about other components end NotRequested. Tensors are
 torch tensors; the letters of shapes are those of docs/extend/architecture.md (B rows, S padded sequence, T padded
 completion, V vocabulary). A method that cannot serve an input by design raises `seatrial.relations.NotServed`:
-the law is then not exercised, and says so. Any other exception is a violation, `NotImplementedError` (which torch
+the law is then reported as not exercised. Any other exception is a violation, `NotImplementedError` (which torch
 raises for missing kernels) included; a missing third-party package is Blocked.
 """
 
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Advantages(Protocol):
-    """Rewards to advantages; what they claim to be is in the attribute `advantage_spec`."""
+    """Rewards to advantages; the attribute that declares them is `advantage_spec`."""
 
     advantage_spec: AdvantageSpec
 
     def advantages(self, rewards_B: Tensor, prompt_ids_B: Tensor) -> Tensor:
-        """Return one advantage per row; groups are the rows with equal prompt id, wherever they stand."""
+        """Return one advantage per row; groups are the rows with equal prompt id, in any order."""
         ...
 
 
@@ -100,7 +100,7 @@ class FusedLogprobs(Protocol):
 
 @runtime_checkable
 class PolicyLoss(Protocol):
-    """The policy loss of a micro-batch; what it claims to be is in the attribute `loss_spec`."""
+    """The policy loss of a micro-batch; the attribute that declares it is `loss_spec`."""
 
     loss_spec: LossSpec
 
@@ -111,7 +111,7 @@ class PolicyLoss(Protocol):
 
 @runtime_checkable
 class KLEstimate(Protocol):
-    """The estimator of KL(policy || reference) per token."""
+    """An estimator of KL(policy || reference) per token."""
 
     def kl_estimate(self, logprobs_BT: Tensor, ref_logprobs_BT: Tensor, kind: str) -> Tensor:
         """Return [B, T] for kind k1, k2 or k3."""
@@ -142,7 +142,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Packing(Protocol):
-    """Scores and trains on rows laid end to end; the padded forms stand beside for comparison."""
+    """Scores and trains on rows laid end to end; the padded forms are for comparison."""
 
     vocab_size: int
 
@@ -288,4 +288,4 @@ COMPONENTS: Mapping[str, type] = {
     "defaults": Defaults,
     "facts": Declared,
 }
-"""Name of every component with the protocol that an adapter fulfils when it offers it."""
+"""Name of every component with the protocol that an adapter implements to offer it."""

@@ -1,9 +1,9 @@
-"""Contract of the whole run of models with a path that only they have.
+"""Contract of whole runs of models with special architectures.
 
 Part of `seatrial.relations.contracts`, which lists every component. `policy.model_name` may be one of the adapter's
 attribute `architectures`: `sees` and `hears` (an image or a sound in every prompt, which the rows then carry),
 `experts` (a mixture of experts in every layer; `policy.router_aux_loss_coef` adds their balance loss), `drafts` (a
-draft head, trained with `policy.draft.enabled`). Such a run has a task of its own where it needs one.
+draft head, trained with `policy.draft.enabled`). Such a run has its own task if it needs one.
 `policy.generation.quantization` may be one of the attribute `quantizations` (`int8`: symmetric, a scale a row, without
 embedding and head), with `policy.generation.colocated.enabled` false.
 """
@@ -61,10 +61,10 @@ class Architectures(ShortRun, Protocol):
         ...
 
     def draft_logits(
-        self, weights: Mapping[str, Tensor], beside: Mapping[str, Tensor], ids: Sequence[int]
+        self, weights: Mapping[str, Tensor], draft_weights: Mapping[str, Tensor], ids: Sequence[int]
     ) -> Tensor:
-        """Return raw logits [S - 2, V] of a draft head with the weights `beside`: row s is about `ids[s + 2]`.
+        """Return raw logits [S - 2, V] of a draft head with `draft_weights`: row s is about `ids[s + 2]`.
 
-        Of the plain model of `drafts`; differentiable with respect to `beside`.
+        Of the plain model of `drafts`; differentiable with respect to `draft_weights`.
         """
         ...

@@ -57,15 +57,15 @@ class Cadences(Protocol):
         ...
 
     def is_fresh(self, sample_version: int, trainer_version: int) -> bool:
-        """Tell whether a sample may be trained on; ValueError for a sample of the future."""
+        """Return whether a sample may be trained on; ValueError for a sample of the future."""
         ...
 
     def syncs_sampler(self, trainer_version: int) -> bool:
-        """Tell whether the sampler gets the weights after this many steps."""
+        """Return whether the sampler gets the weights after this many steps."""
         ...
 
     def syncs_reference(self, trainer_version: int) -> bool:
-        """Tell whether the reference gets the weights after this many steps."""
+        """Return whether the reference gets the weights after this many steps."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Contracts of what a person says to a stack: its command, its configuration, the files of prompts that it names.
+"""Contracts of a stack's command line, its configuration and its prompt files.
 
 Part of `seatrial.relations.contracts`, which lists every component.
 """
@@ -24,29 +24,29 @@ class Ended:
 
 @runtime_checkable
 class Command(Protocol):
-    """The stack's command, started as a person starts it: a process of its own."""
+    """The stack's command, started in a separate process as a user does."""
 
     def effective_options(self, overrides: Sequence[str]) -> Ended:
-        """Read a configuration with these `key=value` words over it, in order, and print the value of every option.
+        """Read a configuration with these `key=value` overrides, in order, and print the value of every option.
 
         Nothing is trained.
         """
         ...
 
     def run_command(self, overrides: Sequence[str]) -> Ended:
-        """Train for three steps, with these words over the adapter's own configuration of a tiny run."""
+        """Train for three steps, with these overrides of the adapter's configuration of a tiny run."""
         ...
 
 
 @runtime_checkable
 class Defaults(Protocol):
-    """What is in force where a configuration names no more than it must."""
+    """The values of options that a configuration does not set."""
 
     def documented_defaults(self) -> Mapping[str, Any]:
-        """Return the value of each option as the stack's manual says it, by dotted name."""
+        """Return the value of each option from the stack's manual, by dotted name."""
         ...
 
-    def defaults_in_force(self) -> Mapping[str, Any]:
+    def effective_defaults(self) -> Mapping[str, Any]:
         """Return the value of every option of a configuration that names only what has no default."""
         ...
 
@@ -59,7 +59,7 @@ class ReadPrompt:
     prompt: str
     answer: str
     solution: str | None
-    """What fine-tuning learns, where it is another text than the answer."""
+    """What fine-tuning learns, if it differs from the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ReadPrompts:
 
 @runtime_checkable
 class PromptFiles(Protocol):
-    """Files of the user's own: rows with the columns `prompt`, `answer` and `solution`."""
+    """A user's files: rows with the columns `prompt`, `answer` and `solution`."""
 
     def read_prompts(
         self,
@@ -89,12 +89,12 @@ class PromptFiles(Protocol):
         Args:
             path: rows to train on.
             held_out: rows to validate on; None takes them from `path`.
-            num_held_out: so many of these.
+            num_held_out: number of these rows.
             with_solutions: whether the rows have the column `solution`.
             drop_shared: leave prompts of both files out of training, in place of refusing them.
 
         Raises:
             NotServed: the stack reads no such form, by design.
-            Exception: the files share prompts and are not to; how a stack refuses is its own affair.
+            Exception: the files share prompts although they must not; any exception is a refusal.
         """
         ...

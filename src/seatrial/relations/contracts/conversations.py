@@ -32,7 +32,7 @@ class Conversations(Protocol):
     """Conversations to ids, for serving and for training."""
 
     conversation_parts: frozenset[Part]
-    """What the template renders beside users and assistants."""
+    """What the template renders in addition to users and assistants."""
     thinking_kept: Literal["all", "last"]
     """Whether a conversation shows the thinking of all of the assistant's turns, or of those after the last user's."""
     conversation_keeps: Literal["start", "end"] | None

@@ -1,7 +1,7 @@
 """Contract of the data plane: where rows of rollouts lie between producers and consumers.
 
 Part of `seatrial.relations.contracts`, which lists every component. Names are NeMo RL's (its `DataPlaneClient`), with
-what a consumer that may die needs beside them: a lease, and an acknowledgement.
+what a consumer that may crash needs in addition: a lease and an acknowledgement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BatchMeta(Protocol):
 
 
 class PlaneClient(Protocol):
-    """One participant's hand on the store."""
+    """A client of the store."""
 
     def register_partition(
         self, partition_id: str, fields: Sequence[str], num_samples: int, consumer_tasks: Sequence[str]
@@ -85,7 +85,7 @@ class PlaneClient(Protocol):
         ...
 
     def clear_samples(self, sample_ids: Sequence[str] | None, partition_id: str) -> None:
-        """Forget samples and free their bytes; None forgets the partition too."""
+        """Delete samples and free their bytes; None deletes the partition too."""
         ...
 
     def partitions(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Contract of several episodes at once: what the environment hears, what is drawn for whom, what is judged.
+"""Contract of several episodes at once: what each environment receives, what each row draws, what is verified.
 
 Part of `seatrial.relations.contracts`, which lists every component.
 """
@@ -15,7 +15,7 @@ class EpisodesRecord:
     """What was seen of episodes."""
 
     received: Sequence[Sequence[Sequence[str]]]
-    """For each row, and each time that its environment was asked: the turns that it was given."""
+    """For each row and each call of its environment: the turns that it got."""
     streams: Sequence[int]
     """State of the random stream of each call of the engine."""
     judged: Sequence[str]

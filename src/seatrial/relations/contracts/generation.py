@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class WeightSync(Protocol):
-    """The generator's own copy of the weights, beside a tiny trained model; tensors are given as copies by name."""
+    """The generator's own copy of the weights, and a tiny trained model; tensors are returned as copies by name."""
 
     def start_sync(self) -> None:
         """Start again: version 0, the copy equal to the trained model."""

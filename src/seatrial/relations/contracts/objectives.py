@@ -1,4 +1,4 @@
-"""Contracts of objectives beside the policy loss: supervised and preference training, from examples to raw gradients.
+"""Contracts of objectives other than the policy loss: supervised and preference training, examples to raw gradients.
 
 Part of `seatrial.relations.contracts`, which lists every component.
 """

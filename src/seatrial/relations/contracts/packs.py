@@ -22,7 +22,7 @@ class PackPlan(Protocol):
     """Lengths of rows and a width to packs."""
 
     rows_beyond_the_width: Literal["refused", "cut", "split"]
-    """`cut` keeps the first tokens of such a row; `split` goes on with it in another pack, also of rows that fit."""
+    """`cut` keeps the first tokens of such a row; `split` continues it in another pack, and may split rows that fit."""
 
     def plan_packs(self, lengths: Sequence[int], width: int) -> Sequence[Sequence[Segment]]:
         """Return the segments of each pack in their order; no pack holds more than `width` tokens.

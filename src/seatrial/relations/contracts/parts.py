@@ -1,4 +1,4 @@
-"""Contracts of what a configuration names: parts by name, parts of the user's own, tasks, random streams.
+"""Contracts of configured parts: built-in parts by name, custom parts, tasks, random streams.
 
 Part of `seatrial.relations.contracts`, which lists every component.
 """
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 OWN_DEFAULTS: Mapping[str, Any] = {"factor": 1.5, "count": 3, "on": True, "label": "x", "places": [1]}
-"""Options of an own part, a number, an integer, a truth value, a text and a list of integers, with their defaults."""
+"""Options of a custom part, a number, an integer, a truth value, a text and a list of integers, with their defaults."""
 
 
 @runtime_checkable
 class NamedParts(Protocol):
-    """What a configuration takes."""
+    """What a configuration accepts."""
 
     def takes(self, options: Mapping[str, Any]) -> bool:
-        """Tell whether a run with these options would begin: they are read, and the parts that they name are made."""
+        """Return whether a run with these options would start: they are read, and the parts that they name are made."""
         ...
 
     def names_of_parts(self) -> Mapping[str, Sequence[str]]:
-        """Return by option the names of parts that it takes; own parts, named by import path, among them."""
+        """Return by option the names of parts that it accepts, including custom parts by import path."""
         ...
 
 
@@ -31,7 +31,7 @@ class OwnParts(Protocol):
     """Parts that a user writes, whose options have the names, types and defaults of `OWN_DEFAULTS`."""
 
     def own_kinds(self) -> Sequence[str]:
-        """Return the kinds of parts that may be the user's own, such as a loss."""
+        """Return the kinds of parts that a user may write, such as a loss."""
         ...
 
     def options_of_own_part(self, kind: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,21 +49,21 @@ class TaskPrompt:
 
     prompt: str
     answer: str
-    """What the verifier holds a completion against."""
+    """What the verifier compares a completion with."""
     target: str
     """The completion that fine-tuning learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkedTask:
-    """The whole space of a small task, worked out from its manual alone."""
+    """All prompts of a small task with their answers, derived from its manual alone."""
 
     name: str
     arguments: Mapping[str, Any]
     answers: Mapping[str, str]
     """Right completion by prompt."""
     tool: Mapping[str, str | None] = field(default_factory=dict)
-    """What its tool says to a turn, None where the turn asks nothing; empty for a task without a tool."""
+    """What its tool answers to a turn, None for a turn without a question; empty for a task without a tool."""
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ class Tasks(Protocol):
     """Made prompts with verifiable answers."""
 
     def worked_tasks(self) -> Sequence[WorkedTask]:
-        """Return small spaces, at least one of each task."""
+        """Return small tasks, at least one of each kind."""
         ...
 
     def task_splits(
@@ -91,7 +91,7 @@ class Tasks(Protocol):
         ...
 
     def answered_by_tool(self, task: WorkedTask, turn: str) -> str | None:
-        """Return what the tool of a task that has one says to a first turn; None where the turn asks nothing."""
+        """Return what a task's tool answers to a first turn; None for a turn without a question."""
         ...
 
 

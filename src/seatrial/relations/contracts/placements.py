@@ -24,9 +24,9 @@ class Placements(Protocol):
     """Short runs of the real loop on two ranks that are started in more than one way."""
 
     def placements(self) -> Sequence[str]:
-        """Return the ways, as a run reports by which it was started; the others are compared with the first.
+        """Return the placements by name, as a run reports them; the others are compared with the first.
 
-        A way that this environment does not have is left out; `absent_placements`, a mapping, may give the reason.
+        A placement that this environment does not have is left out; `absent_placements`, may give the reason.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Contracts of training whose rows are laid over several processes: what each of them has once they have averaged.
+"""Contracts of training with rows distributed over several processes: what each of them has after averaging.
 
 Part of `seatrial.relations.contracts`, which lists every component. Whole layouts of one stack, with several kinds of
 parallelism: `parallel_training` there. `seatrial.targets.common.ranks` starts processes for an adapter.
@@ -42,7 +42,7 @@ class Ranks(Protocol):
     def objective_on_ranks(self, examples: Sequence[Example], layout: Layout) -> Sequence[StepResult]:
         """Train one optimizer batch in as many processes as the layout has; return what each has, in their order.
 
-        Gradients are raw, as the optimizer of that process gets them, so that they are averaged or summed by whatever
+        Gradients are raw, as the optimizer of that process gets them, so that they are averaged or summed as
         the stack does. `loss` and `metrics` are what it logs; a process that logs nothing has NaN and no metrics, and
         the first one logs.
         """

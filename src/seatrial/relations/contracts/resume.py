@@ -1,4 +1,4 @@
-"""Contract of a run that is ended and started again.
+"""Contract of a run that is stopped and resumed.
 
 Part of `seatrial.relations.contracts`, which lists every component.
 Options are those of `contracts.run`, and `checkpointing.save_period`, `.keep_top_k`, `.metric_name`,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumedRun:
-    """What a run left that may have been started several times, read from its files."""
+    """The files of a run that may have been started several times, read back."""
 
     log: Mapping[str, tuple[tuple[int, float], ...]]
     """(step, value) of every logged series, in the order of steps; what depends on the clock is left out."""
@@ -34,10 +34,10 @@ class ResumedRun:
     """Steps whose checkpoints are there at the end."""
     exported: Mapping[str, Tensor]
     """The exported model; adapters are merged into it."""
-    beside: Mapping[str, Any]
-    """What lies beside the weights in the exported directory, by file name: parsed JSON, or bytes of other files."""
-    began_beside: Mapping[str, Any]
-    """The same of the directory of the model that training began from."""
+    exported_files: Mapping[str, Any]
+    """The other files of the exported directory, by name: parsed JSON, or bytes."""
+    initial_files: Mapping[str, Any]
+    """The same for the directory of the initial model."""
     adapters: Mapping[str, Tensor]
     """The exported adapters: `<layer>.lora_A.weight` [r, in] and `<layer>.lora_B.weight` [out, r]; empty without."""
     adapter_scale: float
@@ -56,8 +56,8 @@ class ResumableRun(Protocol):
         Args:
             options: dotted names, over the adapter's own.
             seed: of everything that the run draws.
-            num_starts: 1 is a run that is not ended.
-            last: further options of the last start, which goes on to the end.
+            num_starts: 1 is a run that is not stopped.
+            last: further options of the last start, which runs to the end.
 
         Raises:
             NotServed: the stack has no such option, value or model, by design.

@@ -1,4 +1,4 @@
-"""Contract of a trainer that is ended after a checkpoint and begins again from it: its state, its examples, its log.
+"""Contract of a trainer that is stopped after a checkpoint and resumed from it: its state, its examples, its log.
 
 Part of `seatrial.relations.contracts`, which lists every component. The whole loop of a stack that samples: `resume`.
 """
@@ -6,23 +6,25 @@ Part of `seatrial.relations.contracts`, which lists every component. The whole l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from seatrial.relations.cases.case import Case
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingPlan:
-    """A short training run, and where it is ended; a made input."""
+class TrainingPlan(Case):
+    """A short training run and where it is stopped; a made input."""
 
     num_steps: int
     """Optimizer steps of the whole run."""
     ends_after: tuple[int, ...] = ()
-    """Steps after whose checkpoint the run is ended, rising; what begins again goes on from that checkpoint."""
+    """Steps after whose checkpoint the run is stopped, ascending; it resumes from that checkpoint."""
     loses_a_step: bool = False
-    """Whether it is ended only after the step behind the checkpoint was taken and logged, which is then taken again."""
+    """Whether it stops one step after the checkpoint, when that step is logged; the step is then repeated."""
     num_examples: int = 12
     batch_size: int = 2
     """Examples of an optimizer step."""
@@ -33,13 +35,9 @@ class TrainingPlan:
     seed: int = 0
 
     def smaller(self) -> Iterator[TrainingPlan]:
-        """Yield plans that are ended once."""
+        """Yield plans that stop once."""
         for step in self.ends_after if len(self.ends_after) > 1 else ():
             yield replace(self, ends_after=(step,))
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the plan as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +62,12 @@ class ResumedTraining(Protocol):
     has_dropout: bool
     """Whether the model has dropout that a plan can switch on."""
     serves_every_example: bool
-    """Whether every epoch serves each example once; else the order is the stack's own affair."""
+    """Whether every epoch serves each example once; otherwise any order is allowed."""
 
     def train_as_planned(self, plan: TrainingPlan) -> TrainedRun:
-        """Run the plan: with several parts, each has an object, or a process, of its own.
+        """Run the plan: each of several parts has a separate object or process.
 
         Raises:
-            NotServed: the stack cannot be ended so, or has no such option, by design.
+            NotServed: the stack cannot be stopped this way, or has no such option, by design.
         """
         ...

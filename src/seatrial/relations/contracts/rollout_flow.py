@@ -1,7 +1,7 @@
 """Contract of the flow of rollouts: the store as a run registers it, metas, filters, a consumer's step, the buffer.
 
 Part of `seatrial.relations.contracts`, which lists every component. The store's calls are those of
-`seatrial.relations.contracts.data_plane`, with what a partition may be registered for beside them.
+`seatrial.relations.contracts.data_plane`, with further options for registering a partition.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class FlowStore(Protocol):
         ...
 
     def pass_time(self, seconds: float) -> None:
-        """Let the clock of leases go on."""
+        """Advance the clock of leases."""
         ...
 
     def dying_client(self) -> Any:
-        """Return a client that dies (raises) as soon as it would read bytes: after what it told the control."""
+        """Return a client that crashes (raises) before it reads bytes, after its message to the controller."""
         ...
 
     def before_next_read(self, call: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class Buffer(Protocol):
         ...
 
     def left(self) -> Sequence[int]:
-        """Close it, and return the groups that nobody took."""
+        """Close it, and return the groups that were not taken."""
         ...
 
     def state(self) -> Any:
@@ -84,7 +84,7 @@ class RolloutFlow(Protocol):
         ...
 
     def observed_client(self) -> tuple[Any, Callable[[], Mapping[str, tuple[int, int, int, int]]]]:
-        """Return a watched client of an empty store, and what tells (calls, errors, rows, bytes) by operation."""
+        """Return a client of an empty store, and a function that counts (calls, errors, rows, bytes) by operation."""
         ...
 
     def flow_meta(

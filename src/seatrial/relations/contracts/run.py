@@ -22,10 +22,10 @@ configuration; an adapter maps them to its own. The laws use:
 An adapter may be made for one configuration of several: its attribute `options` then maps names to values, which laws
 leave as they are unless they are about them. Model, task and verifier are the adapter's: a tiny model of float32 whose
 completions differ, and a verifier whose rewards of one prompt's completions differ more often than not. What an option
-needs beside it (a budget of tokens for packing, a length for a reduction) the adapter sets where the law left it out.
+also needs (a budget of tokens for packing, a length for a reduction) the adapter sets where the law left it out.
 `policy.model_name` may be one of the adapter's attribute `other_models`, if it has any: names of models whose attention
 or positions are of another kind than those of its own.
-An adapter whose validations all draw the same random numbers says `validations_repeat = True`, and is held to it; one
+An adapter whose validations all draw the same random numbers sets `validations_repeat = True`, which is checked; one
 that takes longer to sample 112 tokens than to train a step on them, so that with
 `grpo.async_grpo.in_flight_weight_updates` weights arrive while rows are under way, says `changes_in_flight = True`.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ShortRun(Protocol):
-    """Short runs of the real loop, and the plain model and verifier beside it, by which they are judged."""
+    """Short runs of the real loop, and the plain model and verifier that check them."""
 
     def short_run(self, options: Mapping[str, Any], *, seed: int) -> RunRecord:
         """Run the stack's loop with these options and return what it left.
@@ -59,7 +59,7 @@ class ShortRun(Protocol):
     def run_options(self) -> Mapping[str, RunOption]:
         """Return every option of the stack's configuration that changes a run, with where its effect is seen.
 
-        Each is tried with what stands `beside` it over the options that `short_run` takes where nothing is named.
+        Each is tested with the further options that it names, and otherwise the defaults of `short_run`.
         """
         ...
 

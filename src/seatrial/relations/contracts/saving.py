@@ -1,4 +1,4 @@
-"""Contract of saving itself: which checkpoints are kept, what a writer beside the training writes, and random streams.
+"""Contract of saving itself: which checkpoints are kept, what a background writer writes, and random streams.
 
 Part of `seatrial.relations.contracts`, which lists every component. Whole runs that end and begin again: `resume`.
 """
@@ -18,9 +18,9 @@ class Draws:
     """Numbers that one rank drew from its global random streams."""
 
     unbroken: tuple[float, ...]
-    """When it went on."""
+    """If it continues."""
     resumed: tuple[float, ...]
-    """When it was ended before them, and resumed from the checkpoint."""
+    """If it is stopped before them and resumed from the checkpoint."""
 
 
 @runtime_checkable
@@ -34,13 +34,13 @@ class Saving(Protocol):
 
         Args:
             metrics: what each is ranked by; None: there was none at that step.
-            keep: the best of them to be kept, beside the latest.
+            keep: the best of them to be kept, in addition to the latest.
             higher_is_better: how they are ranked.
         """
         ...
 
     def saved_behind(self, tensors: Mapping[str, Tensor], change: Callable[[], None]) -> Mapping[str, Tensor]:
-        """Save these tensors, call `change` as soon as training may go on, and return what the checkpoint has."""
+        """Save these tensors, call `change` as soon as training may continue, and return what the checkpoint has."""
         ...
 
     def kept_when_a_write_fails(
@@ -50,7 +50,7 @@ class Saving(Protocol):
 
         Args:
             metrics: what each is ranked by.
-            keep: the best of them to be kept, beside the latest.
+            keep: the best of them to be kept, in addition to the latest.
             bytes_a_file: no file may then grow beyond; the state is larger.
 
         Returns:

@@ -29,7 +29,7 @@ class Spoken:
     """An episode of several turns."""
 
     row: Sampled
-    """What the environment wrote stands in it too, with any log-probability."""
+    """Includes what the environment wrote, with any log-probability."""
     mask: tuple[int, ...]
     """1 on the tokens that were sampled."""
 
@@ -97,7 +97,7 @@ class TrainedSync(Protocol):
 
         Args:
             tied: with a model whose head is its embedding.
-            sent: to an engine with weights of its own, which get there in parts, whatever the configuration says.
+            sent: to an engine with weights of its own, sent in parts, for any configuration.
             filters: how the engine draws; prompts of 180 tokens fit.
 
         Raises:

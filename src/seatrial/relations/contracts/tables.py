@@ -23,7 +23,7 @@ TableOperation = Literal["select", "restore", "chunk", "split", "concat", "repea
 - `chunk`, (n,): n tables of equally many rows; the number of rows is a multiple of n.
 - `split`, (n,): tables of n rows, the last of what is left.
 - `concat`: the rows of all tables, in their order.
-- `repeat`, (n,): each row n times, beside itself. `tile`, (n,): all rows, n times over.
+- `repeat`, (n,): each row n times in succession. `tile`, (n,): all rows, n times over.
 - `union`: the columns of all tables, which have the same rows.
 - `pad`, (n,): two tables: one of a multiple of n rows, the given ones first, then copies of some of them; and that one
   with the copies taken away again.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class FineTuning(Protocol):
-    """Short runs of supervised fine-tuning, and the plain model and tokenizer beside them."""
+    """Short runs of supervised fine-tuning, and the plain model and tokenizer that check them."""
 
     def short_tuning(self, options: Mapping[str, Any], *, seed: int) -> TuningRecord:
         """Run the stack's loop with these options and return what it left; see `contracts.run.ShortRun.short_run`.

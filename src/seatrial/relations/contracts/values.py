@@ -17,7 +17,7 @@ class ValueSpec:
     """Which loss the stack says it computes: half the squared error to the returns, a mean over the trained tokens."""
 
     clip: float | None = 0.2
-    """With it, the larger of the errors of the value and of the value held to old - clip .. old + clip (PPO)."""
+    """With it, the larger of the errors of the value and of the value clipped to old - clip .. old + clip (PPO)."""
     factor: float = 0.5
 
 

@@ -122,7 +122,7 @@ def _reward(stack: Any, model: Any, examples: Sequence[Example]) -> Tensor:
 def reference_points(stack: Any) -> Callable[[Sequence[Example]], float]:
     """Return a function that gives the mean log-ratio of each prompt with the completion of the example before it.
 
-    It is not held to 0 as in the loss.
+    It is not clipped to 0 as in the loss.
     """
     model, reference = (
         copy.deepcopy(one).double().eval() for one in (stack.objective_model(), stack.objective_reference())

@@ -37,7 +37,7 @@ def window(stack: Any, case: WindowCase) -> StepOracle:
 
 
 def _advantages(case: WindowCase, spec: WindowSpec) -> list[float]:
-    """Return an advantage a row; a row without a reward has none, and is in nobody's baseline."""
+    """Return an advantage a row; a row without a reward has none, and is in no baseline."""
     scored = [index for index, row in enumerate(case.rows) if row.reward is not None]
     prompts = {row.prompt_ids: number for number, row in enumerate(case.rows)}
     groups = [prompts[case.rows[index].prompt_ids] for index in scored]

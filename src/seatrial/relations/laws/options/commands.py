@@ -106,7 +106,7 @@ def success_is_reported(stack: Any, case: Any) -> Measure:
 @DEFAULTS.law("documented values", "a default that changed unnoticed, a library's default")
 def defaults_are_documented(stack: Any, case: Any) -> Measure:
     """Compare each default with the documented one."""
-    documented, found = stack.documented_defaults(), stack.defaults_in_force()
+    documented, found = stack.documented_defaults(), stack.effective_defaults()
     wrong = [
         f"{name} is {found.get(name)!r}, documented {value!r}"
         for name, value in documented.items()

@@ -45,11 +45,11 @@ def nothing_beside_is_lost(stack: Any, case: ResumeCase) -> Measure:
     left = case.run(stack)
     wrong = [
         place
-        for name, began in left.began_beside.items()
-        for place in _changed(name, began, left.beside.get(name))
+        for name, began in left.initial_files.items()
+        for place in _changed(name, began, left.exported_files.get(name))
     ]
     return Measure(
-        error=float(len(wrong)) if left.began_beside else math.inf,
+        error=float(len(wrong)) if left.initial_files else math.inf,
         bound=0,
         what=f"what the exported directory lacks or has otherwise ({wrong[:3] or 'nothing'})",
     )

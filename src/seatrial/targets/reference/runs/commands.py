@@ -46,7 +46,7 @@ class ReferenceCommands:
         documented: dict[str, Any] = table("defaults")
         return documented
 
-    def defaults_in_force(self) -> Mapping[str, Any]:
+    def effective_defaults(self) -> Mapping[str, Any]:
         return least()
 
     def read_prompts(

@@ -94,8 +94,8 @@ def _left(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
         went_on_from=tuple(one["resumed_from"] or 0 for one in _attempts(log_dir)),
         kept_steps=tuple(kept),
         exported=_tensors(checkpoints / "final"),
-        beside=_files(checkpoints / "final"),
-        began_beside=_files(model),
+        exported_files=_files(checkpoints / "final"),
+        initial_files=_files(model),
         adapters={
             name.removeprefix(PREFIX): value
             for name, value in _tensors(adapters).items()
