@@ -1,6 +1,6 @@
 """The corpus of false passes: inputs on which other projects' gates said Pass, and what a right gate says.
 
-A row is data. A test beside this file that takes rows by `@pytest.mark.parametrize("row", ...)` with their ids holds
+A row is data. A test next to this file that takes rows by `@pytest.mark.parametrize("row", ...)` with their ids holds
 them to their right-hand side; `docs/evidence/false_passes.md` shows each row with its tests. Rows of another family
 are in a module of their own, `corpus_<family>.py`, with a tuple `ROWS`.
 """
@@ -27,7 +27,7 @@ class Row:
     evidence: str
     """What the run left."""
     check: str
-    """What was asked; `x` stands for a series."""
+    """The check; `x` is a series."""
     others: str
     """What other gates said."""
     right: str
@@ -90,7 +90,7 @@ ROWS: tuple[Row, ...] = (
         evidence="`[1, 2, NaN]` in any order",
         check="`median(x) < 3`",
         others="depends on the place of the NaN",
-        right="Fail whatever the order",
+        right="Fail in any order",
     ),
     Row(
         id="FP07",
@@ -231,7 +231,7 @@ def all_rows() -> list[Row]:
 def by_id(*ids: str) -> list[Row]:
     """Return some rows of any family."""
     found = [row for row in all_rows() if row.id in ids]
-    assert len(found) == len(ids), f"the corpus lacks some of {ids}"
+    assert len(found) == len(ids), f"the corpus does not have all of {ids}"
     return found
 
 

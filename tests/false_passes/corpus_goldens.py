@@ -1,4 +1,4 @@
-"""FP41-FP44: golden comparisons that agree with what is broken; each is also asked of our learned baselines."""
+"""FP41-FP44: golden comparisons that agree with what is broken; each also runs on our learned baselines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS: tuple[Row, ...] = (
         check="comparison with a learned baseline",
         others="Pass: NaN minus NaN is not above the tolerance",
         right="the baseline is not recorded: Fail, and names the steps",
-        met="as FP38, asked of a baseline of repeats",
+        met="as FP38, on a baseline of repeats",
     ),
     Row(
         id="FP42",
@@ -23,7 +23,7 @@ ROWS: tuple[Row, ...] = (
         check="comparison with a learned baseline",
         others="Pass: 1 % of the steps may differ",
         right="the worst of all steps is asked: Fail",
-        met="as FP37, asked of a baseline of repeats",
+        met="as FP37, on a baseline of repeats",
     ),
     Row(
         id="FP43",
@@ -40,7 +40,7 @@ ROWS: tuple[Row, ...] = (
         evidence="two repeats and one new run that is 3 standard deviations worse",
         check="comparison with a learned baseline",
         others="Pass within a wide interval",
-        right="Blocked: too few runs to tell, with how many would do",
+        right="Blocked: too few runs to decide, with the number that would suffice",
         met="thresholds from two or three runs",
     ),
 )

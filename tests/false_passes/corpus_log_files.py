@@ -155,7 +155,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         id="FP51",
         family=LOG_FILES,
-        evidence="`checkpoint-10` of an older run beside `checkpoint-5` of a newer one",
+        evidence="`checkpoint-10` of an older run next to `checkpoint-5` of a newer one",
         check="`max(loss) < 2`",
         others="the furthest checkpoint is judged: Pass",
         right="their histories differ, so that they are two runs: Blocked",
@@ -167,7 +167,7 @@ ROWS: tuple[Row, ...] = (
         evidence="a logging folder that three runs used one after the other; the second one failed",
         check="`max(x) < 2`",
         others="judged as one run with duplicates: Pass",
-        right="asks which run, or judges each: Blocked",
+        right="requests a choice of the run, or judges each: Blocked",
         met="seatrial before 0.1.0; " + _DUMP,
     ),
 )

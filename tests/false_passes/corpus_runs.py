@@ -17,7 +17,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         id="FP31",
         family=HISTORIES,
-        evidence="a run beside what an earlier run left in the same place",
+        evidence="a run next to files of an earlier run in the same place",
         check="a suite run again after its gate failed",
         others="exit 0 at once: the old metrics.json has reached the last step",
         right="each verdict is from its own run's evidence: Pass, Fail, Pass",
