@@ -13,13 +13,15 @@ A decorator for each set of arguments makes several laws of one function; they k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts import COMPONENTS
+from seatrial.relations.worst import Worst
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,17 @@ class Measure:
     def count(cls, wrong: Sequence[object], what: str) -> Measure:
         """Return a measure that holds if nothing is wrong; otherwise it names the first thing that is."""
         return cls(error=len(wrong), bound=0, what=f"{what} ({wrong[0] if wrong else 'none'})")
+
+    @classmethod
+    def largest(cls, found: Iterable[tuple[float, str]], bound: float, what: str) -> Measure:
+        """Return the measure of the largest of (error, where it was found); infinite if nothing was compared."""
+        worst, compared = Worst(), False
+        for error, place in found:
+            worst.add(error, place)
+            compared = True
+        if not compared:
+            worst = Worst(math.inf, "nothing to compare")
+        return cls(error=worst.error, bound=bound, what=f"{what}, at {worst.place}")
 
     @property
     def holds(self) -> bool:

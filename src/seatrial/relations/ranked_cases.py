@@ -1,4 +1,4 @@
-"""Made batches laid over ranks: examples, or the rows of a rollout."""
+"""Generated batches distributed over ranks: examples, or the rows of a rollout."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.relations.cases import Rollout
+from seatrial.relations.cases.case import Case
 from seatrial.relations.cases.examples import Example, ExampleCase
 from seatrial.relations.contracts.ranks import Layout
 
 
 def lay(num_rows: int, num_ranks: int, num_micro_batches: int = 1) -> Layout:
-    """Return rows in their order over ranks, as equal in number as can be, each rank's in as many micro-batches."""
+    """Return the rows of each rank and micro-batch: in order, in shares as equal as possible."""
 
     def shares(rows: range, parts: int) -> list[range]:
         return [rows[len(rows) * part // parts : len(rows) * (part + 1) // parts] for part in range(parts)]
@@ -24,8 +25,8 @@ def lay(num_rows: int, num_ranks: int, num_micro_batches: int = 1) -> Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankedExamples:
-    """Examples of one optimizer batch, laid over ranks in their order."""
+class RankedExamples(Case):
+    """Examples of one optimizer batch, distributed over ranks in order."""
 
     batch: ExampleCase
     num_ranks: int = 2
@@ -38,11 +39,11 @@ class RankedExamples:
 
     @property
     def layout(self) -> Layout:
-        """Where they are."""
+        """The examples of each rank and micro-batch."""
         return lay(len(self.examples), self.num_ranks, self.num_micro_batches)
 
     def smaller(self) -> Iterator[RankedExamples]:
-        """Yield batches of shorter examples: a rank that has none is another case."""
+        """Yield batches of shorter examples; their number stays, so that no rank is empty."""
         for batch in self.batch.smaller():
             if len(batch.examples) == len(self.examples):
                 yield replace(self, batch=batch)
@@ -53,8 +54,8 @@ class RankedExamples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankedRollout:
-    """Rows of one optimizer batch, laid over ranks in their order."""
+class RankedRollout(Case):
+    """Rows of one optimizer batch, distributed over ranks in order."""
 
     rollout: Rollout
     num_ranks: int = 2
@@ -62,7 +63,7 @@ class RankedRollout:
 
     @property
     def layout(self) -> Layout:
-        """Where the rows are."""
+        """The rows of each rank and micro-batch."""
         return lay(len(self.rollout.rows), self.num_ranks, self.num_micro_batches)
 
     def smaller(self) -> Iterator[RankedRollout]:

@@ -1,6 +1,6 @@
 """Short runs for laws: the options they start from, and a cache so that laws share a run.
 
-A run is made once for its options and seed as long as a `RunCache` is in use; the results of one are never changed.
+A run is made once for its options and seed as long as a `RunCache` is in use; its results are never changed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.left import LeftRun
 from seatrial.relations.contracts.placements import PlacedRun
 from seatrial.relations.records.run import RunRecord
@@ -54,9 +55,9 @@ TUNING: Mapping[str, Any] = {
     "policy.optimizer.lr": 0.01,
     "data.num_train": 6,
 }
-"""What runs of supervised fine-tuning start from: three steps of four answers in micro-batches of two."""
+"""Default options of fine-tuning runs: three steps of four answers in micro-batches of two."""
 STOP_EVERY = 5
-"""Every fifth id ends a completion, so that lengths differ though the model is not trained."""
+"""Every fifth id ends a completion, so that lengths differ although the model is untrained."""
 
 
 @dataclass
@@ -65,9 +66,9 @@ class RunCache:
 
     records: dict[tuple[str, int, str, int], Any] = field(default_factory=dict)
     steps: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
-    """Steps of trainers, see `steps.py`: the last few."""
+    """The last few training steps, see `steps.py`."""
     stacks: list[Any] = field(default_factory=list)
-    """Kept alive, so that no other one gets the identity of one."""
+    """Kept alive, because the keys use their `id()`."""
 
     def keep(self, stack: Any) -> None:
         """Keep a stack alive as long as the cache."""
@@ -80,7 +81,7 @@ _in_use: list[RunCache] = []
 
 @contextmanager
 def sharing_runs(cache: RunCache | None = None) -> Iterator[RunCache]:
-    """Share runs in this block: through a cache of its own, the one that is in use already, or the one given."""
+    """Share runs in this block: through the given cache, the one in use, or a new one."""
     chosen = cache or (_in_use[-1] if _in_use else RunCache())
     _in_use.append(chosen)
     try:
@@ -90,53 +91,26 @@ def sharing_runs(cache: RunCache | None = None) -> Iterator[RunCache]:
 
 
 def run(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
-    """Return a run with these options, made once for as long as runs are shared.
-
-    They stand over the options that the adapter was made with (its attribute `options`, if any), and those over `BASE`.
-    """
+    """Return a run with these options, which override the adapter's attribute `options`, which overrides `BASE`."""
     with sharing_runs() as cache:
-        chosen = {**_standing(stack), **options}
+        chosen = {**_defaults(stack), **options}
         if "policy.generation.stop_token_ids" not in chosen:
             chosen["policy.generation.stop_token_ids"] = _stop_ids(stack, cache)
-        record: RunRecord = _made(stack, chosen, seed, cache)
+        record: RunRecord = _cached(stack, chosen, seed, cache)
         return record
 
 
 def run_as_given(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
-    """Return a run with these options over the stack's own, shared as well."""
+    """Return a run with these options and the stack's own defaults, shared as well."""
     with sharing_runs() as cache:
-        record: RunRecord = _made(stack, options, seed, cache)
+        record: RunRecord = _cached(stack, options, seed, cache)
         return record
 
 
-def run_again(stack: Any, options: Mapping[str, Any], seed: int) -> RunRecord:
-    """Return the same run made anew, whatever is shared."""
-    with sharing_runs(RunCache()):
-        return run(stack, options, seed)
-
-
-def run_again_tuned(stack: Any, options: Mapping[str, Any], seed: int) -> TuningRecord:
-    """Return the same run of fine-tuning made anew, whatever is shared."""
-    with sharing_runs(RunCache()):
-        return tuning(stack, options, seed)
-
-
-def _standing(stack: Any) -> dict[str, Any]:
-    """Return the options that stand where a law names none."""
-    return {**BASE, **getattr(stack, "options", {})}
-
-
-def _stop_ids(stack: Any, cache: RunCache) -> tuple[int, ...]:
-    """Return every fifth id of the vocabulary, whose size a run of one short step tells."""
-    short = {"grpo.max_num_steps": 1, "policy.generation.max_new_tokens": 1}
-    probe = {**_standing(stack), **short, "policy.generation.stop_token_ids": ()}
-    return tuple(range(0, _made(stack, probe, 0, cache).vocab_size, STOP_EVERY))
-
-
 def tuning(stack: Any, options: Mapping[str, Any], seed: int) -> TuningRecord:
-    """Return a run of supervised fine-tuning with these options over those of `TUNING`, shared as runs are."""
+    """Return a run of supervised fine-tuning with these options, which override `TUNING`; shared as runs are."""
     with sharing_runs() as cache:
-        record: TuningRecord = _made(stack, {**TUNING, **options}, seed, cache, "short_tuning")
+        record: TuningRecord = _cached(stack, {**TUNING, **options}, seed, cache, "short_tuning")
         return record
 
 
@@ -144,19 +118,30 @@ def placed(stack: Any, placement: str, options: Mapping[str, Any], seed: int) ->
     """Return a run whose ranks are started in one of the stack's ways, shared as runs are."""
     with sharing_runs() as cache:
         stop_ids = _stop_ids(stack, cache)
-        chosen = {**_standing(stack), "policy.generation.stop_token_ids": stop_ids, **options}
-        found: PlacedRun = _made(stack, {**chosen, "placement": placement}, seed, cache, "placed_run")
+        chosen = {**_defaults(stack), "policy.generation.stop_token_ids": stop_ids, **options}
+        found: PlacedRun = _cached(stack, {**chosen, "placement": placement}, seed, cache, "placed_run")
         return found
 
 
 def left(stack: Any, options: Mapping[str, Any], seed: int) -> LeftRun:
-    """Return what a run with these options over the standing ones wrote, shared as runs are."""
+    """Return the files that a run with these options wrote, shared as runs are."""
     with sharing_runs() as cache:
-        record: LeftRun = _made(stack, {**_standing(stack), **options}, seed, cache, "left_run")
+        record: LeftRun = _cached(stack, {**_defaults(stack), **options}, seed, cache, "left_run")
         return record
 
 
-def _made(
+def _defaults(stack: Any) -> dict[str, Any]:
+    return {**BASE, **getattr(stack, "options", {})}
+
+
+def _stop_ids(stack: Any, cache: RunCache) -> tuple[int, ...]:
+    """Return every fifth id of the vocabulary; a run of one short step reports its size."""
+    short = {"grpo.max_num_steps": 1, "policy.generation.max_new_tokens": 1}
+    probe = {**_defaults(stack), **short, "policy.generation.stop_token_ids": ()}
+    return tuple(range(0, _cached(stack, probe, 0, cache).vocab_size, STOP_EVERY))
+
+
+def _cached(
     stack: Any, options: Mapping[str, Any], seed: int, cache: RunCache, method: str = "short_run"
 ) -> Any:
     cache.keep(stack)
@@ -169,24 +154,22 @@ def _made(
     return cache.records[key]
 
 
+def dotted(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options whose names have dots instead of double underscores."""
+    return {name.replace("__", "."): value for name, value in options.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunCase:
-    """The options of a run that are not those of `BASE`."""
+class RunCase(Case):
+    """The options of a run that override `BASE`."""
 
     options: Mapping[str, Any]
     seed: int
-    needed: tuple[str, ...] = ()
-    """Options without which the law says nothing."""
 
     def smaller(self) -> Iterator[RunCase]:
-        """Yield the run of one step, then without one option each."""
+        """Yield the run of one step."""
         if self.options.get("grpo.max_num_steps", BASE["grpo.max_num_steps"]) != 1:
             yield replace(self, options={**self.options, "grpo.max_num_steps": 1})
-        for name in self.options:
-            if name not in (*self.needed, "grpo.max_num_steps"):
-                yield replace(
-                    self, options={key: value for key, value in self.options.items() if key != name}
-                )
 
     def describe(self) -> Mapping[str, Any]:
         """Return seed and options as JSON values."""
@@ -194,23 +177,22 @@ class RunCase:
 
     def record(self, stack: Any, **more: Any) -> RunRecord:
         """Return the run; `more` are further options, dots written as two underscores."""
-        further = {name.replace("__", "."): value for name, value in more.items()}
-        return run(stack, {**self.options, **further}, self.seed)
+        return run(stack, {**self.options, **dotted(more)}, self.seed)
+
+    def repeat(self, stack: Any) -> RunRecord:
+        """Return a second run with the same options and seed, which is not shared."""
+        with sharing_runs(RunCache()):
+            return self.record(stack)
 
 
-def run_cases(needed: tuple[str, ...] = (), **options: Any) -> Any:
-    """Return a law's `make`: a run with these options, dots written as two underscores."""
-    chosen = {name.replace("__", "."): value for name, value in options.items()}
-
-    def make(stack: Any, seed: int, tidy: bool) -> RunCase:
-        return RunCase(options=chosen, seed=seed, needed=tuple(name.replace("__", ".") for name in needed))
-
-    return make
+def run_cases(**options: Any) -> Any:
+    """Return a law's `cases`: a run with these options, dots written as two underscores."""
+    return lambda stack, seed, tidy: RunCase(options=dotted(options), seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningCase:
-    """The options of a run that are not those of `TUNING`."""
+class TuningCase(Case):
+    """The options of a run of fine-tuning that override `TUNING`."""
 
     options: Mapping[str, Any]
     seed: int
@@ -228,12 +210,12 @@ class TuningCase:
         """Return the run."""
         return tuning(stack, self.options, self.seed)
 
+    def repeat(self, stack: Any) -> TuningRecord:
+        """Return a second run with the same options and seed, which is not shared."""
+        with sharing_runs(RunCache()):
+            return self.record(stack)
+
 
 def tuning_cases(**options: Any) -> Any:
-    """Return a law's `make`: a run of fine-tuning with these options, dots written as two underscores."""
-    chosen = {key.replace("__", "."): value for key, value in options.items()}
-
-    def make(stack: Any, seed: int, tidy: bool) -> TuningCase:
-        return TuningCase(options=chosen, seed=seed)
-
-    return make
+    """Return a law's `cases`: a run of fine-tuning with these options, dots written as two underscores."""
+    return lambda stack, seed, tidy: TuningCase(options=dotted(options), seed=seed)

@@ -1,7 +1,7 @@
-"""Steps of trainers that several laws look at: one of the same examples in the same micro-batches is taken once.
+"""Training steps that laws share: the step of the same examples in the same micro-batches is taken once.
 
-A trainer of another stack takes a tenth of a second and more to be made, and half of the laws of objectives ask for the
-step of one batch as a whole. Steps are shared where runs are (`runs.py`); the results of one are never changed.
+Building a trainer takes a tenth of a second or more, and half of the laws of objectives need the step of the same whole
+batch. Steps are shared as runs are (`runs.py`); their results are never changed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from seatrial.relations.records import StepResult
 from seatrial.relations.runs import sharing_runs
 
 MAX_KEPT = 16
-"""Steps at most: each holds the gradients of a model, and shrinking makes hundreds of cases."""
+"""Each step keeps the gradients of a model, and shrinking makes hundreds of cases."""
 
 
 def objective_step(
     stack: Any, examples: Sequence[Example], micro_batches: Sequence[Sequence[int]]
 ) -> StepResult:
-    """Return what `contracts.Objective.objective_step` gives."""
+    """Return the result of `contracts.Objective.objective_step`."""
     key = ("objective", tuple(examples), tuple(map(tuple, micro_batches)))
     return _shared(stack, key, lambda: stack.objective_step(examples, micro_batches))
 
 
 def window_step(stack: Any, case: WindowCase, num_micro_batches: int) -> StepResult:
-    """Return what `contracts.RolloutWindow.window_step` gives."""
+    """Return the result of `contracts.RolloutWindow.window_step`."""
     return _shared(
         stack, ("window", case, num_micro_batches), lambda: stack.window_step(case, num_micro_batches)
     )
@@ -48,5 +48,5 @@ def _shared(stack: Any, key: Hashable, take: Callable[[], StepResult]) -> StepRe
 
 
 def _copied(step: StepResult) -> StepResult:
-    """Return a step with gradients of its own: an adapter may return its model's, which the next step changes."""
+    """Return a step with copied gradients: an adapter may return its model's, which the next step changes."""
     return replace(step, gradients={name: value.clone() for name, value in step.gradients.items()})

@@ -24,6 +24,11 @@ def largest(errors: Iterable[float]) -> float:
     return worst
 
 
+def relative_error(found: float, right: float, floor: float = 1.0) -> float:
+    """Return the difference from the right value, relative to it; relative to `floor` if it is smaller than that."""
+    return abs(found - right) / max(abs(right), floor)
+
+
 class Worst:
     """The largest error so far and the place where it was found."""
 

@@ -51,7 +51,7 @@ CHANGES: dict[str, Callable[[RunRecord], RunRecord]] = {
     "R20.run/loaded as stored": _rounded,
     "R23.schedule/when due, every second step": lambda record: replace(record, validations=()),
     "R23.schedule/when due, at both ends": lambda record: replace(record, validations=record.validations[:1]),
-    "R23.schedule/resting weights": lambda record: replace(
+    "R23.schedule/equal weights, equal validations": lambda record: replace(
         record,
         validations=tuple(
             replace(one, rows=one.rows[: len(record.validations) - number])

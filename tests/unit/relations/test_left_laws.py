@@ -73,14 +73,14 @@ def cut(found: LeftRun) -> LeftRun:
     [
         ("R22.left", "every scalar", without_zeros),
         ("R22.left", "seconds", backwards),
-        ("R22.left", "series of the manual", cut),
+        ("R22.left", "documented series", cut),
         ("R22.left", "rows on disk", lambda found: replace(found, rows=found.rows[::-1])),
         (
             "R22.left",
             "failures of the verifier",
             lambda found: replace(found, rows=tuple(replace(row, judged=True) for row in found.rows)),
         ),
-        ("R22.left", "the record of itself", lambda found: replace(found, seed=0)),
+        ("R22.left", "the record of the run", lambda found: replace(found, seed=0)),
         (
             "R21.left",
             "nothing else is left",

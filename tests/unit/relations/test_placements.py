@@ -47,10 +47,11 @@ def test_ranks_that_make_the_same_run_wherever_they_are_obey() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("other numbers", "rows"), ("ignored", "it says that 'own' started its ranks")]
+    ("fault", "words"),
+    [("other numbers", "rows"), ("ignored", "the run reports that 'own' started its ranks")],
 )
 def test_a_placement_that_changes_something_is_seen(fault: str, words: str) -> None:
-    """Another stream of random numbers; a placement that is not the one asked for."""
+    """Another stream of random numbers; a placement that is not the requested one."""
     verdict = judged(Placed(ray=fault))
     assert verdict.outcome is Outcome.FAIL
     assert verdict.details["laws_broken"] == ["ranks in Ray actors"]

@@ -108,15 +108,15 @@ def test_a_plain_trainer_obeys() -> None:
 @pytest.mark.parametrize(
     ("fault", "law"),
     [
-        ("moments lost", "state, ended once"),
-        ("moments lost the second time", "state, ended twice"),
+        ("moments lost", "state, stopped once"),
+        ("moments lost the second time", "state, stopped twice"),
         ("streams lost", "state, with dropout"),
         ("cursor in micro-batches", "state, several micro-batches a step"),
         ("schedule begins anew", "learning rates of a schedule that falls"),
-        ("epoch begins anew", "examples, ended within an epoch"),
-        ("order of the part", "examples, ended in the second epoch"),
-        ("log begins anew", "log, ended once"),
-        ("log kept", "log, ended after a step that was not saved"),
+        ("epoch begins anew", "examples, stopped within an epoch"),
+        ("order of the part", "examples, stopped in the second epoch"),
+        ("log begins anew", "log, stopped once"),
+        ("log kept", "log, stopped after a step that was not saved"),
     ],
 )
 def test_a_planted_fault_is_seen(fault: str, law: str) -> None:
@@ -126,8 +126,8 @@ def test_a_planted_fault_is_seen(fault: str, law: str) -> None:
 
 def test_a_second_end_alone_shows_what_the_second_start_loses() -> None:
     """One trap a law."""
-    assert broken(PlainTrainer("moments lost the second time")) == ["state, ended twice"]
-    assert broken(PlainTrainer("log kept")) == ["log, ended after a step that was not saved"]
+    assert broken(PlainTrainer("moments lost the second time")) == ["state, stopped twice"]
+    assert broken(PlainTrainer("log kept")) == ["log, stopped after a step that was not saved"]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_a_run_that_serves_an_example_twice_is_seen_though_it_was_not_ended() ->
         def _example(self, plan: TrainingPlan, place: int, part: int) -> int:
             return 0
 
-    assert "examples, ended within an epoch" in broken(AlwaysTheFirst())
+    assert "examples, stopped within an epoch" in broken(AlwaysTheFirst())
 
 
 def test_plans_become_smaller_by_ends() -> None:
-    """A plan that is ended once is the smallest."""
+    """A plan that is stopped once is the smallest."""
     plan = TrainingPlan(num_steps=5, ends_after=(2, 3))
     assert [smaller.ends_after for smaller in plan.smaller()] == [(2,), (3,)]
     assert not list(TrainingPlan(num_steps=5, ends_after=(2,)).smaller())

@@ -8,7 +8,7 @@ from tests.unit.relations.toy_run import ToyRun
 from seatrial.relations.engine import first_violation, run_relation
 from seatrial.relations.records.run import RunOption
 from seatrial.relations.registry import own_relations, select
-from seatrial.relations.runs import RunCache, run, run_again, sharing_runs
+from seatrial.relations.runs import RunCache, RunCase, run, sharing_runs
 from seatrial.verdict import Outcome
 
 RUN_RELATIONS = [relation for relation in own_relations() if relation.component == "run"]
@@ -43,15 +43,15 @@ def test_a_sound_stack_obeys(relation) -> None:
         ("no sync", "R6.run/the sampler's log-probabilities"),
         ("filter not scored", "R9.run/old log-probabilities, filtered"),
         ("reference is old", "R9.run/reference log-probabilities"),
-        ("reference follows", "R9.run/the reference rests"),
+        ("reference follows", "R9.run/the reference does not change"),
         ("no clip", "R10.run/AdamW, clipped"),
         ("rate off by one", "R24.run/learning rates, cosine"),
         ("kl inverted", "R12.run/raw gradient, clipped, with a KL"),
-        ("kl rewarded", "R11.run/the KL penalty holds back"),
+        ("kl rewarded", "R11.run/the KL penalty limits the policy"),
         ("advantages negated", "R17.run/a row's advantage is its own, of a group"),
         ("advantages negated", "R11.run/better rows rise"),
         ("one baseline", "R17.run/a row's advantage is its own, of a group"),
-        ("one baseline", "R11.run/prompts are kept apart"),
+        ("one baseline", "R11.run/each prompt has its own baseline"),
         ("rewards rolled", "R17.run/a row's reward is its own"),
         ("filter on shaped rewards", "R17.run_filters/groups without spread, shaped"),
         ("local token counts", "R12.run/raw gradient, clipped, with a KL"),
@@ -59,8 +59,8 @@ def test_a_sound_stack_obeys(relation) -> None:
         ("lost remainder", "R14.run/every epoch is a permutation"),
         ("one stream for all steps", "R26.run/no two rows share numbers"),
         ("one stream for all rows", "R26.run/copies of a prompt differ"),
-        ("global stream", "R26.run/global streams rest"),
-        ("validation draws prompts", "R23.run/training beside validation"),
+        ("global stream", "R26.run/global streams are untouched"),
+        ("validation draws prompts", "R23.run/training is the same with validation"),
         ("metric of the last row", "R22.run/metrics of a step"),
         ("loss of the first update", "R22.run/metrics of several updates"),
     ],
@@ -152,13 +152,13 @@ def test_an_option_must_say_what_it_reaches() -> None:
 
 
 def test_runs_are_shared_while_a_cache_is_in_use() -> None:
-    """A repeated run is made anew all the same; nothing is shared between stacks, or after the block."""
+    """A repeated run is not shared; nothing is shared between stacks, or after the block."""
     stack = ToyRun()
     with sharing_runs():
         first = run(stack, {}, 0)
         assert run(stack, {}, 0) is first
         assert run(ToyRun(), {}, 0) is not first
-        assert run_again(stack, {}, 0) is not first
+        assert RunCase(options={}, seed=0).repeat(stack) is not first
         assert run(stack, {}, 1) is not first
     with sharing_runs():
         assert run(stack, {}, 0) is not first

@@ -63,7 +63,7 @@ CHANGES: dict[str, tuple[Callable[[TuningRecord], TuningRecord], str]] = {
     ),
     "other prompts": (
         _rows(lambda row: replace(row, prompt_ids=row.prompt_ids[:-1])),
-        "R28.answers/prompts are their own",
+        "R28.answers/answers follow their own prompts",
     ),
     "wrong answers": (
         lambda record: replace(record, lessons=tuple(replace(one, reward=0.5) for one in record.lessons)),
@@ -77,7 +77,7 @@ CHANGES: dict[str, tuple[Callable[[TuningRecord], TuningRecord], str]] = {
     ),
     "trained on held-out": (
         lambda record: replace(record, held_out=record.lessons),
-        "R28.answers/held-out prompts are apart",
+        "R28.answers/held-out prompts do not train",
     ),
     "another loss": (_first_step(metrics={"loss": 1.0}), "R28.updates/logged scalars"),
     "a loss early": (

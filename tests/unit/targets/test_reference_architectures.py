@@ -31,5 +31,5 @@ def test_a_stack_without_architectures_is_not_asked_for_them(relation: str) -> N
 def test_what_a_class_freezes_is_not_said_to_train() -> None:
     """Sines for places in a sound are frozen; every other tensor of the tower trains."""
     adapter = ReferenceArchitectures()
-    assert "model.audio_tower.embed_positions.weight" not in adapter.trained_by_class("hears")
-    assert "model.audio_tower.layers.0.fc1.weight" in adapter.trained_by_class("hears")
+    assert "model.audio_tower.embed_positions.weight" not in adapter.trained_by_class("audio")
+    assert "model.audio_tower.layers.0.fc1.weight" in adapter.trained_by_class("audio")

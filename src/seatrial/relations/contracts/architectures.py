@@ -1,7 +1,7 @@
 """Contract of whole runs of models with special architectures.
 
 Part of `seatrial.relations.contracts`, which lists every component. `policy.model_name` may be one of the adapter's
-attribute `architectures`: `sees` and `hears` (an image or a sound in every prompt, which the rows then carry),
+attribute `architectures`: `image` and `audio` (an image or a sound in every prompt, which the rows then carry),
 `experts` (a mixture of experts in every layer; `policy.router_aux_loss_coef` adds their balance loss), `drafts` (a
 draft head, trained with `policy.draft.enabled`). Such a run has its own task if it needs one.
 `policy.generation.quantization` may be one of the attribute `quantizations` (`int8`: symmetric, a scale a row, without
@@ -50,7 +50,7 @@ class Architectures(ShortRun, Protocol):
         ...
 
     def answer_in(self, prompt: str, media: Tensor) -> str:
-        """Return the right answer to a prompt of `sees` or `hears`, read off the image or the sound."""
+        """Return the right answer to a prompt of `image` or `audio`, read from the image or the sound."""
         ...
 
     def routing(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Sequence[tuple[Tensor, Tensor]]:

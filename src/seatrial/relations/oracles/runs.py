@@ -1,7 +1,7 @@
-"""What a run must have computed, from its rows, its weights and the stack's plain model.
+"""Recomputes what a run computes, from its rows, its weights and the stack's plain model.
 
-Losses and advantages come from `oracles` (plain loops in float64); the chain rule from loss to weights is torch's, on
-the model that the stack gives through `next_token_logits`. Nothing here calls the stack's losses, sampler or optimizer.
+Losses and advantages come from `oracles` (plain loops in float64); autograd continues from the loss to the weights,
+through the stack's `next_token_logits`. Nothing here calls the stack's losses, sampler or optimizer.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def configured_support(
     """Return for each token (ids that a filter must keep, ids that it may keep).
 
     Top-k keeps the k likeliest; of these, top-p keeps the likeliest until their probability, renormalised, reaches p.
-    The two sets differ by ids that tie, or whose sum stands within rounding of p.
+    The two sets differ by ids that tie, or whose sum is within rounding of p.
     """
     kept = []
     for logits_V in logits_TV.double() / temperature:

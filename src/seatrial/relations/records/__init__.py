@@ -1,4 +1,4 @@
-"""What flows between a stack's adapter and the relations: rows, inputs, results.
+"""Data that a stack's adapter and the relations exchange: rows, inputs, results.
 
 Letters of shapes are those of docs/extend/architecture.md (B rows, S padded sequence, T padded completion).
 """
@@ -19,7 +19,7 @@ class Row:
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
-    """Sampled ids, the sampled end token included. May hold ids equal to the pad or end id."""
+    """Sampled ids, the sampled end token included. May contain ids equal to the pad or end id."""
     completion_mask: tuple[int, ...]
     """1 on sampled tokens, 0 on tokens that were not (tool output); all 0 for a row that must not train."""
     prompt_id: int
@@ -52,7 +52,7 @@ class LossInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class LossSpec:
-    """Which loss the stack says it computes; the float64 oracle computes the same from the definition."""
+    """The loss that the stack declares; the float64 oracle computes it from the definition."""
 
     kind: Literal["ppo_clip", "gspo", "cispo"] = "ppo_clip"
     ratio_clip_min: float = 0.2
@@ -74,7 +74,7 @@ class LossSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltBatch:
-    """What a batch builder makes of rows, in sequence coordinates."""
+    """What a batch builder returns for rows, in sequence coordinates."""
 
     input_ids_BS: Tensor
     attention_mask_BS: Tensor
@@ -87,7 +87,7 @@ class BuiltBatch:
     prompt_ids_B: Tensor
     """Identity of each row's prompt."""
     num_cut_tokens: int = 0
-    """Completion tokens that the builder says it cut off."""
+    """Completion tokens that the builder reports as truncated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,23 +110,23 @@ class Sampled:
     logprobs: tuple[float, ...]
     """Natural logarithm of the probability that each id was sampled with."""
     finish_reason: Literal["stop", "length", "abort"]
-    """`abort`: the engine was told to give it up."""
+    """`abort`: the engine was instructed to stop it."""
     kept_ids: tuple[tuple[int, ...], ...] | None = None
-    """Ids that top-p and top-k kept at each token; None: no filter, or the stack does not say."""
+    """Ids that top-p and top-k kept at each token; None: no filter, or not reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolReply:
-    """What a made engine answers to a request."""
+    """What a simulated engine answers to a request."""
 
     ids: tuple[int, ...]
     finish_reason: str
-    """`abort` where the engine gave up, so that the reply is only a part."""
+    """`abort` if the engine gave up, so that the reply is only a part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageSpec:
-    """Which advantages the stack says it computes (attribute `advantage_spec`)."""
+    """The advantages that the stack declares (attribute `advantage_spec`)."""
 
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline"] = "grpo"
     scale: Literal["group", "batch", "none"] = "group"

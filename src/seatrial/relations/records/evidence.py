@@ -1,4 +1,4 @@
-"""What two runs can be compared by: the evidence that `run_records.EVIDENCE` names."""
+"""Evidence of a run by name (`records.run.EVIDENCE`), and the comparison of two runs by it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_STEPS: Mapping[str, Callable[[StepRecord], Any]] = {
 
 
 def evidence(record: RunRecord, name: str, *, first: bool) -> Any:
-    """Return one piece of evidence of a run; of its first step and that step's first update alone where asked."""
+    """Return one kind of evidence of a run; with `first`, of its first step and that step's first update only."""
     steps = record.steps[:1] if first else record.steps
     if name in _OF_ROWS:
         return [[getattr(row, name) for row in step.rows] for step in steps]
@@ -48,7 +48,7 @@ def evidence(record: RunRecord, name: str, *, first: bool) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two pieces of evidence are equal, bit by bit; NaN equals NaN."""
+    """Return whether two values are equal, bit by bit; NaN equals NaN."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one.nan_to_num(), other.nan_to_num())
     if isinstance(one, Mapping):
@@ -69,13 +69,20 @@ def same(one: Any, other: Any) -> bool:
 
 
 def whole(record: RunRecord) -> dict[str, Any]:
-    """Return everything that a run left and that a second run of the same seed must leave too."""
-    return {
-        "prompts served": evidence(record, "prompts_served", first=False),
-        "rows": [step.rows for step in record.steps],
-        "gradients": evidence(record, "gradients", first=False),
-        "learning rates": evidence(record, "learning_rate", first=False),
-        "weights": evidence(record, "weights_after", first=False),
-        "metrics": evidence(record, "metrics", first=False),
-        "validations": evidence(record, "validations", first=False),
+    """Return all evidence that a second run of the same seed must repeat."""
+    names = {
+        "prompts served": "prompts_served",
+        "gradients": "gradients",
+        "learning rates": "learning_rate",
+        "weights": "weights_after",
+        "metrics": "metrics",
+        "validations": "validations",
     }
+    rows = {"rows": [step.rows for step in record.steps]}
+    return rows | {what: evidence(record, name, first=False) for what, name in names.items()}
+
+
+def differences(one: RunRecord, other: RunRecord) -> list[str]:
+    """Return the names of the evidence (of `whole`) in which two runs differ."""
+    left, right = whole(one), whole(other)
+    return [name for name in left if not same(left[name], right[name])]

@@ -1,12 +1,12 @@
-"""What a short run of a stack's real loop left: rows, updates, weights and logged scalars of every step.
+"""The record of a short run of a stack's real loop: rows, updates, weights and logged scalars of every step.
 
 Per-token fields have the length of the row's completion. Weights are mappings from parameter name to tensor; they are
-copies, so that nothing that the loop does later changes them. Option names are those of NeMo RL (`contracts.run`).
+copies, which the loop does not change later. Option names are those of NeMo RL (`contracts.run`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,25 +27,25 @@ class RunRow:
     mask: tuple[int, ...]
     """1 on the tokens that train; all 0 for a row that a filter keeps out of the loss."""
     sampling_logprobs: tuple[float, ...]
-    """What the sampler says each id was sampled with."""
+    """The sampler's log-probability of each id."""
     old_logprobs: tuple[float, ...]
-    """What the loss divides by, computed before the first update of the step."""
+    """Log-probabilities of the old policy, computed before the first update of the step."""
     ref_logprobs: tuple[float, ...] | None
     """Log-probabilities of the reference policy; None without one."""
     kept_support: tuple[tuple[int, ...], ...] | None
     """Ids that top-k and top-p left at each token, if a filter was on and the stack records them; else None."""
     reward: float
-    """What advantages are computed from, before any KL is taken off."""
+    """What advantages are computed from, before a KL penalty in the reward."""
     reward_before_shaping: float
-    """What the verifier said, before length penalties and the like; equal to `reward` without them."""
+    """The verifier's reward, before length penalties and other shaping; equal to `reward` without shaping."""
     advantage: float
     finish_reason: Literal["stop", "length"]
     completion: str
     """The text that the verifier judged."""
     prompt: str | None = None
-    """The prompt's text as the data give it, before any template; None where the stack does not say."""
+    """The prompt's text in the data, before any template; None if the stack does not report it."""
     answer: str | None
-    """The right answer that the verifier was given with it; None for a verifier without one."""
+    """The right answer that the verifier was given; None for a verifier without one."""
     weight_version: int
     """Weights that its first token was sampled with: 0 for the initial ones, k for those after step k."""
     version_segments: tuple[tuple[int, int], ...] = ()
@@ -55,10 +55,10 @@ class RunRow:
     media: Tensor | None = None
     """The image [channels, height, width] or the sound [mel bins, frames] of the prompt, as the data give it."""
     sampled: tuple[int, ...] = ()
-    """1 on ids that the model sampled, 0 on an environment's words between its turns; empty where all were sampled."""
+    """1 on ids that the model sampled, 0 on an environment's text between its turns; empty if all were sampled."""
 
     def sampled_between(self, first: int, end: int) -> list[int]:
-        """Return the places from `first` to before `end` of ids that the model sampled."""
+        """Return the positions in [first, end) of ids that the model sampled."""
         return [place for place in range(first, end) if not self.sampled or self.sampled[place]]
 
     @property
@@ -71,7 +71,7 @@ class RunRow:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRecord:
-    """What became of a group of completions that was offered to the trainer (asynchronous rollouts)."""
+    """What happened to a group of completions that was offered to the trainer (asynchronous rollouts)."""
 
     number: int
     """Place in the order in which groups were offered, from 0."""
@@ -89,11 +89,11 @@ class UpdateRecord:
     row_indices: tuple[int, ...]
     """Which of the step's rows it trained on."""
     micro_batches: tuple[tuple[int, ...], ...] | None
-    """The same indices as they went through the model together; None where the stack does not say."""
+    """The same indices, grouped as they went through the model; None if the stack does not report it."""
     gradients: Mapping[str, Tensor]
     """Raw gradient of every trainable parameter, summed over micro-batches and ranks, before clipping."""
     grad_norm: float
-    """The norm that the stack says it has, before clipping."""
+    """The norm before clipping that the stack reports."""
     learning_rate: float
     """The rate that the optimizer used."""
     weights_after: Mapping[str, Tensor]
@@ -107,7 +107,7 @@ class StepRecord:
     step: int
     """Counted from 1."""
     prompts_served: tuple[int, ...]
-    """Ids of the prompts that the data source gave for the step, in order, once each time it was given."""
+    """Ids of the prompts that the data source served for the step, in order; repeated if served repeatedly."""
     rows: tuple[RunRow, ...]
     """The rows of the batch that the updates index, filtered ones (mask 0) included."""
     updates: tuple[UpdateRecord, ...]
@@ -116,9 +116,9 @@ class StepRecord:
     weights_after: Mapping[str, Tensor]
     """All parameters after the step."""
     discarded_rows: tuple[RunRow, ...] = ()
-    """Rows that were sampled and never came into the batch (dynamic sampling); advantage and old_logprobs unused."""
-    beside_after: Mapping[str, Tensor] = field(default_factory=dict)
-    """Weights that are trained beside the policy (a draft head), after the step."""
+    """Rows that were sampled but not trained on (dynamic sampling); `advantage` and `old_logprobs` are unused."""
+    draft_weights_after: Mapping[str, Tensor] = field(default_factory=dict)
+    """Weights of the draft head after the step; empty without one."""
     groups: tuple[GroupRecord, ...] = ()
     """Asynchronous rollouts: the groups that the step trained on, and those that were too old for it."""
 
@@ -133,13 +133,38 @@ class ValidationRecord:
     """Prompt id, completion text and reward of every row."""
     metrics: Mapping[str, float]
     sampled: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
-    """Ids of prompt and completion of every row; empty where the stack does not say."""
+    """Ids of prompt and completion of every row; empty if the stack does not report them."""
     media: tuple[Tensor | None, ...] = ()
     """The image or sound of every row, as in `RunRow`; empty where no row has one."""
 
 
+class Record:
+    """Weights and updates of a run, of reinforcement learning or of fine-tuning."""
+
+    options: Mapping[str, Any]
+    initial_weights: Mapping[str, Tensor]
+    final_weights: Mapping[str, Tensor]
+    trainable: frozenset[str]
+    steps: Sequence[Any]
+
+    def weights_at(self, version: int) -> Mapping[str, Tensor]:
+        """Return the weights of a version: 0 the initial ones, k those after step k."""
+        weights: Mapping[str, Tensor] = (
+            self.steps[version - 1].weights_after if version else self.initial_weights
+        )
+        return weights
+
+    def updates(self) -> list[tuple[str, UpdateRecord]]:
+        """Return each update with its place in words."""
+        return [
+            (f"step {step.step}, update {number + 1}", update)
+            for step in self.steps
+            for number, update in enumerate(step.updates)
+        ]
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
+class RunRecord(Record):
     """A whole short run."""
 
     options: Mapping[str, Any]
@@ -157,17 +182,19 @@ class RunRecord:
     train_prompts: tuple[int, ...]
     """Ids of all prompts of the training split, each once."""
     global_streams_untouched: bool
-    """Whether the process-wide random streams (torch, NumPy, Python) are after the run where they were before."""
+    """Whether the run left the process-wide random streams (torch, NumPy, Python) in the state they were in."""
     vocab_size: int
     stop_ids: tuple[int, ...]
-    initial_beside: Mapping[str, Tensor] = field(default_factory=dict)
-    """Weights that are trained beside the policy, before the first step."""
+    initial_draft_weights: Mapping[str, Tensor] = field(default_factory=dict)
+    """Weights of the draft head before the first step; empty without one."""
     in_training_mode: bool = False
-    """Whether dropout and the like are on in the policy at the end, while it scores and trains with them off."""
+    """Whether the policy is in training mode (dropout on) at the end, although it scores and trains with it off."""
 
-    def weights_at(self, version: int) -> Mapping[str, Tensor]:
-        """Return the weights of a version: 0 the initial ones, k those after step k."""
-        return self.initial_weights if version == 0 else self.steps[version - 1].weights_after
+    def rows(self) -> Iterator[tuple[str, StepRecord, RunRow]]:
+        """Yield each trained row with its place in words and its step."""
+        for step in self.steps:
+            for index, row in enumerate(step.rows):
+                yield f"step {step.step}, row {index}", step, row
 
 
 @dataclass(frozen=True, kw_only=True)

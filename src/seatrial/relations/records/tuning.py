@@ -1,6 +1,6 @@
-"""What a short run of supervised fine-tuning left: the rows that were learned, their updates, held-out losses.
+"""The record of a short run of supervised fine-tuning: trained rows, their updates, held-out losses.
 
-Per-token fields have the length of the row's answer, the token that ends it included.
+Per-token fields have the length of the row's answer, its end token included.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from seatrial.relations.records.run import UpdateRecord
+from seatrial.relations.records.run import Record, UpdateRecord
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """A prompt and the answer that is to be learned, as the data give them."""
+    """A prompt of the data and the answer to learn."""
 
     prompt_id: int
     prompt: str
-    """Its text as the model is given it: under the chat template, without what the tokenizer adds of its own."""
+    """Its text under the chat template, without the tokens that the tokenizer adds."""
     answer: str
-    """Text that is to be learned."""
+    """The text to learn."""
     reward: float
-    """What the stack's verifier says of that text as a completion; 1 is full marks."""
+    """The reward that the stack's verifier gives that text as a completion; 1 is the highest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRow:
-    """A prompt and its answer as they were trained on."""
+    """A prompt and its answer as trained."""
 
     prompt_id: int
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
-    """Of the answer; all tokens before them are the prompt's."""
+    """Ids of the answer."""
     mask: tuple[int, ...]
     """1 on the tokens that train."""
     media: Tensor | None = field(default=None, compare=False)
-    """Image [C, H, W] or sound [bands, frames] that stands in the prompt."""
+    """Image [C, H, W] or sound [bands, frames] in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class HeldOutLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningRecord:
+class TuningRecord(Record):
     """A whole short run of supervised fine-tuning."""
 
     options: Mapping[str, Any]
@@ -84,6 +84,16 @@ class TuningRecord:
     global_streams_untouched: bool
     in_training_mode: bool
 
-    def weights_at(self, version: int) -> Mapping[str, Tensor]:
-        """Return the weights of a version: 0 the initial ones, k those after step k."""
-        return self.initial_weights if version == 0 else self.steps[version - 1].weights_after
+    def rows(self) -> list[tuple[str, AnswerRow]]:
+        """Return all rows with their place in words: the trained ones, then the held-out ones."""
+        trained = [(f"step {step.step}", step.rows) for step in self.steps]
+        held_out = [(f"held out, step {loss.step}", loss.rows) for loss in self.losses]
+        return [
+            (f"{place}, row {index}", row)
+            for place, rows in (*trained, *held_out)
+            for index, row in enumerate(rows)
+        ]
+
+    def lesson(self, row: AnswerRow) -> Lesson:
+        """Return the lesson that a row was made from."""
+        return next(one for one in (*self.lessons, *self.held_out) if one.prompt_id == row.prompt_id)

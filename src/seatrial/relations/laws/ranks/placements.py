@@ -1,38 +1,27 @@
-"""R2 of where ranks are: whatever starts them, and on whichever node, they make the same run, bit for bit."""
+"""R2.placement: ranks make the same run, bit for bit, with any launcher and on any node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from seatrial.relations.law import Law, Measure, Relation
-from seatrial.relations.records.evidence import same, whole
+from seatrial.relations.law import Excluded, Measure, Relation
+from seatrial.relations.records.evidence import differences
 from seatrial.relations.runs import RunCase, placed, run_cases
 
-
-def placement_law(name: str, placement: str, suspects: str) -> Law:
-    """Return the law that a run whose ranks are started in this way is that of the stack's own way."""
-
-    def measure(stack: Any, case: RunCase) -> Measure:
-        found = placed(stack, placement, case.options, case.seed)
-        own = placed(stack, stack.placements()[0], case.options, case.seed)
-        first, second = whole(own.record), whole(found.record)
-        wrong = [what for what in first if not same(first[what], second[what])]
-        if found.placed_by != placement:
-            wrong.append(f"it says that {found.placed_by!r} started its ranks")
-        return Measure.count(wrong, f"what a run of two ranks by {placement} left otherwise")
-
-    return Law(
-        name=name,
-        make=run_cases(),
-        measure=measure,
-        excluded=_without(placement),
-        seeded=False,
-        suspects=suspects,
-    )
+PLACEMENT = Relation(
+    id="R2.placement",
+    name="placement-changes-nothing",
+    component="placements",
+    statement="Rows, gradients, weights and metrics of two ranks are the same with any launcher.",
+    catalogue="SB020 SB055 SB056 SB188 SB325 SB375",
+    cost="CPU, a minute: a run of two processes for each placement, and a Ray cluster",
+    cases=run_cases(),
+    seeded=False,
+)
+SUSPECTS = "a share of the rows or a random stream by another number than the rank's, an option that does not reach it"
 
 
-def _without(placement: str) -> Callable[[Any], str | None]:
+def _needs(placement: str) -> Excluded:
     def excluded(stack: Any) -> str | None:
         if placement in stack.placements():
             return None
@@ -42,21 +31,13 @@ def _without(placement: str) -> Callable[[Any], str | None]:
     return excluded
 
 
-SUSPECTS = (
-    "a share of the rows or a random stream by another number than the rank's, a word that does not reach it"
-)
-
-RELATIONS = (
-    Relation(
-        id="R2.placement",
-        name="placement-changes-nothing",
-        component="placements",
-        statement="Rows, gradients, weights and metrics of two ranks are the same, whatever starts them.",
-        catalogue=("SB020", "SB055", "SB056", "SB188", "SB325", "SB375"),
-        cost="CPU, a minute: a run of two processes for each placement, and a Ray cluster",
-        laws=(
-            placement_law("ranks that torchrun starts", "torchrun", SUSPECTS),
-            placement_law("ranks in Ray actors", "ray", SUSPECTS),
-        ),
-    ),
-)
+@PLACEMENT.law("ranks that torchrun starts", SUSPECTS, excluded=_needs("torchrun"), placement="torchrun")
+@PLACEMENT.law("ranks in Ray actors", SUSPECTS, excluded=_needs("ray"), placement="ray")
+def placement_changes_nothing(stack: Any, case: RunCase, placement: str) -> Measure:
+    """Compare a run whose ranks are started in one way with that of the stack's first way."""
+    found = placed(stack, placement, case.options, case.seed)
+    own = placed(stack, stack.placements()[0], case.options, case.seed)
+    wrong = differences(own.record, found.record)
+    if found.placed_by != placement:
+        wrong.append(f"the run reports that {found.placed_by!r} started its ranks")
+    return Measure.count(wrong, f"what differs in a run of two ranks by {placement}")

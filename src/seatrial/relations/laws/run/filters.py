@@ -1,116 +1,14 @@
-"""R17 of the whole run: filters look at what the verifier said, and shaping at lengths."""
+"""R17.run_filters: filters use the verifier's rewards, and shaping uses lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.measures.rows import overlong_penalty
-from seatrial.relations.records.run import RunRow, StepRecord
+from seatrial.relations.records.run import RunRecord, RunRow, StepRecord
 from seatrial.relations.runs import RunCase, run_cases
-from seatrial.relations.worst import is_worse
-
-
-def _count(wrong: Sequence[str], what: str) -> Measure:
-    return Measure(error=float(len(wrong)), bound=0, what=f"{what} ({(list(wrong) or ['none'])[0]})")
-
-
-def _trains(row: RunRow) -> bool:
-    return any(row.mask)
-
-
-def _groups(rows: Sequence[RunRow]) -> dict[int, list[RunRow]]:
-    groups: dict[int, list[RunRow]] = {}
-    for row in rows:
-        groups.setdefault(row.prompt_id, []).append(row)
-    return groups
-
-
-def _has_spread(group: Sequence[RunRow]) -> bool:
-    return len({row.reward_before_shaping for row in group}) > 1
-
-
-def _overlong(stack: Any, case: RunCase) -> Measure | None:
-    """Rows that ran into the limit do not train, all others do; their rewards stay in the baseline of their group."""
-    rows = [row for step in case.record(stack).steps for row in step.rows]
-    if len({row.finish_reason for row in rows}) < 2:
-        return None
-    wrong = [
-        f"row {index} ended by {row.finish_reason}, mask {row.mask}"
-        for index, row in enumerate(rows)
-        if row.mask != (int(row.finish_reason == "stop"),) * len(row.ids)
-    ]
-    return _count(wrong, "rows that train though they were cut off, or do not though they ended")
-
-
-def _zero_variance(stack: Any, case: RunCase) -> Measure | None:
-    groups = [group for step in case.record(stack).steps for group in _groups(step.rows).values()]
-    if len({_has_spread(group) for group in groups}) < 2:
-        return None
-    wrong = [
-        f"rewards {[row.reward_before_shaping for row in group]}, trained {[_trains(row) for row in group]}"
-        for group in groups
-        if {_trains(row) for row in group} != {_has_spread(group)}
-    ]
-    return _count(wrong, "groups that train without different rewards of the verifier, or do not with them")
-
-
-def _dynamic(stack: Any, case: RunCase) -> Measure | None:
-    record = case.record(stack)
-    if not any(step.discarded_rows for step in record.steps):
-        return None
-    wrong = [reason for step in record.steps for reason in _undue(step, record.options)]
-    return _count(wrong, "groups kept without different rewards of the verifier, or dropped with them")
-
-
-def _undue(step: StepRecord, options: Any) -> list[str]:
-    """Return what a step should not have kept or dropped; a group with a signal is dropped from a full step alone."""
-    kept, dropped = _groups(step.rows), _groups(step.discarded_rows)
-    wrong = [
-        f"step {step.step}: prompt {prompt} kept, rewards {[row.reward_before_shaping for row in group]}"
-        for prompt, group in kept.items()
-        if not _has_spread(group)
-    ]
-    full = len(kept) == options["grpo.num_prompts_per_step"]
-    wrong += [
-        f"step {step.step}: prompt {prompt} dropped"
-        for prompt, group in dropped.items()
-        if _has_spread(group) and not full
-    ]
-    return wrong if full else [*wrong, f"step {step.step}: {len(kept)} prompts"]
-
-
-def _shaping(stack: Any, case: RunCase) -> Measure | None:
-    """Soft overlong punishment (DAPO, arXiv 2503.14476, equation 13) is what lies between the two rewards."""
-    record = case.record(stack)
-    longest, buffer, weight = (
-        float(record.options[f"grpo.reward_shaping.{name}"])
-        for name in ("max_response_length", "overlong_buffer_length", "overlong_buffer_penalty")
-    )
-    rows = [row for step in record.steps for row in step.rows]
-    worst, place, penalised = 0.0, "nowhere", 0
-    for index, row in enumerate(rows):
-        penalty = overlong_penalty(len(row.ids), longest, buffer, weight)
-        penalised += penalty < 0
-        error = abs(row.reward - (row.reward_before_shaping + penalty))
-        if is_worse(error, worst):
-            worst, place = (
-                error,
-                f"row {index}, {len(row.ids)} tokens: {row.reward_before_shaping} to {row.reward}",
-            )
-    if not penalised:
-        return None
-    return Measure(error=worst, bound=1e-5, what=f"penalty on length against its definition, {place}")
-
-
-def _shaped_and_filtered(stack: Any, case: RunCase) -> Measure | None:
-    """A length penalty makes equal answers differ: they still carry no signal of the verifier."""
-    groups = [group for step in case.record(stack).steps for group in _groups(step.rows).values()]
-    if not any(not _has_spread(group) and len({row.reward for row in group}) > 1 for group in groups):
-        return None
-    return _zero_variance(stack, case)
-
 
 COARSE = {
     "data__verifier": "coarse",
@@ -126,45 +24,128 @@ SHAPED = {
 }
 FILTER = {"grpo__zero_variance_filter": True}
 
-
-def _law(name: str, measure: Any, suspects: str, options: dict[str, Any]) -> Law:
-    return Law(name=name, make=run_cases(tuple(options), **options), measure=measure, suspects=suspects)
-
-
-RELATIONS = (
-    Relation(
-        id="R17.run_filters",
-        name="run-filters-keep-the-signal",
-        component="run",
-        statement="Filters drop exactly the rows that they name, by the verifier's rewards; shaping is its definition.",
-        catalogue=("SB148",),
-        cost="CPU, seconds",
-        laws=(
-            _law(
-                "rows that were cut off",
-                _overlong,
-                "the test inverted, the finish reason of another row",
-                {"grpo__overlong_filtering": True},
-            ),
-            _law(
-                "groups without spread",
-                _zero_variance,
-                "rows judged for groups, groups formed by position, the test inverted",
-                {**COARSE, **FILTER},
-            ),
-            _law(
-                "groups without spread, shaped",
-                _shaped_and_filtered,
-                "the filter looks at shaped rewards, in which lengths alone make a spread",
-                {**COARSE, **FILTER, **SHAPED},
-            ),
-            _law(
-                "dynamic sampling",
-                _dynamic,
-                "the test inverted, prompts drawn and never judged, groups cut",
-                {**COARSE, "grpo__use_dynamic_sampling": True},
-            ),
-            _law("penalty on length", _shaping, "a buffer off by one, lengths of other rows, a sign", SHAPED),
-        ),
-    ),
+FILTERS = Relation(
+    id="R17.run_filters",
+    name="run-filters-keep-the-signal",
+    component="run",
+    statement="Filters drop exactly the rows that they name, by the verifier's rewards; shaping is its definition.",
+    catalogue="SB148",
+    cost="CPU, seconds",
 )
+
+
+def _by_prompt(rows: Sequence[RunRow]) -> dict[int, list[RunRow]]:
+    groups: dict[int, list[RunRow]] = {}
+    for row in rows:
+        groups.setdefault(row.prompt_id, []).append(row)
+    return groups
+
+
+def _groups(record: RunRecord) -> list[list[RunRow]]:
+    return [group for step in record.steps for group in _by_prompt(step.rows).values()]
+
+
+def _has_spread(group: Sequence[RunRow]) -> bool:
+    return len({row.reward_before_shaping for row in group}) > 1
+
+
+@FILTERS.law(
+    "rows that were cut off",
+    "the test inverted, the finish reason of another row",
+    cases=run_cases(grpo__overlong_filtering=True),
+)
+def truncated_rows_do_not_train(stack: Any, case: RunCase) -> Measure | None:
+    """Check that rows that reached the limit do not train and all others do; all count for their group's baseline."""
+    rows = [row for _, _, row in case.record(stack).rows()]
+    if len({row.finish_reason for row in rows}) < 2:
+        return None
+    wrong = [
+        f"row {index} ended by {row.finish_reason}, mask {row.mask}"
+        for index, row in enumerate(rows)
+        if row.mask != (int(row.finish_reason == "stop"),) * len(row.ids)
+    ]
+    return Measure.count(wrong, "truncated rows that train, or complete rows that do not")
+
+
+@FILTERS.law(
+    "groups without spread",
+    "rows judged for groups, groups formed by position, the test inverted",
+    cases=run_cases(**COARSE, **FILTER),
+)
+def groups_without_spread_do_not_train(stack: Any, case: RunCase) -> Measure | None:
+    """Check that exactly the groups with different rewards of the verifier train."""
+    groups = _groups(case.record(stack))
+    if len({_has_spread(group) for group in groups}) < 2:
+        return None
+    wrong = [
+        f"rewards {[row.reward_before_shaping for row in group]}, trained {[any(row.mask) for row in group]}"
+        for group in groups
+        if {any(row.mask) for row in group} != {_has_spread(group)}
+    ]
+    return Measure.count(
+        wrong, "groups that train without different rewards of the verifier, or do not with them"
+    )
+
+
+@FILTERS.law(
+    "groups without spread, shaped",
+    "the filter looks at shaped rewards, in which lengths alone make a spread",
+    cases=run_cases(**COARSE, **FILTER, **SHAPED),
+)
+def shaping_makes_no_spread(stack: Any, case: RunCase) -> Measure | None:
+    """Check the filter if a length penalty makes equal rewards differ: they still carry no signal of the verifier."""
+    groups = _groups(case.record(stack))
+    if not any(not _has_spread(group) and len({row.reward for row in group}) > 1 for group in groups):
+        return None
+    return groups_without_spread_do_not_train(stack, case)
+
+
+@FILTERS.law(
+    "dynamic sampling",
+    "the test inverted, prompts drawn and never judged, groups cut",
+    cases=run_cases(**COARSE, grpo__use_dynamic_sampling=True),
+)
+def dynamic_sampling_keeps_groups_with_spread(stack: Any, case: RunCase) -> Measure | None:
+    """Check which groups dynamic sampling keeps and drops."""
+    record = case.record(stack)
+    if not any(step.discarded_rows for step in record.steps):
+        return None
+    wrong = [reason for step in record.steps for reason in _sampling_errors(step, record.options)]
+    return Measure.count(wrong, "groups kept without different rewards of the verifier, or dropped with them")
+
+
+def _sampling_errors(step: StepRecord, options: Mapping[str, Any]) -> list[str]:
+    """Return the groups that a step wrongly kept or dropped; only a full step drops a group with a signal."""
+    kept, dropped = _by_prompt(step.rows), _by_prompt(step.discarded_rows)
+    wrong = [
+        f"step {step.step}: prompt {prompt} kept, rewards {[row.reward_before_shaping for row in group]}"
+        for prompt, group in kept.items()
+        if not _has_spread(group)
+    ]
+    if len(kept) == options["grpo.num_prompts_per_step"]:
+        return wrong
+    wrong += [
+        f"step {step.step}: prompt {prompt} dropped"
+        for prompt, group in dropped.items()
+        if _has_spread(group)
+    ]
+    return [*wrong, f"step {step.step}: {len(kept)} prompts"]
+
+
+@FILTERS.law(
+    "penalty on length", "a buffer off by one, lengths of other rows, a sign", cases=run_cases(**SHAPED)
+)
+def length_penalty_is_its_definition(stack: Any, case: RunCase) -> Measure | None:
+    """Compare the difference of the two rewards with soft overlong punishment (DAPO, arXiv 2503.14476, eq. 13)."""
+    record = case.record(stack)
+    options = [
+        float(record.options[f"grpo.reward_shaping.{name}"])
+        for name in ("max_response_length", "overlong_buffer_length", "overlong_buffer_penalty")
+    ]
+    found, penalised = [], False
+    for place, _, row in record.rows():
+        penalty = overlong_penalty(len(row.ids), *options)
+        penalised |= penalty < 0
+        error = abs(row.reward - (row.reward_before_shaping + penalty))
+        found.append((error, f"{place}, {len(row.ids)} tokens: {row.reward_before_shaping} to {row.reward}"))
+    return Measure.largest(found, 1e-5, "penalty on length against its definition") if penalised else None

@@ -1,26 +1,45 @@
-"""R17, R23 and R28 of models that see or hear: answers are those of the row's own image or sound, wherever it goes."""
+"""R17.media, R28.media: each answer is that of the row's own image or sound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from seatrial.relations.law import Law, Measure, Relation
-from seatrial.relations.laws.run.architectures import BOTH, SEEN, SUSPECTS, architecture_law, without
+from seatrial.relations.law import Excluded, Measure, Relation
+from seatrial.relations.laws.run.architectures import (
+    MEDIA,
+    SUSPECTS,
+    architecture_laws,
+    needs_architecture,
+)
 from seatrial.relations.laws.run.tuning import tuned_gradients_error
-from seatrial.relations.laws.run.validation import greedy_error
 from seatrial.relations.runs import RunCase, TuningCase, tuning_cases
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+ANSWERS = Relation(
+    id="R17.media",
+    name="answers-are-in-what-is-shown",
+    component="architectures",
+    statement="The answer that a row is judged by is that of its own image or sound.",
+    catalogue="SB013 SB055 SB071",
+    cost="CPU, seconds",
+    seeded=False,
+)
+TUNING = Relation(
+    id="R28.media",
+    name="tuning-learns-what-is-shown",
+    component="architectures",
+    statement="Fine-tuning learns and scores each answer under the image or sound that shows it.",
+    catalogue="SB013 SB060 SB071",
+    cost="CPU, seconds",
+    seeded=False,
+)
 
-Judged = Iterable[tuple[str, str | None, str, "Tensor | None"]]
-"""Of each row: where it stands, its answer, its prompt, its image or sound."""
 
-
-def _not_shown(stack: Any, rows: Judged) -> Measure:
-    """Each answer is what the row's own image or sound shows, and not all rows show one and the same."""
+def _wrong_answers(stack: Any, rows: Iterable[tuple[str, str | None, str, Tensor | None]]) -> Measure:
+    """Count rows whose answer is not in their media; rows are (place, answer, prompt, image or sound)."""
     wrong, shown = [], set()
     for place, answer, prompt, media in rows:
         right = None if media is None else stack.answer_in(prompt, media)
@@ -29,84 +48,37 @@ def _not_shown(stack: Any, rows: Judged) -> Measure:
             wrong.append(f"{place}: {answer!r} for {right!r}")
     if len(shown) < 2:
         wrong.append(f"all show {sorted(map(str, shown))}")
-    return Measure(
-        error=float(len(wrong)),
-        bound=0,
-        what=f"rows whose answer is not in their image or sound ({(wrong or ['none'])[0]})",
+    return Measure.count(wrong, "rows whose answer is not in their image or sound")
+
+
+@architecture_laws(ANSWERS, MEDIA, "answers")
+def answers_are_in_the_media(stack: Any, case: RunCase) -> Measure:
+    """Check the answers that a run judges by."""
+    rows = case.record(stack).rows()
+    return _wrong_answers(stack, ((place, row.answer, row.prompt or "", row.media) for place, _, row in rows))
+
+
+def _needs_tuning(name: str) -> Excluded:
+    return lambda stack: (
+        needs_architecture(name)(stack) or (None if hasattr(stack, "short_tuning") else "no short_tuning")
     )
 
 
-def _answers(stack: Any, case: RunCase) -> Measure:
-    """The answers that a run judges by."""
-    return _not_shown(
-        stack,
-        (
-            (f"step {step.step}, row {index}", row.answer, row.prompt or "", row.media)
-            for step in case.record(stack).steps
-            for index, row in enumerate(step.rows)
-        ),
-    )
-
-
-def _learned(stack: Any, case: TuningCase) -> Measure:
-    """The answers that fine-tuning learns, and those that it scores."""
+def learned_answers_are_in_the_media(stack: Any, case: TuningCase) -> Measure:
+    """Check the answers that fine-tuning learns, and those that it scores."""
     record = case.record(stack)
-    lessons = {lesson.prompt_id: lesson for lesson in (*record.lessons, *record.held_out)}
-    rows = [(f"step {step.step}", row) for step in record.steps for row in step.rows]
-    rows += [(f"losses after step {one.step}", row) for one in record.losses for row in one.rows]
-    return _not_shown(
-        stack,
-        (
-            (place, lessons[row.prompt_id].answer, lessons[row.prompt_id].prompt, row.media)
-            for place, row in rows
-        ),
-    )
+    rows = ((place, record.lesson(row), row.media) for place, row in record.rows())
+    return _wrong_answers(stack, ((place, one.answer, one.prompt, media) for place, one, media in rows))
 
 
-def _tuned_law(name: str, what: str, measure: Any) -> Law:
-    def excluded(stack: Any) -> str | None:
-        return without(name)(stack) or (None if hasattr(stack, "short_tuning") else "no short_tuning")
-
-    return Law(
-        name=f"{name}: {what}",
-        make=tuning_cases(policy__model_name=name),
-        measure=measure,
-        excluded=excluded,
-        seeded=False,
-        suspects=SUSPECTS[name],
-    )
-
-
-GREEDY = {"grpo__val_period": 1, "grpo__val_at_start": True, "grpo__val_greedy": True}
-RELATIONS = (
-    Relation(
-        id="R17.media",
-        name="answers-are-in-what-is-shown",
-        component="architectures",
-        statement="The answer that a row is judged by is that of its own image or sound.",
-        catalogue=("SB013", "SB055", "SB071"),
-        cost="CPU, seconds",
-        laws=tuple(architecture_law(name, "answers", _answers) for name in BOTH),
-    ),
-    Relation(
-        id="R28.media",
-        name="tuning-learns-what-is-shown",
-        component="architectures",
-        statement="Fine-tuning learns and scores each answer under the image or sound that shows it.",
-        catalogue=("SB013", "SB060", "SB071"),
-        cost="CPU, seconds",
-        laws=(
-            *(_tuned_law(name, "answers", _learned) for name in BOTH),
-            *(_tuned_law(name, "raw gradients", tuned_gradients_error) for name in BOTH),
-        ),
-    ),
-    Relation(
-        id="R23.architectures",
-        name="own-paths-validate-as-trained",
-        component="architectures",
-        statement="A greedy validation takes the likeliest token of the step's weights, given the row's own media.",
-        catalogue=("SB013", "SB131", "SB390"),
-        cost="CPU, seconds",
-        laws=tuple(architecture_law(name, "greedy validations", greedy_error, **GREEDY) for name in SEEN),
-    ),
-)
+for _what, _measure in (
+    ("answers", learned_answers_are_in_the_media),
+    ("raw gradients", tuned_gradients_error),
+):
+    for _name in MEDIA:
+        TUNING.law(
+            f"{_name}: {_what}",
+            SUSPECTS[_name],
+            cases=tuning_cases(policy__model_name=_name),
+            excluded=_needs_tuning(_name),
+        )(_measure)

@@ -1,4 +1,4 @@
-"""R20 of the whole run: weights are loaded as they are stored, rounded where configured, and updated in float32."""
+"""R20.run: weights are loaded as stored, rounded as configured, and updated in float32."""
 
 from __future__ import annotations
 
@@ -8,29 +8,40 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.facts import facts_of
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.run.updates import AdamW
 from seatrial.relations.oracles.runs import learning_rate
 from seatrial.relations.runs import RunCase, run_cases
 
-PRECISIONS = ("float32", "bfloat16")
 ROUNDED_APART = 0.01
-"""Share of weights that may round to the neighbour: the oracle is float64, and float32 is a 2^-16 of a unit from it."""
-
-
+"""Share of weights that may round to a neighbour: the oracle is float64, and float32 is 2^-16 of a unit from it."""
 ROUNDED_SUMS = 0.5
-"""Share of sums of four that eight bits may hold exactly by chance: of terms of one size it is about an eighth."""
+"""Share of sums of four terms that eight bits may hold exactly by chance; about an eighth for equal sizes."""
+# A rate whose updates are far smaller than what bfloat16 can represent.
+BFLOAT16 = run_cases(policy__precision="bfloat16", policy__optimizer__lr=1e-4, grpo__max_num_steps=3)
+
+PRECISION = Relation(
+    id="R20.run",
+    name="run-keeps-its-precision",
+    component="precision",
+    statement="Weights begin as stored, the optimizer keeps float32, and the sampler has the policy's precision.",
+    catalogue="SB134 SB222 SB357 SB359",
+    cost="CPU, seconds",
+    seeded=False,
+)
 
 
-def _loaded(stack: Any, case: RunCase) -> Measure:
-    return _against_stored(stack, case, torch.float32)
-
-
-def _rounded_once(stack: Any, case: RunCase) -> Measure:
-    return _against_stored(stack, case, torch.bfloat16)
-
-
-def _against_stored(stack: Any, case: RunCase, dtype: torch.dtype) -> Measure:
+@PRECISION.law(
+    "loaded as stored",
+    "a type named where the file is read",
+    cases=run_cases(policy__precision="float32"),
+    dtype=torch.float32,
+)
+@PRECISION.law(
+    "rounded once", "a cast to another type, or of other weights", cases=BFLOAT16, dtype=torch.bfloat16
+)
+def weights_begin_as_stored(stack: Any, case: RunCase, dtype: torch.dtype) -> Measure:
+    """Compare the initial weights with the stored ones, cast to a type."""
     first, stored = case.record(stack).initial_weights, stack.stored_weights()
     wrong = sorted(stored.keys() - first.keys())
     wrong += [
@@ -38,113 +49,65 @@ def _against_stored(stack: Any, case: RunCase, dtype: torch.dtype) -> Measure:
         for name, value in stored.items()
         if name in first and (first[name].dtype != dtype or not torch.equal(first[name], value.to(dtype)))
     ]
-    return Measure(
-        error=float(len(wrong)) if stored else 1.0,
-        bound=0,
-        what=f"tensors that a run begins with otherwise than stored, as {dtype} ({(wrong or ['none'])[0]})",
+    return Measure.count(
+        wrong if stored else ["nothing is stored"], f"tensors that do not begin as stored, as {dtype}"
     )
 
 
-def _updated_in_float32(stack: Any, case: RunCase) -> Measure:
-    """Each update adds to float32 weights that began as stored; what the model holds is their rounding."""
+@PRECISION.law(
+    "updated in float32",
+    "master weights taken after the cast, moments or sums of gradients in bfloat16",
+    cases=BFLOAT16,
+)
+def updated_in_float32(stack: Any, case: RunCase) -> Measure:
+    """Compare the model's weights with the rounding of float32 weights that began as stored."""
     record = case.record(stack)
     oracle = AdamW(record.options, facts_of(stack).decays)
     weights: dict[str, Tensor] = {
         name: value.double() for name, value in stack.stored_weights().items() if name in record.trainable
     }
-    updates = [update for step in record.steps for update in step.updates]
-    apart = total = 0
-    for number, update in enumerate(updates, start=1):
+    updates = record.updates()
+    differing = total = 0
+    for number, (_, update) in enumerate(updates, start=1):
         rate = learning_rate(record.options, number, len(updates))
         weights = oracle.step(weights, update.gradients, rate)
         for name, value in weights.items():
-            # A backend may report the float32 weights themselves: what the model holds is their rounding.
+            # A backend may report the float32 weights themselves: the model has their rounding.
             right = value.float().to(torch.bfloat16)
-            apart += int((update.weights_after[name].to(torch.bfloat16) != right).sum())
+            differing += int((update.weights_after[name].to(torch.bfloat16) != right).sum())
             total += right.numel()
-    share = apart / total if total else 1.0
-    return Measure(
-        error=share,
-        bound=ROUNDED_APART,
-        what=f"share of weights that are not the rounding of a float32 optimizer's ({apart} of {total})",
+    return _share(
+        differing, total, ROUNDED_APART, "weights that are not the rounding of a float32 optimizer's"
     )
 
 
-def _summed_in_float32(stack: Any, case: RunCase) -> Measure:
-    """A sum of gradients in bfloat16 has bits that bfloat16 has not, unless it was rounded on its way."""
+@PRECISION.law(
+    "summed in float32",
+    "gradients of micro-batches added up in the precision of the weights",
+    cases=run_cases(policy__precision="bfloat16", policy__train_micro_batch_size=1),
+)
+def summed_in_float32(stack: Any, case: RunCase) -> Measure:
+    """Check that sums of bfloat16 gradients have bits that bfloat16 does not have."""
     rounded = total = 0
-    for step in case.record(stack).steps:
-        for update in step.updates:
-            for gradient in update.gradients.values():
-                some = gradient[gradient != 0].float()
-                rounded += int((some.to(torch.bfloat16).float() == some).sum())
-                total += some.numel()
-    return Measure(
-        error=rounded / total if total else 1.0,
-        bound=ROUNDED_SUMS,
-        what=f"share of summed gradients that bfloat16 holds exactly ({rounded} of {total})",
-    )
+    for _, update in case.record(stack).updates():
+        for gradient in update.gradients.values():
+            some = gradient[gradient != 0].float()
+            rounded += int((some.to(torch.bfloat16).float() == some).sum())
+            total += some.numel()
+    return _share(rounded, total, ROUNDED_SUMS, "summed gradients that bfloat16 holds exactly")
 
 
-def _sampler(stack: Any, case: RunCase) -> Measure:
+def _share(part: int, total: int, bound: float, what: str) -> Measure:
+    error = part / total if total else 1.0
+    return Measure(error=error, bound=bound, what=f"share of {what} ({part} of {total})")
+
+
+@PRECISION.law("the sampler's precision", "a copy of the weights in the type of the file", cases=run_cases())
+def sampler_has_the_policys_precision(stack: Any, case: RunCase) -> Measure:
+    """Check that the sampler's weights have the policy's precision, for each precision."""
     wrong = []
-    for precision in PRECISIONS:
+    for precision in ("float32", "bfloat16"):
         found = stack.sampler_dtypes({"policy.precision": precision})
         wrong += [f"{name} is {dtype} for {precision}" for name, dtype in found.items() if dtype != precision]
         wrong += [] if found else [f"no weights for {precision}"]
-    return Measure(
-        error=float(len(wrong)),
-        bound=0,
-        what=f"weights of the sampler in another precision than the policy's ({(wrong or ['none'])[0]})",
-    )
-
-
-BFLOAT16 = {
-    "policy__precision": "bfloat16",
-    "policy__optimizer__lr": 1e-4,
-    "grpo__max_num_steps": 3,
-}
-"""A rate whose updates are far smaller than what bfloat16 tells apart."""
-
-
-SUMS = {"policy__precision": "bfloat16", "policy__train_micro_batch_size": 1}
-
-
-def _law(name: str, measure: Any, suspects: str, options: dict[str, Any]) -> Law:
-    return Law(
-        name=name, make=run_cases(tuple(options), **options), measure=measure, suspects=suspects, seeded=False
-    )
-
-
-RELATIONS = (
-    Relation(
-        id="R20.run",
-        name="run-keeps-its-precision",
-        component="precision",
-        statement="Weights begin as stored, the optimizer keeps float32, and the sampler has the policy's precision.",
-        catalogue=("SB134", "SB222", "SB357", "SB359"),
-        cost="CPU, seconds",
-        laws=(
-            _law(
-                "loaded as stored",
-                _loaded,
-                "a type named where the file is read",
-                {"policy__precision": "float32"},
-            ),
-            _law("rounded once", _rounded_once, "a cast to another type, or of other weights", BFLOAT16),
-            _law(
-                "updated in float32",
-                _updated_in_float32,
-                "master weights taken after the cast, moments or sums of gradients in bfloat16",
-                BFLOAT16,
-            ),
-            _law(
-                "summed in float32",
-                _summed_in_float32,
-                "gradients of micro-batches added up in the precision of the weights",
-                SUMS,
-            ),
-            _law("the sampler's precision", _sampler, "a copy of the weights in the type of the file", {}),
-        ),
-    ),
-)
+    return Measure.count(wrong, "weights of the sampler in another precision than the policy's")

@@ -1,4 +1,4 @@
-"""R13 of trainers: a run that is ended after a checkpoint and begun again is the run that was not."""
+"""R13.trainer: a training run that is stopped after a checkpoint and resumed equals the unbroken run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 
 from seatrial.relations.contracts.resumed_training import TrainedRun, TrainingPlan
 from seatrial.relations.facts import bound_of
-from seatrial.relations.law import Law, Measure, Relation
+from seatrial.relations.law import Measure, Relation
 from seatrial.relations.tensors import largest_difference
-from seatrial.relations.worst import is_worse
 
 
-def _make(**options: Any) -> Callable[[Any, int, bool], TrainingPlan]:
-    """Return a law's `make`; a tidy plan is ended after its first step, within its first epoch."""
-    plan = TrainingPlan(**options)
+def _plan(num_steps: int, *ends_after: int, **options: Any) -> Callable[[Any, int, bool], TrainingPlan]:
+    """Return a law's `cases`; a tidy plan stops after its first step, within its first epoch."""
+    plan = TrainingPlan(num_steps=num_steps, ends_after=ends_after, **options)
 
     def make(stack: Any, seed: int, tidy: bool) -> TrainingPlan:
         return TrainingPlan(num_steps=2, ends_after=(1,), seed=seed) if tidy else replace(plan, seed=seed)
@@ -25,48 +24,98 @@ def _make(**options: Any) -> Callable[[Any, int, bool], TrainingPlan]:
     return make
 
 
+RESUME = Relation(
+    id="R13.trainer",
+    name="trainer-resumes",
+    component="resumed_training",
+    statement="A run that is stopped and resumed has the unbroken run's weights, moments, rates, examples and log.",
+    catalogue="SB222 SB228 SB296 SB298 SB299 SB300 SB302 SB303 SB304 SB306 SB307 SB309 SB313 SB317",
+    cost="CPU, seconds",
+    seeded=False,
+)
+STATE = "a moment, a counter or a float32 copy that is not saved, or not loaded"
+CURSOR = (
+    "a cursor that restarts, that counts micro-batches for steps, or that the loader reads ahead of the steps"
+)
+
+
 def _both(stack: Any, plan: TrainingPlan) -> tuple[TrainedRun, TrainedRun]:
+    """Return the unbroken run and the resumed one."""
     unbroken = replace(plan, ends_after=(), loses_a_step=False)
     return stack.train_as_planned(unbroken), stack.train_as_planned(plan)
 
 
-def _state(stack: Any, plan: TrainingPlan) -> Measure:
-    """Hold weights and moments against those of the unbroken run; bit for bit where no precision is declared."""
+def _needs_dropout(stack: Any) -> str | None:
+    return None if stack.has_dropout else "has_dropout=False"
+
+
+@RESUME.law("state, stopped once", STATE, cases=_plan(4, 2))
+@RESUME.law(
+    "state, stopped twice",
+    f"{STATE}; a second save that takes its state from elsewhere than the first",
+    cases=_plan(5, 2, 3),
+)
+@RESUME.law(
+    "state, several micro-batches a step",
+    "steps counted in micro-batches, gradients that are left over or lost",
+    cases=_plan(3, 1, num_micro_batches=2),
+)
+@RESUME.law(
+    "state, with dropout",
+    "random streams that are not saved, or that loading draws from",
+    cases=_plan(3, 2, dropout=True),
+    excluded=_needs_dropout,
+)
+def state_equals_unbroken_run(stack: Any, plan: TrainingPlan) -> Measure:
+    """Compare weights and moments with those of the unbroken run; bit for bit if no precision is declared."""
     whole, resumed = _both(stack, plan)
-    worst, where = (0.0, "no tensor") if whole.weights else (math.inf, "a run without weights")
-    for what in ("weights", "optimizer"):
+    found = []
+    for what in ("weights", "optimizer") if whole.weights else ():
         left, right = getattr(resumed, what), getattr(whole, what)
         for name in sorted(left.keys() | right.keys()):
             missing = name not in left or name not in right
             error = math.inf if missing else largest_difference(left[name].double(), right[name].double())
-            if is_worse(error, worst):
-                worst, where = error, f"{name} of {what}"
-    return Measure(
-        error=worst, bound=bound_of(stack, 0.0), what=f"{where} against the unbroken run, relative difference"
-    )
+            found.append((error, f"{name} of {what}"))
+    return Measure.largest(found, bound_of(stack, 0.0), "state against the unbroken run, relative difference")
 
 
-def _rates(stack: Any, plan: TrainingPlan) -> Measure:
-    """Hold the rates against the schedule itself: the first step's, and the share of the steps that are left."""
-    _, resumed = _both(stack, plan)
-    wanted = {
-        step: 1 - (step - 1) / plan.num_steps if plan.schedule == "linear" else 1.0
-        for step in range(1, plan.num_steps + 1)
-    }
-    first = resumed.rates.get(1, math.nan)
-    worst, where = 0.0, "none"
-    for step, share in wanted.items():
-        error = abs(resumed.rates.get(step, math.nan) / first - share)
-        if is_worse(error, worst):
-            worst, where = (
-                error,
-                f"{resumed.rates.get(step, math.nan) / first:.6g} at step {step}, due {share:.6g}",
-            )
-    return Measure(error=worst, bound=1e-6, what=f"learning rate as a share of the first step's ({where})")
+@RESUME.law(
+    "learning rates of a schedule that falls",
+    "a schedule that restarts, or whose length is that of the part",
+    cases=_plan(5, 3, schedule="linear"),
+)
+def rates_follow_the_schedule(stack: Any, plan: TrainingPlan) -> Measure:
+    """Compare the rates, as shares of the first step's, with the schedule."""
+    rates = _both(stack, plan)[1].rates
+    found = []
+    for step in range(1, plan.num_steps + 1):
+        due = 1 - (step - 1) / plan.num_steps if plan.schedule == "linear" else 1.0
+        share = rates.get(step, math.nan) / rates.get(1, math.nan)
+        found.append((abs(share - due), f"{share:.6g} at step {step}, due {due:.6g}"))
+    return Measure.largest(found, 1e-6, "learning rate as a share of the first step's")
 
 
-def _served(stack: Any, plan: TrainingPlan) -> Measure:
-    """The unbroken run's examples, in its order; and each once an epoch, whatever that order is."""
+@RESUME.law("examples, stopped within an epoch", CURSOR, cases=_plan(6, 2), seeded=True)
+@RESUME.law(
+    "examples, stopped at the end of an epoch",
+    f"{CURSOR}; an epoch served twice, in the same order",
+    cases=_plan(6, 3, num_examples=6),
+    seeded=True,
+)
+@RESUME.law(
+    "examples, stopped in the second epoch",
+    "an order that is drawn from the seed alone, and not from the epoch",
+    cases=_plan(6, 4, num_examples=6),
+    seeded=True,
+)
+@RESUME.law(
+    "examples, epochs that end within a step",
+    "a short batch counted as a whole one when the cursor is set",
+    cases=_plan(7, 3, num_examples=5),
+    seeded=True,
+)
+def examples_equal_unbroken_run(stack: Any, plan: TrainingPlan) -> Measure:
+    """Compare the served examples with the unbroken run's, in order; each comes once an epoch in any order."""
     whole, resumed = _both(stack, plan)
     errors = [
         f"step {step}: {list(resumed.served.get(step, ()))} instead of {list(right)}"
@@ -93,13 +142,25 @@ def _epochs_with_repeats(order: Sequence[int], num_examples: int) -> list[str]:
     return found
 
 
-def _log(stack: Any, plan: TrainingPlan) -> Measure:
-    """Every scalar of the unbroken run stands in the log once, with its value."""
+@RESUME.law(
+    "log, stopped once",
+    "a log that restarts, steps counted from the checkpoint, running means that start from 0",
+    cases=_plan(4, 2),
+)
+@RESUME.law(
+    "log, stopped after a step that was not saved",
+    "the lost step's scalars left in the log next to those of the step that replaces it",
+    cases=_plan(4, 2, loses_a_step=True),
+)
+def log_equals_unbroken_run(stack: Any, plan: TrainingPlan) -> Measure:
+    """Check that every scalar of the unbroken run is in the log once, with its value."""
     whole, resumed = _both(stack, plan)
     wanted = {(name, step): value for name, step, value in whole.log}
     counts = Counter((name, step) for name, step, _ in resumed.log)
     errors = [
-        f"{name} of step {step} stands {count} times" for (name, step), count in counts.items() if count > 1
+        f"{name} of step {step} is logged {count} times"
+        for (name, step), count in counts.items()
+        if count > 1
     ]
     errors += [f"no {name} of step {step}" for name, step in wanted if (name, step) not in counts]
     errors += [
@@ -120,113 +181,3 @@ def _log(stack: Any, plan: TrainingPlan) -> Measure:
 def _close(value: float, wanted: float, bound: float) -> bool:
     both_nan = math.isnan(value) and math.isnan(wanted)
     return both_nan or value == wanted or abs(value - wanted) <= bound * max(abs(value), abs(wanted))
-
-
-def _without_dropout(stack: Any) -> str | None:
-    return None if stack.has_dropout else "has_dropout=False"
-
-
-STATE = "a moment, a counter or a float32 copy that is not saved, or not loaded"
-CURSOR = "a cursor that starts anew, that counts micro-batches for steps, or that the loader reads ahead of the steps"
-
-RELATIONS = (
-    Relation(
-        id="R13.trainer",
-        name="trainer-resumes",
-        component="resumed_training",
-        statement="A run to k and on has the weights, moments, rates, examples and log of the run that was not ended.",
-        catalogue=(
-            "SB222",
-            "SB228",
-            "SB296",
-            "SB298",
-            "SB299",
-            "SB300",
-            "SB302",
-            "SB303",
-            "SB304",
-            "SB306",
-            "SB307",
-            "SB309",
-            "SB313",
-            "SB317",
-        ),
-        cost="CPU, seconds",
-        laws=(
-            Law(
-                name="state, ended once",
-                make=_make(num_steps=4, ends_after=(2,)),
-                measure=_state,
-                suspects=STATE,
-                seeded=False,
-            ),
-            Law(
-                name="state, ended twice",
-                make=_make(num_steps=5, ends_after=(2, 3)),
-                measure=_state,
-                suspects=f"{STATE}; a second save that takes its state from elsewhere than the first",
-                seeded=False,
-            ),
-            Law(
-                name="state, several micro-batches a step",
-                make=_make(num_steps=3, ends_after=(1,), num_micro_batches=2),
-                measure=_state,
-                suspects="steps counted in micro-batches, gradients that are left over or lost",
-                seeded=False,
-            ),
-            Law(
-                name="state, with dropout",
-                make=_make(num_steps=3, ends_after=(2,), dropout=True),
-                measure=_state,
-                excluded=_without_dropout,
-                suspects="random streams that are not saved, or that loading draws from",
-                seeded=False,
-            ),
-            Law(
-                name="learning rates of a schedule that falls",
-                make=_make(num_steps=5, ends_after=(3,), schedule="linear"),
-                measure=_rates,
-                suspects="a schedule that begins anew, or whose length is that of the part",
-                seeded=False,
-            ),
-            Law(
-                name="examples, ended within an epoch",
-                make=_make(num_steps=6, ends_after=(2,)),
-                measure=_served,
-                suspects=CURSOR,
-            ),
-            Law(
-                name="examples, ended at the end of an epoch",
-                make=_make(num_steps=6, ends_after=(3,), num_examples=6),
-                measure=_served,
-                suspects=f"{CURSOR}; an epoch served twice, in the same order",
-            ),
-            Law(
-                name="examples, ended in the second epoch",
-                make=_make(num_steps=6, ends_after=(4,), num_examples=6),
-                measure=_served,
-                suspects="an order that is drawn from the seed alone, and not from the epoch",
-            ),
-            Law(
-                name="examples, epochs that end within a step",
-                make=_make(num_steps=7, ends_after=(3,), num_examples=5),
-                measure=_served,
-                suspects="a short batch counted as a whole one when the cursor is set",
-            ),
-            Law(
-                name="log, ended once",
-                make=_make(num_steps=4, ends_after=(2,)),
-                measure=_log,
-                suspects="a log that begins anew, steps counted from the checkpoint, running means that start from 0",
-                seeded=False,
-            ),
-            Law(
-                name="log, ended after a step that was not saved",
-                make=_make(num_steps=4, ends_after=(2,), loses_a_step=True),
-                measure=_log,
-                suspects="the lost step's scalars left in the log beside those of the step that replaces it",
-                seeded=False,
-            ),
-        ),
-    ),
-)

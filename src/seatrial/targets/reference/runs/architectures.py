@@ -27,14 +27,14 @@ from seatrial.targets.reference.configuration import MODEL, model_directory
 
 SPECS: Mapping[str, TinyModelSpec] = {
     "experts": replace(MODEL, family="qwen3_moe"),
-    "sees": replace(MODEL, family="llava"),
-    "hears": replace(MODEL, family="qwen2_audio"),
+    "image": replace(MODEL, family="llava"),
+    "audio": replace(MODEL, family="qwen2_audio"),
     "drafts": replace(MODEL, draft_head=True),
 }
 """What the relations call them."""
 OWN_DATA: Mapping[str, Mapping[str, Any]] = {
-    "sees": {"data.task": "colour"},
-    "hears": {"data.task": "pitch"},
+    "image": {"data.task": "colour"},
+    "audio": {"data.task": "pitch"},
 }
 """The tasks that have an image or a sound in every prompt."""
 EPSILON = 1e-6
@@ -152,7 +152,7 @@ def _normed(values_SD: Tensor, scale_D: Tensor) -> Tensor:
 
 def _architecture_of(weights: Mapping[str, Tensor]) -> str:
     """Return which model such weights belong to; empty for the adapter's own."""
-    marks = {"vision_tower.": "sees", "audio_tower.": "hears", ".mlp.experts.": "experts"}
+    marks = {"vision_tower.": "image", "audio_tower.": "audio", ".mlp.experts.": "experts"}
     return next((name for mark, name in marks.items() if any(mark in one for one in weights)), "")
 
 
