@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 from seatrial.relations.law import F, Measure, Relation
@@ -111,7 +112,7 @@ def each_row_once(stack: Any, case: RunCase) -> Measure:
             if len(update.row_indices) != size:
                 wrong.append(f"step {step.step}: an update of {len(update.row_indices)} rows")
             parts = update.micro_batches
-            if parts is not None and sorted(sum(parts, ())) != sorted(update.row_indices):
+            if parts is not None and sorted(chain(*parts)) != sorted(update.row_indices):
                 wrong.append(f"step {step.step}: micro-batches {parts} for rows {update.row_indices}")
     return Measure.count(wrong, "updates that do not share the rows of their step")
 
