@@ -203,4 +203,6 @@ def local_device(config: ClusterConfig) -> torch.device:
             f"one of its own; lower it, use cluster.device=cpu, or share them with {SHARING}=1 (NCCL 2.31 or newer)"
         )
     torch.cuda.set_device(local_rank() % count)
+    # cuDNN's attention makes a plan for each new length, which costs seconds in the first steps of a run.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device("cuda", local_rank() % count)

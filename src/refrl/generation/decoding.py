@@ -43,11 +43,7 @@ class _Running:
             FloatingPointError: a log-probability is not finite.
         """
         ids_TR, logprobs_TR = self.ids_TR[:num_tokens, columns], self.logprobs_TR[:num_tokens, columns]
-        if not bool(torch.isfinite(logprobs_TR).all()):
-            raise FloatingPointError(
-                "the model's logits are not finite, so there is no distribution to sample from: look for NaN in the "
-                "weights (a diverged or half-loaded model)"
-            )
+        check_finite(logprobs_TR)
         for column, ids, logprobs in zip(columns, ids_TR.T.tolist(), logprobs_TR.T.tolist(), strict=True):
             into[self.rows[column]] = SampledRow(tuple(ids), tuple(logprobs))
 
@@ -57,6 +53,19 @@ class _Running:
         self.uniforms_TR = self.uniforms_TR[:, columns]
         self.ids_TR = self.ids_TR[:, columns]
         self.logprobs_TR = self.logprobs_TR[:, columns]
+
+
+def check_finite(logprobs: torch.Tensor) -> None:
+    """Refuse log-probabilities that no distribution has.
+
+    Raises:
+        FloatingPointError: one is not finite.
+    """
+    if not bool(torch.isfinite(logprobs).all()):
+        raise FloatingPointError(
+            "the model's logits are not finite, so there is no distribution to sample from: look for NaN in the "
+            "weights (a diverged or half-loaded model)"
+        )
 
 
 def decode(

@@ -41,6 +41,11 @@ class KVCache:
         self.num_filled = 0
         """Slots that hold keys and values."""
 
+    @property
+    def filled_L2BKSH(self) -> torch.Tensor:
+        """Keys and values of all layers, in the slots that are filled."""
+        return self._store_L2BKSH[..., : self.num_filled, :]
+
     def extend(self, num_tokens: int) -> list[LayerSlots]:
         """Count the next T slots as filled; return the views of each layer, which is to write them before it reads."""
         start, end = self.num_filled, self.num_filled + num_tokens

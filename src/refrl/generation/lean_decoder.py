@@ -32,7 +32,7 @@ class LeanDecoder:
         weights = self._weights
         num_prompts, width = prompts.ids_PS.shape
         num_slots = width + self._max_new_tokens
-        self._rotary_SH = _rotary_tables(
+        self._rotary_SH = rotary_tables(
             weights.inv_freq, weights.attention_scaling, num_slots, weights.embedding_VD.dtype
         )
         self._cache = KVCache(
@@ -52,6 +52,11 @@ class LeanDecoder:
             itself_SS = torch.eye(width, dtype=torch.bool, device=mask_PS.device)
             allowed_P1SS = torch.ones_like(itself_SS).tril() & mask_PS[:, None, None] | itself_SS
         return self._logits(prompts.ids_PS, prompts.positions_PS(), allowed_P1SS)
+
+    @property
+    def cached_L2PKSH(self) -> torch.Tensor:
+        """Keys and values of the slots that are filled."""
+        return self._cache.filled_L2BKSH
 
     def expand(self, prompt_of_row_B: torch.Tensor) -> None:
         """Make one row of the cache for each sequence."""
@@ -141,7 +146,7 @@ def _attend(
     ).transpose(1, 2)
 
 
-def _rotary_tables(
+def rotary_tables(
     inv_freq: torch.Tensor, scaling: float, num_positions: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cos_SH and sin_SH of the rotary embedding (arXiv 2104.09864); the first half of sin is negated.

@@ -6,6 +6,7 @@ Shapes: V vocabulary, D width of the model, N heads of queries and keys together
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,11 @@ class Projection:
     weights: tuple[torch.Tensor, ...]
     biases: tuple[torch.Tensor | None, ...]
 
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that it reads."""
+        yield from self.weights
+        yield from (bias for bias in self.biases if bias is not None)
+
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Apply the maps; the last dimension of the result holds all their outputs."""
         if len(self.weights) == 1:
@@ -40,19 +46,23 @@ class Norm:
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         """Prepare the norm; the weight broadcasts against the input."""
         width = weight.shape[-1]
-        self._weight = weight
-        self._eps = eps
+        self.weight = weight
+        self.eps = eps
         # x / sqrt(mean(x^2) + eps) = x * sqrt(width) / hypot(|x|, sqrt(width * eps)): fewer passes over x.
         self._root_weight = weight * math.sqrt(width)
         self._floor = torch.tensor(math.sqrt(width * eps), device=weight.device)
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that it reads."""
+        yield from (self.weight, self._root_weight, self._floor)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Normalise in float32, round to the type of the input, then scale."""
         if inputs.dtype == torch.float32:
             length = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True)
             return inputs / torch.hypot(length, self._floor) * self._root_weight
-        normalised = functional.rms_norm(inputs.float(), inputs.shape[-1:], eps=self._eps)
-        return normalised.to(inputs.dtype) * self._weight
+        normalised = functional.rms_norm(inputs.float(), inputs.shape[-1:], eps=self.eps)
+        return normalised.to(inputs.dtype) * self.weight
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,21 @@ class LayerWeights:
     """Outputs: gate, up."""
     down: Projection
 
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that it reads."""
+        parts = (
+            self.attention_norm,
+            self.qkv,
+            self.qk_norm,
+            self.attention_out,
+            self.mlp_norm,
+            self.gate_up,
+            self.down,
+        )
+        for part in parts:
+            if part is not None:
+                yield from part.tensors()
+
 
 @dataclass(frozen=True)
 class LeanWeights:
@@ -88,15 +113,24 @@ class LeanWeights:
     attention_scaling: float
     """Factor on the rotary embedding (above 1 with yarn)."""
 
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that a forward reads, in the same order for every model of one shape."""
+        yield self.embedding_VD
+        for layer in self.layers:
+            yield from layer.tensors()
+        yield from self.final_norm.tensors()
+        yield from self.head.tensors()
+        yield self.inv_freq
 
-def read_weights(model: PreTrainedModel) -> LeanWeights:
+
+def read_weights(model: PreTrainedModel, *, join_limit_bytes: int = JOIN_LIMIT_BYTES) -> LeanWeights:
     """Read the live module's weights; neighbouring projections of a small model are joined by a copy.
 
     The copy is as old as the call, so it is made anew for each generation.
     """
     inner: Any = model.model
     num_bytes = sum(weight.numel() * weight.element_size() for weight in inner.layers.parameters())
-    join = num_bytes <= JOIN_LIMIT_BYTES
+    join = num_bytes <= join_limit_bytes
     return LeanWeights(
         embedding_VD=inner.embed_tokens.weight,
         layers=tuple(_read_layer(layer, join=join) for layer in inner.layers),

@@ -1,0 +1,320 @@
+"""A GRPO step of refrl and of TRL on one GPU, in turns, at equal model, rows and tokens; first and second step too.
+
+    python benchmarks/gpu/grpo_step_vs_trl.py [--repeats 2] [--steps 8] [--side refrl --side trl] [--json FILE]
+
+Both train one Qwen3 of random weights (494 M parameters by default) in bfloat16 with AdamW on 256 rows of 32 prompt and
+256 new tokens, 8 completions a prompt, without a reference, taking the old log-probabilities from the training pass.
+No row ends early: refrl has no end token, and TRL masks it. Each side runs in a process of its
+own. A step is the time between the ends of two successive steps, after the device has finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+NUM_GENERATIONS = 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process measures."""
+
+    model: str
+    output: str
+    num_prompts: int
+    prompt_tokens: int
+    new_tokens: int
+    num_steps: int
+    micro_batch_size: int
+    seed: int
+    options: tuple[str, ...] = ()
+    """Further options of refrl, as on its command line."""
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--side", action="append", choices=["refrl", "trl"], help="default: both")
+    parser.add_argument("--repeats", type=int, default=2, help="processes of each side")
+    parser.add_argument("--steps", type=int, default=8, help="steps of a process")
+    parser.add_argument("--prompts", type=int, default=32, help="prompts of a step")
+    parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument(
+        "--micro-batch-size", type=int, default=64, help="rows of TRL's and of refrl's micro-batch"
+    )
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=896)
+    parser.add_argument(
+        "--option", action="append", default=[], help="of refrl, such as policy.logprob_chunk_size=16384"
+    )
+    parser.add_argument("--json", type=Path, help="also write the result here")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="grpo-gpu-") as scratch:
+        model = Path(scratch) / "model"
+        num_parameters = make_model(model, arguments.layers, arguments.width)
+        print(f"{num_parameters:,} parameters", flush=True)
+        runs: dict[str, list[dict[str, Any]]] = {}
+        for repeat in range(arguments.repeats):
+            for side in arguments.side or ["refrl", "trl"]:
+                job = Job(
+                    model=str(model),
+                    output=f"{scratch}/{side}-{repeat}",
+                    num_prompts=arguments.prompts,
+                    prompt_tokens=arguments.prompt_tokens,
+                    new_tokens=arguments.new_tokens,
+                    num_steps=arguments.steps,
+                    micro_batch_size=arguments.micro_batch_size,
+                    seed=repeat,
+                    options=tuple(arguments.option),
+                )
+                run = run_side(side, job)
+                runs.setdefault(side, []).append(run)
+                print(side, json.dumps(run), flush=True)
+    print(table(runs))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(runs, indent=1) + "\n")
+
+
+def run_side(side: str, job: Job) -> dict[str, Any]:
+    """Run one side in a process of its own and return what it measured."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--worker", side, json.dumps(asdict(job))]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    if done.returncode:
+        raise SystemExit(
+            f"{side} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-5000:]}"
+        )
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def table(runs: dict[str, list[dict[str, Any]]]) -> str:
+    """Draw the result: warm steps are those from the fourth on."""
+    lines = [f"{'':8}{'warm step':>12}{'first':>10}{'second':>10}{'peak':>12}"]
+    warm = {}
+    for side, side_runs in runs.items():
+        warm[side] = statistics.median(second for run in side_runs for second in run["seconds"][3:])
+        first, second = (max(run["seconds"][place] for run in side_runs) for place in (0, 1))
+        peak = max(run["peak_bytes"] for run in side_runs) / 2**30
+        lines.append(f"{side:8}{warm[side]:>10.2f} s{first:>8.1f} s{second:>8.1f} s{peak:>8.1f} GiB")
+    if len(warm) == 2:
+        lines.append(f"TRL's warm step takes {warm['trl'] / warm['refrl']:.2f} times as long as refrl's")
+    work = {(run["prompt_tokens"], run["new_tokens"]) for side_runs in runs.values() for run in side_runs}
+    lines.append(f"prompt and new tokens of a row: {sorted(work)}")
+    if len(work) != 1:
+        lines.append("UNEQUAL WORK: the comparison does not hold")
+    return "\n".join(lines)
+
+
+def make_model(directory: Path, num_layers: int, width: int) -> int:
+    """Write a Qwen3 of random weights with refrl's byte tokenizer; return the number of parameters."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from refrl.models.loading import save_directory
+    from refrl.models.tokenization import make_byte_tokenizer
+
+    tokenizer = make_byte_tokenizer()
+    torch.manual_seed(0)
+    heads = width // 64
+    config = Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=width,
+        intermediate_size=4864 * width // 896,
+        num_hidden_layers=num_layers,
+        num_attention_heads=heads,
+        num_key_value_heads=2 if heads % 2 == 0 else 1,
+        head_dim=64,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Qwen3ForCausalLM(config).to(torch.bfloat16)
+    save_directory(model, tokenizer, directory)
+    return sum(weight.numel() for weight in model.parameters())
+
+
+class StepClock:
+    """Wall time at the end of each step, after the device has finished."""
+
+    def __init__(self) -> None:
+        """Start the first step."""
+        self.ends = [time.perf_counter()]
+
+    def tick(self) -> None:
+        """End a step."""
+        import torch
+
+        torch.cuda.synchronize()
+        self.ends.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each step."""
+        return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
+
+
+def measure_refrl(job: Job) -> dict[str, Any]:
+    """Run refrl's GRPO loop as its command does."""
+    import torch
+
+    from refrl.config import GRPORunConfig
+    from refrl.config.loading import load_config
+    from refrl.training import grpo
+
+    document: dict[str, Any] = {
+        "policy": {
+            "model_name": job.model,
+            "precision": "bfloat16",
+            "train_global_batch_size": job.num_prompts * NUM_GENERATIONS,
+            "train_micro_batch_size": job.micro_batch_size,
+            "max_total_sequence_length": job.prompt_tokens + job.new_tokens,
+            "optimizer": {"lr": 1e-6, "betas": (0.9, 0.999)},
+            "generation": {"max_new_tokens": job.new_tokens, "stop_token_ids": []},
+        },
+        "grpo": {
+            "num_prompts_per_step": job.num_prompts,
+            "num_generations_per_prompt": NUM_GENERATIONS,
+            "max_num_steps": job.num_steps,
+            "seed": job.seed,
+        },
+        "loss_fn": {"reference_policy_kl_penalty": 0.0, "force_on_policy_ratio": True},
+        "data": data_section(job),
+        "logger": {"log_dir": f"{job.output}/logs"},
+        "checkpointing": {"enabled": False, "checkpoint_dir": f"{job.output}/checkpoints"},
+        "cluster": {"device": "cuda"},
+    }
+    path = Path(f"{job.output}.yaml")
+    path.write_text(json.dumps(document))
+    config = load_config(GRPORunConfig, path, job.options)
+    clock = StepClock()
+    step = grpo.train_step
+    profiler = torch.profiler.profile() if os.environ.get("PROFILE") else None
+    number = 0
+
+    def timed_step(*arguments: Any) -> None:
+        nonlocal number
+        number += 1
+        profiled = profiler is not None and number == job.num_steps
+        if profiled:
+            profiler.start()
+        step(*arguments)
+        clock.tick()
+        if profiled:
+            profiler.stop()
+            sys.stderr.write(profiler.key_averages().table(sort_by="cuda_time_total", row_limit=45))
+            Path(os.environ["PROFILE"]).write_text(
+                profiler.key_averages().table(sort_by="cuda_time_total", row_limit=45)
+                + profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=30)
+            )
+
+    grpo.train_step = timed_step
+    grpo.run_grpo(config)
+    last = Path(job.output, "logs", f"train_data_step{job.num_steps}.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in last.splitlines()]
+    phases = {}
+    for log in Path(job.output, "logs").rglob("metrics.json"):
+        found = json.loads(log.read_text())
+        phases = {
+            name: list(series.values())[-1] for name, series in found.items() if name.startswith("timing/")
+        }
+    return {
+        "seconds": clock.seconds(),
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "prompt_tokens": statistics.mean(row["prompt_length"] for row in rows),
+        "new_tokens": statistics.mean(len(row["generation_logprobs"]) for row in rows),
+        "phases": phases,
+    }
+
+
+def data_section(job: Job) -> dict[str, Any]:
+    """Return prompts of one length."""
+    length = job.prompt_tokens - len("reverse =") - 1  # a prompt begins with one more token
+    return {
+        "task": "reverse",
+        "task_args": {"min_length": length, "max_length": length},
+        "verifier": "byte_closeness",
+        "num_train": 2048,
+        "num_validation": 1,
+    }
+
+
+def measure_trl(job: Job) -> dict[str, Any]:
+    """Run TRL's GRPOTrainer."""
+    import torch
+    import trl
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+
+    from refrl.config import DataConfig
+    from refrl.tasks import make_splits
+
+    clock = StepClock()
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *arguments: Any, **keywords: Any) -> None:
+            clock.tick()
+
+    def share_of_e(completions: list[str], **columns: Any) -> list[float]:
+        return [text.count("e") / max(1, len(text)) for text in completions]
+
+    rows = job.num_prompts * NUM_GENERATIONS
+    prompts = [example.prompt for example in make_splits(DataConfig(**data_section(job))).train]
+    trainer = trl.GRPOTrainer(
+        model=job.model,
+        reward_funcs=share_of_e,
+        processing_class=AutoTokenizer.from_pretrained(job.model),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        callbacks=[Clock()],
+        args=trl.GRPOConfig(
+            output_dir=job.output,
+            max_steps=job.num_steps,
+            per_device_train_batch_size=job.micro_batch_size,
+            gradient_accumulation_steps=rows // job.micro_batch_size,
+            num_generations=NUM_GENERATIONS,
+            max_completion_length=job.new_tokens,
+            temperature=1.0,
+            beta=0.0,
+            learning_rate=1e-6,
+            lr_scheduler_type="constant",
+            max_grad_norm=1.0,
+            gradient_checkpointing=False,
+            bf16=True,
+            model_init_kwargs={"dtype": "bfloat16"},
+            generation_kwargs={"min_new_tokens": job.new_tokens},
+            seed=job.seed,
+            logging_steps=1,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+    )
+    trainer.train()
+    last = next(entry for entry in reversed(trainer.state.log_history) if "completions/mean_length" in entry)
+    new_tokens = last["completions/mean_length"]
+    return {
+        "seconds": clock.seconds(),
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "prompt_tokens": round(last["num_tokens"] / (job.num_steps * rows) - new_tokens, 3),
+        "new_tokens": new_tokens,
+    }
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        measure = {"refrl": measure_refrl, "trl": measure_trl}[sys.argv[2]]
+        print(json.dumps(measure(Job(**json.loads(sys.argv[3])))))
+    else:
+        main()

@@ -1,0 +1,1 @@
+"""Decoding with static shapes: one cache, a few numbers of rows, one captured CUDA graph for each."""
