@@ -82,6 +82,9 @@ class GenerationConfig(Section):
     """Sample from so many of the likeliest tokens; None takes all."""
     stop_token_ids: tuple[int, ...] | None = None
     """Ids that end a completion; None takes the end-of-sequence ids of the model and of the tokenizer."""
+    block_tokens: int | None = Field(default=None, ge=0)
+    """Tokens that the torch engine samples between two looks at which rows have ended, with a cache of fixed shape and,
+    on a CUDA device, captured graphs. 0 looks after each token. None takes 16 on a CUDA device and 0 on a CPU."""
 
     @model_validator(mode="after")
     def _shared_weights_do_not_travel(self) -> GenerationConfig:
@@ -186,6 +189,9 @@ class PolicyConfig(Section):
     """Rows of like length share a micro-batch, padded to its own longest row."""
     logprob_chunk_size: int | None = Field(default=None, gt=0)
     """Tokens whose logits exist at a time (and a slice of the vocabulary of these); None makes all at once."""
+    compile_layers: bool = False
+    """Compile the decoder layers of the trained model with torch.compile: faster passes, and a first step that takes a
+    minute longer."""
     activation_checkpointing: bool = False
     """Keep the inputs of each layer only, and compute the rest again in the backward pass."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)

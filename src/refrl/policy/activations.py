@@ -57,9 +57,23 @@ def checkpointed_forward(forward: Forward, model: PreTrainedModel) -> Checkpoint
     Raises:
         ConfigError: the architecture has no layers that it can be done to.
     """
-    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    return CheckpointedForward(forward, _layers("policy.activation_checkpointing", model))
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compile the model's decoder layers with torch.compile, for sequences of any length.
+
+    Raises:
+        ConfigError: the architecture has no layers that Transformers marks as units.
+    """
+    for layer in _layers("policy.compile_layers", model):
+        layer.compile(dynamic=True)
+
+
+def _layers(option: str, model: PreTrainedModel) -> list[nn.Module]:
+    layers: list[nn.Module] = [
+        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
     if not layers:
-        raise ConfigError(
-            f"policy.activation_checkpointing: {type(model).__name__} has no layers that allow it; leave it out"
-        )
-    return CheckpointedForward(forward, layers)
+        raise ConfigError(f"{option}: {type(model).__name__} has no layers that allow it; leave it out")
+    return layers

@@ -29,6 +29,7 @@ from refrl.generation.base import Generator, SamplingParams
 from refrl.models.loading import check_model_directory, load_model, media_token_id
 from refrl.models.prompts import PromptEncoder
 from refrl.models.tokenization import load_tokenizer
+from refrl.policy.activations import compile_layers
 from refrl.policy.adapter_files import make_adapters
 from refrl.policy.auxiliaries import make_auxiliary
 from refrl.policy.backends import policy_maker
@@ -160,6 +161,8 @@ def build_policy(
     reference = None
     if with_reference:
         reference = model if adapters else copy.deepcopy(model).requires_grad_(False)
+    if config.compile_layers:
+        compile_layers(model)
     return HFPolicy(
         model,
         tokenizer,

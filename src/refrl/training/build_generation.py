@@ -57,6 +57,7 @@ def _torch_engine(config: PolicyConfig, pad_token_id: int, device: torch.device)
     return TorchGenerator(
         model,
         pad_token_id,
+        block_tokens=config.generation.block_tokens,
         load_batch_bytes=config.generation.delta_compression.delta_load_batch_size_bytes,
     )
 

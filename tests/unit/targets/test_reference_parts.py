@@ -52,6 +52,8 @@ NOT_TURNED = {
     "policy.dynamic_batching.": "must change nothing: grpo-batch-forms",
     "policy.logprob_batch_size": "must change nothing: grpo-microbatches",
     "policy.logprob_chunk_size": "must change nothing: grpo-batch-forms",
+    "policy.compile_layers": "must change nothing: tests/unit/refrl/policy/test_compiled_layers.py",
+    "policy.generation.block_tokens": "must change nothing: cells, tests/unit/refrl/generation/test_static_decoder.py",
     "policy.activation_checkpointing": "must change nothing: grpo-checkpointed",
     "policy.sequence_length_buckets": "must change nothing: padding",
     "policy.max_total_sequence_length": "refused where a row could be longer",

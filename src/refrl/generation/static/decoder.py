@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -83,7 +84,7 @@ class StaticDecoder:
         self._buffers: _Buffers | None = None
         self._graphs: dict[tuple[int, SamplingParams], torch.cuda.CUDAGraph] = {}
         """By number of rows, and by what of the parameters a step depends on."""
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
 
     @property
     def num_graphs(self) -> int:
@@ -279,8 +280,9 @@ def _ops_of(device: torch.device) -> Ops:
 def _pack(kept_RV: torch.Tensor) -> torch.Tensor:
     """Return booleans as bits, eight to a byte, the first one lowest."""
     padded_RV = functional.pad(kept_RV, (0, -kept_RV.shape[-1] % 8))
-    powers = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=kept_RV.device)
-    return (padded_RV.unflatten(-1, (-1, 8)) * powers).sum(-1, dtype=torch.uint8)
+    # Filled on the device: a copy from the host cannot be captured.
+    bits = torch.arange(8, dtype=torch.uint8, device=kept_RV.device)
+    return (padded_RV.unflatten(-1, (-1, 8)).to(torch.uint8) << bits).sum(-1, dtype=torch.uint8)
 
 
 def _unpack(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:

@@ -98,6 +98,7 @@ loss_fn.reference_policy_kl_importance_sampling
 loss_fn.reference_policy_kl_penalty
 loss_fn.reference_policy_kl_type
 policy.activation_checkpointing
+policy.compile_layers
 policy.draft.enabled
 policy.draft.model_name
 policy.dtensor_cfg.context_parallel_size
@@ -109,6 +110,7 @@ policy.dynamic_batching.enabled
 policy.dynamic_batching.logprob_mb_tokens
 policy.dynamic_batching.train_mb_tokens
 policy.generation.backend
+policy.generation.block_tokens
 policy.generation.colocated.enabled
 policy.generation.delta_compression.delta_load_batch_size_bytes
 policy.generation.delta_compression.dtype
