@@ -41,5 +41,5 @@ def test_compiled_layers_give_the_same_logits_at_every_length(monkeypatch: pytes
 
 
 def test_a_model_without_layers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="policy.compile_layers: Linear has no layers"):
+    with pytest.raises(ConfigError, match=r"policy\.compile_layers: Linear has no layers"):
         compile_layers(nn.Linear(2, 2))
