@@ -62,6 +62,3 @@ def other_ids(stack: Any, case: Groups) -> Measure:
         bound=1e-9,
         what="largest change of an advantage when prompts get other ids",
     )
-
-
-RELATIONS = (PROMPT_IDS,)

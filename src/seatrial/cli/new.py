@@ -32,7 +32,7 @@ in your package's pyproject.toml:
 """
 _VALUES = {
     "reader": "{module}",
-    "relation": "{module}:RELATIONS",
+    "relation": "{module}",
     "rule": "{module}:RULES",
     "target": "{module}:{cls}",
 }

@@ -46,8 +46,7 @@ def own_relations() -> tuple[Relation, ...]:
 
 def relations_in(module: ModuleType) -> list[Relation]:
     """Return the relations among the names of a module."""
-    values = [*vars(module).values(), *getattr(module, "RELATIONS", ())]
-    return [value for value in values if isinstance(value, Relation)]
+    return [value for value in vars(module).values() if isinstance(value, Relation)]
 
 
 def relations_of_entry_points(found: Iterable[EntryPoint]) -> list[Relation]:

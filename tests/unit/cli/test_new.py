@@ -79,7 +79,7 @@ def test_how_it_is_used_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["new", "relation", "my_law", "--output", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert f"python -m pytest -q {tmp_path / 'test_my_law.py'}" in shown
-    assert '[project.entry-points."seatrial.relations"]\n    my_law = "my_law:RELATIONS"' in shown
+    assert '[project.entry-points."seatrial.relations"]\n    my_law = "my_law"' in shown
 
 
 def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
