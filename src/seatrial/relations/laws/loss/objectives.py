@@ -107,7 +107,7 @@ MICRO_BATCHES = Relation(
     name="objective-ignores-micro-batches",
     component="objective",
     statement="The raw gradient of a batch of examples is the same however it is split into micro-batches.",
-    catalogue="SB155 SB156 SB158 SB159 SB175 SB181 SB182 SB211",
+    catalogue="SB155 SB156 SB158 SB159 SB175 SB181 SB182",
     cost="CPU, seconds",
     cases=_examples,
     excluded=depends_on_mates,
@@ -128,7 +128,7 @@ FORMULA = Relation(
     name="objective-equals-oracle",
     component="objective",
     statement="Gradient and logged loss of a batch equal the float64 oracle of the declared objective.",
-    catalogue="SB001 SB007 SB008 SB015 SB095 SB153 SB168 SB211",
+    catalogue="SB001 SB007 SB008 SB015 SB095 SB153 SB168",
     cost="CPU, seconds",
     cases=_examples,
 )
