@@ -52,7 +52,7 @@ def new_directory(output: Path) -> Iterator[Path]:
 
 
 def _open_files(directory: Path) -> None:
-    """Let every file be read by whoever could read one made by plain means: safetensors closes its own to others."""
+    """Give every file the permissions of an ordinary new file: safetensors creates files for the owner alone."""
     plain = directory / ".plain"
     plain.touch()
     mode = plain.stat().st_mode

@@ -26,7 +26,7 @@ ItemT = TypeVar("ItemT")
 BUCKET_BYTES = 64 * 2**20
 """Gradients are summed in buckets of about this size."""
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
-"""NCCL's own variable, which NCCL 2.31 and newer heed: at 1, several ranks may use one device."""
+"""Variable that NCCL 2.31 and newer read: at 1, several ranks may use one device."""
 
 
 class DivergenceError(ArithmeticError):

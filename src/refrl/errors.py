@@ -17,9 +17,9 @@ _NO_MEMORY = (
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Return one message where an error is the end of a machine's memory: Python's, torch's on the CPU, CUDA's.
+    """Return one message if an error means that memory ran out: Python's, torch's on the CPU, CUDA's.
 
-    torch's own class is a RuntimeError, as is what it raises on the CPU, where only the words tell.
+    torch's own class is a RuntimeError; on the CPU it raises a plain RuntimeError, identified by its text alone.
     """
     words = " ".join(str(error).split())
     if not isinstance(error, MemoryError) and not any(sign in words.lower() for sign in _NO_MEMORY):
@@ -32,7 +32,7 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 class TrainingError(ArithmeticError):
-    """Training cannot go on; the message says at which step and why. The log holds the step."""
+    """Training cannot continue; the message says at which step and why. The log holds the step."""
 
 
 class GenerationError(OSError):

@@ -1,4 +1,4 @@
-"""What ties ranks to what started them: where they meet, which placement that is, a pipe that ends with it."""
+"""The connection of ranks with their launcher: where they rendezvous, their placement, a pipe that ends with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 RENDEZVOUS = "REFRL_RENDEZVOUS"
 """Variable with the URL of the file or of the port at which ranks meet; set in ranks that `refrl.runtime` started."""
 LISTENING = "REFRL_LISTENING"
-"""Variable of rank 0 with the number of a socket that listens at that port: nobody else can take it."""
+"""Variable of rank 0 with the descriptor of a socket bound to that port, so that no other process can take it."""
 LIFELINE = "REFRL_LIFELINE"
 """Variable with the number of the pipe's reading end."""
 RAY_NODE = "REFRL_RAY_NODE"
@@ -23,7 +23,7 @@ LOST_LAUNCHER = 1
 
 
 def is_started() -> bool:
-    """Tell whether this process is a rank that something has started; variables of other launchers mean nothing."""
+    """Return whether this process was started as a rank, by refrl or torchrun; other launchers are not recognised."""
     return RENDEZVOUS in os.environ or TORCHRUN in os.environ
 
 

@@ -29,7 +29,7 @@ class RunLogger:
         Args:
             config: where to, and what.
             writes: False on processes that leave the log to another; then nothing is created or written.
-            continues: whether a log that is there is this run's own, cut to where the run goes on.
+            continues: whether an existing log is this run's own, cut to where the run resumes.
 
         Raises:
             ConfigError: it cannot be written, or holds the log of another run: evidence of two runs is never mixed.

@@ -1,4 +1,4 @@
-"""What a person may have meant by a name that nobody knows."""
+"""Suggestions for an unknown name."""
 
 from __future__ import annotations
 

@@ -28,6 +28,6 @@ class Timer:
         self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
     def take(self) -> dict[str, float]:
-        """Return the seconds of every phase since the last take, and start anew."""
+        """Return the seconds of every phase since the last call, and reset them."""
         taken, self._seconds = self._seconds, {}
         return taken

@@ -120,8 +120,12 @@ def test_ranks_are_on_both_nodes_and_only_rank_0_is_heard(
     ("how", "error", "words"),
     [
         ("2", ConfigError, "^the words of rank 1$"),
-        ("3", RankError, "rank 1 ended with exit status 3, and the others were ended: .*the words of rank 1"),
-        ("killed", RankError, "rank 1 ended by signal 9, and the others were ended: .*the words of rank 1"),
+        (
+            "3",
+            RankError,
+            "rank 1 ended with exit status 3, and the others were stopped: .*the words of rank 1",
+        ),
+        ("killed", RankError, "rank 1 ended by signal 9, and the others were stopped: .*the words of rank 1"),
     ],
 )
 def test_a_rank_that_ends_badly_ends_the_others(
@@ -148,7 +152,7 @@ def test_a_rank_whose_actor_is_killed_ends_the_others(script: Path, tmp_path: Pa
         psutil.Process(said(ranks)[1]["pid"]).parent().kill()
 
     threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(RankError, match="rank 1 was lost with its actor, and the others were ended"):
+    with pytest.raises(RankError, match="rank 1 was lost with its actor, and the others were stopped"):
         launch(["waits"], TWO)
     assert until(lambda: not any(psutil.pid_exists(rank["pid"]) for rank in said(ranks)))
 

@@ -1,6 +1,6 @@
-"""Rewards become advantages. Groups are told by prompt id, never by position.
+"""Computes advantages from rewards. Groups are identified by prompt id, never by position.
 
-With r_i the reward of row i and g its group of n rows, wherever they stand:
+With r_i the reward of row i and g its group of n rows, in any order:
 
 GRPO (arXiv 2402.03300, section 4.1.2)    A_i = (r_i - mean_g) / (std_g + eps)
 ... scale=batch (arXiv 2508.08221)        A_i = (r_i - mean_g) / (std of all rewards + eps)

@@ -1,7 +1,7 @@
-"""Rows of unequal length become one padded batch.
+"""Pads rows of unequal length into one batch.
 
 Row layout: prompt, then completion. Padded on the right, both are left-aligned, so token t of row b's completion
-stands at position `prompt_lens_B[b] + t` of `input_ids_BS`. Padded on the left, every completion starts in the
+is at position `prompt_lens_B[b] + t` of `input_ids_BS`. Padded on the left, every completion starts in the
 same column. Masks come from lengths and never from comparing ids with the padding id: ids may equal it.
 """
 
@@ -40,7 +40,7 @@ class TrainSample:
     weight_version: int = 0
     """Optimizer steps that the weights it was sampled with had seen."""
     media: str | None = None
-    """The image or sound that stands in the prompt (`refrl.media`)."""
+    """The image or sound in the prompt (`refrl.media`)."""
 
 
 @dataclass
@@ -172,7 +172,7 @@ def make_batch(
 
     Raises:
         ValueError: no samples; an empty prompt or completion; lengths within a sample that disagree; a prompt
-            that leaves no room for a completion; a sampled token whose log-probability is not finite, or that is
+            that is too long for a completion; a sampled token whose log-probability is not finite, or that is
             not among its kept ids; a reward that is not finite; advantages on some samples only. The message names
             the row.
     """
@@ -240,13 +240,13 @@ def _kept_lengths(
     completion_limit = max(completion_buckets, default=math.inf)
     kept = []
     for row, sample in enumerate(samples):
-        room = min(sequence_limit - len(sample.prompt_ids), completion_limit)
-        if room < 1:
+        limit = min(sequence_limit - len(sample.prompt_ids), completion_limit)
+        if limit < 1:
             raise ValueError(
                 f"row {row}: the prompt has {len(sample.prompt_ids)} tokens and sequences at most "
-                f"{sequence_limit}: no room for a completion; filter such prompts out first"
+                f"{sequence_limit}, which leaves none for a completion; filter such prompts out first"
             )
-        kept.append(int(min(room, len(sample.completion_ids))))
+        kept.append(int(min(limit, len(sample.completion_ids))))
     return kept
 
 

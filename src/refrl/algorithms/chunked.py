@@ -153,7 +153,7 @@ class _ChunkedScore(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         hidden_ND, head_VD, ids_N, lse_N, mean_N = ctx.saved_tensors
         tiling, dtype = ctx.tiling, lse_N.dtype
-        # Gradients accumulate over tiles in float32, whatever the model's dtype.
+        # Gradients accumulate over tiles in float32, regardless of the model's dtype.
         hidden_grad_ND = torch.zeros_like(hidden_ND, dtype=dtype) if ctx.needs_input_grad[0] else None
         head_grad_VD = torch.zeros_like(head_VD, dtype=dtype) if ctx.needs_input_grad[1] else None
         # d logits / d product = 1 / temperature.

@@ -1,14 +1,14 @@
 """The ids that a filter of sampling (top-p, top-k) kept at each place, carried with a batch to where it is scored.
 
 A token that was drawn from a filtered distribution is scored under that distribution: softmax over the ids that the
-filter kept when it was drawn, whatever the policy would keep now. Then numerator and denominator of the importance
+filter kept when it was drawn, not over what the policy would keep now. Then numerator and denominator of the importance
 ratio have one support, and the first ratio is 1 (DeepSeek-V3.2, arXiv 2512.02556, section 3.1, keeps the sampling mask
 likewise). That the reference policy is restricted to the same ids is a convention of this project: the KL compares
 two distributions over what could be sampled.
 
-The ids of all places lie end to end, so that memory is what the filter kept. A rectangle as wide as the largest kept
-set would be filled for the sake of one flat distribution, which keeps most of a vocabulary of 152k; a bit for every
-id costs 19 kB a token at that size, whatever is kept.
+The ids of all places are concatenated, so memory is proportional to what the filter kept. A rectangle as wide as the
+largest kept set would be filled for the sake of one flat distribution, which keeps most of a vocabulary of 152k; a bit
+for every id costs 19 kB a token at that size, regardless of the filter.
 
 Shapes: B rows, T completion tokens, N chosen places, M kept ids of all places, V vocabulary.
 """

@@ -7,7 +7,7 @@ What a good value is worth as a loss is another matter (arXiv 2506.09477; arXiv 
 the estimator at tokens sampled from the policy, the expected gradient is: of k1 exactly 0, so k1 in the loss holds
 nothing; of k2 the gradient of KL(policy || reference); of k3 the gradient of KL(reference || policy), equal to the
 wanted one to first order only. In the reward, k1 gives the wanted gradient. Times the differentiable ratio of the
-policy to the one that sampled, k1 and k3 have the expected value and gradient of the KL whatever policy sampled
+policy to the one that sampled, k1 and k3 have the expected value and gradient of the KL for any sampling policy
 (DeepSeek-V3.2, arXiv 2512.02556).
 """
 

@@ -118,7 +118,7 @@ def checked_ids(ids_N: Tensor, vocab_size: int) -> Tensor:
     """Return the ids.
 
     Raises:
-        ValueError: an id lies outside the vocabulary.
+        ValueError: an id is outside the vocabulary.
     """
     bad_N = ids_N[(ids_N < 0) | (ids_N >= vocab_size)]
     if len(bad_N):
@@ -130,7 +130,7 @@ def support_at(kept_ids: KeptIds | None, valid_BT: Tensor, vocab_size: int) -> S
     """Return the supports of the valid positions; None where no filter was on.
 
     Raises:
-        ValueError: a kept id lies outside the vocabulary.
+        ValueError: a kept id is outside the vocabulary.
     """
     if kept_ids is None:
         return None

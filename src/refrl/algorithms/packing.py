@@ -1,6 +1,6 @@
 """Sequence packing: several rows share one long row, without padding between them and without seeing one another.
 
-A pack is told apart by `segment_ids` (0 is padding) and `position_ids`, which start at 0 in each sequence. Attention
+The rows of a pack are separated by `segment_ids` (0 is padding) and `position_ids`, which start at 0 in each. Attention
 needs one of two forms: the explicit block-diagonal mask (`attention_mask_P1SS`), which every Hugging Face model with
 eager or SDPA attention takes, or position ids without any mask, from which flash attention finds the boundaries.
 """
@@ -86,7 +86,7 @@ def assign_packs(lengths: Sequence[int], pack_length: int) -> list[list[int]]:
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         if lengths[row] > pack_length:
             raise ValueError(f"row {row} has {lengths[row]} tokens, more than a pack of {pack_length}")
-        pack = next((number for number, room in enumerate(free) if room >= lengths[row]), len(packs))
+        pack = next((number for number, space in enumerate(free) if space >= lengths[row]), len(packs))
         if pack == len(packs):
             packs.append([])
             free.append(pack_length)

@@ -15,10 +15,10 @@ Reduction = Literal["token", "sequence", "fixed_length"]
 
 
 def select_valid(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return the values where the mask is 1 and 0 elsewhere, whatever stands there.
+    """Return the values where the mask is 1 and 0 elsewhere, even if a masked value is NaN.
 
     Selected, never multiplied: NaN * 0 is NaN. Applied to the inputs of a formula as well as to its result, it keeps
-    what stands in padding out of the gradient too, where inf * 0 would come back.
+    padding values out of the gradient too, where inf * 0 would reappear.
     """
     return torch.where(mask_BT.bool(), values_BT, 0.0)
 
@@ -30,7 +30,7 @@ def check_count(count: Tensor | float, name: str) -> Tensor | float:
         ValueError: it is not positive; then there is nothing to train on, and a loss of 0 would hide that.
     """
     if not count > 0:
-        raise ValueError(f"{name} is {float(count)}: the batch holds nothing to train on")
+        raise ValueError(f"{name} is {float(count)}: the batch has no tokens or rows to train on")
     return count
 
 

@@ -24,7 +24,7 @@ class Schedule:
         return self.sync_every - 1
 
     def is_fresh(self, sample_version: int, trainer_version: int) -> bool:
-        """Tell whether a sample may be trained on.
+        """Return whether a sample may be trained on.
 
         Args:
             sample_version: weight version when its generation STARTED; weights may have changed while it ran.
@@ -38,11 +38,11 @@ class Schedule:
         return trainer_version - sample_version <= self.max_staleness
 
     def syncs_sampler(self, trainer_version: int) -> bool:
-        """Tell whether the sampler's weights are synced after this many optimizer steps."""
+        """Return whether the sampler's weights are synced after this many optimizer steps."""
         return trainer_version % self.sync_every == 0
 
     def syncs_reference(self, trainer_version: int) -> bool:
-        """Tell whether the reference is synced after this many optimizer steps."""
+        """Return whether the reference is synced after this many optimizer steps."""
         return self.reference_sync_every is not None and trainer_version % self.reference_sync_every == 0
 
 

@@ -1,1 +1,1 @@
-"""What a run saves: directories that appear whole or not at all."""
+"""What a run saves: directories that appear complete or not at all."""

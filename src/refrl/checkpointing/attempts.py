@@ -1,6 +1,6 @@
-"""How a run begins: new, from its last whole checkpoint, or once more where it was killed before the first.
+"""How a run starts: new, from its last complete checkpoint, or again if it was killed before the first one.
 
-The same command goes on in the same directories. One log results: what was logged after the checkpoint is removed.
+The same command resumes in the same directories. The result is one log: entries after the checkpoint are removed.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ class Attempt:
     run_id: str
     """The same for every attempt."""
     checkpoint: Checkpoint | None
-    """What it goes on from; None: it starts at the beginning."""
+    """The checkpoint that it resumes from; None: it starts at the beginning."""
     continues_log: bool
-    """Whether the log directory holds what earlier attempts logged."""
+    """Whether the log directory holds the log of earlier attempts."""
     log_facts: Mapping[str, Any]
-    """What `run_info.json` says of the attempts."""
+    """The attempts, as `run_info.json` lists them."""
 
     @property
     def step(self) -> int:
-        """Steps that earlier attempts have taken and saved."""
+        """Steps that earlier attempts completed and saved."""
         return 0 if self.checkpoint is None else self.checkpoint.info.step
 
     @property
     def is_finished(self) -> bool:
-        """Whether an earlier attempt ended the loop before its last step for a reason of its own."""
+        """Whether an earlier attempt stopped the loop before its last step because it had reached its goal."""
         return self.checkpoint is not None and self.checkpoint.info.finished
 
 
 def begin_attempt(
     config: BaseModel, checkpointing: CheckpointingConfig, logger: LoggerConfig, world: World
 ) -> Attempt:
-    """Find out how the run begins, and make its directories ready; all ranks get one answer.
+    """Decide how the run starts, and prepare its directories; all ranks get the same answer.
 
     Args:
         config: the whole configuration.
         checkpointing: its section.
         logger: its section.
-        world: the processes of the run; the first one looks.
+        world: the processes of the run; the first one reads the directories.
 
     Raises:
-        ConfigError: the log directory holds the log of another run than the checkpoint's.
+        ConfigError: the log directory belongs to another run than the checkpoint.
     """
     found = [] if world.rank else [_look(config.model_dump(mode="json"), checkpointing, Path(logger.log_dir))]
     return world.gather(found)[0]
@@ -81,7 +81,7 @@ def _look(config: Mapping[str, Any], checkpointing: CheckpointingConfig, log_dir
             )
         print(f"resuming after step {checkpoint.info.step} from {checkpoint.directory}", flush=True)
         for note in _changes(checkpoint.info.config, config):
-            print(f"resuming with another value than before: {note}", flush=True)
+            print(f"resuming with a changed option: {note}", flush=True)
     resumed_from = None if checkpoint is None else checkpoint.info.step
     if continues:
         cut_log(log_dir, after=-1 if resumed_from is None else resumed_from)
@@ -98,7 +98,7 @@ def _look(config: Mapping[str, Any], checkpointing: CheckpointingConfig, log_dir
 
 
 def _read_log_facts(log_dir: Path) -> dict[str, Any] | None:
-    """Return `run_info.json`; None where there is none, {} where it cannot be read."""
+    """Return `run_info.json`; None if it is missing, {} if it cannot be read."""
     try:
         facts = json.loads((log_dir / "run_info.json").read_text(encoding="utf-8"))
     except FileNotFoundError:

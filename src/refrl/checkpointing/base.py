@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and what it asks of the parts that go into it."""
+"""What a checkpoint holds, and the interfaces of the parts that it saves."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ SCHEMA_VERSION = 1
 
 
 class Stateful(Protocol):
-    """A part of a run whose state is small: a cursor, a counter. Large state is tensors, and the policy's."""
+    """A part of a run with a small state, such as a cursor or a counter; large state is the policy's tensors."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON values."""
         ...
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         ...
 
 
 class StatefulPolicy(Protocol):
-    """What a checkpoint asks of a policy (`refrl.policy.base.Policy`)."""
+    """What a checkpoint requires of a policy (`refrl.policy.base.Policy`)."""
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that training changes, live: weights, masters, moments. What is written into them holds.
+        """Return every tensor that training changes, live: weights, masters, moments; writing into them restores them.
 
-        A tensor that is spread over ranks is a DTensor.
+        A tensor that is sharded over ranks is a DTensor.
         """
         ...
 
@@ -40,31 +40,31 @@ class StatefulPolicy(Protocol):
         ...
 
     def load_state_facts(self, facts: Mapping[str, Any]) -> None:
-        """Take in the counters when the tensors have been written.
+        """Restore the counters after the tensors have been written.
 
         Raises:
-            ConfigError: what training does not change is not what it was.
+            ConfigError: the frozen weights have changed.
         """
         ...
 
 
 class TrainingInfo(BaseModel):
-    """`training_info.json`: everything of a checkpoint that is no tensor. Its directory is whole when it fits it."""
+    """`training_info.json`: all of a checkpoint except tensors. The directory is complete if its files match it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     schema_version: int = SCHEMA_VERSION
     step: int
-    """Steps taken."""
+    """Completed steps."""
     finished: bool
-    """Whether the loop had ended before its last step for a reason of its own."""
+    """Whether the loop stopped before its last step because it had reached its goal."""
     run_id: str
-    """Of the run whose log this belongs to."""
+    """The run whose log this belongs to."""
     metric: float | None
-    """Value of `checkpointing.metric_name` at this step; None where none was logged, or none is named."""
+    """Value of `checkpointing.metric_name` at this step; None if it was not logged, or none is named."""
     seed: int
     data: str
-    """Digest of the prompts and answers trained on: a cursor means nothing over others."""
+    """Digest of the training prompts and answers: a cursor is only valid with the same data."""
     world_size: int
     policy: dict[str, Any]
     """`StatefulPolicy.state_facts`."""
@@ -80,7 +80,7 @@ class TrainingInfo(BaseModel):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint on disk."""
+    """A complete checkpoint on disk."""
 
     directory: Path
     info: TrainingInfo

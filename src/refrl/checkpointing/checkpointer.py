@@ -1,4 +1,4 @@
-"""When a run saves, what goes into a checkpoint, and how a run goes on from one."""
+"""When a run saves, what a checkpoint contains, and how a run resumes from one."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from refrl.tasks import Example
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What a checkpoint must agree on with the run that goes on from it."""
+    """What must match between a checkpoint and the run that resumes from it."""
 
     run_id: str
     seed: int
     examples: Sequence[Example]
-    """What is trained on."""
+    """The training examples."""
     config: Mapping[str, Any]
     """The whole configuration."""
 
     @cached_property
     def data(self) -> str:
-        """Digest of the prompts and answers, in their order; reads every row once, when first asked for."""
+        """Digest of the prompts and answers, in order; reads every row at the first access."""
         total = hashlib.sha256()
         for example in self.examples:
             total.update(json.dumps([example.prompt_id, example.prompt, example.answer]).encode())
@@ -54,7 +54,7 @@ class RunFacts:
 
 
 class Checkpointer:
-    """Saves the state of a run, and restores it. Every rank has one; the first one writes."""
+    """Saves and restores the state of a run. Every rank has one; the first one writes."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Checkpointer:
         facts: RunFacts,
         world: World,
     ) -> None:
-        """Save nothing yet.
+        """Prepare; nothing is saved yet.
 
         Args:
-            config: when, where, and what is kept.
-            policy: has the tensors.
-            parts: whatever else has a state, by name.
+            config: when and where to save, and what to keep.
+            policy: the owner of the tensors.
+            parts: all other parts with a state, by name.
             facts: of this run.
             world: the processes of the run.
         """
@@ -84,12 +84,12 @@ class Checkpointer:
         self._started = time.monotonic()
 
     def is_due(self, step: int, *, ends: bool, is_out_of_time: bool) -> bool:
-        """Return whether there is to be a checkpoint after a step.
+        """Return whether to save a checkpoint after a step.
 
         Args:
-            step: the last one taken.
-            ends: whether the run is complete with it.
-            is_out_of_time: whether it ends with it though it is not.
+            step: the last completed step.
+            ends: whether the run is complete after it.
+            is_out_of_time: whether the run stops after it although it is not complete.
         """
         if not self._config.enabled:
             return False
@@ -103,12 +103,12 @@ class Checkpointer:
         return self._world.gather([passed])[0]
 
     def save(self, step: int, metric: float | None, *, finished: bool = False) -> None:
-        """Write the checkpoint after a step; in the background, every rank goes on as soon as the state is copied.
+        """Write the checkpoint after a step; with a background writer every rank continues once the state is copied.
 
-        The first rank gathers what is spread over ranks, and writes all of it.
+        The first rank gathers the sharded tensors and writes everything.
 
         Raises:
-            OSError: this one or the one before it cannot be written.
+            OSError: this checkpoint or the one before cannot be written.
         """
         streams = self._world.gather([global_streams()])
         state, policy_facts = self._policy.state_tensors(), dict(self._policy.state_facts())
@@ -136,7 +136,7 @@ class Checkpointer:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Bring policy and parts to the state of a checkpoint; `restore_streams` comes last, when all is built.
+        """Restore policy and parts from a checkpoint; call `restore_streams` last, when everything is built.
 
         Raises:
             ConfigError: it belongs to another policy, seed or data.
@@ -158,12 +158,12 @@ class Checkpointer:
             part.load_state_dict(info.parts[name])
 
     def restore_streams(self, checkpoint: Checkpoint) -> None:
-        """Bring this rank's global random streams to where they were; a rank that was not there keeps its own."""
+        """Restore this rank's global random streams; a rank that is new keeps its own."""
         if self._world.rank < len(checkpoint.info.streams):
             restore_global_streams(checkpoint.info.streams[self._world.rank])
 
     def wait(self) -> None:
-        """Return when the last checkpoint is whole and on disk; older ones may still be being removed.
+        """Wait until the last checkpoint is complete and on disk; older ones may still be being removed.
 
         Raises:
             OSError: it cannot be written.
@@ -171,7 +171,7 @@ class Checkpointer:
         self._writer.wait()
 
     def finish(self) -> None:
-        """Return when older ones are removed, too.
+        """Wait until older checkpoints are removed, too.
 
         Raises:
             OSError: it cannot be written, or they cannot be removed.
@@ -179,7 +179,7 @@ class Checkpointer:
         self._writer.finish()
 
     def close(self) -> None:
-        """Finish, and end.
+        """Finish, and stop the writer.
 
         Raises:
             OSError: it cannot be written, or older ones cannot be removed.
@@ -188,7 +188,7 @@ class Checkpointer:
 
     def _write(self, info: TrainingInfo, tensors: Mapping[str, Tensor]) -> None:
         directory = step_directory(self._root, info.step)
-        if directory.exists():  # not whole, or the run would have gone on from it
+        if directory.exists():  # incomplete: the run would have resumed from it otherwise
             remove_checkpoint(directory)
         with new_directory(directory) as folder, naming(directory):
             write_tensors(tensors, folder / TENSORS)
@@ -205,7 +205,7 @@ class Checkpointer:
 
 
 def metric_tag(config: CheckpointingConfig) -> str | None:
-    """Return `checkpointing.metric_name` as it is logged: `val:accuracy` is `validation/accuracy`."""
+    """Return the logged tag of `checkpointing.metric_name`: `val:accuracy` is `validation/accuracy`."""
     if config.metric_name is None:
         return None
     prefix, _, name = config.metric_name.partition(":")
@@ -213,7 +213,7 @@ def metric_tag(config: CheckpointingConfig) -> str | None:
 
 
 def _to_disk(path: Path) -> None:
-    """Return when a file, or the names in a directory, would survive the end of the machine."""
+    """Flush a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -12,12 +12,12 @@ from refrl.policy.base import Policy
 
 
 def final_directory(config: CheckpointingConfig) -> Path | None:
-    """Return where the trained model will be exported, or None where that is switched off.
+    """Return the directory that the trained model will be exported to, or None if export is off.
 
-    A model that stands there is replaced by a run that goes on from a checkpoint beside it, and by no other.
+    Only a run that resumes from a checkpoint in the same directory replaces an existing export.
 
     Raises:
-        ConfigError: it would be overwritten, or the directory cannot be written: found out before training.
+        ConfigError: an export would be overwritten, or the directory is not writable; raised before training.
     """
     if not config.enabled:
         return None
@@ -36,7 +36,7 @@ def final_directory(config: CheckpointingConfig) -> Path | None:
 
 
 def export_final(policy: Policy, final: Path | None, world: World) -> None:
-    """Export the policy as a Hugging Face directory, whole or not at all; every rank calls it, the first one writes."""
+    """Export the policy as a Hugging Face directory, atomically; every rank calls it, the first one writes."""
     if final is None:
         return
     if not world.rank and final.exists():

@@ -1,7 +1,7 @@
-"""Where checkpoints lie, which of them are whole, and which are kept.
+"""The directories of checkpoints: which are complete, and which are kept.
 
 `<checkpoint_dir>/step_<N>/` holds `training_info.json` and the tensors in `policy/`. It gets its name when all of it
-is on disk; until then it is `.step_<N>.<random>`, which nobody reads and the next run removes.
+is on disk; until then it is `.step_<N>.<random>`, which is never read and which the next run removes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def step_directory(root: Path, step: int) -> Path:
 
 
 def read_checkpoint(directory: Path) -> Checkpoint | str:
-    """Return the checkpoint in a directory, or why it is not whole."""
+    """Return the checkpoint in a directory, or the reason why it is not complete."""
     try:
         info = TrainingInfo.model_validate_json((directory / INFO).read_bytes())
     except FileNotFoundError:
@@ -46,30 +46,30 @@ def read_checkpoint(directory: Path) -> Checkpoint | str:
 
 
 def whole_checkpoints(root: Path) -> list[Checkpoint]:
-    """Return the whole checkpoints by step."""
+    """Return the complete checkpoints, sorted by step."""
     found = [read_checkpoint(directory) for directory in _step_directories(root)]
     whole = [checkpoint for checkpoint in found if isinstance(checkpoint, Checkpoint)]
     return sorted(whole, key=lambda checkpoint: checkpoint.info.step)
 
 
 def latest_checkpoint(root: Path) -> Checkpoint | None:
-    """Return the whole checkpoint of the highest step; None where there is none. What is left out is printed."""
+    """Return the complete checkpoint of the highest step, None if there is none; print the incomplete ones."""
     for directory in _step_directories(root):
         reason = read_checkpoint(directory)
         if isinstance(reason, str):
-            print(f"checkpoint {directory} is not whole and is left out: {reason}", flush=True)
+            print(f"skipping checkpoint {directory}, which is not complete: {reason}", flush=True)
     whole = whole_checkpoints(root)
     return whole[-1] if whole else None
 
 
 def remove_unfinished(root: Path) -> None:
-    """Remove what a run that was killed while it wrote has left."""
+    """Remove the partial checkpoint of a run that was killed while it wrote."""
     for directory in root.glob(".step_*"):
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove_superfluous(root: Path, config: CheckpointingConfig) -> None:
-    """Keep the best `keep_top_k` checkpoints, and the latest; of equals the later one is the better."""
+    """Keep the best `keep_top_k` checkpoints and the latest; among equals the later one is better."""
     if config.keep_top_k is None:
         return
     *others, latest = whole_checkpoints(root)
@@ -83,9 +83,9 @@ def remove_superfluous(root: Path, config: CheckpointingConfig) -> None:
 
 
 def ranked(checkpoints: Sequence[Checkpoint], config: CheckpointingConfig) -> list[Checkpoint]:
-    """Return checkpoints from best to worst: by the metric, where one is named, then by step.
+    """Return checkpoints from best to worst: by the metric if one is named, then by step.
 
-    One without the metric, or whose metric is NaN, is worse than all that have it.
+    A checkpoint whose metric is missing or NaN ranks below all others.
     """
 
     def goodness(checkpoint: Checkpoint) -> tuple[float, int]:
@@ -105,7 +105,7 @@ def _step_directories(root: Path) -> Iterator[Path]:
 
 
 def remove_checkpoint(directory: Path) -> None:
-    """Remove a checkpoint: first its name, so that one half removed is never read."""
+    """Remove a checkpoint; rename it first, so that a half-removed one is never read."""
     doomed = directory.with_name(f".{directory.name}.removed")
     shutil.rmtree(doomed, ignore_errors=True)
     directory.replace(doomed)

@@ -1,4 +1,4 @@
-"""The log of a run that goes on: steps after the checkpoint are taken again, so what was logged of them is removed."""
+"""Cuts the log of a resumed run: steps after the checkpoint run again, so their old entries are removed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CHECKSUM_BYTES = 4
 
 
 def cut_log(directory: Path, after: int) -> None:
-    """Leave the log as it was when a step had ended: readers see one series, without steps that are there twice.
+    """Restore the log to the end of a step, so that readers see one series without repeated steps.
 
-    A record that a killed run left half written goes as well. Each file is replaced whole.
+    A half-written record of a killed run is removed as well. Each file is replaced atomically.
 
     Args:
         directory: `logger.log_dir`.
-        after: the last step that is kept; -1 keeps none.
+        after: the last step to keep; -1 keeps none.
     """
     for path in directory.glob("*.jsonl"):
         rows = _ROWS.fullmatch(path.name)
@@ -51,7 +51,7 @@ def _cut_events(path: Path, after: int) -> None:
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
-    """Yield the whole records of an event file, framed as they are."""
+    """Yield the complete records of an event file with their framing."""
     start = 0
     while start + _FRAME.size <= len(data):
         length, _ = _FRAME.unpack_from(data, start)

@@ -1,6 +1,6 @@
-"""Tensors to safetensors files and back, by `torch.distributed.checkpoint`: any number of ranks reads them.
+"""Writes tensors to safetensors files and reads them back with `torch.distributed.checkpoint`, for any number of ranks.
 
-No file is a pickle: the form is the one of `torch.distributed.checkpoint.hf_storage`, whose metadata are the headers of
+No file is a pickle: the format is that of `torch.distributed.checkpoint.hf_storage`, whose metadata are the headers of
 the safetensors files.
 """
 
@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from refrl.config import ConfigError
 
 FILE = "shard-00001-model-00001-of-00001.safetensors"
-"""Name that `torch.distributed.checkpoint` gives the file of a run whose first rank has everything."""
+"""Name that `torch.distributed.checkpoint` gives the file if the first rank holds everything."""
 
 
 def write_tensors(tensors: Mapping[str, Tensor], directory: Path) -> None:
@@ -38,10 +38,10 @@ def write_tensors(tensors: Mapping[str, Tensor], directory: Path) -> None:
 
 
 def read_tensors(directory: Path, into: Mapping[str, Tensor]) -> None:
-    """Read tensors into those that are there, each rank its own part of what is spread.
+    """Read tensors into existing ones; each rank reads its shard of a DTensor.
 
     Raises:
-        ConfigError: names, shapes or types are not those of the files.
+        ConfigError: names, shapes or types differ from those in the files.
     """
     reader = HuggingFaceStorageReader(str(directory))
     entries = reader.read_metadata().state_dict_metadata.items()
@@ -49,8 +49,8 @@ def read_tensors(directory: Path, into: Mapping[str, Tensor]) -> None:
     missing, unknown = sorted(into.keys() - stored.keys()), sorted(stored.keys() - into.keys())
     if missing or unknown:
         raise ConfigError(
-            f"the checkpoint in {directory.parent} lacks {len(missing)} tensors of this run {missing[:3]} and has "
-            f"{len(unknown)} that it does not know {unknown[:3]}: resume with the policy that it was saved with"
+            f"the checkpoint in {directory.parent} is missing {len(missing)} tensors of this run {missing[:3]} and has "
+            f"{len(unknown)} unknown ones {unknown[:3]}: resume with the policy that it was saved with"
         )
     for name, tensor in into.items():
         kept = stored[name]

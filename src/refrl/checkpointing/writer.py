@@ -1,4 +1,4 @@
-"""Writing in the background: training waits for a copy in memory, and for a write before it that is still under way."""
+"""Background writer: training waits only for the copy in memory, and for an earlier write that is still running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refrl.policy.tensors import whole
 
 
 class BackgroundWriter:
-    """Runs one task at a time, in order; with `background` off, at once."""
+    """Runs one task at a time, in order; without `background`, synchronously."""
 
     def __init__(self, *, background: bool) -> None:
         """Start idle."""
@@ -22,7 +22,7 @@ class BackgroundWriter:
         self._staged: dict[str, Tensor] = {}
 
     def stage(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return copies on the CPU, valid until the next call; memory is taken once. What is spread is gathered."""
+        """Return copies on the CPU, valid until the next call; the memory is reused. Sharded tensors are gathered."""
         self.wait()
         with torch.no_grad():
             for name, tensor in tensors.items():
@@ -34,10 +34,10 @@ class BackgroundWriter:
         return self._staged
 
     def start(self, task: Callable[[], None], then: Callable[[], None]) -> None:
-        """Run a task after those before it, and another one when it has ended well, for which no copy waits.
+        """Run a task after earlier ones, then `then` if it succeeded; `stage` does not wait for `then`.
 
         Raises:
-            OSError: as an earlier one did, or these where nothing runs in the background.
+            OSError: an earlier task failed, or one of these did without a background thread.
         """
         self.finish()
         if self._executor is None:
@@ -48,7 +48,7 @@ class BackgroundWriter:
             self._following = self._executor.submit(lambda: None if running.exception() else then())
 
     def wait(self) -> None:
-        """Return when the last task has ended.
+        """Wait until the last task has ended.
 
         Raises:
             OSError: as the task did.
@@ -58,7 +58,7 @@ class BackgroundWriter:
             running.result()
 
     def finish(self) -> None:
-        """Return when nothing runs.
+        """Wait until nothing runs.
 
         Raises:
             OSError: as a task did.
@@ -69,7 +69,7 @@ class BackgroundWriter:
             following.result()
 
     def close(self) -> None:
-        """Finish, and end the thread.
+        """Finish, and stop the thread.
 
         Raises:
             OSError: as a task did.

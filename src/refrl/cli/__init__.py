@@ -1,6 +1,6 @@
 """The command line: `refrl grpo|sft --config FILE key=value ...`, `recipes`, `new` and `make-model`.
 
-Exit codes: 0 success, 1 training cannot go on, 2 wrong usage, 130 interrupted, 143 terminated.
+Exit codes: 0 success, 1 training cannot continue, 2 wrong usage, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EXIT_TERMINATED = 143
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; like KeyboardInterrupt, it passes every handler of errors and closes what is open."""
+    """SIGTERM arrived; like KeyboardInterrupt, it bypasses error handlers and closes what is open."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser(words).parse_args(words)
-    # A shell starts background jobs with SIGINT ignored; a run is to be stoppable wherever it was started.
+    # A shell starts background jobs with SIGINT ignored; a run must be stoppable regardless of how it was started.
     previous = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
         signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate),
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         importlib.import_module(COMMANDS[arguments.command][0]).run(arguments)
     except ConfigError as error:
         return _fail(arguments.command, error, EXIT_USAGE)
-    except (OSError, ArithmeticError) as error:  # TrainingError and logits that are not finite among them
+    except (OSError, ArithmeticError) as error:  # includes TrainingError and non-finite logits
         return _fail(arguments.command, error, EXIT_FAILED)
     except (MemoryError, RuntimeError) as error:
         reason = out_of_memory(error)

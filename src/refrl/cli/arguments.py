@@ -1,4 +1,4 @@
-"""Arguments that commands share."""
+"""Command-line arguments that `grpo` and `sft` share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_config(arguments: argparse.Namespace, schema: type[SchemaT]) -> SchemaT | None:
-    """Return the validated configuration; None where it was only to be printed, which is done.
+    """Return the validated configuration; with `--print-config`, print it and return None.
 
     Raises:
         ConfigError: there is no such file or recipe, or what it holds cannot be used.
@@ -51,11 +51,11 @@ def read_config(arguments: argparse.Namespace, schema: type[SchemaT]) -> SchemaT
 
 
 def launch_processes(arguments: argparse.Namespace, config: GRPORunConfig | SFTRunConfig) -> bool:
-    """Run the command as the ranks that are asked for, and wait for them; False where this process is to train.
+    """Run the command as ranks if several are configured, and wait for them; return False if this process must train.
 
     Raises:
-        ConfigError: a rank refused the configuration, or there is no place for the ranks.
-        RankError: a rank ended otherwise.
+        ConfigError: a rank rejected the configuration, or the ranks cannot be placed.
+        RankError: a rank ended in another way.
     """
     if not is_launcher(config.cluster):
         return False

@@ -16,11 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train, in this process or in several; the configuration is validated before torch is imported."""
+    """Train in this process or in several; the configuration is validated before torch is imported."""
     config = read_config(arguments, GRPORunConfig)
     if config is None or launch_processes(arguments, config):
         return
-    gc.disable()  # nothing of the thousands of modules could be freed
+    gc.disable()  # garbage collection during the import of thousands of modules frees nothing
     from refrl.training.grpo import run_grpo
 
     gc.enable()

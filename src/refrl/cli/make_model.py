@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where the model goes and its shape; what is left out is the default of `TinyModelSpec`."""
+    """Declare the output directory and the model's shape; defaults are those of `TinyModelSpec`."""
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty directory")
     parser.add_argument(
         "--family", choices=["qwen3", "qwen3_moe", "llama", "llava", "qwen2_audio"], default=argparse.SUPPRESS
@@ -35,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--draft-head",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="write a head that guesses the token after next into draft/",
+        help="write a head that predicts the token after next into draft/",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Make the model and say where it is."""
+    """Make the model and print its directory."""
     from refrl.models.tiny import TinyModelSpec, make_model
 
     shape = {key: value for key, value in vars(arguments).items() if key not in ("command", "output")}

@@ -1,4 +1,4 @@
-"""`refrl new`: a file to start from."""
+"""`refrl new`: writes a starting point for a loss, a verifier or a task."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ USE = {
     "verifier": "refrl grpo --config grpo-smoke policy.model_name=MODEL data.verifier={module}:{name}",
     "task": "refrl grpo --config grpo-smoke policy.model_name=MODEL data.task={module}:{cls} data.task_args={{}}",
 }
-"""How the new part is put to use."""
+"""The command that uses the new part."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is wanted, its name, and where it goes."""
-    parser.add_argument("kind", choices=KINDS, help="what is written")
+    """Declare the kind, the name and the output directory."""
+    parser.add_argument("kind", choices=KINDS, help="what to write")
     parser.add_argument(
         "name", metavar="NAME", help="of the module: letters, digits and _, such as word_overlap"
     )
@@ -29,15 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write `NAME.py` and `test_NAME.py`, and say how to use them.
+    """Write `NAME.py` and `test_NAME.py`, and print how to use them.
 
     Raises:
-        ConfigError: the name is none that Python can import, or a file is there already.
+        ConfigError: the name is not a valid module name, or a file exists already.
     """
     name = arguments.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ConfigError(
-            f"{name!r} is no name of a module: small letters, digits and _, such as word_overlap"
+            f"{name!r} is not a module name: use lower-case letters, digits and _, such as word_overlap"
         )
     words = {"module": name, "name": name, "cls": "".join(part.capitalize() for part in name.split("_"))}
     files = {
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     for path in files:
         if path.exists():
-            raise ConfigError(f"{path} is there already: take another name, or --output another folder")
+            raise ConfigError(f"{path} exists already: use another name, or --output another directory")
     arguments.output.mkdir(parents=True, exist_ok=True)
     for path, template in files.items():
         text = template.read_text(encoding="utf-8")

@@ -13,10 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """List every recipe with the command it is for, or print one.
+    """List every recipe with its command, or print one.
 
     Raises:
-        ConfigError: there is no recipe of that name.
+        ConfigError: no recipe has that name.
     """
     if arguments.name is not None:
         print(recipe_path(arguments.name).read_text(encoding="utf-8"), end="")

@@ -40,22 +40,22 @@ class AdvantageConfig(Section):
     (arXiv 2402.14740), `reinforce_plus_plus_baseline` the group's mean, then whitening over the batch (arXiv
     2501.03262); or one of an installed package (entry points `refrl.advantages`), or `package.module:Class`."""
     scale: Literal["group", "batch", "none"] | None = None
-    """Divide by the standard deviation of the group's rewards, of the batch's (arXiv 2508.08221), or not at
-    all. None takes the estimator's own: `group` for grpo, `none` for dr_grpo and rloo, `batch` for
-    reinforce_plus_plus_baseline; dr_grpo and reinforce_plus_plus_baseline allow no other."""
+    """Divide by the standard deviation of the group's rewards, of the batch's (arXiv 2508.08221), or do not divide.
+    None takes the estimator's default: `group` for grpo, `none` for dr_grpo and rloo, `batch` for
+    reinforce_plus_plus_baseline; dr_grpo and reinforce_plus_plus_baseline accept no other."""
     epsilon: float = Field(default=1e-6, gt=0)
     """Added to the standard deviation."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of an estimator of your own, held against its schema."""
+    """Options of a custom estimator, validated against its schema."""
 
     @property
     def resolved_scale(self) -> Literal["group", "batch", "none"]:
-        """`scale`, or the estimator's own where it is None; an estimator that is not built in scales by itself."""
+        """`scale`, or the estimator's default if it is None; a custom estimator scales by itself."""
         return self.scale or _OWN_SCALES.get(self.estimator, "none")
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the estimator is refrl's own, whose formula is known from its name."""
+        """Whether the estimator is one of refrl's, whose formula is known from its name."""
         return ADVANTAGES.is_built_in(self.estimator)
 
     @model_validator(mode="after")
@@ -91,43 +91,43 @@ class LossConfig(Section):
     """The policy loss (`refrl.algorithms.losses`)."""
 
     kind: str = "ppo_clip"
-    """`ppo_clip` a ratio per token (PPO, arXiv 1707.06347), `gspo` per sequence (arXiv 2507.18071), `cispo` a clipped
-    detached weight on the log-probability (arXiv 2506.13585); or a loss of an installed package (entry points
-    `refrl.losses`), or `package.module:Class`."""
+    """`ppo_clip` clips a ratio per token (PPO, arXiv 1707.06347), `gspo` per sequence (arXiv 2507.18071), `cispo` puts
+    a clipped, detached weight on the log-probability (arXiv 2506.13585); or a loss of an installed package (entry
+    points `refrl.losses`), or `package.module:Class`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """The loss's own options, held against its schema; the built-in losses take theirs from the keys below."""
+    """Options of a custom loss, validated against its schema; the built-in losses use the keys below."""
     ratio_clip_min: float = Field(default=0.2, ge=0)
-    """Lower clip: the ratio is held above 1 - ratio_clip_min."""
+    """Lower clip: the ratio is at least 1 - ratio_clip_min."""
     ratio_clip_max: float = Field(default=0.2, ge=0)
-    """Upper clip: the ratio is held below 1 + ratio_clip_max (clip-higher of DAPO, arXiv 2503.14476)."""
+    """Upper clip: the ratio is at most 1 + ratio_clip_max (clip-higher of DAPO, arXiv 2503.14476)."""
     ratio_clip_c: float | None = Field(default=None, gt=1)
     """Dual clip: bound c on the ratio where the advantage is negative (arXiv 1912.09729)."""
     reduction: Literal["token", "sequence", "fixed_length"] = "token"
-    """Divide by the global number of valid tokens (DAPO); per-sequence mean, then mean over sequences
-    (GRPO); or sum over `fixed_length` tokens, then mean over sequences (Dr. GRPO)."""
+    """Divide by the global number of valid tokens (DAPO), average per sequence and then over sequences (GRPO), or
+    sum over `fixed_length` tokens and average over sequences (Dr. GRPO)."""
     fixed_length: int | None = Field(default=None, gt=0)
     """The constant of the `fixed_length` reduction, in tokens."""
     force_on_policy_ratio: bool = False
-    """Take the log-probabilities of the training pass, detached, for those before the update: the ratio is 1, and one
-    forward pass is saved. Right where a step is one update (NeMo RL's option of that name)."""
+    """Use the log-probabilities of the training pass, detached, as those before the update: the ratio is 1, and one
+    forward pass is saved. Correct only if a step is one update (NeMo RL's option of that name)."""
     reference_policy_kl_penalty: float = Field(default=0.01, ge=0)
     """Coefficient of the KL to the frozen reference policy."""
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of that KL (Schulman 2020, "Approximating KL divergence")."""
     reference_policy_kl_gradient: Literal["estimator", "k2"] = "estimator"
-    """What is differentiated where the KL is in the loss: the estimator itself (what most stacks do, though only
-    k2 gives the gradient of the KL), or k2 under the estimator's value (arXiv 2506.09477, 2510.01555)."""
+    """What is differentiated if the KL is in the loss: the estimator itself (what most stacks do, though only
+    k2 gives the gradient of the KL), or k2 with the estimator's value (arXiv 2506.09477, 2510.01555)."""
     reference_policy_kl_importance_sampling: bool = False
     """Multiply the KL in the loss by current / old, with gradient (TRL's default; DeepSeek-V3.2, arXiv 2512.02556): the
-    expected gradient of k1 and of k3 is that of the KL then, also where an older policy sampled."""
+    expected gradient of k1 and of k3 is then that of the KL, even if an older policy sampled."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Whether the KL is a term of the loss or is taken off the reward (no gradient through it)."""
+    """Whether the KL is a term of the loss or is subtracted from the reward (without gradient)."""
     entropy_coefficient: float = 0.0
-    """Weight of the entropy bonus (positive raises entropy)."""
+    """Weight of the entropy bonus (a positive weight raises entropy)."""
     importance_sampling: Literal["none", "truncated", "masked"] = "none"
-    """Correction for sampler/trainer mismatch: weight exp(old - sampling) cut at the bound (TIS, Yao et al. 2025,
-    "Your efficient RL framework secretly brings you off-policy RL training"), or 0 outside the band and itself
-    inside (IcePop, arXiv 2510.18855)."""
+    """Correction for sampler/trainer mismatch: the weight exp(old - sampling), truncated at the bound (TIS, Yao et al.
+    2025, "Your efficient RL framework secretly brings you off-policy RL training"), or set to 0 outside the band
+    (IcePop, arXiv 2510.18855)."""
     importance_sampling_max: float = Field(default=2.0, gt=1)
     """Upper bound of that weight."""
     importance_sampling_min: float = Field(default=0.5, gt=0, le=1)
@@ -135,7 +135,7 @@ class LossConfig(Section):
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the loss is refrl's own, which holds the ratio between the clips."""
+        """Whether the loss is one of refrl's, which keep the ratio between the clips."""
         return LOSSES.is_built_in(self.kind)
 
     @model_validator(mode="after")
@@ -180,7 +180,7 @@ def _find(registry: Registry, name: str, key: str, method: str) -> Any:
     """Return the class of a name, for a validator.
 
     Raises:
-        ValueError: there is none, or it lacks what every class of the kind has.
+        ValueError: there is none, or it has no attribute that every class of the kind has.
     """
     try:
         found = registry.find(name, key)

@@ -1,4 +1,4 @@
-"""`grpo.async_grpo`: rollouts beside the training."""
+"""`grpo.async_grpo`: rollouts that run while the policy trains."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from refrl.config.base import Section
 
 
 class AsyncGRPOConfig(Section):
-    """Rollouts that are sampled while the policy is trained; needs `policy.generation.colocated.enabled=false`."""
+    """Rollouts sampled while the policy trains; needs `policy.generation.colocated.enabled=false`."""
 
     enabled: bool = False
-    """Sample beside the training, with weights that may be older than the trainer's."""
+    """Sample while the policy trains, with weights that may be older than the trainer's."""
     max_trajectory_age_steps: int = Field(default=1, gt=0)
-    """Training steps that may lie between the weights that began a completion and those that train on it."""
+    """Most training steps between the weights that began a completion and those that train on it."""
     in_flight_weight_updates: bool = False
-    """New weights do not wait for completions that are being sampled: these go on with the new weights (which read
-    what was sampled so far again), and their rows say which token is of which version."""
+    """New weights do not wait for running completions: these continue with the new weights, which first recompute what
+    was sampled so far, and their rows record the weight version of each token."""
     num_replicas: int = Field(default=1, gt=0)
     """Generation engines that share the rows; `policy.generation.placement=process` runs each in its own process."""
     stall_timeout_seconds: float = Field(default=1800.0, gt=0)
-    """A step that waits so long for rollouts, while none arrives, ends the run."""
+    """The run ends with an error if a step waits this long and no rollout arrives."""
     drop_zero_variance: bool = False
-    """A step drops groups whose rewards, before any shaping, are all equal, and waits for others in their place."""
+    """Drop groups whose rewards, before any shaping, are all equal, and wait for other groups instead."""
     drop_longer_than: int | None = Field(default=None, gt=0)
-    """A step drops groups that have a row of more tokens, prompt and completion together; None drops none."""
+    """Drop groups with a row of more tokens than this, prompt and completion together; None drops none."""
 
     @model_validator(mode="after")
     def _options_have_effect(self) -> AsyncGRPOConfig:

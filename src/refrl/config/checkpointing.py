@@ -1,4 +1,4 @@
-"""`checkpointing`: what a run saves, and what is kept."""
+"""`checkpointing`: what a run saves, and what it keeps."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ _DEADLINE = re.compile(r"\d+:\d{2}:\d{2}:\d{2}")
 
 
 class CheckpointingConfig(Section):
-    """Checkpoints of the run, from which the same command goes on, and the final export."""
+    """Checkpoints, from which the same command resumes, and the final export."""
 
     enabled: bool = True
-    """Save checkpoints as `save_period` says, and export the trained model at the end. A checkpoint that is there is
-    resumed from in any case."""
+    """Save checkpoints every `save_period` steps, and export the trained model at the end. An existing checkpoint is
+    resumed from even if this is false."""
     checkpoint_dir: str
     """Checkpoints are `<checkpoint_dir>/step_<N>`; the trained model is exported to `<checkpoint_dir>/final` as a
     Hugging Face directory."""
     save_period: int = Field(default=0, ge=0)
-    """Save a checkpoint after every so many steps, and after the last; 0 saves none."""
+    """Save a checkpoint every so many steps, and after the last; 0 saves none."""
     keep_top_k: int | None = Field(default=None, gt=0)
-    """Keep so many checkpoints: the best by `metric_name`, or the latest where none is named. The latest is kept in any
-    case; None keeps all."""
+    """Number of checkpoints to keep: the best by `metric_name`, or the latest if none is named. The latest is always
+    kept; None keeps all."""
     metric_name: str | None = None
-    """What makes a checkpoint better: `val:NAME` or `train:NAME`, as logged at its own step (`val:accuracy`)."""
+    """Metric that ranks checkpoints: `val:NAME` or `train:NAME`, as logged at the same step (`val:accuracy`)."""
     higher_is_better: bool = True
     """Whether a larger `metric_name` is better."""
     async_save: bool = True
-    """Write in the background: training waits for a copy in memory only."""
+    """Write in the background: training waits only for the copy in memory."""
     checkpoint_must_save_by: str | None = None
-    """Time from the start, `days:hours:minutes:seconds`: after the first step that ends later, save and end well."""
+    """Time from the start, `days:hours:minutes:seconds`: after the first step that ends later, save and exit with 0."""
 
     @model_validator(mode="after")
     def _checkpoints_can_be_chosen(self) -> CheckpointingConfig:
         if self.metric_name is not None and not self.metric_name.startswith(("val:", "train:")):
             raise ValueError(
-                f"checkpointing.metric_name={self.metric_name!r} is no metric of a checkpoint; write val:NAME or "
+                f"checkpointing.metric_name={self.metric_name!r} is not a logged metric; write val:NAME or "
                 "train:NAME, such as val:accuracy"
             )
         if not self.save_period and (self.keep_top_k is not None or self.metric_name is not None):
@@ -49,7 +49,7 @@ class CheckpointingConfig(Section):
         deadline = self.checkpoint_must_save_by
         if deadline is not None and _DEADLINE.fullmatch(deadline) is None:
             raise ValueError(
-                f"checkpointing.checkpoint_must_save_by={deadline!r} is no time; write days:hours:minutes:seconds, "
+                f"checkpointing.checkpoint_must_save_by={deadline!r} is not a time; write days:hours:minutes:seconds, "
                 "such as 00:03:45:00"
             )
         return self
@@ -61,7 +61,7 @@ class CheckpointingConfig(Section):
 
     @property
     def seconds_until_save(self) -> float | None:
-        """`checkpoint_must_save_by` in seconds; None where there is none."""
+        """`checkpoint_must_save_by` in seconds; None if it is not set."""
         if self.checkpoint_must_save_by is None:
             return None
         days, hours, minutes, seconds = map(int, self.checkpoint_must_save_by.split(":"))

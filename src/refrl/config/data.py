@@ -1,4 +1,4 @@
-"""`data`: where prompts come from, how they are split, and what judges completions."""
+"""`data`: where prompts come from, how they are split, and what scores completions."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from pydantic import Field, model_validator
 from refrl.config.base import Section
 
 _OF_FILES = ("validation_path", "prompt_key", "answer_key", "solution_key", "on_overlap")
-"""Options of `data` that a made task does not read."""
+"""Options of `data` that a generated task does not read."""
 
 
 class DataConfig(Section):
-    """Prompts with verifiable answers: of a made task, or of the user's own files."""
+    """Prompts with verifiable answers, from a generated task or from your own files."""
 
     task: str | None = None
     """Name of a task in `refrl.tasks`, of an installed package (entry points `refrl.tasks`), or `package.module:Class`;
-    give this or `train_path`."""
+    set this or `train_path`."""
     task_args: dict[str, int | float | str | bool] = Field(default_factory=dict)
     """Arguments of the task, such as `max_length: 4`; checked against its signature."""
     train_path: str | None = None
     """Rows to train on: a JSONL file, a Parquet file, or the folder of a Hugging Face dataset."""
     validation_path: str | None = None
-    """Rows held out; None holds rows of `train_path` out."""
+    """Held-out rows; None splits them off `train_path`."""
     prompt_key: str = "prompt"
     """Column of the prompt; dots reach into mappings (`extra_info.question`)."""
     answer_key: str = "answer"
-    """Column of the answer; a number becomes its text, a list or a mapping its JSON."""
+    """Column of the answer; a number is converted to text, a list or a mapping to JSON."""
     solution_key: str | None = None
-    """Column of the completion that fine-tuning learns; None takes the answer."""
+    """Column of the completion that fine-tuning learns; None uses the answer."""
     on_overlap: Literal["refuse", "drop"] = "refuse"
-    """What happens to prompts of `train_path` that stand in `validation_path` too: the run is refused, or they are left
-    out of training and counted."""
+    """What happens to prompts that are in both `train_path` and `validation_path`: `refuse` stops the run, `drop`
+    removes them from training and counts them."""
     verifier: str | None = None
     """Name of a verifier in `refrl.rewards`, of an installed package (entry points `refrl.verifiers`), or
-    `package.module:function`; None takes the task's own, or `exact_match` for files."""
+    `package.module:function`; None takes the task's verifier, or `exact_match` for files."""
     verifiers: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Weights by name, such as `{exact_match: 1, character_match: 0.2}`: the reward is the weighted mean."""
     environment: str | None = None
@@ -44,22 +44,22 @@ class DataConfig(Section):
     environment_args: dict[str, int | float | str | bool] = Field(default_factory=dict)
     """Arguments of the environment, such as `max_turns: 3`; checked against its signature."""
     system_prompt: str | None = None
-    """The system turn before every prompt; needs `policy.tokenizer.chat_template`."""
+    """System message before every prompt; needs `policy.tokenizer.chat_template`."""
     num_train: int | None = Field(default=None, gt=0)
-    """Prompts to train on; None is 1024 of a made task, and all rows of a file."""
+    """Number of training prompts; None is 1024 for a generated task, and all rows for a file."""
     num_validation: int | None = Field(default=None, gt=0)
-    """Prompts held out; None is 128 of a made task, all rows of `validation_path`, and a tenth of the rows of
-    `train_path`, at most 128, where there is no `validation_path`."""
+    """Number of held-out prompts; None is 128 for a generated task, all rows of `validation_path`, or, without
+    `validation_path`, a tenth of the rows of `train_path`, at most 128."""
     seed: int = Field(default=0, ge=0)
-    """Seed of the splits; independent of the seed of the loop."""
+    """Seed of the splits; independent of the loop's seed."""
     shuffle: bool = True
-    """Draw the training prompts of each epoch in an order of its own; False keeps the order of the split."""
+    """Shuffle the training prompts in each epoch; false keeps the order of the split."""
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
         if (self.task is None) == (self.train_path is None):
             raise ValueError(
-                "data.task names a made task and data.train_path a file of your own: give exactly one of the two"
+                "data.task names a generated task and data.train_path your own file: set exactly one of the two"
             )
         needs = {"task_args": "task"} if self.task is None else dict.fromkeys(_OF_FILES, "train_path")
         if self.task is None and self.validation_path is None:
@@ -79,7 +79,7 @@ class DataConfig(Section):
     def _one_reward(self) -> DataConfig:
         if self.verifiers is not None and (self.verifier is not None or not self.verifiers):
             raise ValueError(
-                "data.verifiers names the verifiers and their weights, at least one, in place of data.verifier: give "
+                "data.verifiers names the verifiers and their weights, at least one, and replaces data.verifier: set "
                 "one of the two"
             )
         return self

@@ -1,4 +1,4 @@
-"""Where rows of rollouts lie between producers and the trainer."""
+"""`data_plane`: the store of rollout rows between producers and the trainer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from refrl.config.base import Section
 
 
 class DataPlaneConfig(Section):
-    """The data plane."""
+    """The store of rollout rows between producers and the trainer."""
 
     implementation: Literal["local", "ray", "transfer_queue"] = "local"
     """`local` serves one process; the others serve all processes of a Ray cluster."""
     lease_s: float = Field(default=600.0, gt=0)
-    """Seconds after which claimed samples are given back, unless the claim says otherwise."""
+    """Seconds after which claimed samples are released, unless the claim sets its own."""
     timeout_s: float = Field(default=5.0, gt=0)
-    """Seconds after which a store that does not answer is reported, or one that is being restored is given up (not for
-    `local`): the longest that the rows of a step may take to be put or read."""
+    """Seconds after which a store that does not answer is an error, also while it is being restored (not for `local`).
+    Putting or reading the rows of one step must take less."""
     name: str = "refrl-data-plane"
-    """Of the store among the cluster's actors: participants of one store give the same (not for `local`)."""
+    """Name of the store among the cluster's actors; clients with the same name share one store (not for `local`)."""
     journal: str | None = None
-    """File by which a control that died is restored (`ray` and `transfer_queue`); None: its death ends the store."""
+    """File from which a control actor that crashed is restored (`ray` and `transfer_queue`); None: a crash is final."""
 
     @model_validator(mode="after")
     def _options_have_effect(self) -> Self:
@@ -32,7 +32,7 @@ class DataPlaneConfig(Section):
                 and getattr(self, name) != type(self).model_fields[name].default
             ):
                 raise ValueError(
-                    f"data_plane.{name} is about a store in processes of its own, and data_plane.implementation=local "
+                    f"data_plane.{name} is for a store in separate processes, and data_plane.implementation=local "
                     f"has none: leave {name} out, or use ray"
                 )
         return self

@@ -1,4 +1,4 @@
-"""A configuration as YAML with the doc of each option beside it."""
+"""A configuration as YAML, with the doc of each option above it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 100
 
 
 def effective_yaml(config: BaseModel) -> str:
-    """Return the whole configuration, defaults included, as YAML that reads the same; each option has its doc above."""
+    """Return the whole configuration as YAML that loads to the same, defaults included, with each option's doc."""
     return "\n".join(_lines(config, "")) + "\n"
 
 
@@ -48,7 +48,7 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def _written(value: Any) -> str:
-    """Return a plain value as JSON, which YAML reads as it stands."""
+    """Return a plain value as JSON, which is valid YAML."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -59,7 +59,7 @@ def _first_sentence(kind: type[BaseModel]) -> str:
 def _docs_in_source(kind: type[BaseModel]) -> dict[str, str]:
     try:
         source = textwrap.dedent(inspect.getsource(kind))
-    except (OSError, TypeError):  # a class that was made without a file has no docs to show
+    except (OSError, TypeError):  # a class without a source file has no docs to show
         return {}
     (definition,) = ast.parse(source).body
     docs: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`policy.dtensor_cfg`: what serves the policy, in NeMo RL's names."""
+"""`policy.dtensor_cfg`: the policy on DTensor, in NeMo RL's names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class DTensorConfig(Section):
     """The policy on PyTorch's own parallelism (DTensor): any Hugging Face causal language model."""
 
     enabled: bool = False
-    """Serve the policy by this backend; its weights are float32 and spread over the processes that share rows."""
+    """Use this backend; its weights are float32 and sharded over the processes that share rows."""
     tensor_parallel_size: int = Field(default=1, gt=0)
-    """Processes that each hold a part of every linear layer and of every attention head."""
+    """Processes that each hold a part of every linear layer and of the attention heads."""
     context_parallel_size: int = Field(default=1, gt=0)
     """Processes that each hold a part of every sequence."""
     expert_parallel_size: int = Field(default=1, gt=0)
-    """Processes, of those that share rows or sequences, that each hold a part of the experts."""
+    """Processes, among those that share rows or sequences, that each hold a part of the experts."""
     sequence_parallel: bool = False
     """Tensor-parallel processes also share the activations between the layers, each a part of every sequence."""
 

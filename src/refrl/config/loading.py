@@ -143,7 +143,7 @@ def _apply_override(data: dict[str, Any], override: str, known: Mapping[str, Any
 
 
 def _override_value(override: str, text: str, annotation: Any) -> Any:
-    """Parse the value as YAML; a key that takes text takes it as it stands (`log_dir=2026` is a path)."""
+    """Parse the value as YAML; a key that takes text takes it unchanged (`log_dir=2026` is a path)."""
     choices = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     if str in choices:
         return None if type(None) in choices and text in ("null", "~", "") else text

@@ -11,19 +11,19 @@ class LoraConfig(Section):
     """Low-rank adapters (LoRA, arXiv 2106.09685) in place of training all weights (NeMo RL's `lora_cfg`)."""
 
     enabled: bool = False
-    """Freeze the model, and train adapters beside its linear layers."""
+    """Freeze the model, and train adapters on its linear layers."""
     dim: int = Field(default=8, gt=0)
     """Rank of each adapter."""
     alpha: float = Field(default=32, gt=0)
     """An adapter's output is multiplied by `alpha / dim`."""
     target_modules: tuple[str, ...] | None = None
-    """Linear layers that get one, by the end of their names (`q_proj`); None takes all but the output head."""
+    """Linear layers that get an adapter, by the end of their names (`q_proj`); None takes all but the output head."""
     exclude_modules: tuple[str, ...] = ()
-    """Linear layers that get none, by the end of their names."""
+    """Linear layers that get no adapter, by the end of their names."""
     adapter_path: str | None = None
-    """Directory of an adapter in PEFT's format to start from; None starts with adapters that change nothing."""
+    """Directory of an adapter in PEFT's format to start from; None starts with adapters that have no effect."""
     seed: int = Field(default=0, ge=0)
-    """Of the random half of new adapters."""
+    """Seed of the randomly initialised half of new adapters."""
 
     @model_validator(mode="after")
     def _options_have_effect(self) -> LoraConfig:

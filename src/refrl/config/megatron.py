@@ -11,18 +11,18 @@ class MegatronConfig(Section):
     """The policy on Megatron-core's GPTModel: Llama, Qwen2, Qwen3 and Qwen3-MoE, converted from Hugging Face files."""
 
     enabled: bool = False
-    """Serve the policy by this backend; needs the extra `megatron`."""
+    """Use this backend; needs the extra `megatron`."""
     tensor_model_parallel_size: int = Field(default=1, gt=0)
-    """Processes that each hold a part of every linear layer and of every attention head."""
+    """Processes that each hold a part of every linear layer and of the attention heads."""
     pipeline_model_parallel_size: int = Field(default=1, gt=0)
     """Processes that each hold some of the layers."""
     context_parallel_size: int = Field(default=1, gt=0)
     """Processes that each hold a part of every sequence."""
     expert_model_parallel_size: int = Field(default=1, gt=0)
-    """Processes, of those that share rows or sequences, that each hold a part of the experts."""
+    """Processes, among those that share rows or sequences, that each hold a part of the experts."""
     expert_tensor_parallel_size: int | None = Field(default=None, gt=0)
     """Processes that each hold a part of every linear layer of an expert; None takes `tensor_model_parallel_size`, the
-    only size that serves where `expert_model_parallel_size` is 1."""
+    only allowed size if `expert_model_parallel_size` is 1."""
     sequence_parallel: bool = False
     """Tensor-parallel processes also share the activations between the layers, each a part of every sequence."""
 

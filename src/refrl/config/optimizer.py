@@ -1,4 +1,4 @@
-"""`policy.optimizer` and `policy.scheduler`: how weights move, and how fast."""
+"""`policy.optimizer` and `policy.scheduler`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class SchedulerConfig(Section):
     """Learning rate: linear warm-up, then constant, linear or cosine decay to `min_lr_ratio`."""
 
     name: Literal["constant", "linear", "cosine"] = "constant"
-    """What follows the warm-up."""
+    """Schedule after the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
     """Updates over which the learning rate rises to `lr`."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Where the decay ends, as a share of `lr`."""
+    """Final learning rate of the decay, as a fraction of `lr`."""

@@ -1,4 +1,4 @@
-"""Options that belong to a part of the user's own: a mapping in the configuration, held against the part's schema."""
+"""Options of a custom part: a mapping in the configuration, validated against the part's own schema."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
 
 class NoOptions(Section):
-    """The schema of a part without options of its own."""
+    """The schema of a part without options."""
 
 
 def parse_options(schema: type[OptionsT], options: Mapping[str, Any], key: str) -> OptionsT:
-    """Return the options as their schema.
+    """Return the options as an instance of their schema.
 
     Args:
         schema: of the part.
         options: as configured.
-        key: where they stand in the configuration, for messages.
+        key: their key in the configuration, for messages.
 
     Raises:
         ValueError: one line that names each dotted key at fault.

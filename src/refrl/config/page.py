@@ -1,4 +1,4 @@
-"""The schema as a page: every option with its doc, its default and what it may be."""
+"""The schema as a page: every option with its doc, its default and its allowed values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from refrl.config.describe import option_docs
 from refrl.config.run import GRPORunConfig, SFTRunConfig
 
 _BOUNDS = {"gt": "> ", "ge": ">= ", "lt": "< ", "le": "<= "}
-"""How each kind of bound is written."""
+"""Notation of each kind of bound."""
 _NAMES: dict[Any, str] = {
     str: "text",
     int: "whole number",

@@ -1,4 +1,4 @@
-"""`policy`: the model, how it is trained, scored and sampled from."""
+"""`policy`: the model, how it is trained, scored and sampled."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from refrl.config.optimizer import OptimizerConfig, SchedulerConfig
 
 
 class ColocatedConfig(Section):
-    """Whether the generator shares the model that is trained."""
+    """Whether the generator shares the weights of the trained model."""
 
     enabled: bool = True
-    """False gives the generator a copy of its own, brought up to date before every generation."""
+    """Share them; false gives the generator its own copy, updated before every generation."""
 
 
 class DeltaCompressionConfig(Section):
-    """Weights on their way to a generator of its own: what changed since the last sync, in place of everything."""
+    """Weight sync to a separate generator that sends only what changed since the last sync."""
 
     enabled: bool = False
-    """Send the new values at the places that changed."""
+    """Send only changed elements: their indices and new values."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Type that the weights travel in, and are exact in; None takes `policy.precision`."""
+    """Type in which weights are sent and compared; None takes `policy.precision`."""
     transport: Literal["sparse_indices"] = "sparse_indices"
-    """How changes are written down: the place and the new value of each."""
+    """Encoding of changes: the index and the new value of each."""
     full_sync_interval: int = Field(default=20, gt=0)
-    """Every so many syncs all weights are sent."""
+    """Send all weights at every so many syncs."""
     sparse_bucket_size_bytes: int = Field(default=64 * 2**20, gt=0)
-    """Most bytes of a message, places included."""
+    """Largest message in bytes, indices included."""
     delta_load_batch_size_bytes: int = Field(default=64 * 2**20, gt=0)
-    """Most bytes of changes that the generator puts in their places at a time."""
+    """Most bytes of changes that the generator writes at a time."""
 
 
 class VllmConfig(Section):
     """The vLLM engine (NeMo RL's `vllm_cfg`)."""
 
     python: str | None = None
-    """Interpreter of an environment that has vLLM, for `placement=process`; None takes the one that trains."""
+    """Python interpreter of an environment with vLLM, for `placement=process`; None uses the trainer's."""
     enforce_eager: bool = True
-    """Compile nothing: the first batch of a run is not late."""
+    """Compile nothing, so that the first batch is not delayed."""
     gpu_memory_utilization: float = Field(default=0.3, gt=0, le=1)
-    """Share of a GPU's memory that vLLM may take."""
+    """Fraction of a GPU's memory that vLLM may use."""
 
 
 class GenerationConfig(Section):
     """Sampling."""
 
     backend: Literal["torch", "vllm", "megatron"] = "torch"
-    """The generation engine; `vllm` and `megatron` (Megatron-core's model) have weights of their own, and need
+    """The generation engine; `vllm` and `megatron` (Megatron-core's model) hold their own weights and need
     `colocated.enabled=false`."""
     vllm_cfg: VllmConfig = VllmConfig()
     colocated: ColocatedConfig = ColocatedConfig()
     placement: Literal["inline", "process", "ray"] = "inline"
-    """Where the engine runs: within the training process, in a process of its own on this host, or in an actor of a
-    Ray cluster, on whichever node has the fewest of them. Weights reach the latter two in messages and are held against
-    the policy's after every sync (not with `colocated.enabled`)."""
+    """Where the engine runs: within the training process, in a separate process on this host, or in an actor of a
+    Ray cluster, on the node with the fewest of them. The latter two receive weights in messages, and every sync
+    compares them with the policy's (not with `colocated.enabled`)."""
     weight_bucket_size_bytes: int = Field(default=64 * 2**20, gt=0)
-    """Most bytes of a message of weights, without delta compression."""
+    """Largest message of weights in bytes, without delta compression."""
     weight_transport: Literal["messages", "broadcast"] = "messages"
-    """How weights reach an engine in a process of its own: within messages, or broadcast by torch.distributed (gloo), a
-    bucket packed while the other side puts the one before it in its places. `broadcast` needs `placement=process`."""
+    """How weights reach an engine in a separate process: in messages, or broadcast by torch.distributed (gloo), where
+    one bucket is packed while the engine loads the one before. `broadcast` needs `placement=process`."""
     timeout_seconds: float = Field(default=600.0, gt=0)
-    """How long an engine in a process of its own may take for an answer."""
+    """How long an engine in a separate process may take to answer."""
     delta_compression: DeltaCompressionConfig = DeltaCompressionConfig()
     quantization: Literal["int8"] | None = None
-    """Type that the weights of linear layers but the output head are rounded to when they reach the generator, with a
-    scale an output channel (`backend=torch` within the training process); None takes `policy.precision`."""
+    """Type to which the generator rounds the weights of linear layers, except the output head, with one scale per
+    output channel (`backend=torch` within the training process); None takes `policy.precision`."""
     max_new_tokens: int = Field(default=16, gt=0)
     """Longest completion, in tokens, the end token included."""
     temperature: float = Field(default=1.0, gt=0)
-    """Also used when log-probabilities of completions are computed for training; answers that are learned are not
-    sampled, and their likelihood is the model's own (temperature 1)."""
+    """Sampling temperature; log-probabilities of completions are computed at the same temperature for training.
+    Fine-tuning scores answers at temperature 1, since they are not sampled."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest tokens that hold this share of the probability."""
+    """Sample from the smallest set of the likeliest tokens whose probabilities sum to this."""
     top_k: int | None = Field(default=None, gt=0)
-    """Sample from so many of the likeliest tokens; None takes all."""
+    """Sample from this many of the likeliest tokens; None takes all."""
     stop_token_ids: tuple[int, ...] | None = None
     """Ids that end a completion; None takes the end-of-sequence ids of the model and of the tokenizer."""
     block_tokens: int | None = Field(default=None, ge=0)
@@ -96,8 +96,9 @@ class GenerationConfig(Section):
         }
         if self.quantization and (self.backend, self.placement) != ("torch", "inline"):
             raise ValueError(
-                f"policy.generation.quantization={self.quantization} is built for the torch engine within the training "
-                "process: set policy.generation.backend=torch and policy.generation.placement=inline, or leave it out"
+                f"policy.generation.quantization={self.quantization} is implemented for the torch engine within the "
+                "training process: set policy.generation.backend=torch and policy.generation.placement=inline, or "
+                "leave it out"
             )
         if self.quantization and self.delta_compression.enabled:
             raise ValueError(
@@ -106,12 +107,12 @@ class GenerationConfig(Section):
             )
         for option in (name for name, is_set in travels.items() if is_set and self.colocated.enabled):
             raise ValueError(
-                f"policy.generation.{option} needs weights of the generator's own: set "
+                f"policy.generation.{option} needs a generator with its own weights: set "
                 "policy.generation.colocated.enabled=false"
             )
         if self.weight_transport == "broadcast" and self.placement != "process":
             raise ValueError(
-                "policy.generation.weight_transport=broadcast needs an engine in a process of its own on this host, "
+                "policy.generation.weight_transport=broadcast needs an engine in a separate process on this host, "
                 f"and placement={self.placement}: set placement=process, or weight_transport=messages"
             )
         return self
@@ -123,7 +124,7 @@ class TokenizerConfig(Section):
     name: str | None = None
     """Directory of the tokenizer; None takes `policy.model_name`."""
     chat_template: str | None = None
-    """None gives prompts to the model as they are; `default` wraps them in the tokenizer's own chat template, `byte`
+    """None passes prompts to the model unchanged; `default` wraps them in the tokenizer's own chat template, `byte`
     in `refrl.models.chat.BYTE_CHAT_TEMPLATE`, and any other text is the Jinja template itself."""
 
     @model_validator(mode="after")
@@ -131,28 +132,28 @@ class TokenizerConfig(Section):
         template = self.chat_template
         if template is not None and template not in ("default", "byte") and "{" not in template:
             raise ValueError(
-                f"policy.tokenizer.chat_template={template!r} is no Jinja template; give its text, or `default` or "
+                f"policy.tokenizer.chat_template={template!r} is not a Jinja template; give its text, or `default` or "
                 "`byte`"
             )
         return self
 
 
 class BatchTokensConfig(Section):
-    """Micro-batches by a number of tokens in place of a number of rows."""
+    """Micro-batches by number of tokens instead of number of rows."""
 
     enabled: bool = False
-    """Form micro-batches in this way."""
+    """Form micro-batches this way."""
     train_mb_tokens: int | None = Field(default=None, gt=0)
-    """Most tokens of a forward and backward pass; None takes `train_micro_batch_size` rows of the longest."""
+    """Most tokens of a forward and backward pass; None allows `train_micro_batch_size` rows of the longest length."""
     logprob_mb_tokens: int | None = Field(default=None, gt=0)
-    """Most tokens of a forward pass that only scores; None takes `logprob_batch_size` rows of the longest."""
+    """Most tokens of a forward pass that only scores; None allows `logprob_batch_size` rows of the longest length."""
 
 
 class DraftConfig(Section):
-    """A draft head that is trained beside the policy (NeMo RL's `policy.draft`)."""
+    """A draft head that is trained with the policy (NeMo RL's `policy.draft`)."""
 
     enabled: bool = False
-    """Train a head that guesses the token after next, from the policy's hidden states."""
+    """Train a head that predicts the token after next from the policy's hidden states."""
     model_name: str | None = None
     """Directory of the head; None takes the folder `draft` in `policy.model_name`."""
 
@@ -172,7 +173,7 @@ class PolicyConfig(Section):
     """Directory of a Hugging Face causal language model."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights that score and sample."""
+    """Type of the weights in scoring and sampling."""
     train_global_batch_size: int = Field(gt=0)
     """Rows of an optimizer step."""
     train_micro_batch_size: int = Field(gt=0)
@@ -184,20 +185,20 @@ class PolicyConfig(Section):
     sequence_length_buckets: tuple[int, ...] = ()
     """Padded lengths of prompt plus completion; empty pads to the longest row of the batch."""
     sequence_packing: BatchTokensConfig = BatchTokensConfig()
-    """Rows are laid end to end, without padding and without seeing one another; a micro-batch is one pack."""
+    """Concatenate rows without padding; no row attends to another; a micro-batch is one pack."""
     dynamic_batching: BatchTokensConfig = BatchTokensConfig()
-    """Rows of like length share a micro-batch, padded to its own longest row."""
+    """Put rows of similar length into one micro-batch, padded to its longest row."""
     logprob_chunk_size: int | None = Field(default=None, gt=0)
-    """Tokens whose logits exist at a time (and a slice of the vocabulary of these); None makes all at once."""
+    """Number of tokens whose logits are computed at a time, in slices of the vocabulary; None computes all at once."""
     compile_layers: bool = False
     """Compile the decoder layers of the trained model with torch.compile: faster passes, and a first step that takes a
     minute longer."""
     activation_checkpointing: bool = False
-    """Keep the inputs of each layer only, and compute the rest again in the backward pass."""
+    """Keep only the inputs of each layer, and recompute the rest in the backward pass."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
-    """The gradient of an update is scaled down to this norm; None leaves it."""
+    """Clip the gradient of an update to this norm; None does not clip."""
     router_aux_loss_coef: float = Field(default=0.0, ge=0)
-    """Weight of the loss that loads the experts of a mixture evenly (sequence-wise, arXiv 2412.19437, eq. 17-20)."""
+    """Weight of the loss that balances the load of experts (sequence-wise, arXiv 2412.19437, eq. 17-20)."""
     draft: DraftConfig = DraftConfig()
     lora_cfg: LoraConfig = LoraConfig()
     dtensor_cfg: DTensorConfig = DTensorConfig()
@@ -208,7 +209,7 @@ class PolicyConfig(Section):
 
     @property
     def backend(self) -> str:
-        """What serves the policy: `hf`, the model's own code on each process, where no other is enabled."""
+        """The effective backend: `hf`, the model's own code on each process, if no other is enabled."""
         if self.megatron_cfg.enabled:
             return "megatron"
         return "dtensor" if self.dtensor_cfg.enabled else "hf"
@@ -223,8 +224,8 @@ class PolicyConfig(Section):
     def _backend_serves_it(self) -> PolicyConfig:
         if self.dtensor_cfg.enabled and self.megatron_cfg.enabled:
             raise ValueError(
-                "policy.dtensor_cfg.enabled and policy.megatron_cfg.enabled exclude one another: one backend serves "
-                "the policy; switch one off"
+                "policy.dtensor_cfg.enabled and policy.megatron_cfg.enabled exclude each other: a policy has one "
+                "backend; disable one"
             )
         if self.backend != "hf":
             refused = {
@@ -234,7 +235,7 @@ class PolicyConfig(Section):
             }
             for option in (name for name, is_set in refused.items() if is_set):
                 raise ValueError(
-                    f"policy.{option} is not built for policy.{self.backend}_cfg.enabled=true: leave one of them out"
+                    f"policy.{option} is not implemented for policy.{self.backend}_cfg.enabled=true: disable one"
                 )
         return self
 
@@ -244,8 +245,8 @@ class PolicyConfig(Section):
         enabled = [name for name, form in forms.items() if form.enabled]
         if len(enabled) > 1:
             raise ValueError(
-                "policy.sequence_packing.enabled and policy.dynamic_batching.enabled exclude one another: a pack is "
-                "filled by tokens already; switch one off"
+                "policy.sequence_packing.enabled and policy.dynamic_batching.enabled exclude each other: a pack is "
+                "filled by tokens already; disable one"
             )
         others = {
             "sequence_packing.enabled=true": self.sequence_packing.enabled,
@@ -254,11 +255,13 @@ class PolicyConfig(Section):
             "dtensor_cfg.context_parallel_size > 1": self.dtensor_cfg.context_parallel_size > 1,
         }
         for other in (name for name, is_set in others.items() if is_set and self.draft.enabled):
-            raise ValueError(f"policy.draft.enabled is not built for policy.{other}: leave one of them out")
+            raise ValueError(
+                f"policy.draft.enabled is not implemented for policy.{other}: leave one of them out"
+            )
         if self.sequence_packing.enabled and self.router_aux_loss_coef:
             raise ValueError(
-                "policy.router_aux_loss_coef is a mean over rows, which policy.sequence_packing.enabled lays end to "
-                "end: take policy.dynamic_batching, or leave one of them out"
+                "policy.router_aux_loss_coef is a mean over rows, which policy.sequence_packing.enabled concatenates: "
+                "use policy.dynamic_batching, or leave one of them out"
             )
         if enabled and self.sequence_length_buckets:
             raise ValueError(
@@ -275,7 +278,7 @@ class PolicyConfig(Section):
                     )
                 if tokens is not None and tokens < self.max_total_sequence_length:
                     raise ValueError(
-                        f"policy.{name}.{key}={tokens} holds no row of policy.max_total_sequence_length="
+                        f"policy.{name}.{key}={tokens} is less than one row of policy.max_total_sequence_length="
                         f"{self.max_total_sequence_length} tokens: raise it to that or more"
                     )
         return self

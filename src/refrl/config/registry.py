@@ -1,7 +1,7 @@
-"""Parts that a configuration names: built in, offered by an installed package, or given by import path.
+"""Registries of parts that a configuration names: built in, from an installed package, or given by import path.
 
-A built-in part is a line `name: "module:attribute"`, imported when it is asked for, so that reading a configuration
-loads neither torch nor any part that is not used. An installed package offers one by an entry point of the group
+A built-in part is a line `name: "module:attribute"`, imported on demand, so that reading a configuration loads neither
+torch nor unused parts. An installed package offers a part by an entry point of the group
 (`[project.entry-points."refrl.losses"]`); any importable object is named as `package.module:attribute`.
 """
 
@@ -34,22 +34,22 @@ class Registry:
         self._built_in = built_in
 
     def names(self) -> list[str]:
-        """Return the names of everything that is built in or installed."""
+        """Return the names of all built-in and installed parts."""
         return sorted({*self._built_in, *(point.name for point in self._entry_points())})
 
     def is_built_in(self, name: str) -> bool:
-        """Return whether a name is one of our own."""
+        """Return whether a name is one of refrl's."""
         return name in self._built_in
 
     def find(self, name: str, key: str) -> Any:
-        """Return the object of a name.
+        """Return the object with a name.
 
         Args:
             name: built in, offered by an entry point, or `package.module:attribute`.
             key: the dotted option that names it, for messages.
 
         Raises:
-            ConfigError: there is none, several packages offer it, or its module cannot be imported.
+            ConfigError: no part has the name, several packages offer it, or its module cannot be imported.
         """
         if name in self._built_in:
             known = self._built_in[name]
@@ -65,7 +65,7 @@ class Registry:
         if ":" in name:
             return import_object(name, key)
         raise ConfigError(
-            f"{key}={name!r} is unknown; {hint(name, self.names())}; a {self.what} of your own is named by import "
+            f"{key}={name!r} is unknown; {hint(name, self.names())}; name a custom {self.what} by its import "
             "path, package.module:name"
         )
 
@@ -74,10 +74,10 @@ class Registry:
 
 
 def import_object(path: str, key: str) -> Any:
-    """Return what `package.module:attribute` names; the current folder is searched last.
+    """Return the object that `package.module:attribute` names; the current folder is searched last.
 
     Raises:
-        ConfigError: the module cannot be imported, whatever it raises, or lacks the attribute.
+        ConfigError: the module cannot be imported, for any reason, or does not have the attribute.
     """
     module_name, _, attribute = path.partition(":")
     here = str(Path.cwd())

@@ -1,4 +1,4 @@
-"""The loops, and the two whole configurations."""
+"""The two loops, and the two complete configurations."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from refrl.config.surroundings import ClusterConfig, LoggerConfig
 
 
 class RewardShapingConfig(Section):
-    """A penalty on length that is added to the reward (soft overlong punishment of DAPO, arXiv 2503.14476, eq. 13)."""
+    """A penalty on length, added to the reward (soft overlong punishment of DAPO, arXiv 2503.14476, eq. 13)."""
 
     enabled: bool = False
     """Add the penalty."""
     overlong_buffer_length: int | None = Field(default=None, gt=0)
-    """The penalty grows over the last so many tokens before `max_response_length`."""
+    """The penalty grows over this many tokens before `max_response_length`."""
     overlong_buffer_penalty: float = Field(default=1.0, gt=0)
-    """Taken off the reward at `max_response_length` and beyond."""
+    """Subtracted from the reward at `max_response_length` and beyond."""
     max_response_length: int | None = Field(default=None, gt=0)
-    """None takes `policy.generation.max_new_tokens`."""
+    """Length with the full penalty; None takes `policy.generation.max_new_tokens`."""
 
     @model_validator(mode="after")
     def _buffer_is_given(self) -> RewardShapingConfig:
@@ -47,37 +47,37 @@ class GRPOConfig(Section):
     """The GRPO loop."""
 
     num_prompts_per_step: int = Field(gt=0)
-    """Prompts that a step samples completions for."""
+    """Prompts per step."""
     num_generations_per_prompt: int = Field(gt=1)
-    """Completions of each prompt: a group, whose rewards are compared."""
+    """Completions of each prompt: a group, whose rewards are compared with each other."""
     max_num_steps: int = Field(gt=0)
     """Steps of the run."""
     val_period: int = Field(default=0, ge=0)
-    """Validate every so many steps; 0 never does."""
+    """Validate every so many steps; 0 never validates."""
     val_at_start: bool = False
     """Validate before the first step."""
     val_at_end: bool = False
     """Validate after the last step."""
     max_val_samples: int = Field(default=64, gt=0)
-    """Most held-out prompts of a validation."""
+    """Most held-out prompts per validation."""
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
     seed: int = Field(default=0, ge=0)
-    """Of the order of prompts and of everything that is sampled."""
+    """Seed of the order of prompts and of everything that is sampled."""
     advantage: AdvantageConfig = AdvantageConfig()
     reward_shaping: RewardShapingConfig = RewardShapingConfig()
     overlong_filtering: bool = False
-    """Keep completions that ran into the length limit out of the loss; their rewards stay in the baseline (DAPO,
+    """Exclude completions that reached the length limit from the loss; their rewards stay in the baseline (DAPO,
     arXiv 2503.14476, section 3.4)."""
     zero_variance_filter: bool = False
-    """Keep groups whose rewards are all equal out of the loss: they have no advantage, only a share of the counts."""
+    """Exclude groups whose rewards are all equal from the loss: their advantage is 0, but they count in its divisor."""
     use_dynamic_sampling: bool = False
-    """Sample further prompts until a step is full of groups whose rewards differ (DAPO, section 3.2)."""
+    """Sample further prompts until a step has enough groups whose rewards differ (DAPO, section 3.2)."""
     dynamic_sampling_max_gen_batches: int | None = Field(default=None, gt=0)
-    """Generation batches after which a step that is not full ends the run; None is 10."""
+    """Generation batches after which a step that is still not full stops the run; None is 10."""
     batch_multiplier: float = Field(default=1.0, ge=1)
-    """With `use_dynamic_sampling`: prompts of a generation batch, in steps (1.5: half as many again as a step
-    needs, so that fewer batches fill it; whole groups beyond the step are left out)."""
+    """With `use_dynamic_sampling`: prompts of a generation batch as a multiple of a step's (1.5 draws half as many
+    again, so that fewer batches are needed; surplus groups are discarded)."""
     async_grpo: AsyncGRPOConfig = AsyncGRPOConfig()
 
     @model_validator(mode="after")
@@ -89,8 +89,8 @@ class GRPOConfig(Section):
             )
         if self.use_dynamic_sampling and self.zero_variance_filter:
             raise ValueError(
-                "grpo.zero_variance_filter has no effect with grpo.use_dynamic_sampling, which trains on no such "
-                "group: leave it out"
+                "grpo.zero_variance_filter has no effect with grpo.use_dynamic_sampling, which drops these groups "
+                "already: leave it out"
             )
         if self.dynamic_sampling_max_gen_batches is not None and not self.use_dynamic_sampling:
             raise ValueError(
@@ -110,19 +110,19 @@ class SFTConfig(Section):
     max_num_steps: int = Field(gt=0)
     """Steps of the run, one update each."""
     val_period: int = Field(default=0, ge=0)
-    """Validate every so many steps; 0 never does."""
+    """Validate every so many steps; 0 never validates."""
     val_at_start: bool = False
     """Validate before the first step."""
     val_at_end: bool = False
     """Validate after the last step."""
     max_val_samples: int = Field(default=64, gt=0)
-    """Most held-out prompts of a validation."""
+    """Most held-out prompts per validation."""
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
     seed: int = Field(default=0, ge=0)
-    """Of the order of prompts and of what a validation samples."""
+    """Seed of the order of prompts and of what a validation samples."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """End, and export, after the first validation that reaches this accuracy."""
+    """Stop and export after the first validation that reaches this accuracy."""
 
     @model_validator(mode="after")
     def _stopping_needs_validations(self) -> SFTConfig:
@@ -132,7 +132,7 @@ class SFTConfig(Section):
 
 
 class _RunConfig(Section):
-    """What every loop reads besides its own section."""
+    """The sections that every loop reads, except its own."""
 
     policy: PolicyConfig
     data: DataConfig
@@ -146,18 +146,18 @@ class _RunConfig(Section):
         sharing = self.policy.model_parallel_size
         if processes % sharing:
             raise ValueError(
-                f"cluster.num_processes={processes} is no multiple of the {sharing} processes that "
-                f"policy.{self.policy.backend}_cfg gives the same rows: raise it to {sharing}"
+                f"cluster.num_processes={processes} is not a multiple of {sharing}, the number of processes that work "
+                f"on the same rows by policy.{self.policy.backend}_cfg: raise it to {sharing}"
             )
         if rows % (processes // sharing):
             raise ValueError(
-                f"policy.train_global_batch_size={rows} is no multiple of cluster.num_processes={processes}"
-                f"{f' by {sharing}' if sharing > 1 else ''}: every process trains as many rows"
+                f"policy.train_global_batch_size={rows} is not a multiple of cluster.num_processes={processes}"
+                f"{f' / {sharing}' if sharing > 1 else ''}: every process trains equally many rows"
             )
         if self.data.system_prompt is not None and self.policy.tokenizer.chat_template is None:
             raise ValueError(
-                "data.system_prompt needs a chat template: set policy.tokenizer.chat_template, or write the words "
-                "into the prompts"
+                "data.system_prompt needs a chat template: set policy.tokenizer.chat_template, or put the text into "
+                "the prompts"
             )
         return self
 
@@ -167,7 +167,7 @@ class _RunConfig(Section):
         if self.policy.generation.placement == "ray" and several:
             raise ValueError(
                 f"policy.generation.placement=ray and cluster.num_processes={self.cluster.num_processes}: processes of "
-                "one host are in no Ray cluster that their generators could be in; set cluster.placement=ray, or take "
+                "one host are not in a Ray cluster, which their generators need; set cluster.placement=ray, or use "
                 "policy.generation.placement=process"
             )
         return self
@@ -212,14 +212,14 @@ class GRPORunConfig(_RunConfig):
         rows = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
         if rows != self.policy.train_global_batch_size:
             raise ValueError(
-                f"loss_fn.force_on_policy_ratio is right for one update per step, and {rows} rows in updates of "
-                f"policy.train_global_batch_size={self.policy.train_global_batch_size} are several: set it to {rows}, "
+                f"loss_fn.force_on_policy_ratio is correct for one update per step only, and {rows} rows with "
+                f"policy.train_global_batch_size={self.policy.train_global_batch_size} make several: set it to {rows}, "
                 "or leave force_on_policy_ratio out"
             )
         if self.grpo.overlong_filtering or self.grpo.zero_variance_filter:
             raise ValueError(
                 "loss_fn.force_on_policy_ratio scores only rows that are trained on, and grpo.overlong_filtering and "
-                "grpo.zero_variance_filter leave rows out, whose scores the evidence would lack: leave one of them out"
+                "grpo.zero_variance_filter exclude rows, whose scores the log would not have: leave one of them out"
             )
         return self
 
@@ -229,13 +229,12 @@ class GRPORunConfig(_RunConfig):
             return self
         if self.checkpointing.saves and self.grpo.async_grpo.in_flight_weight_updates:
             raise ValueError(
-                "checkpointing.save_period and checkpoint_must_save_by do not go with "
-                "grpo.async_grpo.in_flight_weight_updates: there is no moment at which nothing is being sampled; leave "
-                "one of them out"
+                "checkpointing.save_period and checkpoint_must_save_by cannot be combined with "
+                "grpo.async_grpo.in_flight_weight_updates: something is always being sampled; leave one of them out"
             )
         if self.policy.generation.colocated.enabled:
             raise ValueError(
-                "grpo.async_grpo.enabled samples while weights change, so that the generator cannot share them: set "
+                "grpo.async_grpo.enabled samples while weights change, so the generator cannot share them: set "
                 "policy.generation.colocated.enabled=false"
             )
         if self.cluster.num_processes > 1:
@@ -249,9 +248,9 @@ class GRPORunConfig(_RunConfig):
     def _data_plane_serves_the_processes(self) -> GRPORunConfig:
         if self.data_plane.implementation != "local" and self.cluster.num_processes > 1:
             raise ValueError(
-                f"data_plane.implementation={self.data_plane.implementation} serves one training process, and "
-                f"cluster.num_processes={self.cluster.num_processes} are several, which each sample and put the same "
-                "rows: leave one of them out"
+                f"data_plane.implementation={self.data_plane.implementation} serves one training process, but "
+                f"cluster.num_processes={self.cluster.num_processes} would each sample and put the same rows: leave "
+                "one of them out"
             )
         return self
 
@@ -260,7 +259,7 @@ class GRPORunConfig(_RunConfig):
         num_train = self.data.num_train
         if self.grpo.use_dynamic_sampling and num_train and num_train < 2 * self.grpo.num_prompts_per_step:
             raise ValueError(
-                f"data.num_train={num_train} leaves grpo.use_dynamic_sampling no other prompts to turn to: "
+                f"data.num_train={num_train} leaves grpo.use_dynamic_sampling no other prompts to sample: "
                 f"raise it to {2 * self.grpo.num_prompts_per_step} or more"
             )
         return self
@@ -273,8 +272,8 @@ class GRPORunConfig(_RunConfig):
             shaping.overlong_buffer_length > longest or longest - shaping.overlong_buffer_length >= limit
         ):
             raise ValueError(
-                f"grpo.reward_shaping: a buffer of {shaping.overlong_buffer_length} tokens before {longest} never "
-                f"matters to completions of at most policy.generation.max_new_tokens={limit}: let the buffer start "
+                f"grpo.reward_shaping: a buffer of {shaping.overlong_buffer_length} tokens before {longest} has no "
+                f"effect on completions of at most policy.generation.max_new_tokens={limit}: let the buffer start "
                 "between 0 and that"
             )
         return self

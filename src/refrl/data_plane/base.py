@@ -1,8 +1,8 @@
-"""What a data plane offers to producers, trainers and everybody between them.
+"""The interface of a data plane to producers, trainers and filters.
 
 A **partition** is an address space of samples. A **sample** is a row: an id, tags, and fields that may come one after
 the other from several writers. A **task** is a consumer with a cursor of its own. A **claim** gives a consumer samples
-that have all the fields it needs, under a **lease**: they are nobody else's until it is acknowledged, released or over.
+that have all the fields it needs, under a **lease**: they are exclusive until it is acknowledged, released or expired.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from refrl.data_plane.records import PartitionStatus
 
 @runtime_checkable
 class DataPlaneClient(Protocol):
-    """One participant's hand on the store. Every call ends within the store's time, well or with an error."""
+    """A client of the store. Every call returns within the store's time limit, with a result or an error."""
 
     def register_partition(
         self,
@@ -37,7 +37,7 @@ class DataPlaneClient(Protocol):
             fields: all that samples may ever have.
             num_samples: most live samples; see `put_samples`.
             consumer_tasks: who may claim.
-            grpo_group_size: claims hand out whole groups only; a sample's group is its id before the last `_g`.
+            grpo_group_size: claims contain whole groups only; a sample's group is its id before the last `_g`.
             enums: values that a tag may have.
             required_tags: tags that every new sample must bring.
 
@@ -147,15 +147,15 @@ class DataPlaneClient(Protocol):
         ...
 
     def clear_samples(self, sample_ids: Sequence[str] | None, partition_id: str) -> None:
-        """Forget samples and free their bytes; unknown ones are no error. None: all, and the partition itself.
+        """Remove samples and free their bytes; unknown ones are no error. None: all, and the partition itself.
 
         Raises:
-            StoreUnavailableError: the samples are forgotten, and their bytes could not be freed.
+            StoreUnavailableError: the samples are removed, but their bytes could not be freed.
         """
         ...
 
     def acknowledged(self, partition_id: str, task_name: str) -> list[str]:
-        """Return the live samples that a task took for good: what a trainer that died trained on and did not clear.
+        """Return the live samples that a task has acknowledged: what a crashed trainer trained on and did not clear.
 
         Raises:
             UnknownPartitionError, UnknownTaskError: not registered.

@@ -42,7 +42,7 @@ def kv_first_write(
         client: where to.
         partition_id: where to.
         task_name: of the meta that is returned.
-        tags: of each sample; `input_lengths` is stamped beside them, so that claims know the lengths.
+        tags: of each sample; `input_lengths` is added to them, so that claims know the lengths.
         extra_info: of the meta that is returned.
 
     Raises:
@@ -136,7 +136,7 @@ def shard_meta_for_dp(
 
     Returns:
         The ranks' metas, and for each row of the meta its place in the shards laid end to end; None where that is the
-        same order. Nothing is minted, lost or read.
+        same order. Nothing is created, lost or read.
 
     Raises:
         ValueError: no rows, or rows that do not divide.

@@ -1,6 +1,6 @@
 """A field of many rows: dense, jagged or of objects, always held as tensors.
 
-Dense rows are slices of one tensor `[N, ...]`. Jagged rows lie end to end in one tensor, with their lengths beside.
+Dense rows are slices of one tensor `[N, ...]`. Jagged rows are concatenated in one tensor, stored with their lengths.
 Objects are JSON values, held as the bytes of their text: they come back equal, or are refused.
 """
 
@@ -70,7 +70,7 @@ def encode(value: Value, name: str) -> Column:
         name: of the field, for messages.
 
     Raises:
-        TypeError: it is none of these, or an object would not come back as it was given.
+        TypeError: it is none of these, or an object would not survive a round trip.
         ValueError: it has no rows' dimension, or the rows differ in more than their first dimension.
     """
     if isinstance(value, Tensor) and value.is_nested:

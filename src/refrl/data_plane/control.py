@@ -1,7 +1,7 @@
 """The state that all clients of a data plane share: partitions, leases, and which blocks of bytes are still needed.
 
-It holds no bytes, asks nobody and never waits: one thread at a time calls it. A change is checked, written to the
-journal, and then made, so that a state that is played back from its journal is the state that was lost.
+It holds no bytes, calls no one and never waits: one thread at a time calls it. A change is checked, written to the
+journal, and then made, so that replaying the journal gives the state that was lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from refrl.data_plane.partition import Partition, PartitionSpec, shown
 from refrl.data_plane.records import Block, Claim, Lease, NewBlock, PartitionStatus, Sparse, Waste
 
 Log = Callable[[str, Mapping[str, Any]], None]
-"""(operation, its words) into the journal."""
+"""Writes (operation, its arguments) to the journal."""
 NUM_REMEMBERED = 1024
 """Leases whose acknowledgement is remembered."""
 
@@ -28,7 +28,7 @@ def _no_log(operation: str, words: Mapping[str, Any]) -> None:
 
 @dataclass
 class ControlState:
-    """See above."""
+    """The state that all clients of a data plane share."""
 
     clock: Callable[[], float] = time.monotonic
     log: Log = _no_log
@@ -117,7 +117,7 @@ class ControlState:
         return Claim(samples, [dict(partition.tags[sample]) for sample in samples])
 
     def lease(self, partition_id: str, task: str, samples: list[str], lease_id: str, seconds: float) -> None:
-        """Give samples to a lease, whoever had them."""
+        """Give samples to a lease, regardless of who had them."""
         cursor = self._partition(partition_id).cursor(task)
         for sample in samples:
             cursor.pending.pop(sample, None)
@@ -140,7 +140,7 @@ class ControlState:
         lease.deadline = self.clock() + lease.seconds
 
     def acknowledge(self, lease_id: str, samples: list[str]) -> None:
-        """End a lease of samples for good: nobody of this task is served them again.
+        """Acknowledge a lease: its samples are not served to this task again.
 
         Raises:
             LeaseExpiredError: see `renew`; nothing was changed.
@@ -197,7 +197,7 @@ class ControlState:
         return {name: partition.locate(samples, name) for name in fields}
 
     def clear(self, partition_id: str, samples: list[str] | None) -> Waste:
-        """Forget samples, unknown ones too; None forgets all of them and the partition."""
+        """Remove samples, unknown ones too; None removes all of them and the partition."""
         partition = self.partitions.get(partition_id)
         if partition is None:
             return Waste([], [])

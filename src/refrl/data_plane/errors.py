@@ -1,4 +1,4 @@
-"""What a data plane raises, one class a cause, so that a caller can tell a wrong call from a store that is down."""
+"""The errors of a data plane, one class a cause, so that a wrong call differs from a store that is down."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Filters of claimed rollouts: from tags alone, in the trainer's process, where the current version is known.
 
-A filter parts a claim in two. Both halves share nothing with the claim. What cannot be judged is an error: to keep it
-would train on what the filter is there against, and to drop it would hide a producer that forgot a tag.
+A filter splits a claim in two. Both halves share nothing with the claim. A sample that cannot be judged is an error:
+keeping it would train on what the filter must exclude, and dropping it would hide a producer that omits a tag.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def tag_values(meta: KVBatchMeta, name: str) -> list[Any]:
 
     Raises:
         ValueError: the meta has no tags, or not one set a sample.
-        KeyError: a sample lacks the tag.
+        KeyError: a sample does not have the tag.
     """
     if meta.tags is None or len(meta.tags) != meta.size:
         have = "no tags" if meta.tags is None else f"{len(meta.tags)} sets of tags"

@@ -14,7 +14,7 @@ from refrl.data_plane.filters import BaseRolloutFilter
 from refrl.data_plane.metadata import KVBatchMeta
 
 LOOK_UP_S = 0.1
-"""How often a flow that waits for samples asks its caller whether there is still somebody to wait for."""
+"""Interval at which a flow that waits for samples calls back its caller, which may stop it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Consumed:
 Train = Callable[[Sequence[RankBatch]], None]
 """One training step on the batches of all ranks."""
 OnDrop = Callable[[str, KVBatchMeta], None]
-"""Hears of the samples that the filter of this name dropped, when they are cleared."""
+"""Called with the samples that the filter of this name dropped, when they are cleared."""
 
 
 def _nothing(*words: Any) -> None:
@@ -88,8 +88,8 @@ def consume(
 ) -> Consumed:
     """Train once on what claims bring.
 
-    The samples are acknowledged right before `train` is called: from then on nobody else trains on them, whatever
-    becomes of this process. An error before gives them back.
+    The samples are acknowledged right before `train` is called: from then on they are not served again, even if
+    this process crashes. An error before returns them.
 
     Args:
         client: of the store.

@@ -1,4 +1,4 @@
-"""The journal of a control: every change as a line of JSON, from which a control that died is played back."""
+"""The journal of a control: every change as a line of JSON, from which a crashed control is restored."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Journal:
 
 
 def restored(path: Path, clock: Callable[[], float] = time.monotonic) -> ControlState:
-    """Return the state that a journal tells, which goes on writing to it; leases begin again."""
+    """Return the state that a journal records, with further changes appended to it; leases begin again."""
     journal = Journal(path)
     state = ControlState(clock)
     journal.play(state)

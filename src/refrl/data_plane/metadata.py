@@ -1,4 +1,4 @@
-"""What stands for rows without their bytes: ids, tags and lengths, aligned through every transform."""
+"""Metadata of rows without their bytes: ids, tags and lengths, aligned through every transform."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KVBatchMeta:
     extra_info: dict[str, Any] = field(default_factory=dict)
     tags: list[Tags] | None = None
     lease_id: str | None = None
-    """Of a claim; whoever has it may renew, acknowledge or release."""
+    """Of a claim; its holder may renew, acknowledge or release it."""
 
     def __post_init__(self) -> None:
         """Copy what was given, and hold the lengths against one another.
@@ -100,7 +100,7 @@ class KVBatchMeta:
         return replace(self, fields=list(dict.fromkeys([*(self.fields or ()), *fields])))
 
     def stamp_tags(self, columns: Mapping[str, Sequence[Any]]) -> KVBatchMeta:
-        """Return the same rows with these tags beside, or instead of, what they had.
+        """Return the same rows with these tags added or replaced.
 
         Raises:
             ValueError: a column has not one value a row.

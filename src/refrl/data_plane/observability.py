@@ -53,7 +53,7 @@ class ObservedClient:
         self.totals = Totals()
 
     def bytes_outstanding(self) -> int:
-        """Return the bytes that the store holds now, whoever put them."""
+        """Return the bytes that the store holds now, from all producers."""
         return sum(self._client.status(name).bytes_held for name in self._client.partitions())
 
     def register_partition(self, partition_id: str, *words: Any, **options: Any) -> None:

@@ -18,7 +18,7 @@ from refrl.data_plane.errors import (
 from refrl.data_plane.metadata import Tags
 
 Place = tuple[str, int]
-"""Where a value lies: the block's name, and the row in it."""
+"""Location of a value: the block's name, and the row in it."""
 NUM_SHOWN = 5
 """Most samples that a message names."""
 
@@ -33,7 +33,7 @@ class PartitionSpec:
     """Most live samples: a put beyond is refused, which is what holds producers back."""
     consumer_tasks: tuple[str, ...]
     grpo_group_size: int | None = None
-    """Claims hand out whole groups of so many; a sample's group is its id before the last `_g`."""
+    """Claims contain whole groups of so many; a sample's group is its id before the last `_g`."""
     enums: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values that a tag may have."""
     required_tags: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class PartitionSpec:
         """Refuse a partition that could hold or serve nothing.
 
         Raises:
-            ValueError: see above.
+            ValueError: names the wrong value.
         """
         if not self.fields or len(set(self.fields)) < len(self.fields):
             raise ValueError(f"fields {list(self.fields)}: name at least one, and each once")
@@ -68,7 +68,7 @@ class PartitionSpec:
 
 @dataclass
 class Cursor:
-    """What one consumer has had. A sample that stands nowhere here was acknowledged."""
+    """The samples that one consumer has had. A sample in neither set was acknowledged."""
 
     pending: dict[str, None] = field(default_factory=dict)
     """Never claimed, oldest first."""
@@ -77,7 +77,7 @@ class Cursor:
     leased: dict[str, str] = field(default_factory=dict)
     """The lease that holds a sample."""
 
-    def forget(self, samples: Iterable[str]) -> None:
+    def discard(self, samples: Iterable[str]) -> None:
         """Take samples out."""
         for sample in samples:
             self.pending.pop(sample, None)
@@ -209,10 +209,10 @@ class Partition:
         return found
 
     def clear(self, samples: Iterable[str]) -> list[str]:
-        """Forget samples; return the blocks that each value lay in. Unknown samples are left out."""
+        """Remove samples; return the blocks that held their values. Unknown samples are skipped."""
         known = [sample for sample in dict.fromkeys(samples) if self.tags.pop(sample, None) is not None]
         for cursor in self.cursors.values():
-            cursor.forget(known)
+            cursor.discard(known)
         return [
             places.pop(sample)[0] for places in self.places.values() for sample in known if sample in places
         ]

@@ -1,8 +1,8 @@
 """The data plane of a Ray cluster: one actor knows which samples there are, another one keeps their bytes.
 
-The bytes lie in Ray's object store, held by the second actor: a producer or consumer that dies takes none of them with
-it. The first actor writes a journal where one is named, and is started again from it when it dies. The second is not
-started again: its death loses the bytes, and every claim, read, put and clear says so from then on.
+The bytes are in Ray's object store, owned by the second actor: a producer or consumer that crashes takes none of them
+with it. The first actor writes a journal if one is configured, and Ray restarts it from the journal after a crash. The
+second is not restarted: its end loses the bytes, and every later claim, read, put and clear raises an error.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Blocks:
 
 
 class Caller:
-    """Calls one actor, and turns whatever Ray reports into an error of the data plane, in time."""
+    """Calls one actor, and converts every error of Ray into one of the data plane, within a time limit."""
 
     def __init__(self, name: str, seconds: float, *, restarts: bool, namespace: str = NAMESPACE) -> None:
         """Find the actor.
@@ -110,7 +110,7 @@ class Caller:
         Args:
             name: of the actor.
             seconds: after which an answer is waited for no longer.
-            restarts: wait that long for an actor that died, too: it is being started again.
+            restarts: wait that long for a crashed actor, too: Ray is restarting it.
             namespace: of the name.
 
         Raises:
@@ -146,7 +146,7 @@ class Caller:
                 ) from error
             except ray.exceptions.ObjectStoreFullError as error:
                 raise StoreUnavailableError(
-                    f"actor {self.name!r} has no room: {_first_line(error)}"
+                    f"actor {self.name!r} has no memory left: {_first_line(error)}"
                 ) from error
             except _LOST as error:
                 raise DataLostError(f"what actor {self.name!r} sent is lost: {_first_line(error)}") from error

@@ -1,10 +1,10 @@
 """The data plane over the public TransferQueue package, adapted so that our contract holds.
 
-TransferQueue keeps bytes here, and nothing else: the samples, tags, claims and leases are our own control's
-(`refrl.data_plane.ray.Control`), since TransferQueue shows rows before their tags, forgets a claimer that dies, and
-leaves out of an answer what is missing. A column of a put is one row of it, so that freeing it frees its buffer. Every
-call has a deadline: without one, calls to a TransferQueue whose controller died never end. One TransferQueue serves a
-Ray cluster; stores of several names share it.
+TransferQueue only keeps bytes here: the samples, tags, claims and leases are in our own control
+(`refrl.data_plane.ray.Control`), since TransferQueue shows rows before their tags, drops a crashed client's claims, and
+omits what is missing from an answer. A column of a put is one row of it, so that freeing it frees its buffer. Every
+call has a deadline: without one, calls to a TransferQueue whose controller has crashed never end. One TransferQueue
+serves a Ray cluster; stores of several names share it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STORAGE_UNIT = "TransferQueueStorageUnit"
 LOOK_S = 0.5
 """Between two looks, by a call that waits for its answer, whether TransferQueue's actors live."""
 END_S = 2.0
-"""For an actor to say that it lives before it is ended."""
+"""Time limit for an actor to answer that it is alive before it is stopped."""
 FIELD = "bytes"
 PROBE = "probe"
 HEADER_BYTES = 8
@@ -78,7 +78,7 @@ class TransferQueueStore:
     def save(self, columns: Mapping[str, Column]) -> list[NewBlock]:
         """See `ColumnStore`."""
         blocks = new_blocks(columns)
-        # What a failed put leaves at TransferQueue's controller is known to nobody; asking takes a deadline more.
+        # What a failed put leaves at TransferQueue's controller is unknown; finding out takes another deadline.
         for block, column in zip(blocks, columns.values(), strict=True):
             self._put(block.name, to_bytes(column))
         return blocks
@@ -88,7 +88,7 @@ class TransferQueueStore:
         return {name: (from_bytes(self._get(name)), rows) for name, rows in wanted.items()}
 
     def drop(self, names: Sequence[str]) -> None:
-        """See `ColumnStore`. A storage unit that is dead would be told of and forgotten: it is asked first."""
+        """See `ColumnStore`. Checks first that the storage units are alive: TransferQueue would ignore a dead one."""
         if names:
             self.check()
             known = self._within(lambda: transfer_queue.kv_list(self._partition))
@@ -126,7 +126,7 @@ def end_transfer_queue(config: DataPlaneConfig) -> None:
             ray.get(actor.__ray_ready__.remote(), timeout=END_S)
         except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
             ray.kill(actor)  # its end would be waited for
-    # Not in a thread that may be left behind: what that asks of Ray when the run's cluster has ended begins another.
+    # Not in a thread that may outlive it: a call to Ray after the run's cluster has ended would start another cluster.
     transfer_queue.close()
 
 

@@ -62,8 +62,8 @@ class Completion:
     """Natural log-probability of each id, in float32, under the distribution it was sampled from (temperature
     and filters applied). With `greedy`, under the distribution that would have been sampled from."""
     finish_reason: FinishReason
-    """`stop`: the last id is a stop id. `length`: the bound on tokens was reached first. `abort`: the engine was told
-    to give it up before either; `refrl.generation.pooled` continues it, and lets none out."""
+    """`stop`: the last id is a stop id. `length`: the token limit was reached first. `abort`: the engine was aborted
+    before either; `refrl.generation.pooled` continues such completions and returns none."""
     kept_ids: tuple[tuple[int, ...], ...] | None = None
     """Ids, ascending, that top-p and top-k kept at each token: the support of the distribution it was sampled from.
     None: no filter was on, or `greedy`."""
@@ -102,7 +102,7 @@ class Sampler(Protocol):
 
         Raises:
             ValueError: a prompt is empty or holds an id outside the vocabulary.
-            refrl.config.ConfigError: a prompt leaves no room for a completion.
+            refrl.config.ConfigError: a prompt is too long for a completion to follow.
         """
         ...
 

@@ -14,7 +14,7 @@ import torch
 
 @dataclass(frozen=True)
 class PaddedPrompts:
-    """Distinct prompts, padded on the left so that every row's next token stands in the same slot."""
+    """Distinct prompts, padded on the left so that every row's next token is in the same slot."""
 
     ids_PS: torch.Tensor
     """Long; the value of a padded slot is never read by another slot."""

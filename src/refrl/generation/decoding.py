@@ -143,10 +143,9 @@ def finish_reason(ids: Sequence[int], params: SamplingParams, stop_ids: Collecti
 
 
 def compacting_order(num_rows: int, ended: Sequence[int]) -> list[int]:
-    """Return the indices of the rows that go on, such that as few as possible change their place.
+    """Return the indices of the unfinished rows, such that as few as possible change their place.
 
-    A row that goes on stays where it is, or, when it stands beyond the new end, moves into the hole of a finished
-    one.
+    An unfinished row stays where it is or, if it is beyond the new end, moves into the place of a finished one.
     """
     holes = set(ended)
     num_going = num_rows - len(holes)

@@ -26,7 +26,7 @@ def supports_lean(model: nn.Module, modules: Sequence[nn.Module] | None = None) 
     may compute something else, and goes the generic way.
 
     Args:
-        modules: the model and all its submodules, when the caller has them at hand.
+        modules: the model and all its submodules, if the caller has them already.
     """
     if type(model) not in SUPPORTED_MODELS or not isinstance(model, PreTrainedModel):
         return False

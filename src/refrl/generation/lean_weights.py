@@ -126,7 +126,7 @@ class LeanWeights:
 def read_weights(model: PreTrainedModel, *, join_limit_bytes: int = JOIN_LIMIT_BYTES) -> LeanWeights:
     """Read the live module's weights; neighbouring projections of a small model are joined by a copy.
 
-    The copy is as old as the call, so it is made anew for each generation.
+    The copy is as old as the call, so it is made again for each generation.
     """
     inner: Any = model.model
     num_bytes = sum(weight.numel() * weight.element_size() for weight in inner.layers.parameters())

@@ -31,7 +31,7 @@ _MOST_HEADER = 2**30
 
 @dataclass(frozen=True)
 class Message:
-    """What one process tells the other."""
+    """A message between two processes."""
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)

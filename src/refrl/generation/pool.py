@@ -1,8 +1,8 @@
 """Several generation engines as one: a request goes to the least loaded, and a weight sync can stop them all.
 
-For one event loop. A request that waits for a slot when the pool is stopped begins only after the pause. What an engine
-gave up in the pause is generated again, or, where the pool is told how, continued: then the reply says which tokens are
-whose. A replica that is lost is quarantined, and its requests go to the others; each request is answered once.
+For one event loop. A request that waits for a slot when the pool is stopped begins only after the pause. A completion
+that was aborted in the pause is generated again, or continued if the pool can: then the reply gives the weight
+version of each token. A lost replica is quarantined, and its requests go to the others; each request is answered once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
 class ReplicaLostError(Exception):
-    """A replica died, or says nothing any more; the message says how it ended."""
+    """A replica crashed, or no longer answers; the message says how it ended."""
 
 
 class Slot(NamedTuple):
@@ -87,14 +87,14 @@ class Router:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._wake()  # the slot that it was told of is another's now
+                    self._wake()  # the slot that it was assigned goes to another request
                 raise
         replica = self._loads.index(min(self._loads))
         self._loads[replica] += 1
         return Slot(replica, heapq.heappop(self._free[replica]))
 
     def release_slot(self, replica: int, slot: int) -> None:
-        """Give a slot back, and tell one of those who wait.
+        """Release a slot, and notify one waiting request.
 
         Raises:
             ValueError: it is not in use.
@@ -136,7 +136,7 @@ class GenerationPool(Generic[RequestT, ReplyT]):
             replicas: each answers one request; several at a time.
             capacity: most requests in one replica.
             max_aborts: replies to one request that may be aborted without a pause.
-            carry_on: makes of a request and what an engine gave up the request for the rest; None starts anew.
+            carry_on: builds the request for the rest of an aborted completion; None starts over.
         """
         self._replicas = list(replicas)
         self._router = Router(len(self._replicas), capacity)
@@ -168,7 +168,7 @@ class GenerationPool(Generic[RequestT, ReplyT]):
                 continue  # stopped while this one waited for a slot
             asked = asyncio.ensure_future(self._ask(replica, slot, request))
             try:
-                # A request that nobody waits for any more keeps its slot until the engine is done with it.
+                # A cancelled request keeps its slot until the engine is done with it.
                 reply = await asyncio.shield(asked)
             except ReplicaLostError:
                 continue
@@ -193,7 +193,7 @@ class GenerationPool(Generic[RequestT, ReplyT]):
         """Let nothing begin any more, and return when nothing runs: weights can change now.
 
         Args:
-            abort: tells the engines to give up what they run; None waits for it to end.
+            abort: makes the engines abort what they run; None waits for it to end.
         """
         self._open.clear()
         self._num_pauses += 1

@@ -62,7 +62,7 @@ class PooledSampler:
     """A `refrl.generation.base.Sampler` over replicas; `close` it at the end.
 
     Called from several threads. With the weights of one version, its completions are those that one engine would
-    sample alone, whatever replica samples which rows.
+    sample alone, regardless of which replica samples which rows.
     """
 
     def __init__(self, replicas: Sequence[Replica], *, continues: bool) -> None:
@@ -154,7 +154,7 @@ class PooledSampler:
             for number, replica in enumerate(self._replicas)
             if number not in self._pool.losses
         }
-        # All of them end before anything samples again, whatever one of them raises.
+        # All of them finish before anything samples again, even if one of them raises.
         for number, error in zip(
             syncs, await asyncio.gather(*syncs.values(), return_exceptions=True), strict=True
         ):

@@ -28,10 +28,10 @@ COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl.runtime.generator_proce
 ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error for error in (ConfigError, WeightSyncError, ValueError, FloatingPointError)
 }
-"""What the process may raise in the one that asked, by name; a class stands before what it derives from."""
+"""Exceptions that the process sends back to its parent, by name; subclasses come before their base classes."""
 
 ABORT, RESUME = signal.SIGUSR1, signal.SIGUSR2
-"""What tells a process that is generating: messages wait until it is done."""
+"""Signals to a process that is generating, since it reads messages only afterwards."""
 
 START_SECONDS = 600.0
 """For importing and loading, where `policy.generation.timeout_seconds` is shorter: a deadline for answers."""
@@ -57,7 +57,7 @@ class Link(Protocol):
         """Return the answer to a message.
 
         Raises:
-            GeneratorLostError: there will be none; the process is ended.
+            GeneratorLostError: the process crashed or was stopped.
         """
         ...
 
@@ -115,7 +115,7 @@ class SocketLink:
         except (OSError, EOFError) as error:
             late = isinstance(error, TimeoutError)
             self.close()
-            how = "did not answer in time and was ended" if late else _how_it_ended(self._process)
+            how = "did not answer in time and was stopped" if late else _how_it_ended(self._process)
             what = f"the generator's process {self.pid} {how}, asked to {message.kind}"
             raise GeneratorLostError(what) from error
 
@@ -266,7 +266,7 @@ class ProcessGenerator:
         """Return the answer to a message.
 
         Raises:
-            GeneratorLostError: there will be none; the process is ended.
+            GeneratorLostError: the process crashed or was stopped.
             Exception: one of `ERRORS`, as the process raised it.
         """
         answer = self.link.ask(message)

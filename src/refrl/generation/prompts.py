@@ -1,4 +1,4 @@
-"""What an engine asks of the prompts that it is given, before it samples."""
+"""Checks of an engine's prompts before it samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_prompts(
 
     Raises:
         ValueError: a prompt is empty or holds an id outside the vocabulary.
-        ConfigError: a prompt leaves no room for a completion.
+        ConfigError: a prompt is too long for a completion to follow.
     """
     for number, row in enumerate(rows):
         if not row:

@@ -90,7 +90,7 @@ class RayLink:
         except (ray.exceptions.RayError, TimeoutError) as error:
             self.close()
             late = isinstance(error, TimeoutError)
-            how = "did not answer in time and was ended" if late else f"is lost: {_first_line(error)}"
+            how = "did not answer in time and was stopped" if late else f"is lost: {_first_line(error)}"
             raise GeneratorLostError(
                 f"the generator's actor (process {self.pid}) {how}, asked to {message.kind}"
             ) from error
@@ -104,7 +104,7 @@ class RayLink:
         """Have it generate to the end again, from when this returns: what is asked next must not be given up."""
         with contextlib.suppress(
             ray.exceptions.RayError, TimeoutError
-        ):  # the next question tells of a lost actor
+        ):  # the next request raises for a lost actor
             ray.get(self._control("resume"), timeout=self.timeout_seconds)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from refrl.weight_sync.receiver import Receiver
 
 
 class ReceivingEngine:
-    """The part of a `refrl.generation.base.Generator` that takes weights in parts, and that is told to give up."""
+    """The part of a `refrl.generation.base.Generator` that receives weights in parts, and can be aborted."""
 
     def __init__(self, model: PreTrainedModel, *, load_batch_bytes: int) -> None:
         """Take the model whose parameters and buffers are where weights arrive.

@@ -1,7 +1,7 @@
-"""What a pool of engines is asked and answers: rows of prompts, and completions that may be continued.
+"""Requests to a pool of engines and their results: rows of prompts, and completions that may be continued.
 
-A completion that was given up is continued by reading prompt and sampled tokens again, with whatever weights the engine
-has then: the key/value cache is never that of older weights. Its segments say which token is of which version.
+An aborted completion is continued by reading prompt and sampled tokens again with the engine's current weights: the
+key/value cache is never that of older weights. Its segments record the weight version of each token.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def draw(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, params: SamplingPara
 
 
 def _keep_top_k(logits_BV: torch.Tensor, top_k: int) -> torch.Tensor:
-    """Keep the k largest logits and all that tie with the k-th, whatever their ids."""
+    """Keep the k largest logits and all that tie with the k-th, independent of their ids."""
     kth_B1 = logits_BV.topk(top_k, dim=-1).values[:, -1:]
     return logits_BV.masked_fill(logits_BV < kth_B1, float("-inf"))
 

@@ -45,7 +45,7 @@ class StagedEngine(ReceivingEngine, ABC):
         """Yield what the library computes with, by the names of the model's `state_dict`."""
 
     @abstractmethod
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         """Drop what the library computed with the weights of before.
 
         Raises:
@@ -118,5 +118,5 @@ class StagedEngine(ReceivingEngine, ABC):
                 f"{self.library} does not compute with the weights that it was given: {', '.join(stale[:3])}"
                 + (f" and {len(stale) - 3} more" if len(stale) > 3 else "")
             )
-        self._forget()
+        self._clear_caches()
         self._is_loaded = True

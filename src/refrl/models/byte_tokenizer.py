@@ -16,7 +16,7 @@ MODEL_INPUT_NAMES = ["input_ids", "attention_mask"]
 
 
 def byte_alphabet() -> list[str]:
-    """Return the character that stands for each byte in the byte-level alphabet of GPT-2.
+    """Return the character of each byte in the byte-level alphabet of GPT-2.
 
     Printable bytes stand for themselves; the others take code points from 256 up, in order.
     """
@@ -29,7 +29,7 @@ def byte_tokenizer(further: Sequence[str] = ()) -> Tokenizer:
     """Return the tokenizer with one token per byte; it puts `<|bos|>` before a text.
 
     Args:
-        further: special tokens beside its own, above them.
+        further: special tokens in addition to its own, with ids above them.
     """
     vocabulary = {character: byte for byte, character in enumerate(byte_alphabet())}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

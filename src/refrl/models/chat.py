@@ -2,7 +2,7 @@
 
 A prompt that the model answers is always a prefix of the finished conversation. Contents are encoded apart from what
 the template puts around them, so that no merge crosses the border between a prompt and what was sampled after it, and
-text that spells a special token stays text: no message can end itself or speak for another.
+text that spells a special token stays text: no message can end itself or imitate another role.
 """
 
 from __future__ import annotations

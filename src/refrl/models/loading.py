@@ -26,15 +26,15 @@ def save_directory(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     output: Path,
-    beside: Callable[[Path], None] | None = None,
+    extra: Callable[[Path], None] | None = None,
 ) -> None:
     """Save weights (safetensors), configuration and tokenizer; the directory appears whole or not at all.
 
     Args:
         model: what is saved.
-        tokenizer: saved beside it.
+        tokenizer: saved with it.
         output: an empty or missing directory.
-        beside: writes more into the folder.
+        extra: writes more files into the folder.
 
     Raises:
         ConfigError: the directory cannot be made.
@@ -42,8 +42,8 @@ def save_directory(
     """
     with new_directory(output) as folder, writing(output):
         write_model(model, tokenizer, folder)
-        if beside is not None:
-            beside(folder)
+        if extra is not None:
+            extra(folder)
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def write_model(
 
     Args:
         model: what is written.
-        tokenizer: written beside it.
+        tokenizer: written with it.
         folder: is there.
         weights: in place of the model's own, by their names.
     """
@@ -84,7 +84,7 @@ def write_model(
 
 
 def load_model(directory: Path) -> PreTrainedModel:
-    """Load a causal language model, one that sees or hears too, with float32 weights; nothing is downloaded.
+    """Load a causal language model, also one for images or sounds, with float32 weights; nothing is downloaded.
 
     Raises:
         ConfigError: the directory, its configuration or its weights are missing or unreadable.
@@ -128,7 +128,7 @@ def load_model(directory: Path) -> PreTrainedModel:
 
 
 def _freeze_as_made(model: PreTrainedModel) -> None:
-    """Freeze what the class of a model freezes when it makes one, such as sines for positions: loading thaws it."""
+    """Freeze what the model's class freezes when it is created, such as sinusoidal positions: loading unfreezes it."""
     with torch.device("meta"):
         made = dict(type(model)(model.config).named_parameters())
     for name, weight in model.named_parameters():
@@ -144,7 +144,7 @@ def _never_write(model: PreTrainedModel, token: int) -> None:
 
 
 def _of_further_layers(unexpected: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return the weights that the model lacks by the number of their layer alone."""
+    """Return the unexpected weights that differ from known ones by the number of their layer alone."""
     forms = {_NUMBER.sub(".N.", name) for name in known}
     return sorted(name for name in unexpected if _NUMBER.sub(".N.", name) in forms)
 
@@ -183,7 +183,7 @@ def check_model_directory(directory: Path) -> None:
 
 
 def media_token_id(directory: Path) -> int | None:
-    """Return the id that stands in a prompt for a feature of an image or a sound; None where the model takes none."""
+    """Return the id of a feature of an image or a sound in a prompt; None if the model takes none."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     names = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
     return next((config[name] for name in names if isinstance(config.get(name), int)), None)

@@ -30,7 +30,7 @@ class PromptEncoder:
             tokenizer: of the model.
             chat_template: as the option.
             system_prompt: as the option.
-            media_token_id: stands where a prompt spells `refrl.media.PLACEHOLDER`; None leaves that as text.
+            media_token_id: replaces `refrl.media.PLACEHOLDER` in a prompt; None leaves it as text.
 
         Raises:
             ConfigError: the tokenizer has no template and none is given.
@@ -100,7 +100,7 @@ class PromptEncoder:
 
 @contextlib.contextmanager
 def _template_errors() -> Iterator[None]:
-    """Tell what is wrong with a template by the option that holds it."""
+    """Raise an error of a template as one of its option."""
     from jinja2 import TemplateError
 
     try:

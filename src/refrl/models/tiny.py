@@ -43,7 +43,7 @@ class TinyModelSpec:
 
     family: Family = "qwen3"
     """`qwen3` normalises queries and keys per head, `llama` does not; `qwen3_moe` has experts in every layer;
-    `llava` and `qwen2_audio` are a `qwen3` that sees and one that hears."""
+    `llava` and `qwen2_audio` are a `qwen3` for images and for sounds."""
     hidden_size: int = 64
     num_layers: int = 2
     num_heads: int = 4
@@ -85,7 +85,7 @@ class TinyModelSpec:
 
     @property
     def has_tower(self) -> bool:
-        """Whether it sees or hears."""
+        """Whether it takes images or sounds."""
         return self.family in ("llava", "qwen2_audio")
 
     @property

@@ -1,4 +1,4 @@
-"""Tiny models that see or hear: a tower and a projector before the language model of `refrl.models.tiny`."""
+"""Tiny models for images or sounds: a tower and a projector before the language model of `refrl.models.tiny`."""
 
 from __future__ import annotations
 

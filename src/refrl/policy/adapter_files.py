@@ -93,7 +93,7 @@ def save_merged(
 
     Args:
         adapters: of the model.
-        tokenizer: exported beside it.
+        tokenizer: exported with it.
         output: a missing or empty directory.
         merged: the merged weights of the model, and its buffers, whole.
         weights: the adapters, whole.
@@ -157,7 +157,7 @@ def read_adapters(
     missing, unknown = sorted(shapes.keys() - given.keys()), sorted(given.keys() - shapes.keys())
     if missing or unknown:
         raise ConfigError(
-            f"{where}: it lacks {len(missing)} tensors {missing[:2]} and has {len(unknown)} unknown ones "
+            f"{where}: it is missing {len(missing)} tensors {missing[:2]} and has {len(unknown)} unknown ones "
             f"{unknown[:2]}: set policy.lora_cfg.target_modules to the adapter's"
         )
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""From configuration to what is trained or measured beside the policy loss of a Hugging Face model."""
+"""Builds what is trained or measured in addition to the policy loss of a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_auxiliary(
     positions: Positions = WHOLE,
     read: Read = Tensor.detach,
 ) -> Auxiliary:
-    """Return the balance of routers and the training of a draft head, as far as the configuration asks for them.
+    """Return the router balance loss and the draft head's training, as far as they are configured.
 
     Args:
         config: of the policy.

@@ -1,4 +1,4 @@
-"""What is trained or measured within a policy's forward, beside the policy loss."""
+"""What is trained or measured within a policy's forward pass in addition to the policy loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Positions:
         return values_BS
 
     def total(self, part: Tensor) -> Tensor:
-        """Return the sum over the processes that have parts of the same rows; each goes on with its part's gradient."""
+        """Return the sum over the processes that have parts of the same rows; each keeps its part's gradient."""
         return part
 
 
@@ -30,7 +30,7 @@ WHOLE = Positions()
 
 
 class Auxiliary:
-    """A term beside the policy loss, of what the forward of a micro-batch shows; this one is none."""
+    """A term in addition to the policy loss, computed from a micro-batch's forward pass; this one is none."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -59,11 +59,11 @@ class Auxiliary:
         return ()
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return, live and by name, what it needs to go on from a checkpoint."""
+        """Return the tensors that it needs to resume from a checkpoint, live and by name."""
         return {}
 
     def resume(self, num_updates_done: int) -> None:
-        """Go on after so many updates, with the tensors of a checkpoint."""
+        """Continue after so many updates, with the tensors of a checkpoint."""
 
     def write(self, folder: Path) -> None:
         """Write what it trains of its own into the folder of a model that is exported."""
@@ -73,15 +73,15 @@ NONE = Auxiliary()
 
 
 class Together(Auxiliary):
-    """Several as one."""
+    """Several auxiliaries as one."""
 
     def __init__(self, parts: Sequence[Auxiliary]) -> None:
-        """Put them together."""
+        """Combine them."""
         self._parts = [part for part in parts if part is not NONE]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Let each see the forward."""
+        """Let each observe the forward pass."""
         with ExitStack() as stack:
             for part in self._parts:
                 stack.enter_context(part.watching())
@@ -117,11 +117,11 @@ class Together(Auxiliary):
         return {name: tensor for part in self._parts for name, tensor in part.state_tensors().items()}
 
     def resume(self, num_updates_done: int) -> None:
-        """Let each go on."""
+        """Resume each."""
         for part in self._parts:
             part.resume(num_updates_done)
 
     def write(self, folder: Path) -> None:
-        """Let each write."""
+        """Let each write its files."""
         for part in self._parts:
             part.write(folder)

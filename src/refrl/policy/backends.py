@@ -1,4 +1,4 @@
-"""Policy backends that spread a model over processes, each imported when it is asked for."""
+"""Policy backends that distribute a model over processes, each imported on demand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MakePolicy(Protocol):
         """Return the policy (see `refrl.training.build.build_policy`).
 
         Raises:
-            ConfigError: the model cannot be loaded, scored or spread as the configuration asks.
+            ConfigError: the model cannot be loaded, scored or distributed as configured.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""What every policy offers to the loops, whichever backend serves it.
+"""The interface of every policy to the training loops, on any backend.
 
-Where several processes run, each has a policy and calls it in the same order: whatever returns whole tensors of
-weights that are spread over processes gathers them (`named_weights`, `trained_weights`, `named_gradients`,
-`state_tensors`, `save`), and scoring and training exchange what the backend needs.
+If several processes run, each has a policy and calls it in the same order: methods that return whole tensors of
+distributed weights gather them (`named_weights`, `trained_weights`, `named_gradients`, `state_tensors`, `save`), and
+scoring and training exchange what the backend needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Forward = Callable[[PreTrainedModel, Batch], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """What serves a policy, read from the objects that run and not from the configuration."""
+    """The backend of a policy, read from the live objects and not from the configuration."""
 
     name: str
     """`hf`, `dtensor` or `megatron`."""
@@ -53,10 +53,10 @@ class LossFunction(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """One optimizer step, as `Policy.train` took it."""
+    """One optimizer step of `Policy.train`."""
 
     first_row: int
-    """Place of its first row in the batch that was trained on; its rows are contiguous."""
+    """Index of its first row in the training batch; its rows are contiguous."""
     num_rows: int
     gradients: Mapping[str, Tensor]
     """Raw gradient of each trainable weight by name, before clipping."""
@@ -64,9 +64,9 @@ class Update:
     """Norm before clipping."""
     learning_rate: float
     micro_batches: Sequence[Sequence[int]]
-    """Rows of the batch as they went through the model together."""
+    """Rows of the batch in each micro-batch."""
     weights: Mapping[str, Tensor]
-    """Copies of all weights after it."""
+    """Copies of all weights after the step."""
 
 
 class Policy(Protocol):
@@ -74,7 +74,7 @@ class Policy(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """What serves it."""
+        """The live backend."""
         ...
 
     @property
@@ -114,24 +114,24 @@ class Policy(Protocol):
         ...
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a run needs to go on: weights, float32 copies, moments.
+        """Return every tensor that a run needs to resume: weights, float32 copies, moments.
 
         They are named alike on every backend (`model.<Hugging Face name>`, `optimizer.<Hugging Face name>.exp_avg`) and
-        have the shape of the whole weight; one that is spread over ranks is a DTensor. What is written into them before
-        `load_state_facts` is called is what training goes on with. What training does not change, and
-        `policy.model_name` gives again, may be left out.
+        have the shape of the whole weight; a sharded one is a DTensor. Training continues with what is written into
+        them before `load_state_facts` is called. What training does not change, and `policy.model_name` provides
+        again, may be omitted.
         """
         ...
 
     def state_facts(self) -> Mapping[str, Any]:
-        """Return the counters, and digests of what `state_tensors` leaves out, as JSON values."""
+        """Return the counters, and digests of what `state_tensors` omits, as JSON values."""
         ...
 
     def load_state_facts(self, facts: Mapping[str, Any]) -> None:
-        """Take in the counters when the tensors are written, and bring what is derived from them up to date.
+        """Restore the counters after the tensors have been written, and refresh what is derived from them.
 
         Raises:
-            ConfigError: what `state_tensors` leaves out is not what it was.
+            ConfigError: what `state_tensors` omits has changed.
         """
         ...
 
@@ -165,7 +165,7 @@ class Policy(Protocol):
         ...
 
     def named_gradients(self) -> dict[str, Tensor]:
-        """Return a whole copy of the gradient of each trainable weight as it stands; zero where there is none."""
+        """Return a whole copy of the current gradient of each trainable weight; zero if it has none."""
         ...
 
     def step(self) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Rows of a batch by optimizer step and by micro-batch."""
+"""Splits the rows of a batch into optimizer steps, and numbers the rows of micro-batches."""
 
 from __future__ import annotations
 

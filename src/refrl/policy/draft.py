@@ -1,4 +1,4 @@
-"""A draft head that is trained beside the policy, on the policy's own hidden states: it guesses the token after next.
+"""A draft head trained with the policy, on the policy's own hidden states: it predicts the token after next.
 
 At position s it takes the policy's last hidden state and the embedding of token s + 1, and predicts token s + 2 through
 the policy's output head: one step of multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2) or of a Hydra
@@ -196,7 +196,7 @@ class DraftTraining(Auxiliary):
         }
 
     def resume(self, num_updates_done: int) -> None:
-        """Go on with the schedule where it was."""
+        """Continue the schedule where it was."""
         self._optimizer.num_updates_done = num_updates_done
 
     def write(self, folder: Path) -> None:

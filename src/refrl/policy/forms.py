@@ -1,4 +1,4 @@
-"""What a form of scoring cannot do, refused by name."""
+"""Rejects what a form of scoring cannot do, by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_text(option: str, batch: Batch) -> None:
 
 
 def check_head(model: PreTrainedModel) -> None:
-    """Refuse a head that is more than a matrix, by name: a probe of small weights would not tell.
+    """Reject a head that is more than a matrix, by name: a probe of small weights would not detect it.
 
     Raises:
         ConfigError: names what the head does.

@@ -46,14 +46,14 @@ class HFPolicy(ModulePolicy):
 
         Args:
             model: trained in place, on its device and in its precision.
-            tokenizer: exported beside it.
+            tokenizer: exported with the model.
             scoring: how rows are cut into micro-batches and scored.
             optimizer: of this model.
             reference: a frozen copy, or with adapters the model itself; None where no KL is asked for.
             global_batch_size: rows of an optimizer step.
             world: the processes that share the rows of a batch.
             adapters: of the model, where they are trained in place of its weights.
-            auxiliary: what is trained or measured beside the policy loss.
+            auxiliary: what is trained or measured in addition to the policy loss.
         """
         super().__init__(
             model,
@@ -146,7 +146,7 @@ class HFPolicy(ModulePolicy):
         micro_batches: Sequence[Sequence[int]] | None = None,
         *,
         scores: bool = False,
-        wants_rows: bool = False,
+        with_rows: bool = False,
     ) -> Accumulated:
         """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
         update = batch.to(self.model.device)
@@ -159,7 +159,7 @@ class HFPolicy(ModulePolicy):
             else [(list(rows), own.rows(rows)) for rows in micro_batches]
         )
         own_rows = list(range(update.num_rows))[self._world.share(update.num_rows)]
-        rows_of_all = self._world.gather(row_numbers(cut, own_rows)) if wants_rows else []
+        rows_of_all = self._world.gather(row_numbers(cut, own_rows)) if with_rows else []
         for rows, micro in cut:
             logprobs_BT, metrics = self._learn(micro, update, loss, scores=scores)
             if scored_BT is not None:

@@ -1,8 +1,8 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685): beside a frozen linear layer W runs `alpha / dim * B A`.
+"""Low-rank adapters (LoRA, arXiv 2106.09685): a frozen linear layer W computes in addition `alpha / dim * B A`.
 
-B starts at zero, so that new adapters change nothing. A layer scores unmerged, W and its adapter apart. What samples
-gets merged weights under Hugging Face names, and so does what is exported, with the adapters beside it in PEFT's format
-(`refrl.policy.adapter_files`). Every backend has adapters under these names, with these first values, merged so.
+B starts at zero, so new adapters change nothing. A layer scores unmerged, with W and its adapter separate. The sampler
+and the export get merged weights under Hugging Face names; the export also has the adapters in PEFT's format
+(`refrl.policy.adapter_files`). Names, initial values and merging are the same on every backend.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Adapters:
     """The adapters of a model, and the merged weights that others read."""
 
     def __init__(self, model: PreTrainedModel, layers: Mapping[str, LoraLinear], config: LoraConfig) -> None:
-        """Look after the adapters of a model that has them (`add_adapters`)."""
+        """Manage the adapters of a model that has them (`add_adapters`)."""
         self.model = model
         self.layers = layers
         self.config = config
@@ -96,7 +96,7 @@ class Adapters:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Let the model be the frozen one."""
+        """Disable the adapters within the block."""
         for layer in self.layers.values():
             layer.adapts = False
         try:
@@ -131,13 +131,13 @@ class Adapters:
         }
 
     def refresh(self) -> None:
-        """Bring the merged weights up to date, where somebody reads them: after every change of the adapters."""
+        """Update the merged weights if they are in use; call it after every change of the adapters."""
         for name in self._merged:
             self._merged[name].copy_(self.layers[name.removesuffix(".weight")].merged())
 
 
 def add_adapters(model: PreTrainedModel, config: LoraConfig) -> Adapters:
-    """Freeze a model, and put an adapter beside its linear layers, in place.
+    """Freeze a model, and add an adapter to its linear layers, in place.
 
     Raises:
         ConfigError: no layer is meant, or one that shares its weight with another.
@@ -177,8 +177,8 @@ def chosen_layers(model: PreTrainedModel, config: LoraConfig) -> dict[str, nn.Li
     for name, linear in chosen.items():
         if linear.weight is getattr(embedding, "weight", None):
             raise ConfigError(
-                f"policy.lora_cfg.target_modules: {name} shares its weight with the embedding, which an adapter beside "
-                "it would not change; leave it out"
+                f"policy.lora_cfg.target_modules: {name} shares its weight with the embedding, which its adapter "
+                "would not change; leave it out"
             )
     return chosen
 

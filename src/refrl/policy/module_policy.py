@@ -1,4 +1,4 @@
-"""What the policies of a Hugging Face model have in common, whole on each process or spread over several."""
+"""The common part of the policies of a Hugging Face model, replicated or sharded."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from refrl.policy.updates import Accumulated, take_updates
 
 
 class ModulePolicy(ABC):
-    """The part of a `refrl.policy.base.Policy` that does not ask how weights are held and rows are shared.
+    """The part of a `refrl.policy.base.Policy` that does not depend on how weights and rows are distributed.
 
     The model stays in evaluation mode throughout: with dropout, the log-probabilities before an update and those
-    inside it would differ, and the ratio would not be 1 on the first update.
+    during it would differ, and the ratio would not be 1 on the first update.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class ModulePolicy(ABC):
         auxiliary: Auxiliary,
         global_batch_size: int,
     ) -> None:
-        """Take what both have.
+        """Store the common parts.
 
         Args:
             model: the module that is called.
             scoring: how rows are cut into micro-batches and scored.
             optimizer: of its weights, or of this process's parts of them.
-            auxiliary: what is trained or measured beside the policy loss.
+            auxiliary: what is trained or measured in addition to the policy loss.
             global_batch_size: rows of an optimizer step.
         """
         self.model = model
@@ -84,12 +84,12 @@ class ModulePolicy(ABC):
         micro_batches: Sequence[Sequence[int]] | None = None,
         *,
         scores: bool = False,
-        wants_rows: bool = False,
+        with_rows: bool = False,
     ) -> Accumulated:
         """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
 
     def state_tensors(self) -> Mapping[str, Tensor]:
-        """Return every tensor that a run needs to go on (see `refrl.policy.base.Policy`); of adapters, theirs alone."""
+        """Return every tensor that a run needs to resume (see `refrl.policy.base.Policy`), or the adapters' alone."""
         state = {f"model.{name}": tensor.detach() for name, tensor in self._own_weights()}
         state |= {f"optimizer.{name}": value for name, value in self._optimizer.state_tensors().items()}
         return {**state, **self._auxiliary.state_tensors()}
@@ -137,10 +137,10 @@ class ModulePolicy(ABC):
     def _learn(
         self, micro: Batch, update: Batch, loss: LossFunction, *, scores: bool
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
-        """Add the gradient of a micro-batch, and of what is trained beside it.
+        """Add the gradient of a micro-batch and of its auxiliary loss.
 
         Args:
-            micro: its rows; they get the log-probabilities of this pass as the old ones where `scores` says so.
+            micro: its rows; with `scores`, they get the log-probabilities of this pass as the old ones.
             update: all rows of the optimizer step: the loss is divided by their counts.
             loss: the share of a micro-batch.
             scores: see `refrl.policy.updates.Accumulating`.
@@ -159,8 +159,8 @@ class ModulePolicy(ABC):
             global_valid_tokens=update.num_valid_tokens,
             global_valid_seqs=update.num_valid_seqs,
         )
-        beside, more = self._auxiliary.share(micro, update)
-        share = share + beside
+        auxiliary, more = self._auxiliary.share(micro, update)
+        share = share + auxiliary
         share.backward()
         self._optimizer.add_gradients()
         return logprobs_BT.detach(), {**metrics, **more}

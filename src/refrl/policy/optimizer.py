@@ -143,7 +143,7 @@ class ClippedAdamW:
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return float32 weights beside the model's own, and the moments, live, by the name of the weight.
+        """Return the float32 copies of weights and the moments, live, by the name of the weight.
 
         A weight that was never updated has the moments that its first update would start from.
         """

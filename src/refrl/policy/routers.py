@@ -114,7 +114,7 @@ def balance(
     Both are of whole rows, also where this process has some of their positions alone.
     """
     num_experts, num_chosen = logits_BSE.shape[-1], chosen_BSK.shape[-1]
-    # Left out before the softmax: what stands at padding is nobody's, and a NaN there times 0 is one.
+    # Masked before the softmax: a NaN at a padding position would survive a multiplication by 0.
     logits_BSE = logits_BSE.float().masked_fill(mask_BS[:, :, None] == 0, 0.0)
     probs_BSE = logits_BSE.softmax(-1) * mask_BS[:, :, None]
     sent_BSE = nn.functional.one_hot(chosen_BSK, num_experts).sum(2) * mask_BS[:, :, None]

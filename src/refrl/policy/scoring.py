@@ -1,8 +1,8 @@
-"""How a policy cuts a batch into micro-batches and scores them: padded or packed, with all logits or a few at a time.
+"""How a policy cuts a batch into micro-batches and scores them: padded or packed, all logits at once or in chunks.
 
 A `Forward` scores one micro-batch with a model; a `Cut` says which rows form one. `make_scoring` picks both from the
-configuration, and holds the forward against the model's own before anything is trained: an architecture that looks
-across the borders of a pack, or changes its logits after the head, is refused and not trained wrongly.
+configuration, and compares the forward with the model's own before training: an architecture that attends across the
+borders of a pack, or changes its logits after the head, is rejected instead of trained wrongly.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Scoring:
 
 
 def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: float) -> Scoring:
-    """Return the scoring that the configuration asks for.
+    """Return the configured scoring.
 
     Args:
         config: batch form, sizes, chunking.
@@ -84,7 +84,7 @@ def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: floa
 
 
 def assemble_scoring(config: PolicyConfig, model: PreTrainedModel, forward: Forward) -> Scoring:
-    """Return scoring by this forward, with the cuts and the activation checkpointing that the configuration asks for.
+    """Return scoring by this forward, with the configured cuts and activation checkpointing.
 
     Raises:
         ConfigError: the architecture has no layers whose activations can be checkpointed.
@@ -153,7 +153,7 @@ def _padded(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[T
         use_cache=False,
         logits_to_keep=num_kept,
         **model_inputs(batch.media_BX, model.dtype),
-    ).logits[:, -num_kept:]  # some models make all logits, whatever is asked for
+    ).logits[:, -num_kept:]  # some models compute all logits regardless of logits_to_keep
     return compute_logprobs(
         logits_BSV,
         batch.completion_ids_BT,
@@ -243,7 +243,7 @@ def check_window(option: str, config: PolicyConfig, model: PreTrainedModel) -> N
 
 @torch.no_grad()
 def _probe(config: PolicyConfig, model: PreTrainedModel, forward: Forward, plain: Forward) -> None:
-    """Hold a forward against the model's own on a few made rows of unequal length.
+    """Compare a forward with the model's own on a few generated rows of unequal length.
 
     Raises:
         ConfigError: they disagree, or the model does not take the form at all.

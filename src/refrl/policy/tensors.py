@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 FROZEN_DIFFER = (
-    "policy.model_name: the frozen weights or the reference are not those that the checkpoint was trained with; give "
-    "the model that the run started from"
+    "policy.model_name: the frozen weights or the reference differ from those that the checkpoint was trained with; "
+    "set it to the model that the run started from"
 )
-"""Message where the digest of what stays as it is differs."""
+"""Message for a different digest of the frozen weights."""
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -50,7 +50,7 @@ def _form(tensor: Tensor) -> str:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return what tells tensors by name, type, shape and every bit."""
+    """Return a digest of tensors that depends on name, type, shape and every bit."""
     total = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -1,4 +1,4 @@
-"""The optimizer steps of one training batch: the same for every policy backend."""
+"""The optimizer steps of one training batch, for every policy backend."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Parts = list[dict[str, Tensor | float]]
 
 @dataclass(frozen=True)
 class Accumulated:
-    """The gradient of one optimizer step was added up over its micro-batches and ranks."""
+    """The result of accumulating the gradient of one optimizer step over its micro-batches and ranks."""
 
     parts: Parts
     """Metrics of each micro-batch of all ranks."""
     micro_batches: Sequence[Sequence[int]]
-    """Rows of each, numbered as in the whole update; empty where nobody asked."""
+    """Rows of each, numbered as in the whole update; empty unless requested."""
 
 
 class Accumulating(Protocol):
@@ -39,7 +39,7 @@ class Accumulating(Protocol):
         micro_batches: Sequence[Sequence[int]] | None = None,
         *,
         scores: bool = False,
-        wants_rows: bool = False,
+        with_rows: bool = False,
     ) -> Accumulated:
         """Add up the gradients of all rows.
 
@@ -48,7 +48,7 @@ class Accumulating(Protocol):
             loss: divides by the counts of the whole batch.
             micro_batches: rows of each pass, of those that this process has; None takes the configuration's.
             scores: the batch gets the log-probabilities of this pass as its `old_logprobs_BT`.
-            wants_rows: say which rows went through the model together: one exchange more.
+            with_rows: report the rows of each micro-batch, which costs one more exchange.
         """
         ...
 
@@ -98,7 +98,7 @@ def take_updates(
         if not update.num_valid_tokens:
             continue
         scores = update is batch and batch.old_logprobs_BT is None
-        accumulated = policy.accumulate(update, loss, scores=scores, wants_rows=watch is not None)
+        accumulated = policy.accumulate(update, loss, scores=scores, with_rows=watch is not None)
         parts += accumulated.parts
         gradients = {} if watch is None else policy.named_gradients()
         norm, rate = policy.step()

@@ -61,11 +61,11 @@ _CALL, _END = b"print(", b")"
 
 
 def program_form(completion: str, answer: str) -> float:
-    """Return how near a completion comes to the form `print(...)`, whatever it prints; the answer is not looked at.
+    """Return how near a completion is to the form `print(...)` with any argument; the answer is ignored.
 
-    The mean nearness of its first six bytes and of its last to that form, each 1 - |difference| / 255. Beside
-    `code_output` in `data.verifiers` it gives a model that never wrote a program something to climb; alone it rewards
-    programs that are wrong.
+    The mean similarity of its first six bytes and of its last to that form, each 1 - |difference| / 255. Next to
+    `code_output` in `data.verifiers` it rewards partial progress of a model that has never written a program; alone it
+    rewards wrong programs.
     """
     code = extract_code(completion).strip().encode()
     places = [*zip(code[:-1], _CALL, strict=False), *zip(code[-1:], _END, strict=True)] if code else []

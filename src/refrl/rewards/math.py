@@ -1,7 +1,7 @@
 """Rewards mathematical equivalence (`1/2` is `0.5` is `\\frac{1}{2}`) with the library math-verify.
 
-The comparison runs in a process that is kept, and ended when it takes too long: the library's own time limit is an
-alarm, which neither threads nor C code obey.
+The comparison runs in a long-lived process, which is stopped when it takes too long: the library's own time limit is an
+alarm, which works neither in threads nor in C code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from refrl.rewards.verifiers import VerifierError, VerifierTimeout
 
 START_SECONDS = 120.0
 MAX_LETTERS = 20_000
-"""Of a completion, its end: what stands before is not searched for an answer."""
+"""Only this many characters at the end of a completion are searched for an answer."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Runs a program that nobody has read: limited in time, memory, files, processes and network.
+"""Runs an untrusted program with limited time, memory, files, processes and network.
 
 Each run has a fresh folder of bounded size that alone it may write to, reads nothing else but Python and its
 libraries, and has a process group of its own, an empty environment, and an isolated Python without site packages.
@@ -143,7 +143,7 @@ def run_python(
     limits = limits or SandboxLimits()
     kind = kind or isolation().kind
     with tempfile.TemporaryDirectory(prefix="refrl-sandbox-", ignore_cleanup_errors=True) as outside:
-        # Standard streams lie beside the folder, where the program cannot replace them.
+        # Standard streams are outside the folder, where the program cannot replace them.
         files = {name: Path(outside) / name for name in ("stdin", "stdout", "stderr")}
         inside, root = Path(outside) / "work", Path(outside) / "root"
         inside.mkdir()
@@ -250,7 +250,7 @@ def _of_bubblewrap(order: Mapping[str, Any], return_code: int) -> bool:
 
 
 def _possible(limits: SandboxLimits) -> dict[str, int]:
-    """Return the limits, none above what this process itself is held to."""
+    """Return the limits, none above this process's own."""
     possible = {}
     for name, value in limits.as_rlimits().items():
         hard = resource.getrlimit(getattr(resource, name))[1]
@@ -259,7 +259,7 @@ def _possible(limits: SandboxLimits) -> dict[str, int]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process group that this run started, whoever is left in it."""
+    """Kill the process group that this run started, with every process left in it."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -42,7 +42,7 @@ def _guard(own: str, readable: tuple[str, ...]) -> Any:
         if isinstance(path, int):
             return path <= 2
         text = os.fsdecode(path)
-        if ".." in text.split("/"):  # relative to a folder that the hook is not told
+        if ".." in text.split("/"):  # relative to a folder that the hook does not know
             return False
         real = realpath(text)
         return any(inside((real, place)) == place for place in places)

@@ -1,8 +1,8 @@
-"""What stands between the sandbox and the program: locks this process down, then becomes the program.
+"""The process between the sandbox and the program: restricts itself, then executes the program.
 
-Run as a file by `refrl.rewards.sandbox`; imports nothing but the standard library and prints nothing. Every lock is
-tried; which of them took is written to the report as JSON, for the caller to show. What a kind of sandbox stands on
-must take, else the child ends with the error. x86-64 and AArch64 Linux.
+Run as a file by `refrl.rewards.sandbox`; imports nothing but the standard library and prints nothing. Every restriction
+is tried; those that took effect are written to the report as JSON. If one that the sandbox kind relies on fails, the
+child exits with the error. x86-64 and AArch64 Linux.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MS_REMOUNT, MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME 
 MNT_DETACH = 2
 NUM_INODES = 1024
 """Files and folders of the scratch folder, those that stand for what is readable included."""
-NOBODY = 65534
+OVERFLOW_ID = 65534
 WORK = "/sandbox"
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -116,8 +116,8 @@ def _private_root(root: str, program: str, readable: list[str], scratch_bytes: i
     _must("unshare", _libc.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC))
     for name, line in (
         ("setgroups", "deny"),
-        ("uid_map", f"{NOBODY} {user} 1"),
-        ("gid_map", f"{NOBODY} {group} 1"),
+        ("uid_map", f"{OVERFLOW_ID} {user} 1"),
+        ("gid_map", f"{OVERFLOW_ID} {group} 1"),
     ):
         Path("/proc/self", name).write_text(line)
     _mount("none", "/", None, MS_REC | MS_PRIVATE)

@@ -17,10 +17,10 @@ Kind = Literal["bubblewrap", "namespaces", "landlock", "audit hook"]
 
 - `bubblewrap`: bwrap's namespaces, a root of its own that holds Python and a scratch folder in memory;
 - `namespaces`: the same by our own calls, where the machine has no bwrap;
-- `landlock`: kernel rules on paths; the scratch folder lies on disk and its size is looked at from outside;
+- `landlock`: kernel rules on paths; the scratch folder is on disk and its size is checked from outside;
 - `audit hook`: a hook of the interpreter, which stops ordinary Python alone.
 
-The rules of Landlock and the filter of system calls are laid on top of each kind where the kernel has them.
+The rules of Landlock and the filter of system calls are added to each kind if the kernel has them.
 """
 KINDS: tuple[Kind, ...] = get_args(Kind)
 CHILD = Path(__file__).with_name("sandbox_child.py")
@@ -32,7 +32,7 @@ _WORK, _CHILD_INSIDE = "/sandbox", "/sandbox_child.py"
 
 @cache
 def executable() -> str:
-    """Return the interpreter itself, past the links of virtual environments: it finds its library beside it."""
+    """Return the interpreter itself, with the links of virtual environments resolved: its library is next to it."""
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
@@ -52,7 +52,7 @@ def readable_paths() -> tuple[str, ...]:
 def order_of(
     kind: Kind, *, limits: Mapping[str, int], scratch_bytes: int, program: Path, root: Path
 ) -> dict[str, Any]:
-    """Return what the child is told.
+    """Return the child's instructions.
 
     Args:
         kind: of the sandbox.

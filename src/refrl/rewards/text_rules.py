@@ -11,7 +11,7 @@ _CHOICES = (
     re.compile(r"(?:answer|choice|option)\s*(?:is|:|=)*\s*[*_(\[]*([A-Z])\b(?!['’])", re.IGNORECASE),
     re.compile(r"^\s*[*_(\[]*([A-Za-z])[*_)\].:]*\s*$"),
 )
-"""Where a choice stands, the plainest statement first; within a kind the last one counts."""
+"""Patterns that locate a choice, the most explicit first; the last match of a pattern counts."""
 
 
 def multiple_choice(completion: str, answer: str) -> float:
@@ -53,7 +53,7 @@ def format_match(completion: str, answer: str) -> float:
 def soft_overlong_penalty(num_tokens: int, *, max_length: int, buffer: int) -> float:
     """Return what is added to the reward for length: 0 up to `max_length - buffer`, then falling to -1 at `max_length`.
 
-    DAPO, arXiv 2503.14476, equation 13. Added to a reward in [0, 1] the sum lies in [-1, 1].
+    DAPO, arXiv 2503.14476, equation 13. Added to a reward in [0, 1] the sum is in [-1, 1].
 
     Raises:
         ValueError: the buffer is not between 1 and `max_length`, or the length is negative.

@@ -69,7 +69,7 @@ class WeightedVerifier:
         return math.fsum(shares) / math.fsum(part.weight for part in self.parts)
 
     def take_stats(self) -> dict[str, VerifierStats]:
-        """Return what each part did since the last take, and start anew."""
+        """Return the statistics of each part since the last call, and reset them."""
         taken, self.stats = self.stats, {part.name: VerifierStats() for part in self.parts}
         return taken
 

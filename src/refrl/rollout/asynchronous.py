@@ -1,7 +1,7 @@
-"""Asynchronous rollouts: a thread collects what later steps train on, while this one trains.
+"""Asynchronous rollouts: a thread collects rollouts for later steps while this one trains.
 
 A batch is admitted as soon as no step could find it too old: with the weights of step v, batches up to step
-v + 1 + `max_trajectory_age_steps`. Without in-flight updates, weights change when every admitted batch is there: the
+v + 1 + `max_trajectory_age_steps`. Without in-flight updates, weights change once every admitted batch has arrived: the
 version of every row depends on the configuration alone, and a run with the same seed is the same run.
 """
 
@@ -28,11 +28,11 @@ from refrl.rollout.sync import Rollouts, join_rollouts
 from refrl.timing import Timer
 
 LOOK_AGAIN_S = 0.05
-"""Between two looks for room in the store, and for what a step waits for."""
+"""Interval of polling for space in the store, and for what a step waits for."""
 
 
 class AsyncCollector:
-    """A `refrl.rollout.collect.RolloutSource` that collects beside the training; use it as a context manager."""
+    """A `refrl.rollout.collect.RolloutSource` that collects while the policy trains; use it as a context manager."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class AsyncCollector:
         version: Callable[[], int],
         progress: RolloutProgress | None = None,
     ) -> None:
-        """Put the parts together; nothing is sampled before the block is entered.
+        """Combine the parts; nothing is sampled before the block is entered.
 
         Args:
-            collector: collects one batch; it samples with `sampler`, and only here.
-            sampler: has the weights that the policy has now.
-            buffer: through which groups reach the trainer; its filters say how old they may be.
+            collector: collects one batch with `sampler`, which it alone uses.
+            sampler: has the policy's current weights.
+            buffer: passes groups to the trainer; its filters limit their age.
             schedule: how old a group may be, and after which steps weights are synced.
             timer: of the trainer.
             version: returns the optimizer steps that the policy's weights have seen.
-            progress: where it goes on from, and what is to know after each step where it stands; None: nobody asks.
+            progress: the state to resume from, updated after each step; None: the run keeps no state.
         """
         self._collector, self._sampler, self._schedule = collector, sampler, schedule
         self._timer, self._version = timer, version
@@ -69,10 +69,10 @@ class AsyncCollector:
         self._arrived = time.monotonic()
         self._is_collecting = self._is_closing = False
         self._origins: dict[int, Origin] = {}
-        """What came with a batch, by the number of its first group."""
+        """Metadata of each batch, by the number of its first group."""
         self._dropped: list[GroupFate] = []
         self._reported: set[str] = set()
-        """Lost replicas that the console was told of."""
+        """Lost replicas that were printed."""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="refrl-collector")
         self._producer: Future[None] | None = None
         self._progress = progress
@@ -80,7 +80,7 @@ class AsyncCollector:
             self._restore(progress.collector)
 
     def __enter__(self) -> Self:
-        """Begin to collect."""
+        """Start collecting."""
         self._producer = self._worker.submit(self._produce)
         self._producer.add_done_callback(self._notify)
         return self
@@ -91,7 +91,7 @@ class AsyncCollector:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Collect nothing more; the batch that is being collected is given up with the sampler."""
+        """Stop collecting; the batch in progress is aborted with the sampler."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -99,11 +99,11 @@ class AsyncCollector:
         self._worker.shutdown(wait=True)
 
     def consume(self, step: int, train: Callable[[Rollouts], ResultT]) -> tuple[Collected, ResultT]:
-        """Train on the rollouts of a step; wait for them where they are not there.
+        """Train on the rollouts of a step; wait until they have arrived.
 
         Raises:
             TrainingError: nothing arrived for `grpo.async_grpo.stall_timeout_seconds`, or the store is lost.
-            Exception: whatever ended the collecting thread, or `train` raises.
+            Exception: raised by the collecting thread, or by `train`.
         """
         self._arrived = max(self._arrived, time.monotonic())
         waiting = ExitStack()
@@ -122,11 +122,11 @@ class AsyncCollector:
             )
 
     def trained(self, step: int) -> None:
-        """Bring the replicas' weights up to date where the schedule says so; call it after each step.
+        """Update the replicas' weights if the schedule says so; call it after each step.
 
         Raises:
             GenerationError: every replica is lost.
-            Exception: whatever ended the collecting thread.
+            Exception: raised by the collecting thread.
         """
         with self._changed:
             self._trained_steps = step
@@ -145,15 +145,15 @@ class AsyncCollector:
             self._changed.notify_all()
 
     def unused(self) -> list[GroupFate]:
-        """Empty the buffer, and return what it still held; call it after the block.
+        """Empty the buffer, and return the groups it still held; call it after the block.
 
         Raises:
-            TrainingError: a step took groups and did not end.
+            TrainingError: a step took groups and did not finish.
         """
         return [self._fate(group, "unused", self._trained_steps + 1) for group in self.buffer.close()]
 
     def _state(self) -> dict[str, Any]:
-        """Return where it stands as plain values, while nothing is sampled."""
+        """Return the state as plain values, while nothing is sampled."""
         return {
             "trained_steps": self._trained_steps,
             "num_batches": self._num_batches,
@@ -164,7 +164,7 @@ class AsyncCollector:
         }
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `_state` was taken; the sampler has the policy's weights of then."""
+        """Restore what `_state` returned; the sampler has the policy's weights of that time."""
         self._trained_steps = self._synced_steps = state["trained_steps"]
         self._num_batches, self._num_dropped = state["num_batches"], state["num_dropped"]
         self._step_of_version = {
@@ -183,18 +183,18 @@ class AsyncCollector:
         with self._changed:
             self._is_collecting = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_closing or self._has_room())
+            self._changed.wait_for(lambda: self._is_closing or self._may_sample())
             self._is_collecting = True
             self._num_batches += 1
             return not self._is_closing
 
-    def _has_room(self) -> bool:
+    def _may_sample(self) -> bool:
         """Return whether a batch sampled now can be trained on in time, and by a step of this run."""
         last_step = min(self._synced_steps + 1 + self._schedule.max_staleness, self._config.max_num_steps)
         return self._num_batches * self._num_prompts - self._num_dropped < last_step * self._num_prompts
 
     def _offer(self, collected: Collected) -> None:
-        """Give the trainer the groups of a batch, when there is room for them."""
+        """Pass the groups of a batch to the trainer once there is space for them."""
         self._origins[self.buffer.next_number] = Origin(
             collected.served, collected.counts, collected.discarded, self._collector.timer.take()
         )
@@ -208,7 +208,7 @@ class AsyncCollector:
             return
 
     def _collected(self, step: int, groups: Sequence[Group], rollouts: Rollouts) -> Collected:
-        """Return what a step trains on, with what came with the batches that began in it."""
+        """Return what a step trains on, with the metadata of the batches that began in it."""
         self._report_losses(step)
         with self._changed:
             dropped, self._dropped = self._dropped, []
@@ -241,7 +241,7 @@ class AsyncCollector:
         )
 
     def _check_arrivals(self, step: int) -> None:
-        """Raise what ended the collecting thread, or that nothing has come for too long."""
+        """Raise the collecting thread's exception, or an error if nothing has arrived for too long."""
         self._check_producer(step)
         seconds = self._config.async_grpo.stall_timeout_seconds
         if time.monotonic() - self._arrived > seconds:
@@ -252,15 +252,15 @@ class AsyncCollector:
             )
 
     def _wait_until_collected(self) -> None:
-        """Wait until every batch that the weights of now are to sample is there."""
+        """Wait until every batch that the current weights must sample has arrived."""
         self._arrived = max(self._arrived, time.monotonic())
         with self._changed:
-            while self._is_collecting or self._has_room():
+            while self._is_collecting or self._may_sample():
                 self._check_arrivals(self._trained_steps + 1)
                 self._changed.wait(LOOK_AGAIN_S)
 
     def _check_producer(self, step: int) -> None:
-        """Raise what ended the collecting thread, if it ended."""
+        """Raise the collecting thread's exception, if it ended."""
         assert self._producer is not None
         if self._producer.done():
             self._producer.result()
@@ -269,11 +269,11 @@ class AsyncCollector:
     def _report_losses(self, step: int) -> None:
         losses = self._sampler.losses
         for name in losses.keys() - self._reported:
-            print(f"step {step}  goes on without a replica: {losses[name]}", flush=True)
+            print(f"step {step}  continues without a replica: {losses[name]}", flush=True)
         self._reported |= losses.keys()
 
     def _drop(self, name: str, groups: Sequence[Group], step: int) -> None:
-        """Let others take the place of groups that a filter dropped.
+        """Let other groups replace those that a filter dropped.
 
         Raises:
             TrainingError: so many were dropped that the filters may keep none at all.

@@ -39,7 +39,7 @@ class GroupFate:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a step trains on, and what it took to get it."""
+    """What a step trains on, and how it was collected."""
 
     rollouts: Rollouts
     served: Sequence[Example]
@@ -58,7 +58,7 @@ class Collected:
 
     @property
     def first_error(self) -> str | None:
-        """What the verifier could not judge first."""
+        """The first verifier error."""
         errors = (part.scores.first_error for part in self._parts())
         return next((error for error in errors if error is not None), None)
 
@@ -147,19 +147,19 @@ class Collector:
 
 
 class RolloutSource(Protocol):
-    """Where a step gets its rollouts: sampled for it, or beside the steps before."""
+    """The source of a step's rollouts: sampled for the step, or asynchronously before it."""
 
     def consume(self, step: int, train: Callable[[Rollouts], ResultT]) -> tuple[Collected, ResultT]:
-        """Train once on the rollouts of a step, which nobody else gets; return them, and what `train` returned."""
+        """Train once on the rollouts of a step, each of which is served once; return them and the result of `train`."""
         ...
 
     def trained(self, step: int) -> None:
-        """Hear that a step is taken and logged."""
+        """Called after each step has been logged."""
         ...
 
 
 class SyncCollector:
-    """A `RolloutSource` that samples a step's rollouts when it comes."""
+    """A `RolloutSource` that samples a step's rollouts on demand."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class SyncCollector:
         prepare: Callable[[], Mapping[str, float]],
         version: Callable[[], int],
     ) -> None:
-        """Put the parts together.
+        """Combine the parts.
 
         Args:
             collector: collects one batch.

@@ -1,6 +1,6 @@
-"""Completions of several turns: the model samples, the environment answers, the model goes on.
+"""Completions of several turns: the model samples, the environment answers, the model continues.
 
-What the environment writes stands in the sequence, is not trained on (mask 0), and counts towards its length.
+The environment's text is part of the sequence, is not trained on (mask 0), and counts towards its length.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def take_turns(
 
     Args:
         sampler: samples a turn of several rows.
-        environment: answers a turn that ended by itself; a turn that ran into the limit ends its episode.
+        environment: answers a turn that ended by itself; a turn that reached the length limit ends its episode.
         tokenizer: of the model; makes ids of the environment's words.
         prompts: ids.
         params: `max_new_tokens` bounds the whole episode, the environment's words included.
@@ -40,12 +40,12 @@ def take_turns(
     turns = [[text] for text in decode_completions(tokenizer, [episode.ids for episode in episodes])]
     seed = stream.initial_seed()
     for number in range(1, environment.max_turns):
-        heard = [
+        answers = [
             environment.respond(said) if episode.finish_reason == "stop" else None
             for episode, said in zip(episodes, turns, strict=True)
         ]
         answered = {}
-        for row, words in enumerate(heard):
+        for row, words in enumerate(answers):
             if words is not None:
                 episode = _with_words(episodes[row], tokenizer, words)
                 if len(episode.ids) < params.max_new_tokens:
@@ -59,7 +59,7 @@ def take_turns(
 
 
 def _with_words(episode: Completion, tokenizer: PreTrainedTokenizerBase, words: str) -> Completion:
-    """Return an episode with the environment's words after it."""
+    """Return an episode followed by the environment's text."""
     ids = tuple(tokenizer.encode(words, add_special_tokens=False))
     mask = (1,) * len(episode.ids) if episode.mask is None else episode.mask
     return replace(
@@ -74,7 +74,7 @@ def _with_words(episode: Completion, tokenizer: PreTrainedTokenizerBase, words: 
 def _next_turns(
     sampler: Sampler, answered: dict[int, Completion], params: SamplingParams, stream: torch.Generator
 ) -> dict[int, Completion]:
-    """Sample the next turn of each row; rows with as much room left are sampled together."""
+    """Sample the next turn of each row; rows of equal length are sampled together."""
     rests: dict[int, Completion] = {}
     for length in sorted({len(episode.ids) for episode in answered.values()}):
         rows = [row for row, episode in answered.items() if len(episode.ids) == length]

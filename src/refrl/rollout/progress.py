@@ -1,4 +1,4 @@
-"""Where asynchronous rollouts stand, for a checkpoint: as of the last moment when nothing was being sampled."""
+"""The state of asynchronous rollouts for a checkpoint, as of the last moment at which nothing was being sampled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refrl.tasks import Example, PromptSource
 
 @dataclass(frozen=True)
 class Origin:
-    """What came with a batch of groups besides their rows."""
+    """Metadata of a batch of groups."""
 
     served: Sequence[Example]
     counts: Mapping[str, float]
@@ -31,7 +31,7 @@ class Origin:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Origin:
-        """Return what gave the state."""
+        """Return the origin with this state."""
         discarded = state["discarded"]
         return cls(
             served=[Example(**example) for example in state["served"]],
@@ -44,21 +44,21 @@ class RolloutProgress:
     """A part of a checkpoint (`refrl.checkpointing.base.Stateful`); prompts drawn for later batches are drawn again."""
 
     def __init__(self, prompts: PromptSource) -> None:
-        """Stand at the beginning."""
+        """Start at the beginning."""
         self._prompts = prompts
         self.collector: Mapping[str, Any] | None = None
         """State of the collector; None at the beginning."""
         self._drawn: Mapping[str, int] = prompts.state_dict()
 
     def note(self, collector: Mapping[str, Any]) -> None:
-        """Take in the state of a collector that samples nothing now."""
+        """Record the state of a collector that is not sampling."""
         self.collector, self._drawn = collector, self._prompts.state_dict()
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return what was noted last."""
+        """Return the state recorded last."""
         return {"prompts": self._drawn, "collector": self.collector}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         self._prompts.load_state_dict(state["prompts"])
         self._drawn, self.collector = state["prompts"], state["collector"]

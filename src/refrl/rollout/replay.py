@@ -1,7 +1,7 @@
-"""Groups of completions between those who sample and the trainer: which step may train on which, over a data plane.
+"""The queue of completion groups between sampling and training: which step may train on which, over a data plane.
 
-The rows lie in the store, under ids that name their group and place (`7_g0`), and nothing of them is kept here. A group
-is put once and whole, served in the order in which it came, and cleared when it was trained on or dropped.
+The rows are in the store, under ids that name their group and index (`7_g0`); nothing of them is kept here. A group
+is put once and whole, served in the order of arrival, and cleared once it was trained on or dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Group:
 
 
 class ReplayBuffer:
-    """What a run's producer puts and its trainer takes; one thread each."""
+    """The buffer between a run's producer and its trainer; one thread each."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ReplayBuffer:
             rollouts: whole groups, one after the other; a prompt that was drawn twice has two.
 
         Raises:
-            refrl.data_plane.PartitionFullError: there is no room; try again after a step.
+            refrl.data_plane.PartitionFullError: the buffer is full; try again after a step.
             ValueError: some rows are not such a group.
             TrainingError: the store is lost.
         """
@@ -153,7 +153,7 @@ class ReplayBuffer:
         return results[0]
 
     def close(self) -> list[Group]:
-        """Forget everything, and return the groups that nobody took.
+        """Clear everything, and return the groups that no step has taken.
 
         Raises:
             TrainingError: a group was taken and never cleared, or the store is lost.
@@ -172,7 +172,7 @@ class ReplayBuffer:
         return self._groups(left)
 
     def state(self) -> dict[str, Any]:
-        """Return everything as plain values, for a checkpoint; call it while nobody takes or puts.
+        """Return everything as plain values, for a checkpoint; call it while no thread takes or puts.
 
         Raises:
             TrainingError: the store is lost.
@@ -187,15 +187,15 @@ class ReplayBuffer:
         return {"next_number": self.next_number, "groups": groups}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take the place of the buffer that gave the state.
+        """Restore the buffer that returned the state.
 
         Raises:
             ValueError: the state is not whole, or holds a group twice or one that was never put.
-            refrl.data_plane.PartitionFullError: it holds more than there is room for.
+            refrl.data_plane.PartitionFullError: the state exceeds the capacity.
         """
         missing = {"next_number", "groups"} - state.keys()
         if missing:
-            raise ValueError(f"the state of the replay buffer lacks {', '.join(sorted(missing))}")
+            raise ValueError(f"the state of the replay buffer has no {', '.join(sorted(missing))}")
         numbers = [fields["number"] for fields in state["groups"]]
         if len(set(numbers)) < len(numbers) or any(number >= state["next_number"] for number in numbers):
             raise ValueError(
@@ -246,7 +246,7 @@ class ReplayBuffer:
 
     @contextmanager
     def _lost(self) -> Iterator[None]:
-        """Let the error of a store that is lost name the groups that are lost with it."""
+        """Name the lost groups in the error of a lost store."""
         try:
             yield
         except StoreUnavailableError as error:

@@ -1,4 +1,4 @@
-"""Generation that the processes of a run share: each samples its rows, and all get all of them."""
+"""Generation shared by the processes of a run: each samples its rows, and all get all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refrl.generation.sampling import skip_rows
 
 
 class SharedGenerator:
-    """A `refrl.generation.base.Sampler`; completions are those that one process alone would sample."""
+    """A `refrl.generation.base.Sampler`; its completions equal those of a single process."""
 
     def __init__(self, generator: Sampler, world: World) -> None:
         """Share the work of a generator that every process has."""
@@ -27,7 +27,7 @@ class SharedGenerator:
         return self._world.gather(self._generator.generate(prompts[own], params, generator))
 
     def _own(self, num_rows: int, generator: torch.Generator) -> slice:
-        """Return this process's rows; `generator` goes on with the stream of the first of them."""
+        """Return this process's rows; `generator` continues with the stream of the first of them."""
         own = self._world.share(num_rows)
         skip_rows(own.start, generator)
         return own

@@ -147,8 +147,8 @@ class RolloutWorker:
             except (TypeError, ValueError, RuntimeError) as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(
-                    f"data.task: the model does not take its images or sounds ({reason}); take a model that sees or "
-                    "hears, and set data.task_args.num_features to the features that it makes of one"
+                    f"data.task: the model does not take its images or sounds ({reason}); use a model for images or "
+                    "sounds, and set data.task_args.num_features to the features that it makes of one"
                 ) from error
         if self.environment is None:
             return self.generator.generate(prompts, params, stream)

@@ -1,1 +1,1 @@
-"""Where the parts of a run live: one process or several."""
+"""Where the parts of a run execute: in one process or several."""

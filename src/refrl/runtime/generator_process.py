@@ -1,6 +1,6 @@
-"""The process of a generator: `python -m refrl.runtime.generator_process DESCRIPTOR`, started by the one that trains.
+"""The process of a generator: `python -m refrl.runtime.generator_process DESCRIPTOR`, started by the trainer.
 
-It answers one message after another (`refrl.generation.messages`) until the connection ends.
+It answers messages one after another (`refrl.generation.messages`) until the connection closes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer messages until the other side is gone."""
+    """Answer messages until the other side has closed the connection."""
     server = GeneratorServer()
     signal.signal(ABORT, lambda *_: server.abort())
     signal.signal(RESUME, lambda *_: server.resume())
@@ -49,7 +49,7 @@ def serve(connection: socket.socket) -> None:
 
 
 class GeneratorServer:
-    """An engine, and what it answers to messages; the first one opens it. Also a Ray actor's class."""
+    """Answers messages with an engine; the first message opens it. Also the class of a Ray actor."""
 
     def __init__(self) -> None:
         """Wait to be opened."""
@@ -57,7 +57,7 @@ class GeneratorServer:
         self._broadcasts: BroadcastEnd | None = None
 
     def answer(self, message: Message) -> Message:
-        """Answer a message; what the engine raises of `refrl.generation.process.ERRORS` is an answer too."""
+        """Answer a message; exceptions in `refrl.generation.process.ERRORS` are returned as an answer."""
         try:
             if self._engine is None:
                 self._engine, opened = _open(message)
@@ -73,12 +73,12 @@ class GeneratorServer:
             return Message("error", {"error": name, "message": str(error)})
 
     def abort(self) -> None:
-        """Have the engine give up what it generates; from another thread, or a signal's handler."""
+        """Abort what the engine generates; called from another thread or a signal handler."""
         if self._engine is not None:
             self._engine.abort()
 
     def resume(self) -> None:
-        """Have it generate to the end again."""
+        """Let the engine generate to the end again."""
         if self._engine is not None:
             self._engine.resume()
 
@@ -101,7 +101,7 @@ def _generate(engine: Generator, message: Message) -> Message:
     if params["stop_token_ids"] is not None:
         params["stop_token_ids"] = tuple(params["stop_token_ids"])
     completions = engine.generate(message.fields["prompts"], SamplingParams(**params), stream)
-    # Not `asdict`, which copies every tuple: their numbers are written out right away.
+    # Not `asdict`, which copies every tuple: the values are serialised right away.
     return Message("sampled", {"completions": [vars(row) for row in completions]}, [stream.get_state()])
 
 
@@ -143,5 +143,5 @@ _ANSWERS: Mapping[str, Callable[[Generator, Message], Message]] = {
 
 if __name__ == "__main__":
     main()
-    # Nothing is left to be written, and taking the modules apart takes seconds, for which the training waits.
+    # Nothing is left to write, and unloading the modules takes seconds during which training would wait.
     os._exit(0)

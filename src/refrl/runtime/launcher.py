@@ -1,8 +1,8 @@
-"""Starts the ranks of a run, as processes of this host or in a Ray cluster, and ends them all when one ends badly.
+"""Starts the ranks of a run, as processes of this host or in a Ray cluster, and stops them all if one fails.
 
-Each is the same command with a rank in its environment (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, as torchrun sets them).
-Those of one host meet in a file, so that no port can be taken by another. No rank outlives the launcher, however that
-ends: each holds the reading end of a pipe whose writing end the launcher alone has, and leaves when it closes.
+Each rank is the same command with a rank in its environment (`RANK`, `LOCAL_RANK`, `WORLD_SIZE`, as torchrun sets
+them). Ranks of one host rendezvous in a file, so no port can be taken by another process. No rank outlives the
+launcher: each holds the reading end of a pipe whose writing end only the launcher has, and exits when it closes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from refrl.lifeline import TORCHRUN, is_started
 from refrl.runtime.rank_process import Ended, Rank, RankProcess, end, threads, variables
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl")
-"""What a rank runs, before its words; a program that wraps refrl names itself here."""
+"""What a rank runs, before its arguments; a program that wraps refrl sets its own."""
 
 
 class RankError(OSError):
-    """A rank ended badly."""
+    """A rank failed."""
 
 
 def is_launcher(cluster: ClusterConfig) -> bool:
-    """Tell whether this process is to start the ranks, and is not one of them itself.
+    """Return whether this process starts the ranks and is not one of them.
 
     Raises:
-        ConfigError: ranks are to be placed on Ray, and torchrun has started this one.
+        ConfigError: ranks are placed on Ray, but torchrun has started this process.
     """
     if cluster.placement == "ray" and TORCHRUN in os.environ:
         raise ConfigError(
@@ -45,14 +45,14 @@ def is_launcher(cluster: ClusterConfig) -> bool:
 
 
 def launch(words: Sequence[str], cluster: ClusterConfig) -> None:
-    """Run `python -m refrl WORDS` as so many ranks, and return when all have ended well.
+    """Run `python -m refrl WORDS` as ranks, and return when all have succeeded.
 
-    Rank 0's standard output is this process's. Standard error is shown at the end: rank 0's after success, and after
-    a failure that of the rank that failed first (the others fail because of it).
+    Rank 0's standard output is this process's. Standard error is shown at the end: rank 0's after success; after a
+    failure, that of the rank that failed first (the others fail because of it).
 
     Raises:
-        ConfigError: a rank refused the configuration (exit status 2), in its words; or there is no place for them.
-        RankError: a rank ended otherwise.
+        ConfigError: a rank rejected the configuration (exit status 2), with its message; or ranks cannot be placed.
+        RankError: a rank failed in another way.
     """
     starting = _local_ranks
     if cluster.placement == "ray":
@@ -66,7 +66,7 @@ def launch(words: Sequence[str], cluster: ClusterConfig) -> None:
 
 @contextlib.contextmanager
 def _local_ranks(command: Sequence[str], cluster: ClusterConfig) -> Iterator[Sequence[Rank]]:
-    """Start the ranks as processes of this host, and end them with the block."""
+    """Start the ranks as processes of this host, and stop them at the end of the block."""
     size = cluster.num_processes
     ranks: list[RankProcess] = []
     with tempfile.TemporaryDirectory(prefix="refrl-") as folder:
@@ -83,7 +83,7 @@ def _local_ranks(command: Sequence[str], cluster: ClusterConfig) -> Iterator[Seq
 
 
 def _first_failure(ranks: Sequence[Rank]) -> tuple[int, Ended]:
-    """Wait until a rank has ended badly, and return which and how; rank 0 where all have ended well."""
+    """Wait until a rank fails and return its number and status; rank 0's if all succeed."""
     ended: queue.SimpleQueue[tuple[int, Ended]] = queue.SimpleQueue()
 
     def wait(rank: Rank) -> None:
@@ -101,17 +101,17 @@ def _first_failure(ranks: Sequence[Rank]) -> tuple[int, Ended]:
 
 
 def _report(number: int, failed: Ended, command: str) -> NoReturn:
-    """Say in the failed rank's own words what happened.
+    """Raise the failed rank's last line as an error.
 
     Raises:
         ConfigError: its exit status is 2.
         RankError: any other status.
     """
     text = failed.errors.strip()
-    last = text.splitlines()[-1].removeprefix(f"refrl {command}: ") if text else "it said nothing"
+    last = text.splitlines()[-1].removeprefix(f"refrl {command}: ") if text else "it wrote no message"
     elsewhere = f" on {failed.where}" if failed.where else ""
     if failed.status == 2:
         raise ConfigError(f"{last} (rank {number}{elsewhere})" if elsewhere else last)
     if text.count("\n"):
         print(text, file=sys.stderr)
-    raise RankError(f"rank {number}{elsewhere} {failed.how}, and the others were ended: {last}")
+    raise RankError(f"rank {number}{elsewhere} {failed.how}, and the others were stopped: {last}")

@@ -1,4 +1,4 @@
-"""One rank as a process of this host: it is started, watched, ended, and does not outlive the process that holds it."""
+"""One rank as a process of this host: started, watched, and stopped at the latest with its parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 from refrl.lifeline import LIFELINE, RENDEZVOUS
 
 GRACE_SECONDS = 5.0
-"""Between asking a rank to end and killing it."""
+"""Time between SIGTERM and SIGKILL for a rank."""
 CHUNK_BYTES = 2**16
 
 
@@ -21,15 +21,15 @@ class Ended:
     """How a rank ended."""
 
     status: int | None
-    """Exit status; negative: the number of a signal; None: it was lost with what held it."""
+    """Exit status; negative: the number of a signal; None: it was lost with its actor."""
     errors: str
-    """What it wrote to standard error."""
+    """Its standard error."""
     where: str = ""
-    """Address of its host; empty: this one."""
+    """Address of its host; empty: this host."""
 
     @property
     def how(self) -> str:
-        """In words."""
+        """The outcome as part of a sentence."""
         if self.status is None:
             return "was lost with its actor"
         return (
@@ -38,28 +38,28 @@ class Ended:
 
 
 class Rank(Protocol):
-    """A started rank, wherever it is."""
+    """A started rank, local or in an actor."""
 
     @property
     def number(self) -> int:
-        """Which it is."""
+        """Its rank."""
         ...
 
     def wait(self) -> Ended:
-        """Wait until it has ended; what rank 0 prints until then goes to this process's standard output."""
+        """Wait until it has ended; until then, rank 0's output goes to this process's standard output."""
         ...
 
     def terminate(self) -> None:
-        """Ask it to end, where it still runs."""
+        """Send SIGTERM if it still runs."""
         ...
 
     def finish(self) -> None:
-        """Wait for `GRACE_SECONDS` until it has ended, then kill it; it is asked for nothing more."""
+        """Wait `GRACE_SECONDS` for it to end, then kill it; the last call on it."""
         ...
 
 
 def variables(number: int, num_processes: int, rendezvous: str, *, local_rank: int) -> dict[str, str]:
-    """Return what tells a rank who it is, and where it meets the others."""
+    """Return the environment variables of a rank: its number, and where the ranks rendezvous."""
     return {
         RENDEZVOUS: rendezvous,
         "RANK": str(number),
@@ -69,9 +69,9 @@ def variables(number: int, num_processes: int, rendezvous: str, *, local_rank: i
 
 
 def threads(num_here: int) -> str:
-    """Return OMP_NUM_THREADS of a rank where the user set none.
+    """Return OMP_NUM_THREADS of a rank for which the user set none.
 
-    As torchrun does, but by the processors that there are: ranks that each take all of them wait for one another.
+    As torchrun does, but scaled to the processors: ranks that each use all of them wait for one another.
 
     Args:
         num_here: ranks on this host.
@@ -80,7 +80,7 @@ def threads(num_here: int) -> str:
 
 
 class RankProcess:
-    """A `Rank` of this host. It holds the reading end of a pipe whose writing end this process alone has."""
+    """A `Rank` of this host. It holds the reading end of a pipe whose writing end only this process has."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class RankProcess:
         """Start it.
 
         Args:
-            number: of the rank.
+            number: its rank.
             command: what it runs.
             environment: all its variables.
-            stdout: as of `subprocess.Popen`; with PIPE, `output` reads it.
-            directory: that it works in; None: this process's.
-            inherited: further files that it has open.
+            stdout: as for `subprocess.Popen`; with PIPE, `output` reads it.
+            directory: its working directory; None: this process's.
+            inherited: further file descriptors that it inherits.
         """
         self.number = number
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with this object
@@ -122,14 +122,14 @@ class RankProcess:
             os.close(reading)
 
     def output(self) -> bytes:
-        """Return what it prints next; nothing where that is at its end, or not read here."""
+        """Return what it prints next; empty at the end of its output, or if the output is not a pipe."""
         stream = self._process.stdout
         return b"" if stream is None else os.read(stream.fileno(), CHUNK_BYTES)
 
     def wait(self) -> Ended:
         """See `Rank`."""
         status = self._process.wait()
-        # Not by its place in the file, which it shares with the rank's own children.
+        # pread, not read: the file offset is shared with the rank's own children.
         text = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
         return Ended(status, text.decode("utf-8", errors="replace"))
 
@@ -149,7 +149,7 @@ class RankProcess:
 
 
 def end(ranks: Sequence[Rank]) -> None:
-    """End what still runs: all with a word first, then without."""
+    """Stop all ranks that still run: with SIGTERM first, then SIGKILL."""
     for rank in ranks:
         rank.terminate()
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""The Ray cluster of a run: the one that it joins, or one of its own that begins and ends with it."""
+"""The Ray cluster of a run: one that it joins, or its own that starts and stops with it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from refrl.config import ConfigError, GRPORunConfig, SFTRunConfig
 from refrl.lifeline import RAY_CLUSTER, is_started
 
 STARTS = 3
-"""How often a cluster of a run's own is tried: on a busy machine a node may need more than the 30 s that Ray gives."""
+"""How often starting an own cluster is tried: on a busy machine a node may need more than the 30 s that Ray allows."""
 TOO_SLOW = "timed out during startup"
-"""What Ray says then, in an exception of no class of its own."""
+"""Part of Ray's message for that; the exception has no class of its own."""
 LONGEST_PLACE = 107 - len("/ray-01234567/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-"""Bytes. Linux allows 107 for the path of a socket, and Ray puts its own there."""
+"""Bytes. Linux allows 107 for the path of a socket, and Ray appends its own."""
 SHORT_PLACE = "/tmp"
 
 
 @contextmanager
 def ray_cluster(config: GRPORunConfig | SFTRunConfig) -> Iterator[None]:
-    """Have Ray for the block, where the configuration places something on it and this process has none yet.
+    """Connect to Ray for the block, if the configuration places something on it and this process is not connected.
 
-    A cluster of the run's own lives on this host, in a temporary folder, and nobody else's is looked for. At the end
-    this process leaves the cluster; what the run started there ends with it, and its own cluster too. A rank that was
+    An own cluster lives on this host, in a temporary folder; other clusters on the host are not searched for. At the
+    end this process disconnects; what the run started there ends with it, and so does its own cluster. A rank that was
     placed in a cluster joins that one.
 
     Raises:
@@ -69,9 +69,9 @@ def _stores_on_ray(config: GRPORunConfig | SFTRunConfig) -> bool:
 
 
 def cpus_of(config: GRPORunConfig | SFTRunConfig) -> int:
-    """Return how many CPUs a cluster of the run's own has: counted, not measured, its parts share what there is.
+    """Return how many CPUs an own cluster declares: logical counts; its parts share the real ones.
 
-    Each rank has a generator, and one counts for validations; TransferQueue's two actors ask for a CPU each.
+    Each rank has a generator, and one more serves validations; TransferQueue's two actors need a CPU each.
     """
     replicas = config.grpo.async_grpo.num_replicas if isinstance(config, GRPORunConfig) else 1
     queue = isinstance(config, GRPORunConfig) and config.data_plane.implementation == "transfer_queue"
@@ -81,7 +81,7 @@ def cpus_of(config: GRPORunConfig | SFTRunConfig) -> int:
 
 @contextmanager
 def _own_handler_of_sigterm() -> Iterator[None]:
-    """Keep what this process does at SIGTERM, which Ray sets anew: a run that is terminated ends with status 143."""
+    """Keep this process's SIGTERM handler, which Ray replaces: a run that is terminated exits with status 143."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -93,7 +93,7 @@ def _own_handler_of_sigterm() -> Iterator[None]:
 
 
 def place_for_sockets() -> str:
-    """Return the folder in which Ray's own is made: of temporary files, or /tmp where that has too long a path."""
+    """Return the parent of Ray's temporary folder: the system's, or /tmp if that path is too long for a socket."""
     place = tempfile.gettempdir()
     return place if len(os.fsencode(place)) <= LONGEST_PLACE else SHORT_PLACE
 

@@ -1,8 +1,8 @@
-"""Ranks in a Ray cluster: each is held by an actor of its own, on whichever node has room.
+"""Ranks in a Ray cluster: each is held by an actor, on any node with capacity.
 
-The actor starts the rank as a process of its node and hands on what it prints, how it ended, and the word to end. A
-worker of Ray that trained by itself would lose exit status, signal and last words; and a rank is one thing wherever it
-is placed. It ends with its actor, which Ray ends with the command that asked for it.
+The actor starts the rank as a process of its node and forwards its output, its outcome and requests to stop. A Ray
+worker that trained by itself would lose exit status, signal and last message; and a rank is the same thing wherever it
+is placed. It ends with its actor, which Ray stops with the command that created it.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from refrl.lifeline import LISTENING, RAY_CLUSTER, RAY_NODE
 from refrl.runtime.rank_process import GRACE_SECONDS, Ended, Rank, RankProcess, end, threads, variables
 
 PLACE_SECONDS = 300.0
-"""For finding room in the cluster and starting the actors there."""
+"""Time limit for reserving capacity in the cluster and starting the actors there."""
 ANSWER_SECONDS = GRACE_SECONDS + 5.0
-"""For an actor's answer that its rank has ended."""
+"""Time limit for an actor to report that its rank has ended."""
 CONTROL = "control"
-"""Group of threads of the actor that takes what must not wait for the rank's end."""
+"""Concurrency group of the actor's methods that must not wait for the rank's end."""
 
 
 class Node(NamedTuple):
-    """Where an actor is."""
+    """The node of an actor."""
 
     id: str
     address: str
 
 
 class RankActor:
-    """The actor: it holds one rank."""
+    """The actor that holds one rank."""
 
     def __init__(self) -> None:
-        """Wait to be told what to start."""
+        """Start nothing until `start` is called."""
         self._rank: RankProcess | None = None
         self._listening: socket.socket | None = None
 
     def where(self) -> Node:
-        """Return the node."""
+        """Return the node's id and address."""
         return Node(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
 
     def listen(self) -> str:
-        """Take a free port of the node, at which the ranks will meet, and return its URL; rank 0 gets the socket."""
+        """Bind a free port of the node for the rendezvous and return its URL; rank 0 inherits the socket."""
         address = ray.util.get_node_ip_address()
         self._listening = socket.create_server((address, 0))
         return f"tcp://{address}:{self._listening.getsockname()[1]}"
@@ -61,13 +61,13 @@ class RankActor:
     def start(
         self, number: int, words: Sequence[str], given: Mapping[str, str], directory: str, num_here: int
     ) -> None:
-        """Start the rank by this node's Python.
+        """Start the rank with this node's Python.
 
         Raises:
-            OSError: the directory is not on this node.
+            OSError: the directory does not exist on this node.
         """
         found = dict(os.environ)
-        # Ray sets it to the number of CPUs that the actor counts for.
+        # Ray sets it to the number of CPUs that the actor reserves.
         found["OMP_NUM_THREADS"] = threads(num_here)
         inherited: tuple[int, ...] = ()
         if self._listening is not None:
@@ -83,20 +83,20 @@ class RankActor:
         )
 
     def output(self) -> bytes:
-        """Return what the rank prints next; nothing at its end."""
+        """Return what the rank prints next; empty at its end."""
         return self._started().output()
 
     def wait(self) -> Ended:
-        """Return how the rank has ended, when it has."""
+        """Wait until the rank has ended and return its outcome."""
         return self._started().wait()
 
     def terminate(self) -> None:
-        """Ask the rank to end."""
+        """Send the rank SIGTERM."""
         if self._rank is not None:
             self._rank.terminate()
 
     def finish(self) -> None:
-        """Return when the rank has ended, by itself or killed."""
+        """Wait until the rank has ended, by itself or killed."""
         if self._rank is not None:
             self._rank.finish()
 
@@ -123,7 +123,7 @@ class RayRank:
         except ray.exceptions.RayError as error:
             return Ended(None, str(error).strip().partition("\n")[0], self.where)
         except OSError as error:
-            return Ended(1, f"what it prints cannot be handed on: {error}")
+            return Ended(1, f"its output cannot be forwarded: {error}")
         return replace(ended, where=self.where)
 
     def terminate(self) -> None:
@@ -131,7 +131,7 @@ class RayRank:
         self._control("terminate")
 
     def finish(self) -> None:
-        """See `Rank`; its actor ends too, and with it whatever is left."""
+        """See `Rank`; also stops its actor and everything left in it."""
         with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
             ray.get(self._control("finish"), timeout=ANSWER_SECONDS)
         ray.kill(self.actor)
@@ -142,16 +142,16 @@ class RayRank:
 
 @contextlib.contextmanager
 def ray_ranks(command: Sequence[str], cluster: ClusterConfig) -> Iterator[Sequence[Rank]]:
-    """Start the ranks in the Ray cluster that this process has joined, and end them with the block.
+    """Start the ranks in the Ray cluster that this process has joined, and stop them at the end of the block.
 
-    They are numbered node by node, this process's node first, so that rank 0 writes its logs here where it can.
+    They are numbered node by node, this process's node first, so that rank 0 writes its logs here if possible.
 
     Args:
-        command: what a rank runs: a Python, for which that of its node is taken, and its words.
-        cluster: how many ranks, and on what.
+        command: what a rank runs: a Python interpreter, replaced by that of its node, and its arguments.
+        cluster: number of ranks, and their device.
 
     Raises:
-        ConfigError: the cluster has no room for them, or this directory is not on a node.
+        ConfigError: the cluster has too little capacity, or this directory does not exist on a node.
     """
     num_gpus = _gpus_of_a_rank(cluster)
     group = _reserve(cluster.num_processes, num_gpus)
@@ -196,10 +196,10 @@ def _gpus_of_a_rank(cluster: ClusterConfig) -> int:
 
 
 def _reserve(num_ranks: int, num_gpus: int) -> Any:
-    """Return room for all ranks, spread over the nodes as evenly as can be.
+    """Return a placement group for all ranks, spread over the nodes as evenly as possible.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the cluster has too little capacity.
     """
     there = ray.cluster_resources()
     wanted = {"CPU": num_ranks, "GPU": num_ranks * num_gpus}
@@ -219,8 +219,8 @@ def _reserve(num_ranks: int, num_gpus: int) -> Any:
         free = ray.available_resources()
         ray.util.remove_placement_group(group)
         raise ConfigError(
-            f"{needs}, and within {PLACE_SECONDS:g} s the Ray cluster had no room: {free.get('CPU', 0):g} CPUs and "
-            f"{free.get('GPU', 0):g} GPUs of it are free; end what else runs there, or lower it"
+            f"{needs}, and within {PLACE_SECONDS:g} s the Ray cluster had no capacity: {free.get('CPU', 0):g} CPUs and "
+            f"{free.get('GPU', 0):g} GPUs of it are free; stop what else runs there, or lower it"
         )
     return group
 
@@ -235,7 +235,7 @@ def _get(asked: Any, failure: str) -> Any:
     """Return an actor's answer.
 
     Raises:
-        ConfigError: there is none, with what it said instead.
+        ConfigError: it failed or timed out; with its message.
     """
     try:
         return ray.get(asked, timeout=PLACE_SECONDS)
@@ -245,6 +245,6 @@ def _get(asked: Any, failure: str) -> Any:
 
 
 def _print(text: bytes) -> None:
-    """Write to this process's standard output, as a rank of this host does."""
+    """Write to this process's standard output, as a local rank does."""
     while text:
         text = text[os.write(1, text) :]

@@ -179,7 +179,7 @@ class PromptSource:
         return {"num_drawn": self._num_drawn}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         self._num_drawn = state["num_drawn"]
 
     def _order_of(self, epoch: int) -> list[int]:

@@ -14,17 +14,17 @@ class Example:
 
     prompt_id: int
     """Equal ids are equal prompts; below 2**63. The number of the example in its task's space, or `stable_id` of the
-    prompt where the space is larger or the prompt stands in a file."""
+    prompt if the space is larger or the prompt comes from a file."""
     prompt: str
     answer: str
-    """What the verifier holds a completion against."""
+    """The answer that the verifier compares a completion with."""
     task: str
     """Name of the task, or of the file without its suffix."""
     solution: str | None = None
     """A completion that is right, where it is not the answer itself (code: the answer is a list of tests)."""
 
     media: str | None = None
-    """The image or sound that stands in the prompt (`refrl.media`)."""
+    """The image or sound in the prompt (`refrl.media`)."""
 
     @property
     def target(self) -> str:
@@ -39,7 +39,7 @@ class Splits:
     train: Sequence[Example]
     validation: Sequence[Example]
     notes: tuple[str, ...] = ()
-    """What was left out and why, for a person: repeated prompts, prompts of both splits."""
+    """What was left out and why, for the console: repeated prompts, prompts of both splits."""
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from refrl.tasks.text import ReverseTask
 
 
 def price_of(word: str) -> int:
-    """Return the price of a word, 10 to 99: a digest of it, which nobody guesses."""
+    """Return the price of a word, 10 to 99: a digest of it, which cannot be guessed."""
     return 10 + hashlib.sha256(word.encode()).digest()[0] * 90 // 256
 
 

@@ -1,1 +1,1 @@
-"""The loops, their parts built from configuration, validation and step metrics."""
+"""The training loops, the builders of their parts, validation, and step metrics."""

@@ -1,4 +1,4 @@
-"""Where a GRPO session gets its rollouts: sampled for each step, or beside the training; through the data plane."""
+"""Rollout collection for a GRPO session: sampled step by step or asynchronously, always through the data plane."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from refrl.training.session import Session
 
 @contextmanager
 def collecting(session: Session, config: GRPORunConfig) -> Iterator[Session]:
-    """Yield the session with what its steps get their rollouts from; at the end nothing is left in the data plane.
+    """Yield the session with a rollout source; check at the end that the data plane is empty.
 
     Raises:
-        ConfigError: the model of a replica cannot be loaded, or the data plane cannot be begun.
-        refrl.generation.process.GeneratorLostError: the process of a replica ended while it started.
-        TrainingError: samples are left in it that no step accounts for.
+        ConfigError: a replica's model cannot be loaded, or the data plane cannot be started.
+        refrl.generation.process.GeneratorLostError: a replica's process ended while it started.
+        TrainingError: the data plane still holds samples that no step has trained on.
     """
     with opened_data_plane(config.data_plane) as client:
         buffer = build_buffer(config, client)
-        collect = _collecting_beside if config.grpo.async_grpo.enabled else _collecting_for_each_step
+        collect = _collecting_asynchronously if config.grpo.async_grpo.enabled else _collecting_for_each_step
         with collect(session, config, buffer) as collecting:
             yield collecting
 
@@ -54,7 +54,9 @@ def _collecting_for_each_step(
 
 
 @contextmanager
-def _collecting_beside(session: Session, config: GRPORunConfig, buffer: ReplayBuffer) -> Iterator[Session]:
+def _collecting_asynchronously(
+    session: Session, config: GRPORunConfig, buffer: ReplayBuffer
+) -> Iterator[Session]:
     replicas = build_replicas(config, session.policy, session.tokenizer)
     log_parts(session, config, replicas)
     sampler = PooledSampler(replicas, continues=config.grpo.async_grpo.in_flight_weight_updates)
@@ -65,7 +67,7 @@ def _collecting_beside(session: Session, config: GRPORunConfig, buffer: ReplayBu
         build_schedule(config.grpo),
         timer=session.timer,
         version=lambda: session.policy.version,
-        # A run that writes no checkpoint may go on from one.
+        # A run that writes no checkpoint may still resume from one.
         progress=session.progress if config.checkpointing.saves or session.attempt.checkpoint else None,
     )
     with collector:
@@ -77,7 +79,7 @@ def _collecting_beside(session: Session, config: GRPORunConfig, buffer: ReplayBu
 def build_collector(
     session: Session, config: GRPORunConfig, worker: RolloutWorker, timer: Timer
 ) -> Collector:
-    """Return what collects a batch of rollouts with this worker."""
+    """Return a collector that samples batches of rollouts with this worker."""
     return Collector(
         prompts=session.prompts,
         worker=worker,
@@ -89,7 +91,7 @@ def build_collector(
 
 
 def log_parts(session: Session, config: GRPORunConfig, replicas: Sequence[Replica]) -> None:
-    """Write `parts.json`: the process of each part of the run, by name, for whoever wants to disturb one."""
+    """Write `parts.json`: the process id of each part of the run by name, for tools that stop or slow one."""
     parts = {"trainer": os.getpid(), **data_plane_processes(config.data_plane)}
     for replica in replicas:
         pid = getattr(replica.engine, "pid", None)

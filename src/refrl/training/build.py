@@ -1,6 +1,6 @@
-"""From configuration to the parts of a run, one function a part.
+"""Builds the parts of a run from its configuration, one function a part.
 
-The loops get their parts here, and so does whoever tests them: what is tested is what runs.
+The loops and their tests both get their parts here, so what is tested is what runs.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Advantages = Callable[[Tensor, Tensor], Tensor]
 
 
 def build_rewards(config: DataConfig) -> Verifier:
-    """Return the verifier, or the weighted mean of several.
+    """Return the verifier, or the weighted mean of several verifiers.
 
     Raises:
-        ConfigError: one is unknown.
+        ConfigError: a verifier is unknown.
     """
     if config.verifiers is not None:
         return make_weighted_verifier(config.verifiers)
@@ -58,29 +58,29 @@ def build_rewards(config: DataConfig) -> Verifier:
 
 
 def verifier_name(config: DataConfig) -> str | None:
-    """Return the name of the verifier in force; None for a mean of several."""
+    """Return the name of the effective verifier; None for a weighted mean of several."""
     return None if config.verifiers is not None else config.verifier or default_verifier(config)
 
 
 def build_splits(config: DataConfig) -> Splits:
-    """Return the prompts to train on and those held out.
+    """Return the training prompts and the held-out prompts.
 
     Raises:
-        ConfigError: the data cannot be had as configured.
+        ConfigError: the data cannot be loaded as configured.
     """
     return make_splits(config)
 
 
 def build_prompts(config: DataConfig, splits: Splits, *, seed: int) -> PromptSource:
-    """Return what serves training prompts, in the order that the loop's seed gives."""
+    """Return the source of training prompts, in the order that the loop's seed gives."""
     return PromptSource(splits.train, seed=seed, shuffle=config.shuffle)
 
 
 def build_tokenizer(config: PolicyConfig) -> PreTrainedTokenizerBase:
-    """Return the tokenizer: its own directory's, or the model's.
+    """Return the tokenizer from its own directory, or from the model's.
 
     Raises:
-        ConfigError: there is no model, or the tokenizer cannot be loaded.
+        ConfigError: the model does not exist, or the tokenizer cannot be loaded.
     """
     check_model_directory(Path(config.model_name))
     return load_tokenizer(Path(config.tokenizer.name or config.model_name))
@@ -89,10 +89,10 @@ def build_tokenizer(config: PolicyConfig) -> PreTrainedTokenizerBase:
 def build_encoder(
     config: PolicyConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PromptEncoder:
-    """Return what makes ids of prompts and answers.
+    """Return the encoder that turns prompts and answers into ids.
 
     Raises:
-        ConfigError: there is no chat template where one is asked for.
+        ConfigError: a chat template is configured but the tokenizer has none.
     """
     return PromptEncoder(
         tokenizer,
@@ -103,10 +103,10 @@ def build_encoder(
 
 
 def build_device(config: ClusterConfig, seed: int) -> torch.device:
-    """Set threads and the global seed (nothing should draw from it), and return the device of this process.
+    """Set the thread count and the global seed (nothing should draw from it); return the device of this process.
 
     Raises:
-        ConfigError: CUDA is asked for and there is none, or not enough of it.
+        ConfigError: CUDA is configured but missing, or there are too few devices.
     """
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
@@ -129,19 +129,19 @@ def build_policy(
     world: World = ALONE,
     temperature: float | None = None,
 ) -> Policy:
-    """Return the policy on its device and in its precision, with a frozen copy of itself where one is asked for.
+    """Return the policy on its device and in its precision, with a frozen reference if `with_reference`.
 
     Args:
-        config: the model's directory, batch sizes and form, precision, optimizer, temperature of sampling.
-        tokenizer: exported beside the model.
-        device: where everything is computed.
-        num_updates: optimizer steps of the whole run, for the schedule.
-        with_reference: keep a frozen copy of the model as it is now.
+        config: model directory, batch sizes, layout, precision, optimizer, sampling temperature.
+        tokenizer: exported with the model.
+        device: where the model computes.
+        num_updates: optimizer steps of the whole run, for the learning-rate schedule.
+        with_reference: keep a frozen copy of the initial model.
         world: the processes that share the rows of a batch.
-        temperature: of the distribution that rows are scored under; None is that of sampling.
+        temperature: of the distribution that rows are scored under; None takes the sampling temperature.
 
     Raises:
-        ConfigError: the model cannot be loaded, scored, checkpointed or spread, as the configuration asks.
+        ConfigError: the model cannot be loaded, scored, checkpointed or distributed as configured.
     """
     if config.backend != "hf":
         return policy_maker(config.backend)(
@@ -179,7 +179,7 @@ def build_policy(
 
 
 def build_sampling(config: GenerationConfig, generator: Generator, encoder: PromptEncoder) -> SamplingParams:
-    """Return how completions are drawn; they end at the ids named, or at every end id of model and tokenizer."""
+    """Return the sampling parameters; completions end at the configured ids, or all end ids of model and tokenizer."""
     stop_token_ids = config.stop_token_ids
     if stop_token_ids is None:
         stop_token_ids = tuple(sorted(generator.stop_ids() | {encoder.end_token_id()}))
@@ -195,10 +195,10 @@ def build_sampling(config: GenerationConfig, generator: Generator, encoder: Prom
 def build_prompt_ids(
     encoder: PromptEncoder, policy: Policy, config: PolicyConfig, splits: Sequence[Sequence[Example]]
 ) -> PromptIds:
-    """Return what encodes prompts; the longest of each split are tried now, and the others when they are drawn.
+    """Return the prompt encoder; it checks the longest prompts of each split now and the others when they are drawn.
 
     Raises:
-        ConfigError: they do not fit the model, or the longest sequence.
+        ConfigError: a prompt does not fit the model or `max_total_sequence_length`.
     """
     prompt_ids = PromptIds(encoder, policy, config)
     for examples in splits:
@@ -207,7 +207,7 @@ def build_prompt_ids(
 
 
 def build_batch(samples: Sequence[TrainSample], config: PolicyConfig, *, pad_token_id: int) -> Batch:
-    """Pad samples into a batch of the widths that the configuration allows.
+    """Pad samples into a batch whose width the configuration allows.
 
     Raises:
         ValueError: as `refrl.algorithms.batching.make_batch`.
@@ -221,7 +221,7 @@ def build_batch(samples: Sequence[TrainSample], config: PolicyConfig, *, pad_tok
 
 
 def build_advantages(config: AdvantageConfig) -> Advantages:
-    """Return what makes advantages of rewards."""
+    """Return the function that turns rewards into advantages."""
 
     def advantages(rewards_B: Tensor, group_ids_B: Tensor) -> Tensor:
         return compute_advantages(rewards_B, group_ids_B, config)

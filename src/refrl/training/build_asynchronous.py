@@ -1,4 +1,4 @@
-"""From configuration to the parts between sampling and training, as `refrl.training.build` for all others."""
+"""Builds the parts between sampling and training from the configuration (the others: `refrl.training.build`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build_replicas(
 
     Raises:
         ConfigError: the model cannot be loaded.
-        refrl.generation.process.GeneratorLostError: the process that one is to run in ended.
+        refrl.generation.process.GeneratorLostError: an engine's process ended while it started.
     """
     _, weight = next(policy.named_weights())
     replicas: list[Replica] = []
@@ -39,7 +39,7 @@ def build_replicas(
 
 
 def build_schedule(config: GRPOConfig) -> Schedule:
-    """Return how old the samples of asynchronous rollouts may be, and after which steps their weights are synced."""
+    """Return how stale samples may be, and after which steps the sampler's weights are synced."""
     return make_schedule(
         prompts_per_step=config.num_prompts_per_step,
         prompts_per_forward_backward=config.num_prompts_per_step,
@@ -48,10 +48,10 @@ def build_schedule(config: GRPOConfig) -> Schedule:
 
 
 def build_buffer(config: GRPORunConfig, client: DataPlaneClient) -> ReplayBuffer:
-    """Return what rollouts go through on their way to the trainer.
+    """Return the buffer that rollouts pass through on their way to the trainer.
 
-    A step that samples its own rollouts takes what it put. Asynchronous ones wait for the next batches, and groups that
-    are too old make room for others: one batch more than the window holds.
+    A synchronous step consumes what it has just put. Asynchronous rollouts wait for the next batches, and the buffer
+    holds one batch more than the staleness window, so that groups that are too old do not block new ones.
     """
     grpo = config.grpo
     if not grpo.async_grpo.enabled:
@@ -75,7 +75,7 @@ def build_buffer(config: GRPORunConfig, client: DataPlaneClient) -> ReplayBuffer
 
 
 def build_filters(config: AsyncGRPOConfig) -> list[BaseRolloutFilter]:
-    """Return what drops groups beside their age; all look at the verifier's reward, and at lengths."""
+    """Return the filters that drop groups for reasons other than age; they use the verifier's reward and lengths."""
     filters: list[BaseRolloutFilter] = []
     if config.drop_longer_than is not None:
         filters.append(WholeGroups(LengthFilter(config.drop_longer_than)))

@@ -1,4 +1,4 @@
-"""From configuration to a generation engine, its place, and the way its weights get there."""
+"""Builds a generation engine, its placement and its weight sync from the configuration."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from refrl.weight_sync.making import make_weight_sync
 def build_generator(
     config: PolicyConfig, tokenizer: PreTrainedTokenizerBase, *, device: torch.device
 ) -> Generator:
-    """Return the generation engine with the weights of the model's directory; a weight sync brings it up to date.
+    """Return the generation engine with the weights of the model's directory; a weight sync updates them later.
 
     Raises:
         ConfigError: the model cannot be loaded.
-        refrl.generation.process.GeneratorLostError: the process that it is to run in ended.
+        refrl.generation.process.GeneratorLostError: the engine's process ended while it started.
     """
     place: Callable[..., Generator] = build_engine
     if config.generation.placement == "process":
         place = _engine_in_process
     elif config.generation.placement == "ray":
-        from refrl.generation.ray_link import actor_generator as place  # Ray is there only where it is wanted
+        from refrl.generation.ray_link import actor_generator as place  # imports Ray only where it is used
     return place(config, pad_token_id=tokenizer.pad_token_id, device=device)
 
 
@@ -95,21 +95,21 @@ ENGINES: Mapping[str, Callable[[PolicyConfig, int, torch.device], Generator]] = 
 
 
 LINKS: Mapping[str, type[SocketLink]] = {"messages": SocketLink, "broadcast": BroadcastLink}
-"""Ways to an engine in a process of its own by the name that `policy.generation.weight_transport` takes."""
+"""Connections to an engine in a separate process by the name that `policy.generation.weight_transport` takes."""
 
 
 def build_weight_sync(
     config: GenerationConfig, policy: WeightSource, generator: Generator, timer: Timer | None = None
 ) -> WeightSync:
-    """Return what keeps the generator's weights those of the policy, and bring them there once.
+    """Return the weight sync of a generator, after a first sync.
 
     Args:
-        config: whether they share one storage, where the generator runs, and what travels.
-        policy: has the weights.
-        generator: takes them.
-        timer: gets the seconds of each phase of a transfer.
+        config: whether policy and generator share storage, where the generator runs, and what is sent.
+        policy: the source of the weights.
+        generator: the receiver of the weights.
+        timer: records the seconds of each phase of a transfer.
 
     Raises:
-        refrl.weight_sync.base.WeightSyncError: the weights did not arrive whole.
+        refrl.weight_sync.base.WeightSyncError: the weights did not arrive complete.
     """
     return make_weight_sync(config, policy, generator, timer or Timer())

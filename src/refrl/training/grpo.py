@@ -29,16 +29,16 @@ from refrl.training.validation import is_validation_step, validate
 
 
 def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
-    """Train, log, validate, save and export; a run that has checkpoints goes on from the last.
+    """Train, log, validate, save and export; resume from the last checkpoint if there is one.
 
     Args:
         config: the whole run.
-        observer: sees the run while it goes on.
+        observer: notified of each event of the run.
 
     Raises:
         ConfigError: the configuration names something that is missing or does not fit.
         TrainingError: the gradient is not finite; the step is in the log.
-        FloatingPointError: the model's logits are not finite, so that nothing can be sampled.
+        FloatingPointError: the model's logits are not finite, so nothing can be sampled.
     """
     num_rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     num_updates = config.grpo.max_num_steps * (num_rows // config.policy.train_global_batch_size)
@@ -60,7 +60,7 @@ def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
 
 
 def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
-    """Get the step's rollouts through the data plane, score, update, log."""
+    """Consume the step's rollouts from the data plane, score, update, log."""
     source = session.collector
     assert source is not None
     with session.timer.time("total_step_time"):
@@ -88,7 +88,7 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
 
 
 class Updated(NamedTuple):
-    """What a step did to the policy."""
+    """The result of updating the policy on one step's rollouts."""
 
     filtered: Filtered
     updates: list[Update]
@@ -96,7 +96,7 @@ class Updated(NamedTuple):
 
 
 def update_policy(session: Session, config: GRPORunConfig, step: int, rollouts: Rollouts) -> Updated:
-    """Score rollouts, and train on them."""
+    """Score rollouts and train on them."""
     time = session.timer.time
     with time("logprob_inference_prep"):
         batch = build_batch(rollouts.samples(), config.policy, pad_token_id=session.tokenizer.pad_token_id)
@@ -112,16 +112,16 @@ def update_policy(session: Session, config: GRPORunConfig, step: int, rollouts: 
         metrics = session.policy.train(
             filtered.batch,
             shown(session, build_loss(config.loss_fn)),
-            updates.append if session.observer.wants_gradients else None,
+            updates.append if session.observer.needs_gradients else None,
         )
     return Updated(filtered, updates, metrics)
 
 
 def mask_filtered(batch: Batch, rollouts: Rollouts, config: GRPOConfig, step: int) -> Filtered:
-    """Mask the rows that the filters keep out of the loss, and count them. Advantages are computed before.
+    """Mask the rows that the filters exclude from the loss, and count them; advantages are computed before.
 
     Raises:
-        TrainingError: no row is left.
+        TrainingError: the filters exclude every row.
     """
     counts: dict[str, float] = {}
     dropped_B = torch.zeros(batch.num_rows, dtype=torch.bool)
@@ -149,7 +149,7 @@ def mask_filtered(batch: Batch, rollouts: Rollouts, config: GRPOConfig, step: in
 
 
 def rollout_advantages(batch: Batch, config: GRPORunConfig) -> Tensor:
-    """Return advantages_B of the rewards, less the KL to the reference where the configuration puts it there."""
+    """Return advantages_B of the rewards, after subtracting the KL to the reference if `kl_in=reward`."""
     rewards_B = batch.rewards_B
     loss = config.loss_fn
     if loss.kl_in == "reward" and batch.ref_logprobs_BT is not None and batch.old_logprobs_BT is not None:

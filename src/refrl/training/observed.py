@@ -1,4 +1,4 @@
-"""What a run shows of a step to whoever observes it: the objects that are trained on, not copies made for it."""
+"""What a run passes to its observers: the tensors that are trained on, not copies."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from refrl.tasks import Example
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedStep:
-    """One step of a GRPO run, after it was logged."""
+    """One GRPO step, after it was logged."""
 
     step: int
     served: Sequence[Example]
-    """Every prompt drawn for it, in order."""
+    """Every prompt drawn for the step, in order."""
     rollouts: Rollouts
     discarded: Rollouts | None
-    """Rows that dynamic sampling sampled and left out; None where there are none."""
+    """Rows that dynamic sampling sampled and discarded; None if there are none."""
     fates: Sequence[GroupFate]
-    """Asynchronous rollouts: groups that it trained on, and groups that were too old for it."""
+    """Asynchronous rollouts: the groups that the step trained on, and those that were too old for it."""
     batch: Batch
-    """As it was trained on: log-probabilities, advantages and masks included."""
+    """The batch as trained on, with log-probabilities, advantages and masks."""
     updates: Sequence[Update]
-    """One per optimizer step; empty where the observer does not want gradients."""
+    """One per optimizer step; empty if the observer does not need gradients."""
     metrics: Mapping[str, float]
     """Scalars logged under `train/`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedStep:
-    """One step of an SFT run, after it was logged."""
+    """One SFT step, after it was logged."""
 
     step: int
     batch: Batch
-    """Prompts with their answers, as they were trained on."""
+    """Prompts with their answers, as trained on."""
     updates: Sequence[Update]
-    """One per optimizer step; empty where the observer does not want gradients."""
+    """One per optimizer step; empty if the observer does not need gradients."""
     metrics: Mapping[str, float]
     """Scalars logged under `train/`."""
 
@@ -53,8 +53,8 @@ class PassedBatch(NamedTuple):
 
     batch: Batch
     logprobs_BT: Tensor
-    """With its gradient."""
+    """Attached to the graph."""
     global_valid_tokens: Tensor
-    """What its share of the loss is divided by, where tokens are averaged: a scalar."""
+    """Divisor of the loss if it averages over tokens: a scalar."""
     global_valid_seqs: Tensor
-    """The same, where sequences are."""
+    """Divisor of the loss if it averages over sequences: a scalar."""

@@ -1,6 +1,6 @@
-"""What watches a run, put together: to a test, a guard, whoever wants more than the log.
+"""The observers of a run, combined: tests, guards, or a custom class.
 
-`logger.observers` names observers of a run; what one of them raises ends it.
+`logger.observers` names them; an exception that one of them raises stops the run.
 """
 
 from __future__ import annotations
@@ -19,67 +19,67 @@ from refrl.training.session import Observer, Session
 
 
 class Observers(Observer):
-    """Several observers as one, called in their order."""
+    """Several observers as one; each event is passed to all of them in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        """Put them together."""
+        """Combine observers."""
         self._observers = observers
-        self.wants_gradients = any(observer.wants_gradients for observer in observers)
+        self.needs_gradients = any(observer.needs_gradients for observer in observers)
 
     def started(self, session: Session) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.started(session)
 
     def synced(self, session: Session) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.synced(session)
 
     def passed(self, session: Session, micro: PassedBatch) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.passed(session, micro)
 
     def trained(self, session: Session, step: TrainedStep) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.trained(session, step)
 
     def tuned(self, session: Session, step: TunedStep) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.tuned(session, step)
 
     def scored(self, session: Session, step: int, batch: Batch, loss: float) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.scored(session, step, batch, loss)
 
     def validated(
         self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]
     ) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.validated(session, step, rollouts, metrics)
 
     def saved(self, session: Session, step: int) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.saved(session, step)
 
     def ended(self, session: Session) -> None:
-        """Tell each."""
+        """Notify each observer."""
         for observer in self._observers:
             observer.ended(session)
 
 
 OBSERVERS = Registry("observer", "refrl.observers", {})
-"""What `logger.observers` may name beside import paths."""
+"""What `logger.observers` may name in addition to import paths."""
 
 
 def make_observer(config: GRPORunConfig | SFTRunConfig, given: Observer | None = None) -> Observer:
-    """Return everything that watches a run: what its configuration names, then what the caller gives.
+    """Return all observers of a run: those that its configuration names, then the caller's.
 
     Raises:
         ConfigError: a name is unknown, or its module cannot be imported.
@@ -90,7 +90,7 @@ def make_observer(config: GRPORunConfig | SFTRunConfig, given: Observer | None =
 
 
 def shown(session: Session, loss: LossFunction) -> LossFunction:
-    """Return a loss that shows the observer every micro-batch before it is computed."""
+    """Return a loss that passes every micro-batch to the observer before it is computed."""
 
     def observed(
         logprobs_BT: Tensor,

@@ -1,4 +1,4 @@
-"""Opens a run: its parts are built, what is checked first and what is loaded after, and closed at its end."""
+"""Opens a run: validates what can be validated first, builds the parts, and closes them at the end."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def open_session(
     observer: Observer | None = None,
     temperature: float | None = None,
 ) -> Iterator[Session]:
-    """Build the parts, what is checked first and what is loaded after; the log is closed when the block ends.
+    """Build the parts of a run, cheap checks first; the log is closed when the block ends.
 
     Args:
         config: the whole configuration.
         loop: its section of the loop.
         num_updates: optimizer steps of the whole run.
         with_reference: keep a frozen copy of the model.
-        observer: sees the run, beside those that `logger.observers` names.
-        temperature: of the distribution that rows are scored under; None is that of sampling.
+        observer: notified of the run, in addition to those that `logger.observers` names.
+        temperature: of the distribution that rows are scored under; None takes the sampling temperature.
 
     Raises:
         ConfigError: something that the configuration names is missing, too small, or cannot be written.
@@ -134,7 +134,7 @@ def open_session(
 
 
 def build_progress(config: GRPORunConfig | SFTRunConfig, prompts: PromptSource) -> RolloutProgress | None:
-    """Return what a checkpoint keeps of asynchronous rollouts; None where a step samples its own, or nothing."""
+    """Return the checkpointed state of asynchronous rollouts; None for synchronous rollouts and for SFT."""
     if isinstance(config, GRPORunConfig) and config.grpo.async_grpo.enabled:
         return RolloutProgress(prompts)
     return None

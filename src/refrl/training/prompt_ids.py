@@ -1,4 +1,4 @@
-"""Ids of prompts, made when a prompt is asked for and held against what the model and the configuration allow."""
+"""Ids of prompts, encoded when a prompt is drawn and checked against the model's and the configuration's limits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from refrl.tasks import Example
 
 @dataclass(frozen=True)
 class PromptIds:
-    """Encodes the prompts of examples; nothing is kept, so that a file of any size may be trained on."""
+    """Encodes the prompts of examples; nothing is cached, so a file of any size may be trained on."""
 
     encoder: PromptEncoder
     policy: Policy
     config: PolicyConfig
 
     def __post_init__(self) -> None:
-        """Refuse a longest sequence that the model has no positions for (ConfigError)."""
+        """Raise a ConfigError if the longest sequence exceeds the model's positions."""
         limit, positions = self.config.max_total_sequence_length, self.policy.max_positions
         if positions is not None and limit > positions:
             raise ConfigError(
@@ -29,10 +29,10 @@ class PromptIds:
             )
 
     def __call__(self, examples: Sequence[Example]) -> list[tuple[int, ...]]:
-        """Return the ids of each example's prompt; a prompt that is there several times is encoded once.
+        """Return the ids of each example's prompt; a repeated prompt is encoded once.
 
         Raises:
-            ConfigError: a prompt has an id that the model does not know, or leaves no room for a completion.
+            ConfigError: a prompt has an id that is not in the vocabulary, or is too long for a completion to follow.
         """
         texts = {example.prompt_id: example.prompt for example in examples}
         ids = dict(zip(texts, self.encoder.prompts(list(texts.values())), strict=True))
@@ -44,7 +44,7 @@ class PromptIds:
         largest = max(max(prompt) for prompt in prompts)
         if largest >= num_known:
             raise ConfigError(
-                f"the tokenizer gives id {largest} and the model in {config.model_name} knows {num_known}: they "
+                f"the tokenizer produces id {largest}, and the model in {config.model_name} has {num_known} ids: they "
                 "do not belong together; set policy.tokenizer.name to the model's own"
             )
         longest = max(map(len, prompts))

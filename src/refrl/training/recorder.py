@@ -1,7 +1,7 @@
-"""Everything that a short run did, kept: for a person who debugs it, or a harness that judges it.
+"""Records everything that a short run did, for debugging, or for a harness that checks it.
 
 A recording is plain data (dictionaries, lists, numbers, text, tensors on the CPU), so that `torch.save` writes it and
-`torch.load(weights_only=True)` reads it. It holds a copy of all weights after every update: meant for tiny models.
+`torch.load(weights_only=True)` reads it. It holds a copy of all weights after every update: use it with tiny models.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from refrl.training.session import Observer, Session
 
 Recording = dict[str, Any]
 DRAFT, MOMENTS = "draft.", "draft.optimizer."
-"""How the tensors of a draft head begin in a policy's state, and its optimizer's among them."""
+"""Prefixes, in a policy's state, of a draft head's tensors and of its optimizer's."""
 
 
 class RunRecorder(Observer):
-    """Fills `recording` while a run goes on; it is whole when the run has ended."""
+    """Fills `recording` during a run; it is complete when the run has ended."""
 
-    wants_gradients = True
+    needs_gradients = True
 
     def __init__(self) -> None:
         """Start empty."""
@@ -36,11 +36,11 @@ class RunRecorder(Observer):
         self._streams: list[str] = []
 
     def started(self, session: Session) -> None:
-        """Keep the weights as they are, and what the run was put together from."""
+        """Record the initial weights, and what the run was built from."""
         self._streams = _global_streams()
         self.recording |= {
             "initial_weights": _weights(session),
-            "initial_beside": _beside(session),
+            "initial_draft_weights": _draft_weights(session),
             "reference_start": _reference(session),
             "trainable": sorted(session.policy.named_gradients()),
             "train_prompts": [example.prompt_id for example in session.train_examples],
@@ -50,7 +50,7 @@ class RunRecorder(Observer):
         }
 
     def trained(self, session: Session, step: TrainedStep) -> None:
-        """Keep prompts, rows, updates and scalars of a step."""
+        """Record prompts, rows, updates and scalars of a step."""
         self.recording["steps"].append(
             {
                 "step": step.step,
@@ -70,12 +70,12 @@ class RunRecorder(Observer):
                 "updates": [_recorded(update) for update in step.updates],
                 "metrics": dict(step.metrics),
                 "weights_after": _weights(session),
-                "beside_after": _beside(session),
+                "draft_weights_after": _draft_weights(session),
             }
         )
 
     def tuned(self, session: Session, step: TunedStep) -> None:
-        """Keep rows, updates and scalars of a step of supervised fine-tuning."""
+        """Record rows, updates and scalars of a step of supervised fine-tuning."""
         self.recording["steps"].append(
             {
                 "step": step.step,
@@ -87,13 +87,13 @@ class RunRecorder(Observer):
         )
 
     def scored(self, session: Session, step: int, batch: Batch, loss: float) -> None:
-        """Keep held-out answers and their loss."""
+        """Record held-out answers and their loss."""
         self.recording["losses"].append({"step": step, "rows": _answers(batch), "loss": loss})
 
     def validated(
         self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]
     ) -> None:
-        """Keep prompts, texts and rewards of a validation."""
+        """Record prompts, texts and rewards of a validation."""
         rows = zip(rollouts.examples, rollouts.texts, rollouts.scores.rewards, strict=True)
         sampled = [(completion.prompt_ids, completion.ids) for completion in rollouts.completions]
         self.recording["validations"].append(
@@ -107,7 +107,7 @@ class RunRecorder(Observer):
         )
 
     def ended(self, session: Session) -> None:
-        """Keep the weights as they are, and whether the run left the global random streams alone."""
+        """Record the final weights, and whether the run left the global random streams unchanged."""
         self.recording |= {
             "final_weights": _weights(session),
             "reference_end": _reference(session),
@@ -117,7 +117,7 @@ class RunRecorder(Observer):
 
 
 def recorded_rows(rollouts: Rollouts | None, batch: Batch | None) -> list[dict[str, Any]]:
-    """Return rows of rollouts; with the batch, as they were trained on."""
+    """Return the rows of rollouts; if a batch is given, with its values as trained on."""
     if rollouts is None:
         return []
     columns = zip(
@@ -192,7 +192,7 @@ def _ids(batch: Batch, row: int) -> dict[str, Any]:
 
 
 def _trained(batch: Batch, row: int) -> dict[str, Any]:
-    """Return what a row of the batch was trained with, in place of what the rollout says of it."""
+    """Return what a row of the batch was trained with; it replaces what the rollout recorded."""
     length = int(batch.completion_lens_B[row])
 
     def cut(values_BT: Tensor | None) -> tuple[Any, ...] | None:
@@ -217,8 +217,8 @@ def _weights(session: Session) -> dict[str, Tensor]:
     return _copies(dict(session.policy.named_weights()))
 
 
-def _beside(session: Session) -> dict[str, Tensor]:
-    """Return the weights of a draft head, which is trained beside the policy; empty without one."""
+def _draft_weights(session: Session) -> dict[str, Tensor]:
+    """Return the weights of a draft head that is trained with the policy; empty if there is none."""
     state = session.policy.state_tensors()
     return _copies(
         {
@@ -235,5 +235,5 @@ def _reference(session: Session) -> dict[str, Tensor] | None:
 
 
 def _global_streams() -> list[str]:
-    """Return the state of the random streams that everything in the process shares."""
+    """Return the state of the random streams that the whole process shares."""
     return [str(torch.get_rng_state().tolist()), str(random.getstate()), str(np.random.get_state())]

@@ -1,4 +1,4 @@
-"""The parts of a run, and what may watch them: an observer is shown the parts, which know who observes them."""
+"""The parts of a run, and the interface of its observers."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ from refrl.weight_sync.base import WeightSync
 
 
 class Observer:
-    """Sees a run; every method does nothing here."""
+    """The interface of an observer; every method does nothing here."""
 
-    wants_gradients = False
-    """Whether each step is to hold its updates; costs a copy of the gradients."""
+    needs_gradients = False
+    """Whether `TrainedStep.updates` and `TunedStep.updates` are filled; costs a copy of the gradients."""
 
     def started(self, session: Session) -> None:
-        """The parts stand; nothing has been sampled or trained."""
+        """Called when all parts are built, before anything is sampled or trained."""
 
     def synced(self, session: Session) -> None:
-        """The generator's weights are those of the policy; not called where rollouts are asynchronous."""
+        """Called when the generator has the policy's weights; not called with asynchronous rollouts."""
 
     def passed(self, session: Session, micro: PassedBatch) -> None:
-        """A micro-batch of a step went through the model that is trained; its loss is computed next."""
+        """Called after a micro-batch's forward pass in training, before its loss is computed."""
 
     def trained(self, session: Session, step: TrainedStep) -> None:
-        """A step is taken and logged."""
+        """Called after each GRPO step has been logged."""
 
     def tuned(self, session: Session, step: TunedStep) -> None:
-        """A step of supervised fine-tuning is taken and logged."""
+        """Called after each step of supervised fine-tuning has been logged."""
 
     def scored(self, session: Session, step: int, batch: Batch, loss: float) -> None:
-        """The loss of held-out answers is computed and logged."""
+        """Called after the loss of the held-out answers has been logged."""
 
     def validated(
         self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]
     ) -> None:
-        """A validation is done."""
+        """Called after each validation."""
 
     def saved(self, session: Session, step: int) -> None:
-        """The state after a step is copied, and being written."""
+        """Called when the state after a step has been copied; it may still be being written."""
 
     def ended(self, session: Session) -> None:
-        """All steps are taken."""
+        """Called after the last step."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Session:
 
     policy: Policy
     generator: Generator
-    """Of this process; where rollouts are asynchronous the replicas sample in its place."""
+    """Of this process; with asynchronous rollouts the replicas sample instead."""
     weight_sync: WeightSync
     worker: RolloutWorker
     tokenizer: PreTrainedTokenizerBase
@@ -76,30 +76,30 @@ class Session:
     sampling: SamplingParams
     prompts: PromptSource
     train_examples: Sequence[Example]
-    """What `prompts` draws from."""
+    """The examples that `prompts` draws from."""
     validation: Sequence[Example]
     verifier: Verifier
     logger: RunLogger
     timer: Timer
     final: Path | None
-    """Where the model is exported at the end, by the first process; None where it is not."""
+    """Where the first process exports the model at the end; None if the export is off."""
     attempt: Attempt
     checkpointer: Checkpointer
     checkpoint_metric: str | None
-    """Tag of the metric that tells better checkpoints, as it is logged."""
+    """Tag of the metric that ranks checkpoints, as it is logged."""
     world: World
     observer: Observer
     progress: RolloutProgress | None = None
-    """Where asynchronous rollouts stand; None where there are none."""
+    """State of asynchronous rollouts; None if there are none."""
     collector: RolloutSource | None = None
-    """Where a GRPO step gets its rollouts; None in a loop that samples nothing."""
+    """The source of a GRPO step's rollouts; None in a loop that samples nothing."""
 
     def save(self, step: int, *, finished: bool) -> None:
         """Save a checkpoint after a step.
 
         Args:
-            step: the last one taken.
-            finished: whether the loop ends with it, though it was to take more.
+            step: the last completed step.
+            finished: whether the loop stops here before its configured last step.
         """
         tag = self.checkpoint_metric
         with self.timer.time("checkpointing"):
@@ -109,10 +109,10 @@ class Session:
         self.observer.saved(self, step)
 
     def prepare_for_generation(self) -> Mapping[str, float]:
-        """Free what only training needs, and bring the generator's weights up to date: before every sampling.
+        """Free what only training needs, and update the generator's weights; called before every sampling.
 
         Returns:
-            What there is to log of the weights' way.
+            Metrics of the weight sync to log.
         """
         with self.timer.time("prepare_for_generation/total"):
             self.policy.free_gradients()

@@ -26,7 +26,7 @@ SHOWN = ("loss", "grad_norm", "lr", "global_valid_toks", "seconds")
 
 
 def run_sft(config: SFTRunConfig, observer: Observer | None = None) -> None:
-    """Train, log, validate, save and export; a run that has checkpoints goes on from the last.
+    """Train, log, validate, save and export; resume from the last checkpoint if there is one.
 
     Raises:
         ConfigError: the configuration names something that is missing or does not fit.
@@ -39,7 +39,7 @@ def run_sft(config: SFTRunConfig, observer: Observer | None = None) -> None:
         num_updates=num_updates,
         with_reference=False,
         observer=observer,
-        temperature=1.0,  # answers are not sampled: the likelihood is the model's own
+        temperature=1.0,  # answers are not sampled: score them under the model's own distribution
     ) as session:
         steps = Steps(session, num_updates)
         if session.attempt.checkpoint is None and is_accurate(session, config, 0):
@@ -52,7 +52,7 @@ def run_sft(config: SFTRunConfig, observer: Observer | None = None) -> None:
 
 
 def is_accurate(session: Session, config: SFTRunConfig, step: int) -> bool:
-    """Validate after a step, where the configuration says so; return whether the accuracy is that to stop at."""
+    """Validate after a step if it is due; return whether the accuracy reaches `stop_at_accuracy`."""
     if not is_validation_step(config.sft, step):
         return False
     accuracy = validate(session, config.sft, step)
@@ -72,7 +72,7 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
             trained = session.policy.train(
                 batch,
                 shown(session, answer_loss),
-                updates.append if session.observer.wants_gradients else None,
+                updates.append if session.observer.needs_gradients else None,
             )
     seconds = session.timer.take()
     num_tokens = float(batch.attention_mask_BS.sum())
@@ -92,7 +92,7 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
 
 
 def make_answer_batch(session: Session, config: SFTRunConfig, examples: Sequence[Example]) -> Batch:
-    """Return prompts followed by their answers; the end token belongs to the answer and is learned."""
+    """Return prompts followed by their answers; the end token is part of the answer and is learned."""
     prompts = session.worker.prompt_ids(examples)
     answers = session.encoder.answers(
         [example.prompt for example in examples], [example.target for example in examples]
@@ -122,7 +122,7 @@ def answer_loss(
     global_valid_tokens: Tensor,
     global_valid_seqs: Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the share of the mean negative log-likelihood of the answer tokens (a policy's `LossFunction`)."""
+    """Return the micro-batch's share of the mean negative log-likelihood of answer tokens (a `LossFunction`)."""
     loss = sft_loss(logprobs_BT, batch.mask_BT, global_valid_tokens=global_valid_tokens)
     return loss, {
         "loss": loss.detach(),

@@ -1,4 +1,4 @@
-"""Metrics of a whole step that no loss computes, under NeMo RL's names."""
+"""Step metrics that no loss computes, under NeMo RL's names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def advantage_metrics(batch: Batch) -> dict[str, float]:
 
 
 def baseline_metrics(rewards_B: Tensor, group_ids_B: Tensor) -> dict[str, float]:
-    """Return the share of rows whose group's mean reward is 0, is 1, and is another: only these are learned from."""
+    """Return the shares of rows whose group's mean reward is 0, is 1, and is neither; only the last teach."""
     _, group_B = group_ids_B.unique(return_inverse=True)
     num_groups = int(group_B.max()) + 1
     sums_P = rewards_B.new_zeros(num_groups).index_add(0, group_B, rewards_B)
@@ -47,10 +47,10 @@ def baseline_metrics(rewards_B: Tensor, group_ids_B: Tensor) -> dict[str, float]
 
 
 def verifier_metrics(verifier: Verifier, world: World) -> tuple[dict[str, float], dict[str, float]]:
-    """Take the statistics of the parts of a weighted verifier; nothing where there is one verifier only.
+    """Return and reset the statistics of a weighted verifier's parts; empty if there is only one verifier.
 
     Returns:
-        (mean reward over what it judged, errors and time-outs of each part; seconds of each part over all processes).
+        (mean reward, errors and time-outs of each part; seconds of each part, summed over all processes).
     """
     if not isinstance(verifier, WeightedVerifier):
         return {}, {}
@@ -71,7 +71,7 @@ def verifier_metrics(verifier: Verifier, world: World) -> tuple[dict[str, float]
 def performance_metrics(
     seconds: Mapping[str, float], *, num_samples: int, num_tokens: float, num_generated: float
 ) -> dict[str, float]:
-    """Return rates per second of the step and of its phases; a rate per GPU is the same, there is one device.
+    """Return rates per second of the step and of its phases; a rate per GPU is the same: there is one device.
 
     Args:
         seconds: of each phase, `total_step_time` among them.
@@ -91,7 +91,7 @@ def performance_metrics(
 
 
 def check_update(trained: Mapping[str, float], step: int, log_directory: Path) -> None:
-    """Stop the run at a gradient that is not finite; call it when the step is logged.
+    """Raise if the gradient is not finite; call it after the step has been logged.
 
     Raises:
         TrainingError: names the step.

@@ -1,4 +1,4 @@
-"""What a GRPO step leaves: scalars, one row per trained sample, a line on the console."""
+"""What a GRPO step logs: scalars, one row per trained sample, a console line."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ SHOWN = (
 
 
 class Filtered(NamedTuple):
-    """What the filters left of a batch."""
+    """A batch after the filters."""
 
     batch: Batch
-    """With the rows that they keep out of the loss masked."""
+    """With the excluded rows masked."""
     rows: Sequence[bool]
-    """Whether each row is kept out, as the filters decided; the mask is to say the same."""
+    """Whether the filters exclude each row; the mask must agree."""
     counts: Mapping[str, float]
 
 
@@ -50,7 +50,7 @@ def log_step(
     filtered: Filtered,
     trained: Mapping[str, float],
 ) -> dict[str, float]:
-    """Write the step's scalars and rows, print its line, and return what is logged under `train/`."""
+    """Write the step's scalars and rows, print its console line, and return what is logged under `train/`."""
     rollouts, batch = collected.rollouts, filtered.batch
     seconds = session.timer.take()
     judged, judging = verifier_metrics(session.verifier, session.world)
@@ -82,7 +82,7 @@ def log_step(
 def train_rows(
     session: Session, config: GRPORunConfig, step: int, rollouts: Rollouts, filtered: Filtered
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row of evidence per trained sample, taken from the batch that was trained on."""
+    """Yield one log row per trained sample, read from the batch that was trained on."""
     batch, verifier = filtered.batch, verifier_name(config.data)
     if batch.advantages_B is None or batch.old_logprobs_BT is None:
         raise ValueError("train_rows needs a batch that was trained on")

@@ -1,4 +1,4 @@
-"""The steps of a run that are still to be taken, the checkpoints between them, and the export after the last."""
+"""The remaining steps of a run, the checkpoints between them, and the export after the last."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from refrl.training.session import Session
 
 
 class Steps:
-    """Iterate over it to take the steps: the loop body takes one and validates, and the checkpoint comes after."""
+    """Iterates over the steps: the loop body trains and validates; a due checkpoint is saved after the body."""
 
     def __init__(self, session: Session, num_steps: int) -> None:
-        """Go on where the earlier attempts of the run have ended.
+        """Continue after the last step of earlier attempts.
 
         Args:
-            session: the parts of the run.
+            num_steps: number of steps of the whole run.
             num_steps: of the whole run.
         """
         self._session = session
@@ -25,7 +25,7 @@ class Steps:
         self._has_trained = False
 
     def finish(self) -> None:
-        """Take no further step, though there are some: the run has reached what it was for."""
+        """Stop after the current step: the run has reached its goal."""
         self._is_complete = True
 
     def __iter__(self) -> Iterator[int]:
@@ -42,12 +42,13 @@ class Steps:
                 self._session.save(step, finished=self._is_complete and step < self._num_steps)
             if is_out_of_time and not self._is_complete:
                 print(
-                    f"step {step}: saved and ended, as checkpointing.checkpoint_must_save_by asks", flush=True
+                    f"step {step}: saved and stopped because checkpointing.checkpoint_must_save_by has passed",
+                    flush=True,
                 )
                 return
 
     def export(self) -> None:
-        """Export the trained model, where the run is complete; what an earlier attempt exported stays as it is."""
+        """Export the trained model if the run is complete; without training, an earlier attempt's export stays."""
         final, world = self._session.final, self._session.world
         if final is None or not self._is_complete:
             return

@@ -25,7 +25,7 @@ def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> float
     """Sample one completion per held-out prompt; log, print and return `validation/accuracy`.
 
     `accuracy` is the share of completions with the full reward, `reward` their mean reward. Every validation of a
-    run draws from the same random numbers, so that two of them differ by the policy and not by luck.
+    run draws the same random numbers, so that differences between them come from the policy and not from luck.
     """
     params = replace(session.sampling, greedy=loop.val_greedy)
     stream = random_stream(loop.seed, "validation", 0)
@@ -54,7 +54,7 @@ def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> float
 
 
 def validation_rows(rollouts: Rollouts, step: int) -> Iterator[dict[str, Any]]:
-    """Yield one row of evidence per held-out prompt."""
+    """Yield one log row per held-out prompt."""
     rows = zip(rollouts.examples, rollouts.completions, rollouts.texts, rollouts.scores.rewards, strict=True)
     for index, (example, completion, text, reward) in enumerate(rows):
         yield {

@@ -1,4 +1,4 @@
-"""How weights get from the policy to the generator."""
+"""The interfaces of weight syncs, from the policy to the generator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class WeightSource(Protocol):
-    """What has the weights: a policy."""
+    """The source of the weights: a policy."""
 
     @property
     def version(self) -> int:
@@ -29,7 +29,7 @@ class WeightSource(Protocol):
 
 
 class WeightTarget(Protocol):
-    """What takes them: a generator."""
+    """The receiver of whole weights: a generator."""
 
     weight_version: int
     """Optimizer steps that the weights it samples with have seen."""
@@ -116,7 +116,7 @@ class WeightReceiver(Protocol):
         """Close the sync: hold every tensor against its fingerprint, take the version, and sample again.
 
         Raises:
-            WeightSyncError: names the tensors that did not arrive whole; it goes on refusing to sample.
+            WeightSyncError: names the tensors that did not arrive whole; it still refuses to sample.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Bytes broadcast from one process to another by torch.distributed, in a group of the two beside any other group.
+"""Broadcasts bytes from one process to another by torch.distributed, in a separate group of the two.
 
 gloo: the bytes lie in host memory on both sides.
 """
@@ -30,7 +30,7 @@ class BroadcastPair:
         """Join, when the other side joins.
 
         Args:
-            port: where the sender waits; None: be the sender, whose `port` the receiver is told before `join`.
+            port: of the sender; None: be the sender, whose `port` must be passed to the receiver before `join`.
             timeout_seconds: how long the other side may take, here and later.
         """
         self._rank = int(port is not None)

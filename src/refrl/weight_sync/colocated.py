@@ -17,7 +17,7 @@ class SharedWeights:
         target.weight_version = source.version
 
     def sync(self) -> Mapping[str, float]:
-        """Tell the generator which version it samples with; the weights are there."""
+        """Set the generator's version; the weights are shared."""
         self._target.weight_version = self._source.version
         return {}
 

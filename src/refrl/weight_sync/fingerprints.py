@@ -1,4 +1,4 @@
-"""Fingerprints of tensors: equal for equal values, whatever storage, strides or device they lie in."""
+"""Fingerprints of tensors: equal for equal values, independent of storage, strides and device."""
 
 from __future__ import annotations
 

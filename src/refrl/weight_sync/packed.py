@@ -1,4 +1,4 @@
-"""Tensors of any types as one stretch of bytes, and back."""
+"""Packs tensors of any types into one byte buffer, and unpacks them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 _ALIGNED = 8
-"""Every tensor begins at a multiple of so many bytes, so that it can be used where it lies."""
+"""Every tensor begins at a multiple of this many bytes, so that it can be used in place."""
 
 
 def packed_size(tensors: Sequence[Tensor]) -> int:
     """Return how many bytes `pack` needs."""
-    return sum(_room(tensor.nbytes) for tensor in tensors)
+    return sum(_padded_size(tensor.nbytes) for tensor in tensors)
 
 
 def pack(tensors: Sequence[Tensor], into_N: Tensor) -> None:
@@ -27,18 +27,18 @@ def pack(tensors: Sequence[Tensor], into_N: Tensor) -> None:
     start = 0
     for tensor in tensors:
         into_N[start : start + tensor.nbytes].view(tensor.dtype).copy_(tensor.detach().reshape(-1))
-        start += _room(tensor.nbytes)
+        start += _padded_size(tensor.nbytes)
 
 
 def unpack(bytes_N: Tensor, listed: Sequence[tuple[torch.dtype, Sequence[int]]]) -> list[Tensor]:
-    """Return the tensors that lie in bytes, without a copy.
+    """Return the tensors in a byte buffer, without a copy.
 
     Args:
         bytes_N: uint8.
         listed: type and shape of each, in their order.
 
     Raises:
-        ValueError: they do not lie in so many bytes.
+        ValueError: the buffer is too short for them.
     """
     found, start = [], 0
     for dtype, shape in listed:
@@ -46,9 +46,9 @@ def unpack(bytes_N: Tensor, listed: Sequence[tuple[torch.dtype, Sequence[int]]])
         if size < 0 or start + size > bytes_N.numel():
             raise ValueError(f"tensors of more than {bytes_N.numel()} bytes are listed, and so many arrived")
         found.append(bytes_N[start : start + size].view(dtype).view(tuple(shape)))
-        start += _room(size)
+        start += _padded_size(size)
     return found
 
 
-def _room(num_bytes: int) -> int:
+def _padded_size(num_bytes: int) -> int:
     return num_bytes + -num_bytes % _ALIGNED

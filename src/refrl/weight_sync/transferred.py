@@ -1,4 +1,4 @@
-"""Weights sent to a generator in buckets, whole or as what changed, and held against the policy's afterwards."""
+"""Weights sent to a generator in buckets, whole or as changes, and compared with the policy's afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TransferredWeights:
         self.sync()
 
     def sync(self) -> Mapping[str, float]:
-        """Send what the generator lacks, and hold every tensor against its fingerprint.
+        """Send what the generator does not have, and compare every tensor's fingerprint.
 
         Raises:
             WeightSyncError: the generator did not get the weights whole; it names the tensors.
@@ -95,7 +95,7 @@ class TransferredWeights:
         return tensor.detach().to(dtype, copy=True)
 
     def _parts(self, weights: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> Iterator[Part]:
-        """Yield what the generator lacks of each tensor, a tensor at a time."""
+        """Yield the missing parts of each tensor, one tensor at a time."""
         for name, tensor in weights.items():
             flat_N = tensor.reshape(-1)
             before = known.get(name)
@@ -114,19 +114,19 @@ class TransferredWeights:
 
 
 def bucketed(parts: Iterable[Part], bucket_bytes: int) -> Iterator[list[Part]]:
-    """Yield the parts in buckets of at most so many bytes; one that fits no longer is cut, down to single elements."""
+    """Yield the parts in buckets of at most so many bytes; a part that does not fit is cut, down to single elements."""
     bucket: list[Part] = []
-    room = bucket_bytes
+    space = bucket_bytes
     for part in parts:
         element = _num_bytes(part) // max(1, part.values_N.numel())
         rest: Part | None = part
         while rest is not None:
-            if bucket and room < element:
+            if bucket and space < element:
                 yield bucket
-                bucket, room = [], bucket_bytes
-            piece, rest = _cut(rest, max(1, room // max(1, element)))
+                bucket, space = [], bucket_bytes
+            piece, rest = _cut(rest, max(1, space // max(1, element)))
             bucket.append(piece)
-            room -= _num_bytes(piece)
+            space -= _num_bytes(piece)
     if bucket:
         yield bucket
 

@@ -217,5 +217,5 @@ def test_a_process_that_hangs_is_ended(apart: ProcessGenerator) -> None:
     """After the time that the configuration gives it. The last test: it ends the process that the others share."""
     os.kill(apart.pid, signal.SIGSTOP)
     apart.link.timeout_seconds = 0.2
-    with pytest.raises(GeneratorLostError, match="not answer in time and was ended, asked to weights"):
+    with pytest.raises(GeneratorLostError, match="not answer in time and was stopped, asked to weights"):
         list(apart.named_weights())

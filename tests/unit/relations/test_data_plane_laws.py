@@ -205,7 +205,7 @@ def an_id_is_served_once_for_ever(patch: pytest.MonkeyPatch) -> None:
     def publish(self: Partition, samples: Any, blocks: Any, tags: Any) -> Any:
         lost = real(self, samples, blocks, tags)
         for cursor in self.cursors.values():
-            cursor.forget(seen & set(samples))
+            cursor.discard(seen & set(samples))
         seen.update(samples)
         return lost
 

@@ -3,7 +3,7 @@
 Every loss is a share: divided by GLOBAL counts, so that the sum over micro-batches and ranks is the loss, and the sum
 of their gradients the gradient, of the whole batch.
 
-The names below are imported when they are used: a configuration asks a loss for its options without torch.
+The names below are imported on demand: a configuration reads a loss's options without torch.
 """
 
 from __future__ import annotations

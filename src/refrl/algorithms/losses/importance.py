@@ -21,7 +21,7 @@ class ImportanceWeights(NamedTuple):
     ratio_BT: Tensor
     """p / g after any truncation, whether or not it is used as a weight."""
     out_of_bounds_BT: Tensor
-    """1 where the untruncated p / g lies outside the bounds."""
+    """1 where the untruncated p / g is outside the bounds."""
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ def policy_loss(
     Per token: weight * surrogate + beta * KL(current || reference) - gamma * entropy, reduced by `config.reduction`;
     the KL times current / old with `reference_policy_kl_importance_sampling`.
     The surrogate compares the current policy with `batch.old_logprobs_BT`; the weight (`importance_sampling`)
-    corrects old against sampler. What stands at masked positions touches neither loss, gradient nor metrics.
+    corrects old against sampler. Values at masked positions affect neither loss, gradient nor metrics.
 
     Args:
         logprobs_BT: of the current policy, with gradient.
@@ -53,7 +53,7 @@ def policy_loss(
         global_valid_seqs, num_valid_samples. Merge them with `metrics.merge_metrics`.
 
     Raises:
-        ValueError: the batch or the call lacks what the configuration needs, shapes disagree, or a count is 0.
+        ValueError: the batch or the call does not have what the configuration needs, shapes disagree, or a count is 0.
     """
     check_count(global_valid_tokens, "global_valid_tokens")
     check_count(global_valid_seqs, "global_valid_seqs")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PPOClip(TokenLoss):
-    """-min(ratio A, clip(ratio) A), with clip-higher and a dual clip where the configuration asks for them."""
+    """-min(ratio A, clip(ratio) A), with clip-higher and a dual clip if configured."""
 
     def surrogate(self, inputs: TokenInputs) -> Surrogate:
         """See `TokenLoss`."""

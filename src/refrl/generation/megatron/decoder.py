@@ -1,7 +1,7 @@
 """Decoding by a Megatron-core model's own forward and its static key/value cache.
 
-Prompts are padded on the left: rotary embeddings tell distances, so a row may begin in any slot, and no token sees the
-padding before it. Shapes: B rows, S slots of the cache, T new slots, V vocabulary.
+Prompts are padded on the left: rotary embeddings encode distances, so a row may begin in any slot, and no token sees
+the padding before it. Shapes: B rows, S slots of the cache, T new slots, V vocabulary.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ServedModel(Protocol):
         ...
 
     def weights(self) -> Iterable[tuple[str, Tensor]]:
-        """Yield every parameter, whole, as it lies in the module."""
+        """Yield every parameter, gathered, as the module holds it."""
         ...
 
 
@@ -117,5 +117,5 @@ class MegatronGenerator(StagedEngine):
     def _served(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._served_model.weights()
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         """Nothing is kept between calls: a cache is made for each."""

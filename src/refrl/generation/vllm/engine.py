@@ -100,7 +100,7 @@ class VllmGenerator(StagedEngine):
         stop_ids: frozenset[int],
         seeds: Sequence[int],
     ) -> list[list[Token]]:
-        """Run vLLM until every row has ended, or until it is told to give up and each has a token."""
+        """Run vLLM until every row has ended, or until it is aborted and each row has a token."""
         engine = self._vllm.llm_engine
         tokens: dict[str, list[Token]] = {}
         for prompt, seed in zip(rows, seeds, strict=True):
@@ -118,7 +118,7 @@ class VllmGenerator(StagedEngine):
         return list(tokens.values())
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each parameter that vLLM computes with; a tied head stands beside its embedding."""
+        """Return the shape of each parameter that vLLM computes with; a tied head is listed with its embedding."""
         shapes = {name: tuple(tensor.shape) for name, tensor in self._model.named_parameters()}
         if TIED_HEAD not in shapes:
             shapes[TIED_HEAD] = tuple(self._model.get_output_embeddings().weight.shape)
@@ -133,7 +133,7 @@ class VllmGenerator(StagedEngine):
         (served,) = self._vllm.apply_model(lambda model: dict(served_weights(model, self._shapes())))
         yield from served.items()
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         """Drop the keys and values of prompts that were sampled with the weights of before."""
         if not self._vllm.reset_prefix_cache():
             raise WeightSyncError("vLLM kept keys and values of the weights of before: requests are running")

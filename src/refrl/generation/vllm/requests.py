@@ -20,7 +20,7 @@ def vllm_params(params: SamplingParams, stop_ids: frozenset[int], seed: int) -> 
     from vllm import SamplingParams as VllmParams
     from vllm.sampling_params import RequestOutputKind
 
-    # The whole vocabulary tells which ids the filters kept; vLLM applies neither temperature nor filters when greedy.
+    # The whole vocabulary, to see which ids the filters kept; vLLM applies neither temperature nor filters when greedy.
     all_ids = params.greedy or params.top_p < 1.0 or params.top_k is not None
     return VllmParams(
         temperature=0.0 if params.greedy else params.temperature,

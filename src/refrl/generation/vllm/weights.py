@@ -1,8 +1,8 @@
 """The weights that a vLLM model computes with, by their Hugging Face names.
 
-vLLM joins some layers, and its CPU build packs them and leaves empty parameters behind. So a matrix is not read but
-computed: a layer applied to the rows of the identity gives its columns, exactly, whatever it keeps them in. What is
-compared is what samples, and no copy of it.
+vLLM joins some layers, and its CPU build packs them and leaves empty parameters behind. So a matrix is computed instead
+of read: a layer applied to the rows of the identity gives its columns exactly, in any storage format. The comparison
+sees the weights that sample, and not a copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def served_weights(model: nn.Module, names: Mapping[str, tuple[int, ...]]) -> It
         names: shape of each parameter, by its Hugging Face name.
 
     Raises:
-        WeightSyncError: the model has no layer that a name stands for.
+        WeightSyncError: the model has no layer for a name.
     """
     for name, shape in names.items():
         yield name, _served(model, name, shape)[: shape[0]]

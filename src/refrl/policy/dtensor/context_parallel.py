@@ -29,7 +29,7 @@ def share_sequences(model: PreTrainedModel, mesh: DeviceMesh) -> None:
 
 
 def sum_of_parts(part: Tensor, mesh: DeviceMesh) -> Tensor:
-    """Return the sum over the processes of a mesh; each goes on with the gradient of its own part."""
+    """Return the sum over the processes of a mesh; in the backward pass each keeps the gradient of its own part."""
     if mesh.size() == 1:
         return part
     summed: Tensor = _SumOfParts.apply(part, mesh.get_group())

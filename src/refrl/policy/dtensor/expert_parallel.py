@@ -35,7 +35,7 @@ def share_experts(model: PreTrainedModel, mesh: DeviceMesh) -> list[nn.Parameter
             module.register_parameter(key, weight)
             weights.append(weight)
         module.num_experts //= mesh.size()
-        module._is_expert_parallel = True  # Transformers' own mark: expert `num_experts` is nobody
+        module._is_expert_parallel = True  # makes Transformers treat expert `num_experts` as no expert
         module.forward = _SharedExperts(module, mesh)
     if not weights:
         raise ConfigError(

@@ -43,7 +43,7 @@ def make_policy(
     """Return the policy; before anything is trained it is held against the model as one process scores it.
 
     Raises:
-        ConfigError: the model cannot be loaded, spread or scored as the configuration asks.
+        ConfigError: the model cannot be loaded, sharded or scored as configured.
     """
     model = load_model(Path(config.model_name))
     _check_language(config, model)
@@ -101,7 +101,7 @@ def _check_language(config: PolicyConfig, model: PreTrainedModel) -> None:
     sizes = config.dtensor_cfg
     if model.config.get_text_config() is not model.config and sizes.model_parallel_size > 1:
         raise ConfigError(
-            f"policy.dtensor_cfg: {type(model).__name__} sees or hears; tensor_parallel_size="
+            f"policy.dtensor_cfg: {type(model).__name__} takes images or sounds; tensor_parallel_size="
             f"{sizes.tensor_parallel_size} and context_parallel_size={sizes.context_parallel_size} are built for "
             "models of language alone: set them to 1 (rows and weights are spread over cluster.num_processes)"
         )

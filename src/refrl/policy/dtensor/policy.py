@@ -46,13 +46,13 @@ class DTensorPolicy(ModulePolicy):
 
         Args:
             spread: the model that is trained; it stays in evaluation mode.
-            tokenizer: exported beside it.
+            tokenizer: exported with the model.
             scoring: how rows are cut into micro-batches and scored.
             optimizer: of the model's own parts of the weights.
             reference: a frozen copy, spread alike, or with adapters `spread` itself; None where no KL is asked for.
             global_batch_size: rows of an optimizer step.
             world: all processes of the run.
-            auxiliary: what is trained or measured beside the policy loss.
+            auxiliary: what is trained or measured in addition to the policy loss.
         """
         super().__init__(
             spread.model,
@@ -129,7 +129,7 @@ class DTensorPolicy(ModulePolicy):
         micro_batches: Sequence[Sequence[int]] | None = None,
         *,
         scores: bool = False,
-        wants_rows: bool = False,
+        with_rows: bool = False,
     ) -> Accumulated:
         """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
         update = batch.to(self.model.device)
@@ -143,7 +143,7 @@ class DTensorPolicy(ModulePolicy):
             passes = self._even([(list(rows), own.rows(rows)) for rows in micro_batches], update)
         real = [(rows, micro) for rows, micro in passes if rows is not None]
         own_rows = list(range(update.num_rows))[share]
-        rows_of_all = self._data.gather(row_numbers(real, own_rows)) if wants_rows else []
+        rows_of_all = self._data.gather(row_numbers(real, own_rows)) if with_rows else []
         for rows, micro in passes:
             logprobs_BT, metrics = self._learn(micro, update, loss, scores=scores)
             if rows is not None:

@@ -61,16 +61,16 @@ class SpreadModel:
         self,
         tokenizer: PreTrainedTokenizerBase,
         output: Path,
-        beside: Callable[[Path], None],
+        extra: Callable[[Path], None],
         *,
         writes: bool,
     ) -> None:
         """Export weights, configuration and tokenizer; adapters merged, and in `adapter/` in PEFT's format.
 
         Args:
-            tokenizer: exported beside the model.
+            tokenizer: exported with the model.
             output: a missing or empty directory.
-            beside: writes more into the folder, where there are no adapters.
+            extra: writes more files into the folder, if there are no adapters.
             writes: whether this process writes what all of them gather.
 
         Raises:
@@ -92,7 +92,7 @@ class SpreadModel:
         chosen = {name: weight for name, weight in merged.items() if name in names}
         with new_directory(output) as folder, writing(output):
             write_model(self.model, tokenizer, folder, weights=chosen)
-            beside(folder)
+            extra(folder)
 
     def whole(self, tensor: Tensor) -> Tensor:
         """Return a tensor of the model, gathered, in the type that it computes in."""

@@ -69,7 +69,7 @@ def parallelize(model: PreTrainedModel, mesh: DeviceMesh, *, sequence_parallel: 
     is_tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
     parallelize_module(model, mesh, with_adapters(model, plan))
-    for name in frozen:  # torch 2.13 makes norms under sequence parallelism trainable, whatever they were
+    for name in frozen:  # torch 2.13 makes norms under sequence parallelism trainable, even frozen ones
         model.get_parameter(name).requires_grad_(False)
     if is_tied:  # each got a DTensor of its own
         model.get_output_embeddings().weight = model.get_input_embeddings().weight

@@ -37,7 +37,7 @@ class Adapter(nn.Module):
             inputs: of this rank.
             outputs: of this rank.
             dim: rank of the adapter.
-            link: of the weight beside it.
+            link: of the weight that it adapts.
             parallel: the ranks that have the other parts.
             like: device and type.
         """
@@ -76,7 +76,7 @@ class LayerAdapters(nn.Module):
 
         Args:
             weight: this rank's part of the frozen weight.
-            link: what lies in it.
+            link: the Hugging Face tensors in it.
             numbers: places, among the link's tensors, of the layers that are adapted.
             config: rank and scale.
             parallel: the ranks that have the other parts.

@@ -62,7 +62,7 @@ class MegatronAdapters:
 
 
 def add_adapters(local: LocalModel, config: LoraConfig) -> MegatronAdapters:
-    """Freeze a model, and put adapters beside its linear layers in place: new ones, or those of `adapter_path`.
+    """Freeze a model, and add adapters to its linear layers in place: new ones, or those of `adapter_path`.
 
     Raises:
         ConfigError: they do not fit the model, or leave a pipeline stage without any.

@@ -1,4 +1,4 @@
-"""What a Hugging Face model is, as Megatron-core has to know it; what it cannot represent is refused by name."""
+"""The architecture of a Hugging Face model as Megatron-core needs it; unsupported features are rejected by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Architecture:
     """Shape of a model, and what its layers have."""
 
     config: PreTrainedConfig
-    """The Hugging Face configuration that it came from; exported beside the weights."""
+    """The original Hugging Face configuration; exported with the weights."""
     num_layers: int
     hidden_size: int
     ffn_hidden_size: int
@@ -57,7 +57,7 @@ def read_architecture(directory: Path) -> Architecture:
     """Read the `config.json` of a model.
 
     Raises:
-        ConfigError: Megatron-core has no model for it here; the message names what stands in the way.
+        ConfigError: the Megatron-core policy does not support the model; the message names the feature.
     """
     from transformers import AutoConfig
 
@@ -141,7 +141,7 @@ def _fuses_experts(config: PreTrainedConfig) -> bool:
 
 
 def _has_experts(config: PreTrainedConfig, layer: int) -> bool:
-    """Tell whether a layer has experts, by the rule of Qwen3-MoE."""
+    """Return whether a layer has experts, by the rule of Qwen3-MoE."""
     if not getattr(config, "num_experts", 0):
         return False
     return layer not in config.mlp_only_layers and (layer + 1) % config.decoder_sparse_step == 0

@@ -1,4 +1,4 @@
-"""Hugging Face safetensors files, read and written tensor by tensor: no more than one file is in memory."""
+"""Reads and writes Hugging Face safetensors files tensor by tensor; at most one file is in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Megatron-core on a machine without CUDA: what it asks of a device that is not there.
+"""Megatron-core on a machine without CUDA: replacements for the device calls that it makes.
 
 Megatron-core allocates on `torch.cuda.current_device()` and by `device="cuda"`, and waits for streams. Its own modules
 get a `torch` that answers for the CPU; torch itself, and every module outside Megatron-core, stay as they are. Nothing
@@ -33,7 +33,7 @@ _FACTORIES = (
 
 
 def prepare() -> None:
-    """Make Megatron-core usable on this machine; again and again is as good as once."""
+    """Make Megatron-core usable on this machine; may be called repeatedly."""
     _on_every_machine()
     if not torch.cuda.is_available():
         _without_cuda()
@@ -49,7 +49,7 @@ def _on_every_machine() -> None:
         moe_utils.te_general_gemm = None
     # The first and the last stage read a tied embedding from the files, and need not exchange it when they are made.
     LanguageModule._is_in_embd_group = _no
-    # Compiled anew in every router, to do nothing: no router has such a bias here.
+    # It is compiled again in every router, to do nothing: no router has such a bias here.
     TopKRouter._apply_expert_bias = _nothing
 
 
@@ -71,7 +71,7 @@ def _without_cuda() -> None:
     random.CudaRNGStatesTracker.fork = _no_fork
     tensor_parallel.checkpoint = _checkpoint
     rotary_pos_embedding.get_pos_emb_on_this_cp_rank = _own_positions
-    # It makes numbers for the host of what lies on a device alone; here they are asked for all the same.
+    # It copies to the host; here every tensor is on the host already.
     token_dispatcher.maybe_move_tensor_to_cpu = _on_host
     for name, module in list(sys.modules.items()):
         if name.startswith("megatron.core") and getattr(module, "torch", None) is torch:

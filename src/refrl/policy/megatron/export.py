@@ -38,7 +38,7 @@ def save_directory(
         weights: whole tensors named as in a checkpoint; every rank takes all of them.
         architecture: of the model.
         dtype: of the weights.
-        tokenizer: saved beside them.
+        tokenizer: saved with them.
         output: an empty or missing directory; the first process writes it.
         adapters: whole, with their configuration: written in `adapter/` within it, in PEFT's format.
 
@@ -68,7 +68,7 @@ def save_directory(
 
 
 def _copy_generation_config(source: Path, folder: Path) -> None:
-    """What a model samples with by default belongs to it, where it says so."""
+    """Copy the model's generation defaults, if it has some."""
     path = source / "generation_config.json"
     if path.is_file():
         (folder / path.name).write_bytes(path.read_bytes())

@@ -76,7 +76,7 @@ class Scorer:
                 kept_ids=batch.kept_ids,
             )
 
-        # Rotary embeddings tell distances: a row may begin anywhere in its pack.
+        # Rotary embeddings encode distances: a row may begin anywhere in its pack.
         return Inputs(self._own(packed.input_ids_PS), self._own(mask_P1SS, dim=2), score)
 
     def _length(self, num_tokens: int) -> int:

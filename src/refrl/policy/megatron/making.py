@@ -50,7 +50,7 @@ def check_available(option: str, device: torch.device) -> None:
     """Look whether Megatron-core can compute on a device.
 
     Args:
-        option: what asks for it, for the message.
+        option: the option that needs it, for the message.
         device: where it is to compute.
 
     Raises:

@@ -45,7 +45,7 @@ class WholeNorm:
         return norm
 
     def _counts_here(self, name: str) -> bool:
-        """Tell whether this is the rank that counts a parameter, of those that hold the same numbers."""
+        """Return whether this rank counts a parameter, of the ranks that hold the same values."""
         parallel, link = self.local.parallel, self.local.links[name]
         if name == "output_layer.weight" and self.local.architecture.tied:
             return False
@@ -106,7 +106,7 @@ class MegatronOptimizer:
         return [name for name, weight in self.local.module.named_parameters() if weight.requires_grad]
 
     def set_steps(self, num_updates: int) -> None:
-        """Go on after so many updates: every weight has seen all of them."""
+        """Continue after so many updates: every weight has seen all of them."""
         self.adamw.num_updates_done = num_updates
         for key, tensor in self.adamw.state_tensors().items():
             if key.endswith(".step"):

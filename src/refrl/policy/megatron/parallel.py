@@ -105,7 +105,7 @@ class Parallel:
         }
 
     def sizes_of_groups(self) -> dict[str, int]:
-        """Return the sizes of the groups that there are, by the option that asks for each."""
+        """Return the sizes of the existing groups by the option that sets each."""
         return {
             "tensor_model_parallel_size": self.tensor.size(),
             "pipeline_model_parallel_size": self.pipeline.size(),
@@ -154,7 +154,7 @@ class Parallel:
 _LIVING: WeakSet[Parallel] = WeakSet()
 """Megatron-core keeps the groups of one division of the processes for the whole process."""
 _GROUPS: set[dist.ProcessGroup] = set()
-"""Those groups: it forgets them, and does not end them."""
+"""Those groups: Megatron-core drops them without destroying them."""
 
 
 def join_parallel(config: MegatronConfig, world: World) -> Parallel:
@@ -182,7 +182,7 @@ def join_parallel(config: MegatronConfig, world: World) -> Parallel:
         parallel_state.initialize_model_parallel(**sizes)
         _GROUPS.update(groups_of_processes() - before)
         if torch.cuda.is_available():
-            # Sequence parallelism asks for the random state of its group, though nothing draws from it.
+            # Sequence parallelism reads the random state of its group, though nothing draws from it.
             model_parallel_cuda_manual_seed(0)
     _LIVING.add(parallel)
     return parallel

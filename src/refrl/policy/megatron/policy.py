@@ -51,7 +51,7 @@ class MegatronPolicy:
         Args:
             weights: this rank's share of the model, in its precision, and of its adapters.
             trained: the module that is called, which adds up the gradients.
-            tokenizer: exported beside it.
+            tokenizer: exported with the model.
             config: how a batch is cut, and the model's directory.
             scorer: how micro-batches go through the model.
             optimizer: of this rank's share of what is trained.
@@ -165,7 +165,7 @@ class MegatronPolicy:
         self._state = {}
 
     def free_gradients(self) -> None:
-        """Forget the gradients; Megatron-core keeps the memory that they are summed in."""
+        """Clear the gradients; Megatron-core keeps the memory that they are summed in."""
         self._optimizer.adamw.clear_gradients()
 
     def logprobs(self, batch: Batch) -> Tensor:
@@ -219,7 +219,7 @@ class MegatronPolicy:
         micro_batches: Sequence[Sequence[int]] | None = None,
         *,
         scores: bool = False,
-        wants_rows: bool = False,
+        with_rows: bool = False,
     ) -> Accumulated:
         """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
         update = batch.to(self._device)
@@ -252,7 +252,7 @@ class MegatronPolicy:
         own_rows = list(range(update.num_rows))[self._rows.share(update.num_rows)]
         return Accumulated(
             self._parts([metrics for metrics, _ in kept]),
-            self._rows.gather(row_numbers(cut, own_rows)) if wants_rows else [],
+            self._rows.gather(row_numbers(cut, own_rows)) if with_rows else [],
         )
 
     def _parts(self, own: Parts) -> Parts:

@@ -66,7 +66,7 @@ class ServedModel:
         take(weights, self._local.parameters, self._local)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter, whole, as it lies in the module."""
+        """Yield every parameter, gathered, as the module holds it."""
         from refrl.policy.megatron.conversion import in_memory
         from refrl.policy.megatron.exchange import gather
 

@@ -72,9 +72,9 @@ class Weights:
             OSError: it cannot be written.
         """
         adapters = self.adapters
-        beside = None if adapters is None else (dict(self.trained_weights()), adapters.config)
+        trained = None if adapters is None else (dict(self.trained_weights()), adapters.config)
         save_directory(
-            self._merged(), self.local.architecture, self.dtype, tokenizer, directory, adapters=beside
+            self._merged(), self.local.architecture, self.dtype, tokenizer, directory, adapters=trained
         )
 
     def _base(self) -> Iterator[tuple[str, Tensor]]:

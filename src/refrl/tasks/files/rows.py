@@ -30,7 +30,7 @@ class RowFile(Protocol):
         ...
 
     def place(self, number: int) -> str:
-        """Return where a row stands, for messages: `train.jsonl line 7`."""
+        """Return the location of a row, for messages: `train.jsonl line 7`."""
         ...
 
 

@@ -106,7 +106,7 @@ def make_file_splits(config: DataConfig) -> Splits:
 
 
 def scan_rows(path: Path, columns: Columns, option: str) -> Scan:
-    """Look at every row of a file; a prompt that stands there again is left out and counted.
+    """Check every row of a file; a repeated prompt is left out and counted.
 
     Raises:
         ConfigError: the file or a row cannot be used (the message names the row's place), or there is none.

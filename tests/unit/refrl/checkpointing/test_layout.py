@@ -80,7 +80,7 @@ def test_a_checkpoint_that_is_not_whole_is_left_out_and_named(
     found = latest_checkpoint(tmp_path)
     assert found is not None
     assert found.info.step == 1
-    assert "step_2 is not whole" in capsys.readouterr().out
+    assert "step_2, which is not complete" in capsys.readouterr().out
 
 
 def test_a_folder_that_was_being_written_is_no_checkpoint_and_goes(tmp_path: Path) -> None:

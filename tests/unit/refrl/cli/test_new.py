@@ -37,7 +37,7 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """Neither the file nor its test."""
     (tmp_path / "test_mine.py").write_text("mine")
     assert main(["new", "task", "mine", "--output", str(tmp_path)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert not (tmp_path / "mine.py").exists()
     assert (tmp_path / "test_mine.py").read_text() == "mine"
 
@@ -48,4 +48,4 @@ def test_a_name_that_python_cannot_import_is_refused(
 ) -> None:
     """With what a name is."""
     assert main(["new", "loss", name, "--output", str(tmp_path)]) == 2
-    assert "is no name of a module" in capsys.readouterr().err
+    assert "is not a module name" in capsys.readouterr().err

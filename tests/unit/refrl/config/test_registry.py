@@ -80,7 +80,11 @@ def test_the_current_folder_is_searched(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("txet", None, "k='txet' is unknown; did you mean 'text'? known: given, text; a sound of your own"),
+        (
+            "txet",
+            None,
+            "k='txet' is unknown; did you mean 'text'? known: given, text; name a custom sound by its import path",
+        ),
         ("voices_c:alto", None, "k=voices_c:alto: there is no module 'voices_c'"),
         ("voices_d.inner:alto", "", "there is no module 'voices_d.inner'"),
         ("voices_d:alot", "alto = 1", "voices_d has no 'alot'; did you mean 'alto'?"),

@@ -64,7 +64,11 @@ def test_ranks_know_who_they_are_and_only_rank_0_is_heard(
     ("how", "error", "words"),
     [
         ("2", ConfigError, "^the words of rank 1$"),
-        ("3", RankError, "rank 1 ended with exit status 3, and the others were ended: .*the words of rank 1"),
+        (
+            "3",
+            RankError,
+            "rank 1 ended with exit status 3, and the others were stopped: .*the words of rank 1",
+        ),
         ("killed", RankError, "rank 1 ended by signal 9"),
     ],
 )
@@ -131,7 +135,11 @@ def test_the_command_trains_by_itself_where_nothing_else_is_asked_for(
     ("status", "error", "words"),
     [
         (2, ConfigError, "^no such folder .rank 1 on 10.0.0.2.$"),
-        (-9, RankError, "^rank 1 on 10.0.0.2 ended by signal 9, and the others were ended: no such folder$"),
+        (
+            -9,
+            RankError,
+            "^rank 1 on 10.0.0.2 ended by signal 9, and the others were stopped: no such folder$",
+        ),
         (None, RankError, "^rank 1 on 10.0.0.2 was lost with its actor, and"),
     ],
 )

@@ -29,7 +29,7 @@ def config(model: Path, **generation: Any) -> PolicyConfig:
 
 def test_shared_weights_are_refused() -> None:
     """vLLM keeps its own."""
-    with pytest.raises(ConfigError, match="backend=vllm needs weights of the generator's own"):
+    with pytest.raises(ConfigError, match="backend=vllm needs a generator with its own weights"):
         config(Path("model"), colocated={"enabled": True})
 
 

@@ -216,7 +216,7 @@ def test_a_checkpoint_of_another_model_under_the_adapters_is_refused(
     shape = TinyModelSpec(hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, seed=4)
     make_model(shape, tmp_path / "other")
     facts = make(tmp_path / "other", backend).state_facts()
-    with pytest.raises(ConfigError, match="the frozen weights or the reference are not those"):
+    with pytest.raises(ConfigError, match="the frozen weights or the reference differ from those"):
         make(tiny_model, backend).load_state_facts(facts)
 
 

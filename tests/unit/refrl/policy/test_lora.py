@@ -83,7 +83,7 @@ def test_an_adapter_that_lacks_a_tensor_is_refused(make_policy: MakePolicy, tmp_
     make_policy(lora_cfg=ON).save(tmp_path / "final")
     file = tmp_path / "final" / "adapter" / "adapter_model.safetensors"
     save_file(dict(list(load_file(file).items())[1:]), file)
-    with pytest.raises(ConfigError, match="lacks 1 tensors"):
+    with pytest.raises(ConfigError, match="is missing 1 tensors"):
         make_policy(lora_cfg={**ON, "adapter_path": str(file.parent)})
 
 

@@ -86,7 +86,9 @@ def test_a_model_without_experts_is_refused(make_policy: MakePolicy) -> None:
 
 def test_megatron_refuses_the_loss(make_policy: MakePolicy, experts: str) -> None:
     """Its own would count padding, and divide by the tokens of a micro-batch."""
-    with pytest.raises(ConfigError, match=r"policy\.router_aux_loss_coef is not built for policy\.megatron"):
+    with pytest.raises(
+        ConfigError, match=r"policy\.router_aux_loss_coef is not implemented for policy\.megatron"
+    ):
         make_policy(model_name=experts, router_aux_loss_coef=0.1, megatron_cfg={"enabled": True})
 
 

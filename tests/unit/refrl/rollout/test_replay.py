@@ -222,7 +222,7 @@ def test_a_restored_buffer_goes_on_where_the_saved_one_was(
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda state: state.pop("next_number"), "lacks next_number"),
+        (lambda state: state.pop("next_number"), "has no next_number"),
         (lambda state: state["groups"].append(state["groups"][0]), "each must be there once"),
         (lambda state: state.update(next_number=1), "have been put"),
         (lambda state: state["groups"][0]["texts"].pop(), "columns of lengths"),

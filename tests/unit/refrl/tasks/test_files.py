@@ -336,8 +336,8 @@ def test_a_large_file_is_not_held(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({}, "give exactly one of the two"),
-        ({"task": "add", "train_path": "rows.jsonl"}, "give exactly one of the two"),
+        ({}, "set exactly one of the two"),
+        ({"task": "add", "train_path": "rows.jsonl"}, "set exactly one of the two"),
         ({"task": "add", "prompt_key": "q"}, "data.prompt_key has no effect without data.train_path"),
         (
             {"train_path": "a.jsonl", "task_args": {"digits": 1}},

@@ -147,7 +147,7 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
     return RunRecord(
         options=effective(config),
         initial_weights=recording["initial_weights"],
-        initial_draft_weights=recording["initial_beside"],
+        initial_draft_weights=recording["initial_draft_weights"],
         final_weights=recording["final_weights"],
         reference_weights_start=recording["reference_start"],
         reference_weights_end=recording["reference_end"],
@@ -162,7 +162,7 @@ def record_of(recording: Mapping[str, Any], config: GRPORunConfig) -> RunRecord:
                 updates=tuple(UpdateRecord(**update) for update in step["updates"]),
                 metrics=step["metrics"],
                 weights_after=step["weights_after"],
-                draft_weights_after=step["beside_after"],
+                draft_weights_after=step["draft_weights_after"],
             )
             for step in recording["steps"]
         ),

@@ -149,7 +149,7 @@ def test_layers_of_a_model_that_sees_are_not_shared(tmp_path: Path) -> None:
     """One message names both sizes."""
     make_model(TinyModelSpec(family="llava", hidden_size=32, num_layers=1), tmp_path / "model")
     with pytest.raises(
-        ConfigError, match=r"LlavaFor.* sees or hears; tensor_parallel_size=2 and context_par"
+        ConfigError, match=r"LlavaFor.* takes images or sounds; tensor_parallel_size=2 and context_par"
     ):
         make(tmp_path / "model", enabled=True, dtensor_cfg={"enabled": True, "tensor_parallel_size": 2})
 
@@ -186,7 +186,9 @@ def test_what_is_exported_is_what_was_trained(tiny_model: Path, batch: Batch, tm
 
 def test_an_option_that_is_not_built_is_refused(tiny_model: Path) -> None:
     """Logits in chunks are refused by name, and not left out."""
-    with pytest.raises(ConfigError, match=r"policy\.logprob_chunk_size is not built for policy\.dtensor_cfg"):
+    with pytest.raises(
+        ConfigError, match=r"policy\.logprob_chunk_size is not implemented for policy\.dtensor_cfg"
+    ):
         make(tiny_model, enabled=True, logprob_chunk_size=8)
 
 

@@ -177,7 +177,7 @@ def test_it_says_what_serves_it(make_policy: MakePolicy) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"megatron_cfg": {"enabled": True}, "dtensor_cfg": {"enabled": True}}, "exclude one another"),
+        ({"megatron_cfg": {"enabled": True}, "dtensor_cfg": {"enabled": True}}, "exclude each other"),
         (
             {"megatron_cfg": {"tensor_model_parallel_size": 2}},
             "no effect without policy.megatron_cfg.enabled=true",
@@ -188,7 +188,7 @@ def test_it_says_what_serves_it(make_policy: MakePolicy) -> None:
         ),
         (
             {"megatron_cfg": {"enabled": True}, "logprob_chunk_size": 8},
-            "policy.logprob_chunk_size is not built",
+            "policy.logprob_chunk_size is not implemented",
         ),
         (
             {
