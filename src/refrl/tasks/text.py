@@ -29,9 +29,9 @@ class ReverseTask:
 
     def __post_init__(self) -> None:
         """Refuse lengths and alphabets that hold no string (ValueError)."""
-        if not 1 <= self.min_length <= self.max_length:
+        if not 0 <= self.min_length <= self.max_length:
             raise ValueError(
-                f"min_length={self.min_length} must lie between 1 and max_length={self.max_length}"
+                f"min_length={self.min_length} must lie between 0 and max_length={self.max_length}"
             )
         if self.max_length > MAX_LETTERS:
             raise ValueError(f"max_length={self.max_length} must be at most {MAX_LETTERS}")

@@ -12,6 +12,8 @@ from seatrial.targets.base import TrainingJob
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import LEDGER_SENSORS, train_and_judge
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.guards import GUARDS_HOLD
+from seatrial.trials.sensors.paths import run_facts
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
@@ -32,6 +34,7 @@ VERSIONS = "ledger: weight versions are in order"
 ROWS = "ledger: every trained row is there, once"
 CLOSED = "every group is trained on once, or has a reason not to be"
 SEPARATED = "stale groups are dropped, and no other"
+NONE_STALE = "no group is stale without updates in flight"
 
 
 def groups_of(job: TrainingJob) -> list[dict[str, Any]]:
@@ -100,16 +103,44 @@ def stale_separated(evidence: RunEvidence) -> Verdict:
     )
 
 
+def none_stale(evidence: RunEvidence) -> Verdict:
+    """No group is too old for the step that it was sampled for: rollouts run ahead by at most what the job allows.
+
+    Where new weights reach completions that are being sampled, a group may begin with older ones: not judged.
+    """
+    options = run_facts(evidence).get("config", {}).get("grpo", {}).get("async_grpo", {})
+    groups = groups_of(evidence.job)
+    stale = [group for group in groups if group["fate"] == "stale"]
+    if options.get("in_flight_weight_updates"):
+        return Verdict(
+            name=NONE_STALE,
+            outcome=Outcome.NOT_REQUESTED,
+            reason="grpo.async_grpo.in_flight_weight_updates: groups may begin with older weights",
+        )
+    first = f", first group {stale[0]['number']} of version {stale[0]['weight_step']}" if stale else ""
+    return Verdict(
+        name=NONE_STALE,
+        outcome=Outcome.FAIL if stale or not groups else Outcome.PASS,
+        reason=f"{len(stale)} of {len(groups)} groups were sampled with weights more than {evidence.job.max_lag} "
+        f"steps behind the step{first}: a generator misses syncs, or rollouts run too far ahead",
+        value=float(len(stale)),
+        bound="0 stale groups",
+        num_samples=len(groups),
+    )
+
+
 SENSORS: tuple[Sensor, ...] = (
     LOG_UNDAMAGED,
     STEPS_REACHED,
     FINITE,
     Sensor(CLOSED, groups_closed),
     Sensor(SEPARATED, stale_separated),
+    Sensor(NONE_STALE, none_stale),
     AHEAD,
     NONE_LOST,
     GRADIENT_POSITIVE,
     PARAMETERS_MOVED,
+    GUARDS_HOLD,
     *LEDGER_SENSORS,
 )
 """Every check of the run, in order."""

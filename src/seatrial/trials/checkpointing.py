@@ -7,7 +7,8 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import (
     AGREEMENT_CHECKS,
     LEDGER_SENSORS,
-    RATIO_CHECKS,
+    guard_sensors,
+    on_policy_checks,
     train_and_judge,
     within_reach,
 )
@@ -21,6 +22,7 @@ from seatrial.trials.sensors.checkpoints import (
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
+    LEFT_REFERENCE,
     LOG_UNDAMAGED,
     PARAMETERS_MOVED,
     STEPS_REACHED,
@@ -50,10 +52,10 @@ class _OneRun:
             LOG_UNDAMAGED,
             STEPS_REACHED,
             FINITE,
-            *RATIO_CHECKS,
-            AGREEMENT_CHECKS[job.precision],
+            *on_policy_checks(job),
             GRADIENT_POSITIVE,
             *self.own_sensors,
+            *guard_sensors(job),
             *LEDGER_SENSORS,
         ]
 
@@ -89,6 +91,7 @@ class GrpoLora(_OneRun):
             verdicts=(BASE_FROZEN.name,),
         ),
         Claim(text="the sampler has the adapters", verdicts=(KL_SMALL.name,)),
+        Claim(text="the reference is scored without the adapters", verdicts=(LEFT_REFERENCE.name,)),
         Claim(
             text="checkpoints hold the adapters and their moments",
             verdicts=(CHECKPOINTS_WHOLE.name, MOMENTS_SAVED.name),

@@ -20,6 +20,7 @@ from seatrial.trials.sensors.guards import GUARDS_HOLD
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
+    LEFT_REFERENCE,
     LOG_UNDAMAGED,
     PARAMETERS_MOVED,
     STEPS_REACHED,
@@ -35,7 +36,7 @@ RATIO_CHECKS = (
     check_sensor('min(data["train/probs_ratio_min"]) > 0.79', "no token's ratio is low before clamping"),
     check_sensor('max(data["train/probs_ratio_max"]) < 1.21', "no token's ratio is high before clamping"),
 )
-"""The seed's smoke bounds the ratio after clamping, which cannot leave these bounds; before it, it can."""
+"""For a step of one update: ratios are 1 up to rounding. They are read before clamping, which hides them."""
 AGREEMENT_CHECKS = {
     "float32": check_sensor(
         'max(data["train/token_mult_prob_error"]) <= 1.0001', "sampler and trainer agree to 1e-4 in float32"
@@ -64,14 +65,31 @@ def smoke_sensors(job: TrainingJob) -> list[Sensor]:
         LOG_UNDAMAGED,
         STEPS_REACHED,
         FINITE,
-        *RATIO_CHECKS,
-        AGREEMENT_CHECKS[job.precision],
+        *on_policy_checks(job),
         *(check_sensor(text, meaning) for text, meaning in job.own_checks.items()),
         GRADIENT_POSITIVE,
         PARAMETERS_MOVED,
-        *([] if job.guards_file is None else [GUARDS_HOLD]),
+        *guard_sensors(job),
         *LEDGER_SENSORS,
     ]
+
+
+def on_policy_checks(job: TrainingJob) -> list[Sensor]:
+    """Return the checks of ratios, of sampler against trainer, and of the policy against its reference.
+
+    Ratios are bounded where a step takes one update: with several, later ones are taken off the policy that sampled.
+    The distance to the reference is 0 until the first update has been taken.
+    """
+    return [
+        *(RATIO_CHECKS if job.num_updates_per_step == 1 else ()),
+        AGREEMENT_CHECKS[job.precision],
+        *([LEFT_REFERENCE] if job.has_reference and job.num_steps > 1 else []),
+    ]
+
+
+def guard_sensors(job: TrainingJob) -> list[Sensor]:
+    """Return the check of the guards where guards watch the run."""
+    return [] if job.guards_file is None else [GUARDS_HOLD]
 
 
 def smoke_claims(job: TrainingJob) -> list[Claim]:

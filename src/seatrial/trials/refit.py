@@ -9,10 +9,12 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import (
     AGREEMENT_CHECKS,
     LEDGER_SENSORS,
-    RATIO_CHECKS,
+    guard_sensors,
+    on_policy_checks,
     train_and_judge,
 )
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.guards import READ_BACK
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
@@ -123,9 +125,10 @@ def refit_sensors(job: TrainingJob, form: Form) -> list[Sensor]:
         ALL_VERIFIED,
         *form.sensors,
         TRANSFER_TIMED,
-        *RATIO_CHECKS,
-        AGREEMENT_CHECKS[job.precision],
+        *on_policy_checks(job),
         GRADIENT_POSITIVE,
+        *([] if job.guards_file is None else [READ_BACK]),
+        *guard_sensors(job),
         *LEDGER_SENSORS,
     ]
 

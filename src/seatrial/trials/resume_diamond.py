@@ -1,4 +1,4 @@
-"""Levels 1 and 4: are two steps at once the same as one step, an end, and another?"""
+"""Levels 1 and 4: is a run that ends after its first step and is resumed the same as an unbroken one?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seatrial.evidence.read import read_logs
 from seatrial.evidence.weights import compare_weights
 from seatrial.targets.base import JobRequest
 from seatrial.trials.base import Claim, TrialContext
-from seatrial.trials.grpo_smoke import judge_run, prepare_model, within_reach
+from seatrial.trials.grpo_smoke import guard_sensors, judge_run, prepare_model, within_reach
 from seatrial.trials.launching import exit_verdict, launch
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.run import (
@@ -41,7 +41,7 @@ CONTINUED, WEIGHTS = "diamond: the second start continues where the first ended"
 
 
 def compare_series(what: str, whole: RunEvidence, resumed: RunEvidence, *, tolerance: float = 0.0) -> Verdict:
-    """Hold series of the two runs against one another, step by step; differences are relative where above 1."""
+    """Compare series of the two runs step by step; differences are relative where values are above 1."""
     wrong, largest, num, steps = [], 0.0, 0, set()
     written = [tag for tag in COMPARED[what] if tag not in whole.job.unlogged]
     for tag in written:
@@ -50,7 +50,7 @@ def compare_series(what: str, whole: RunEvidence, resumed: RunEvidence, *, toler
             wrong.append(f"{tag} is not logged by {'both' if one is other else 'one of the two'}")
         elif one.steps.tolist() != other.steps.tolist() or other.duplicates or other.abandoned:
             wrong.append(
-                f"{tag} is there at the steps {other.steps.tolist()}, and should be at {one.steps.tolist()}"
+                f"{tag} is logged at the steps {other.steps.tolist()}, expected {one.steps.tolist()}"
             )
         else:
             errors = np.abs(one.values - other.values) / np.maximum(1.0, np.abs(one.values))
@@ -70,7 +70,7 @@ def compare_series(what: str, whole: RunEvidence, resumed: RunEvidence, *, toler
 
 
 def compare_final_weights(whole: RunEvidence, resumed: RunEvidence, *, tolerance: float = 0.0) -> Verdict:
-    """Hold the exported weights of the two runs against one another; a tolerance is relative to each tensor's norm."""
+    """Compare the exported weights of the two runs; the tolerance is relative to each tensor's norm."""
     found = compare_weights(whole.job.final_model, resumed.job.final_model)
     wrong = [*found.only_before, *found.only_after, *found.reshaped]
     wrong += [
@@ -91,9 +91,9 @@ def compare_final_weights(whole: RunEvidence, resumed: RunEvidence, *, tolerance
 
 
 def went_on(evidence: RunEvidence, before: frozenset[str]) -> Verdict:
-    """The second start logged the steps after the first one's, and not those again.
+    """Judge whether the second start logged exactly the steps after the first.
 
-    `before` are the log files that the first one left.
+    `before` holds the log files of the first start.
     """
     log_dir = evidence.job.log_dir
     new = {str(path) for path in log_dir.rglob("*") if path.is_file()} - before
@@ -112,13 +112,15 @@ def went_on(evidence: RunEvidence, before: frozenset[str]) -> Verdict:
 
 @dataclass(kw_only=True)
 class SftResumeDiamond:
-    """Two steps against one plus one. A `seatrial.trials.base.Trial`."""
+    """An unbroken run against one that is ended and resumed. A `seatrial.trials.base.Trial`."""
 
     name: str = RECIPE
     level: int = 1
     backends: tuple[str, str] | None = None
-    """Of the first start, and of the second and of the run that is not ended; None: the target's own."""
-    summary: str = "SFT: two steps at once against one step, an end, and another in a new process"
+    """Of the first start, and of the second start and the unbroken run; None: the target's own."""
+    summary: str = (
+        "SFT: an unbroken run against one that is ended after its first step and resumed in a new process"
+    )
     proves: str = (
         "save and resume lose nothing: loss, learning rate, counters, weights are those of an unbroken run"
     )
@@ -166,7 +168,7 @@ class SftResumeDiamond:
             evidence[way] = RunEvidence(
                 job, launch(context, job, request.directory / "run.log"), context.imports
             )
-            sensors = [LOG_UNDAMAGED, STEPS_REACHED, FINITE]
+            sensors = [LOG_UNDAMAGED, STEPS_REACHED, FINITE, *guard_sensors(job)]
             if not judge_run(context, evidence[way], sensors, f"{way}: "):
                 return
         self._compare(context, evidence["whole"], evidence["resumed"], before)
@@ -211,7 +213,7 @@ def _words(backend: str | None) -> tuple[str, ...]:
 
 
 def backend_diamonds() -> list[SftResumeDiamond]:
-    """Return the diamond on each backend that spreads a model, and across them both ways; other targets have none."""
+    """Return the trials that resume on each distributed backend, and from one backend to the other."""
     pairs = (
         ("dtensor", "dtensor"),
         ("megatron", "megatron"),
@@ -223,7 +225,7 @@ def backend_diamonds() -> list[SftResumeDiamond]:
             name=f"{RECIPE}-{first}" if first == last else f"{RECIPE}-{first}-to-{last}",
             level=4,
             backends=(first, last),
-            summary=f"SFT on {last}: two steps at once against one on {first}, an end, and another in a new process",
+            summary=f"SFT on {last}: an unbroken run against one begun on {first} and resumed in a new process",
             does_not_prove="resuming on another world size, rollouts in flight, a machine that loses power",
         )
         for first, last in pairs

@@ -48,7 +48,7 @@ def test_a_right_run_passes(tmp_path: Path) -> None:
     assert {verdict.outcome for name, verdict in verdicts.items() if name not in skipped} == {PASS}
 
 
-NAMES = 27
+NAMES = 28
 """Verdicts of the trial, whatever happens."""
 
 

@@ -18,9 +18,11 @@ from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
 if TYPE_CHECKING:
     from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
 
-GUARDS = "seatrial.targets.reference.guards.observer:RecordingGuards"
+GUARDS = "seatrial.targets.reference.guards.observer:TrialGuards"
 GUARDS_FILE = "guards.json"
 _SOURCES = Path(seatrial.__file__).resolve().parent.parent
+OVERRIDDEN = ("grpo-smoke", "grpo-async", "grpo-refit-delta", "grpo-lora", "grpo-checkpoint-save")
+"""Recipes that overrides are checked against; an option may need another that only one of them sets."""
 _RESERVED = {
     "logger.log_dir": "the trial's folder holds the log",
     "logger.tensorboard_enabled": "the trial judges the log",
@@ -80,12 +82,19 @@ class ReferenceTarget:
             )
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
-        """Hold the words against the schema of refrl's configuration."""
+        """Check the overrides against the schema of refrl's configuration: some recipe must accept them."""
         for override in overrides:
             key = override.partition("=")[0]
             if key in _RESERVED:
                 raise UsageError(f"{key} is set by the trial: {_RESERVED[key]}")
-        self._load("grpo-smoke", overrides)
+        refusals = []
+        for recipe in OVERRIDDEN:
+            try:
+                self._load(recipe, overrides)
+                return
+            except UsageError as error:
+                refusals.append(error)
+        raise refusals[0]
 
     def expected_origins(self) -> Mapping[str, Path]:
         """Return the refrl that came with this seatrial: they are one distribution."""
@@ -188,7 +197,9 @@ class ReferenceTarget:
     def _sft(self, request: JobRequest) -> TrainingJob:
         from refrl.config import SFTRunConfig, load_config
 
-        words = [*_own_words(request, "sft", request.seed), *request.words]
+        is_judged = request.recipe != "sft-warmup"
+        observers = [f"logger.observers=[{GUARDS}]"] if is_judged else []
+        words = [*_own_words(request, "sft", request.seed), *observers, *request.words]
         if request.ends_early:
             words.append("checkpointing.checkpoint_must_save_by=00:00:00:00")
         config = load_config(SFTRunConfig, _config(request.recipe), words)
@@ -199,6 +210,7 @@ class ReferenceTarget:
             what="SFT" if request.recipe != "sft-warmup" else "SFT warm-up",
             num_steps=config.sft.max_num_steps,
             num_rows_per_step=config.policy.train_global_batch_size,
+            guards_file=request.directory / "logs" / GUARDS_FILE if is_judged else None,
         )
 
     def _training(

@@ -109,7 +109,7 @@ def adapters_trained(evidence: RunEvidence) -> Verdict:
 
 
 def base_frozen(evidence: RunEvidence) -> Verdict:
-    """Tensors without an adapter are bitwise the initial ones; those with one are the initial ones plus B A, merged."""
+    """Tensors without an adapter are bitwise the initial ones, in the run's precision; others are those plus B A."""
     name, job = BASE_FROZEN.name, evidence.job
     before, after, adapters = (
         stored_tensors(job.initial_model),
@@ -123,7 +123,7 @@ def base_frozen(evidence: RunEvidence) -> Verdict:
         stem = key.removesuffix(".weight")
         low, high = adapters.get(f"{stem}.lora_A.weight"), adapters.get(f"{stem}.lora_B.weight")
         if low is None or high is None:
-            wrong += [] if _same(before[key], after[key]) else [f"{key} has no adapter, and changed"]
+            wrong += [] if _same_rounded(before[key], after[key]) else [f"{key} has no adapter and changed"]
             continue
         wanted = before[key].read().astype(np.float64) + scale * (_double(high) @ _double(low))
         difference = float(np.abs(_double(after[key]) - wanted).max())
@@ -202,6 +202,15 @@ def _same(one: StoredTensor, other: StoredTensor) -> bool:
         and one.shape == other.shape
         and one.read().tobytes() == other.read().tobytes()
     )
+
+
+def _same_rounded(before: StoredTensor, after: StoredTensor) -> bool:
+    """Whether bits are equal, the first tensor rounded (to nearest, ties to even) where the second is bfloat16."""
+    if (before.dtype, after.dtype) != ("F32", "BF16"):
+        return _same(before, after)
+    bits = before.read().view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16
+    return before.shape == after.shape and np.array_equal(rounded, after.read().view(np.uint32))
 
 
 def _double(tensor: StoredTensor) -> npt.NDArray[np.float64]:

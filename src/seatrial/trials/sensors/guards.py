@@ -9,6 +9,7 @@ from seatrial.trials.sensors.run import Sensor
 from seatrial.verdict import Outcome, Verdict
 
 NAME = "guards hold"
+BITS = "guard bits after sync"
 
 
 def _hold(evidence: RunEvidence) -> Verdict:
@@ -31,4 +32,24 @@ def _hold(evidence: RunEvidence) -> Verdict:
     )
 
 
+def _read_back(evidence: RunEvidence) -> Verdict:
+    """The generator's tensors were read back at every sync, at least one a step, and have the policy's bits."""
+    path = evidence.job.guards_file
+    found = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+    one = found.get(BITS, {"asked": 0, "failed": None})
+    num_steps = evidence.job.num_steps
+    good = one["asked"] >= num_steps and not one["failed"]
+    return Verdict(
+        name=READ_BACK.name,
+        outcome=Outcome.PASS if good else Outcome.FAIL,
+        reason=one["failed"]["reason"]
+        if one["failed"]
+        else f"read back and compared at {one['asked']} syncs",
+        value=float(one["asked"]),
+        bound=f">= {num_steps} syncs, every tensor of each bitwise equal",
+        num_samples=one["asked"],
+    )
+
+
 GUARDS_HOLD = Sensor(NAME, _hold)
+READ_BACK = Sensor("the generator's tensors, read back, have the policy's bits", _read_back)

@@ -257,9 +257,22 @@ def _few(items: Sequence[object]) -> str:
     return ", ".join(str(item) for item in items[:_SHOWN]) + more
 
 
+def left_reference(evidence: RunEvidence) -> Verdict:
+    """The policy has left its frozen reference; not triggered where no step has anything to learn from."""
+    verdict = _judged(_REFERENCE, evidence)
+    num_steps = len({row.step for row in evidence.ledger})
+    if verdict.outcome is not Outcome.FAIL or len(evidence.steps_without_signal) < num_steps:
+        return verdict
+    return replace(
+        verdict, outcome=Outcome.SKIPPED, reason="not triggered: at every step every group has equal rewards"
+    )
+
+
+_REFERENCE = parse_check('max(data["train/kl_penalty"]) > 0')
 _GRADIENT = parse_check('min(data["train/grad_norm"]) > 0')
 LOG_UNDAMAGED = Sensor("log undamaged", log_undamaged)
 STEPS_REACHED = Sensor("steps reached", steps_reached)
 FINITE = Sensor("every series finite", every_series_finite)
 GRADIENT_POSITIVE = Sensor(_GRADIENT.text, gradient_positive)
+LEFT_REFERENCE = Sensor(_REFERENCE.text, left_reference)
 PARAMETERS_MOVED = Sensor("every trainable tensor moved", parameters_moved)

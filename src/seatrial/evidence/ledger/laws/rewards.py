@@ -14,7 +14,7 @@ from itertools import zip_longest
 from seatrial.evidence.ledger.law import Fault, LawResult, at, having, missing, not_exercised
 from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 
-_REVERSE = re.compile(r"reverse ([a-z]+)=")
+_REVERSE = re.compile(r"reverse ([a-z]*)=")
 _ADD = re.compile(r"(\d+)\+(\d+)=")
 _COUNT = re.compile(r"count ([a-z]) in ([a-z]+)=")
 

@@ -19,7 +19,7 @@ from seatrial.targets.reference.guards.base import RunConfig, check
 from seatrial.targets.reference.guards.files import as_text, column, distinct_rows, small_enough
 
 FORMS = {
-    "reverse": r"reverse [a-z]+=",
+    "reverse": r"reverse [a-z]*=",
     "add": r"\d+\+\d+=",
     "count_letters": r"count [a-z] in [a-z]+=",
     "code_print": r"print (\d+)([-+*])(\d+):",

@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from refrl.algorithms.batching import Batch
 from refrl.config import GRPORunConfig
 from refrl.rollout.sync import Rollouts
@@ -52,6 +55,9 @@ FIRST_CENSUS, NEXT_CENSUS = 3, 25
 tensors alone, and the check takes longer than all other guards."""
 EARLY_SYNCS, LATER_SYNCS = 4, 25
 """The first syncs are all checked, of later ones one in so many."""
+BITS = "bits after sync"
+READ_BACK_BYTES = 64 * 2**20
+"""Up to this size a trial reads a model back at every sync."""
 READ_BACK = 100
 """Of the syncs with a generator in another process, the first two are read back, and one in so many."""
 
@@ -256,6 +262,31 @@ class RecordingGuards(RunGuards):
     def __init__(self, config: RunConfig) -> None:
         """Begin."""
         super().__init__(config, Guards(raises=False))
+
+
+class TrialGuards(RecordingGuards):
+    """The guards of a trial: also reads a generator in another process back at every sync, and compares bits."""
+
+    def synced(self, session: Session) -> None:
+        """Check every tensor of the generator against the policy's, bit by bit, without refrl's fingerprints."""
+        super().synced(session)
+        if self._is_inline or self._config.policy.generation.backend != "torch":
+            return
+        trained = dict(session.policy.named_weights())
+        is_small = sum(tensor.nbytes for tensor in trained.values()) <= READ_BACK_BYTES
+        if not is_small and session.policy.version % READ_BACK:
+            return
+        served = dict(session.generator.named_weights())
+        wrong = sorted(trained.keys() ^ served.keys()) + [
+            name for name in trained.keys() & served.keys() if _bits(trained[name]) != _bits(served[name])
+        ]
+        what = f"version {session.policy.version}: {len(wrong)} tensors differ in bits, such as {wrong[:1]}"
+        self.guards.hold(BITS, not wrong, what, number=len(trained))
+
+
+def _bits(tensor: Tensor) -> bytes:
+    """Return the elements in row-major order as bytes."""
+    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def _read(directory: Path) -> dict[str, Any]:
