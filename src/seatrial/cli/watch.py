@@ -99,11 +99,16 @@ def run(arguments: argparse.Namespace) -> int:
     rules = select(arguments.rule, arguments.without)
     stack = stack_named(arguments.stack) if arguments.stack else None
     healthy = healthy_runs(arguments.baseline, arguments.logs) if arguments.baseline else None
-    monitor = Monitor(path=arguments.logs, rules=rules, stack=stack, healthy=healthy)
-    look = _follow(monitor, arguments) if arguments.follow else monitor.look()
+    monitor = Monitor(
+        path=arguments.logs, rules=rules, stack=stack, healthy=healthy, newest_only=arguments.follow
+    )
+    look, ending = _follow(monitor, arguments) if arguments.follow else (monitor.look(), [])
     if look.streams is None:
+        if ending:
+            print(printable(ending[0].reason))
+            return exit_code(combine(ending))
         raise BlockedError(look.waiting)
-    verdicts = [*_damage(look), *(item.verdict for item in look.judged)]
+    verdicts = [*ending, *_damage(look), *(item.verdict for item in look.judged)]
     for line in report_lines(look, verdicts, arguments.logs):
         print(printable(line))
     if arguments.missing:
@@ -135,8 +140,12 @@ def _check(arguments: argparse.Namespace) -> None:
         check_address(arguments.webhook)
 
 
-def _follow(monitor: Monitor, arguments: argparse.Namespace) -> Look:
-    """Look until the run ends, the log rests too long, or an alarm ends the run; Ctrl-C ends the watching alone."""
+def _follow(monitor: Monitor, arguments: argparse.Namespace) -> tuple[Look, list[Verdict]]:
+    """Look until the run ends, the log stops growing, or an alarm ends the run; Ctrl-C ends the watching alone.
+
+    Returns:
+        The last look, and a verdict where the run crashed or ended early.
+    """
     run = _run_of(arguments)
     grown = time.monotonic()
     num_points = -1
@@ -153,10 +162,40 @@ def _follow(monitor: Monitor, arguments: argparse.Namespace) -> Look:
             if arguments.stop_on and any(item.finding.level is Level.ALARM for item in look.judged):
                 assert run is not None
                 view.say(run.stop())
-                return look
-            if ended or (arguments.idle is not None and time.monotonic() - grown >= arguments.idle):
-                return look
-            time.sleep(arguments.interval or look.rest)
+                return look, []
+            if ended:
+                status = run.exit_status() if isinstance(run, Stoppable) else None
+                return look, early_end(look, arguments.steps, "the process ended", status)
+            if arguments.idle is not None and time.monotonic() - grown >= arguments.idle:
+                return look, early_end(look, arguments.steps, "the log stopped growing", None)
+            seconds = arguments.interval or look.rest
+            if isinstance(run, Stoppable):
+                run.rest(seconds)
+            else:
+                time.sleep(seconds)
+
+
+def early_end(look: Look, asked: int | None, what: str, status: int | None) -> list[Verdict]:
+    """Return a Fail where a run crashed or ended before its last step.
+
+    Args:
+        look: the last look at its log.
+        asked: the last step that the user named.
+        what: how the watching ended.
+        status: exit status of the run; negative: the signal that ended it; None where it is not known.
+    """
+    last = look.last_step
+    total = asked or (look.total_steps if look.streams is not None else None)
+    where = f"at step {last}" if last is not None else "before its first step"
+    where += f" of {total}" if total else ""
+    if status:
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        reason = f"crashed {where} ({how}); run `seatrial triage` on its console"
+    elif total is not None and (last is None or last + look.stride < total):
+        reason = f"ended early: {what} {where}; run `seatrial triage` on its console"
+    else:
+        return []
+    return [Verdict(name="run reached its end", outcome=Outcome.FAIL, reason=reason)]
 
 
 def _run_of(arguments: argparse.Namespace) -> Stoppable | StoppableJob | None:

@@ -17,7 +17,7 @@ from seatrial.report.watched import SHOWN
 from seatrial.rules.engine import Judged
 from seatrial.rules.monitor import Look
 from seatrial.rules.rule import Level
-from seatrial.verdict import Outcome, Verdict, combine
+from seatrial.verdict import Verdict, combine
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -63,7 +63,7 @@ def report_lines(look: Look, verdicts: Sequence[Verdict], path: Path) -> Iterato
     for note in look.streams.log.notes:
         yield f"note: {note}"
     for verdict in verdicts:
-        if verdict.outcome is Outcome.BLOCKED:
+        if not verdict.name.startswith("rule "):
             yield from plain_lines(verdict)
     for item in look.judged:
         if item.finding.level is Level.ALARM:

@@ -78,6 +78,10 @@ class RunLog:
     """Where the files look like several runs rather than attempts of one: the sources of each, the oldest first."""
     read_as: Mapping[str, str] = field(default_factory=dict)
     """Tags of `series` that the log holds under another name of the same metric, and that name."""
+    parts: Mapping[str, Mapping[str, Series]] = field(default_factory=dict)
+    """Where several runs or writers are in the log: the series of each writer, and of each run before the last."""
+    total_steps: int | None = None
+    """The last step that the run is to reach, where the log says it."""
 
     def only(self, tags: Collection[str]) -> RunLog:
         """Return the log with these tags alone, as if no others had been requested."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.configuration import find_configuration
 from seatrial.evidence.read import read_logs
+from seatrial.evidence.readers.attempts import is_time_stepped
 from seatrial.rules.engine import Judged, judge_streams
 from seatrial.rules.healthy import Baseline, HealthyRuns
 from seatrial.rules.rule import Level, Rule, Streams, streams_of
@@ -19,6 +22,17 @@ REST = 200.0
 """A look is followed by a rest of this many times its length: half a percent of one core."""
 MIN_REST_SECONDS = 1.0
 MAX_REST_SECONDS = 60.0
+_TOTALS = frozenset(
+    (
+        "max_steps",
+        "max_num_steps",
+        "total_training_steps",
+        "total_steps",
+        "max_train_steps",
+        "num_train_steps",
+    )
+)
+"""Options that hold the last step of a run: Hugging Face and torchtune, NeMo RL, verl, and custom loops."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +63,32 @@ class Look:
         """The last step of any series, except for those on their own clock."""
         if self.streams is None:
             return None
-        steps = [
-            int(one.steps[-1]) for several in self.streams.by_name.values() for one in several if len(one)
-        ]
-        return max(steps, default=None)
+        known = [one for several in self.streams.by_name.values() for one in several]
+        every = known or [one for tag, one in self.streams.log.series.items() if not is_time_stepped(tag)]
+        return max((int(one.steps[-1]) for one in every if len(one)), default=None)
+
+    @property
+    def stride(self) -> int:
+        """The usual distance between two steps of the log."""
+        if self.streams is None:
+            return 1
+        series = max((several[0] for several in self.streams.by_name.values()), key=len, default=None)
+        return int(np.median(np.diff(series.steps))) if series is not None and len(series) > 1 else 1
+
+    @property
+    def total_steps(self) -> int | None:
+        """The last step that the run is to reach, by its log or its configuration; None where neither says one."""
+        if self.streams is None:
+            return None
+        if self.streams.log.total_steps is not None:
+            return self.streams.log.total_steps
+        options = self.streams.configuration or {}
+        named = {
+            value
+            for key, value in options.items()
+            if key.rpartition(".")[2] in _TOTALS and isinstance(value, int) and value > 1
+        }
+        return named.pop() if len(named) == 1 else None
 
 
 @dataclass
@@ -64,6 +100,8 @@ class Monitor:
     stack: Stack | None = None
     healthy: HealthyRuns | None = None
     """Earlier runs of the same configuration, with which the log is compared."""
+    newest_only: bool = False
+    """Leave earlier runs out that are in the same log."""
     _kept: dict[str, Judged] = field(default_factory=dict, init=False)
     _num_points: int = field(default=0, init=False)
 
@@ -79,7 +117,7 @@ class Monitor:
             )
         num_points = sum(len(series) for series in streams.log.series.values())
         shrunk, self._num_points = num_points < self._num_points, num_points
-        judged = judge_streams(streams, self.rules)
+        judged = self._judge(streams)
         news = [item for item in judged if self._is_louder(item)]
         for item in judged:
             if item.rule.id not in self._kept or item.finding.level >= self._kept[item.rule.id].finding.level:
@@ -92,6 +130,18 @@ class Monitor:
             num_points=num_points,
             shrunk=shrunk,
         )
+
+    def _judge(self, streams: Streams) -> list[Judged]:
+        """Judge a log, and each run or writer in it separately; the worst finding of each rule counts."""
+        judged = judge_streams(streams, self.rules)
+        parts = {} if self.newest_only else streams.log.parts
+        for name, series in parts.items():
+            part = replace(streams.log, series=series, parts={}, runs=[])
+            for place, item in enumerate(judge_streams(streams_of(part, self.stack), self.rules)):
+                if item.finding.level > judged[place].finding.level:
+                    finding = replace(item.finding, reason=f"{name}: {item.finding.reason}")
+                    judged[place] = Judged(item.rule, finding)
+        return judged
 
     def _baseline(self) -> Baseline | None:
         if self.healthy is None:

@@ -288,3 +288,77 @@ def test_a_run_is_no_evidence_for_its_own_health(tmp_path: Path, capsys: pytest.
     assert "names a log twice" in capsys.readouterr().err
     assert main(["watch", paths[0], "--missing"]) == 0
     assert "--baseline LOG" in capsys.readouterr().out
+
+
+RUN = """
+import json, os, sys, time
+last, signal = int(sys.argv[2]), int(sys.argv[3])
+with open(sys.argv[1], "w") as log:
+    for step in range(1, last + 1):
+        print(json.dumps({"step": step, "loss": 1 / step, "reward": step / 300}), file=log, flush=True)
+time.sleep(1)
+os.kill(os.getpid(), signal) if signal else sys.exit(0)
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("is_collected", [False, True])
+@pytest.mark.parametrize(
+    ("last", "signal", "said"),
+    [
+        (94, 9, "crashed at step 94 of 300 (signal 9)"),
+        (94, 15, "crashed at step 94 of 300 (signal 15)"),
+        (94, 0, "ended early: the process ended at step 94 of 300"),
+        (300, 0, None),
+    ],
+)
+def test_a_run_that_dies_is_no_pass(
+    last: int,
+    signal: int,
+    said: str | None,
+    is_collected: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A signal, or an end before the last step of the configuration, fails; a run that ends in time passes."""
+    log = tmp_path / "live.jsonl"
+    (tmp_path / "config.yaml").write_text("trainer: {max_steps: 300}\n")
+    writer = subprocess.Popen([sys.executable, "-c", RUN, str(log), str(last), str(signal)])
+    reaper = threading.Thread(target=writer.wait)
+    if is_collected:
+        reaper.start()
+    status = main(["watch", str(log), "--follow", "--pid", str(writer.pid), "--interval", "0.2"])
+    shown = capsys.readouterr().out
+    if said is None:
+        assert status == 0
+    else:
+        assert status == 1
+        # A kernel before 6.15 does not tell the status of a process that its parent has collected.
+        assert said in shown or (is_collected and "ended early" in shown)
+    if is_collected:
+        reaper.join()
+    else:
+        writer.wait()
+
+
+def test_an_exploded_run_before_the_last_one_in_a_file_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs appended to one file: the first has a NaN, which the last one does not hide."""
+    broken = healthy()
+    broken["train/loss"][80:] = np.nan
+    path = tmp_path / "both.jsonl"
+    path.write_text(rows(broken, 0, 120) + rows(healthy(1), 0, 120))
+    assert main(["watch", str(path)]) == 1
+    assert "run 1 of 2" in capsys.readouterr().out
+    path.write_text(rows(healthy(), 0, 120) + rows(healthy(1), 0, 120))
+    assert main(["watch", str(path)]) == 0
+
+
+def test_each_writer_of_bare_names_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two files with the same names at the same time: the second has zero gradients."""
+    columns = {"loss": np.linspace(1, 0.5, 40), "reward": np.linspace(0, 1, 40), "grad_norm": np.ones(40)}
+    (tmp_path / "a.jsonl").write_text(rows(columns, 0, 40))
+    (tmp_path / "b.jsonl").write_text(rows({**columns, "grad_norm": np.zeros(40)}, 0, 40))
+    assert main(["watch", str(tmp_path)]) == 1
+    assert "b: the gradient norm is exactly zero" in capsys.readouterr().out

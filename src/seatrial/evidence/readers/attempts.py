@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +69,8 @@ class Merged(NamedTuple):
     notes: list[str]
     runs: list[list[str]]
     """As `RunLog.runs`."""
+    parts: dict[str, dict[str, Series]]
+    """As `RunLog.parts`."""
 
 
 @dataclass
@@ -100,34 +102,58 @@ def merge(segments: Sequence[Segment], *, lanes_are_runs: bool = False) -> Merge
     """
     notes: list[str] = []
     ordered = sorted(segments, key=lambda part: (-np.inf if part.start is None else part.start, part.source))
-    _keep_lanes_apart(ordered, lanes_are_runs, notes)
+    apart = _keep_lanes_apart(ordered, lanes_are_runs, notes)
     attempts = _attempts(ordered)
     _note_attempts(attempts, notes)
     tags = dict.fromkeys(tag for part in ordered for tag in part.points)
     abandoned_steps: list[npt.NDArray[np.int64]] = []
     series = {tag: _series(tag, attempts, abandoned_steps) for tag in tags}
     notes += account(series, abandoned_steps)
-    return Merged(series, notes, _runs(attempts))
+    runs = _runs(attempts)
+    sources = [list(dict.fromkeys(part.source for one in run for part in one.segments)) for run in runs]
+    parts = _parts_of_lanes(series, ordered, apart)
+    for number, run in enumerate(runs[:-1], start=1):
+        earlier = {
+            tag: _series(tag, run, []) for tag in dict.fromkeys(tag for one in run for tag in one.tags)
+        }
+        parts[f"run {number} of {len(runs)} ({sources[number - 1][0]})"] = earlier
+    return Merged(series, notes, sources if len(runs) > 1 else [], parts)
 
 
-def _runs(attempts: list[_Attempt]) -> list[list[str]]:
-    """Return the sources of each run where some attempts start again instead of continuing the ones before them.
+def _parts_of_lanes(
+    series: dict[str, Series], segments: Sequence[Segment], apart: set[str]
+) -> dict[str, dict[str, Series]]:
+    """Return the series of each lane under their own names, where several lanes wrote the same tags."""
+    lanes = sorted({part.lane for part in segments} - {"."}) if apart else []
+    common = {
+        tag: one for tag, one in series.items() if not any(tag.startswith(f"{lane}/") for lane in lanes)
+    }
+    parts = {}
+    for lane in lanes:
+        names = {tag: f"{lane}/{tag}" for tag in apart}
+        own = {tag: replace(series[name], tag=tag) for tag, name in names.items() if name in series}
+        if own:
+            parts[lane] = common | own
+    return parts
+
+
+def _runs(attempts: list[_Attempt]) -> list[list[_Attempt]]:
+    """Return the attempts of each run where some start again instead of continuing the ones before them.
 
     A resumed run continues at a later step than its first. An attempt that begins at or before the first step of
     everything so far continues nothing: it is another run, or one whose clock is wrong.
     """
-    runs: list[list[str]] = []
+    runs: list[list[_Attempt]] = []
     first: int | None = None
     for attempt in attempts:
         begins = _first_step(attempt) if attempt.resume_step is None else attempt.resume_step
-        sources = list(dict.fromkeys(part.source for part in attempt.segments))
         if not runs or (begins is not None and first is not None and begins <= first):
-            runs.append(sources)
+            runs.append([attempt])
         else:
-            runs[-1] += [source for source in sources if source not in runs[-1]]
+            runs[-1].append(attempt)
         if begins is not None:
             first = begins if first is None else min(first, begins)
-    return runs if len(runs) > 1 else []
+    return runs
 
 
 def _first_step(attempt: _Attempt) -> int | None:
@@ -141,8 +167,12 @@ def _first_step(attempt: _Attempt) -> int | None:
     return min(steps, default=None)
 
 
-def _keep_lanes_apart(segments: list[Segment], always: bool, notes: list[str]) -> None:
-    """Rename a tag that several lanes write at the same time: these are different series, not attempts."""
+def _keep_lanes_apart(segments: list[Segment], always: bool, notes: list[str]) -> set[str]:
+    """Rename a tag that several lanes write at the same time: these are different series, not attempts.
+
+    Returns:
+        The old names of the renamed tags.
+    """
     spans: dict[str, dict[str, tuple[float, float]]] = {}
     for part in segments:
         for tag, points in part.points.items():
@@ -163,6 +193,7 @@ def _keep_lanes_apart(segments: list[Segment], always: bool, notes: list[str]) -
             "written by several writers, whose name (folder, file, or run) now precedes the tag: "
             f"{some(apart)}"
         )
+    return apart
 
 
 def _span(points: Points) -> tuple[float, float]:

@@ -41,6 +41,8 @@ class ConsoleRow:
     """Nothing but the end of the line says that the row is whole."""
     last: str | None = None
     """Tag of the last value, which may be cut where the line does not end."""
+    total: int | None = None
+    """The last step of the run, where the row names it."""
 
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -79,6 +81,9 @@ def _of_verl(step: int, text: str) -> ConsoleRow | None:
         tag, colon, value = item.rpartition(":")
         wrapped = _WRAPPED.fullmatch(value)
         value = wrapped[1] if wrapped else value
+        if tag in metrics or tag == "step":
+            # Two processes wrote into one line: nothing says which value is whose.
+            return ConsoleRow(step, {}, f"{item} (two rows in one line)")
         if colon and tag:
             metrics[tag] = value
         else:
@@ -113,10 +118,11 @@ def _of_trainer(line: str) -> ConsoleRow | None:
 
 def _of_pairs(line: str) -> ConsoleRow | None:
     """Read a counter and then nothing but pairs of a tag and a number; units behind a number are left out."""
+    total = None
     if found := _EPOCHS.search(line):
         step, rest = (int(found[1]) - 1) * int(found[3]) + int(found[2]), found[4]
     elif found := _COUNTED.search(line):
-        step, rest = int(found[1]), found[3]
+        step, rest, total = int(found[1]), found[3], int(found[2])
     elif found := _NAMED.search(line):
         step, rest = int(found[1]), found[2]
     else:
@@ -127,7 +133,9 @@ def _of_pairs(line: str) -> ConsoleRow | None:
         if pair is None:
             return None
         metrics[pair[1]] = pair[2]
-    return ConsoleRow(step, metrics, open_ended=True, last=[*metrics][-1]) if len(metrics) > 1 else None
+    if len(metrics) < 2:
+        return None
+    return ConsoleRow(step, metrics, open_ended=True, last=[*metrics][-1], total=total)
 
 
 NAME = "console"
@@ -193,6 +201,8 @@ def _read(path: Path, log: RowLog) -> list[str]:
 
 
 def _add(log: RowLog, row: ConsoleRow, number: int, place: int) -> None:
+    if row.total is not None:
+        log.note_total(row.total)
     if row.broken:
         log.lose(number, f"line {number}: part of a row of metrics is no tag and number: {row.broken[:60]!r}")
     log.add(max(place, 1) if row.step is None else row.step, row.metrics, line=number)

@@ -180,6 +180,8 @@ def add_row(log: RowLog, line: Line, step: int | None = None) -> None:
     key = step_key(line.row)
     if key is not None:
         step = decode_step(line.row[key])
+        of_total = line.row[key] if isinstance(line.row[key], str) and "/" in line.row[key] else None
+        log.note_total(of_total if of_total else line.row.get("total_steps", line.row.get("max_steps")))
     time_key = next((name for name in TIME_KEYS if _is_date(line.row.get(name))), None)
     # A row with a time and no step is a sample by the clock only where the format says so (prime_rl.py).
     wall_time = None if time_key is None or step is None else float(line.row[time_key])

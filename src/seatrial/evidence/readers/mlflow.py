@@ -59,11 +59,11 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         run = _run_folder(path)
         if run is None:
             _read_store(path, points, damage)
-        else:
+        elif not _is_deleted(run):
             tag = path.relative_to(run / "metrics").as_posix()
             points.setdefault(run.name, {})[tag] = _read_metric(path, tag, damage)
     if not any(held for run_points in points.values() for held in run_points.values()):
-        why = damage[0].what if damage else "no run has a metric"
+        why = damage[0].what if damage else "no run that is not deleted has a metric"
         raise BlockedError(f"{paths[0]}: nothing could be read ({why}); name another run")
     segments = [part for run, held in points.items() for part in _segments(str(paths[0].parent), run, held)]
     return assemble([str(path) for path in paths], segments, tags, damage=damage, lanes_are_runs=True)
@@ -99,6 +99,13 @@ def _run_folder(file: Path) -> Path | None:
         if parent.name == "metrics":
             return parent.parent
     return None
+
+
+def _is_deleted(run: Path) -> bool:
+    """Say whether a run of a file store was deleted: its files stay until they are collected."""
+    return (
+        re.search(rb"(?m)^lifecycle_stage:\s*['\"]?deleted\b", (run / "meta.yaml").read_bytes()) is not None
+    )
 
 
 def _read_metric(path: Path, tag: str, damage: list[Damage]) -> list[_Point]:

@@ -5,13 +5,13 @@ Row formats do not mark a restart: a process that resumes appends to the same fi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers.attempts import merge
-from seatrial.evidence.readers.points import Number, PointBuffer, Segment, decode
+from seatrial.evidence.readers.points import Number, PointBuffer, Segment, decode, decode_step
 from seatrial.evidence.runlog import Damage, RunLog
 
 MAX_DEPTH = 16
@@ -38,6 +38,8 @@ class RowLog:
     scalars: dict[str, float] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     num_rows: int = 0
+    total_steps: int | None = None
+    """The last step that the run is to reach, where the file says it."""
     _rows: dict[str, list[_Row]] = field(default_factory=dict)
     _num_more: int = 0
     _clocked: list[_Row] = field(default_factory=list)
@@ -72,6 +74,14 @@ class RowLog:
             self._clocked.append(_Row(0, wall_time, numbers))
         elif numbers:
             self._stepless.append((line, numbers))
+
+    def note_total(self, total: Any) -> None:
+        """Keep the last step that the run is to reach, where a value is one: `438`, or the end of `1/438`."""
+        if isinstance(total, str):
+            total = total.rpartition("/")[2]
+        found = decode_step(total)
+        if found is not None and found > 1:
+            self.total_steps = found
 
     def lose(self, line: int, what: str, *, is_cut: bool = False) -> None:
         """Note something that could not be read; what comes after the first few is counted."""
@@ -230,6 +240,7 @@ def assemble(
         truncated_tags=tags is not None,
         other_tags=[] if tags is None else sorted(exist - asked),
         runs=[] if lanes_are_runs else merged.runs,
+        parts=merged.parts,
     )
 
 
@@ -252,7 +263,7 @@ def assemble_rows(
         raise BlockedError(
             f"{logs[0].source}: nothing could be read ({why}); run the job again or name another log"
         )
-    return assemble(
+    read = assemble(
         [log.source for log in logs],
         segments,
         tags,
@@ -262,6 +273,7 @@ def assemble_rows(
         notes=notes,
         lanes_are_runs=lanes_are_runs,
     )
+    return replace(read, total_steps=max((log.total_steps or 0 for log in logs), default=0) or None)
 
 
 def row_logs(root: Path, paths: Sequence[Path]) -> list[RowLog]:

@@ -53,6 +53,7 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         raise BlockedError(f"{paths[0]}: {damage[0].what}; take the state of another checkpoint")
     _, chosen, state = max(states, key=lambda item: (item[0], len(item[2]["log_history"]), str(item[1])))
     log = RowLog(str(chosen), damage=damage)
+    log.note_total(state.get("max_steps"))
     for number, row in enumerate(state["log_history"], start=1):
         step = decode_step(row.get("step")) if isinstance(row, Mapping) else None
         if step is None:

@@ -73,5 +73,6 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         notes=merged.notes,
         truncated_tags=tags is not None,
         runs=merged.runs,
+        parts=merged.parts,
         other_tags=[] if tags is None else sorted(exist - set(series)),
     )
