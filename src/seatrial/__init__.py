@@ -1,4 +1,4 @@
-"""Seatrial takes RL post-training stacks out on trial: does it work, and does it learn?"""
+"""Seatrial tests RL post-training stacks for language models: does a stack work, and does it learn?"""
 
 from __future__ import annotations
 

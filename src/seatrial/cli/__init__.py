@@ -17,7 +17,7 @@ from seatrial.verdict import EXIT_BLOCKED, EXIT_INTERRUPTED, EXIT_USAGE
 GROUPS: dict[str, dict[str, str]] = {
     "a run is in progress": {
         "watch": "run black-box rules on the log of any stack, while it trains or after",
-        "chaos": "kill, pause or slow a part of a run, and report how the run takes it",
+        "chaos": "kill, pause or slow a part of a run, and report whether the run handles it",
         "container": "run a command inside a container with its arguments intact",
     },
     "a run is over": {
@@ -26,7 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "triage": "say why a run crashed: the first error, where the cause is, what to do next",
         "ledger": "check the rows that a run trained on against the laws of RL post-training",
         "syncproof": "check that the sampler's weights are the trained ones",
-        "tags": "show what a log holds, tag by tag",
+        "tags": "show the contents of a log, tag by tag",
         "dump": "write all scalars of a log as metrics.json",
         "migrate": "convert shell scripts that call NeMo RL's checker into suites",
     },
@@ -43,17 +43,17 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "print shell code that completes commands and options",
     },
     "a nightly broke": {
-        "bisect": "find the commit that broke it, also when runs are noisy",
+        "bisect": "find the commit that broke it, even with noisy runs",
         "baseline": "learn the noise of repeated runs and judge new runs by it",
-        "trend": "show how values moved over many runs, and where their level changed",
+        "trend": "show how values changed over many runs, and where their level shifted",
     },
 }
-"""Every command with its one-line help, by what the user has; a module is imported only when its command is called."""
+"""Every command with its one-line help, grouped by the user's situation."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 
 class _GroupedHelp(argparse.HelpFormatter):
-    """Prints the commands in their groups."""
+    """Prints the commands by group."""
 
     def _format_action(self, action: argparse.Action) -> str:
         if not isinstance(action, argparse._SubParsersAction):

@@ -37,62 +37,89 @@ PACKAGES = (
     "seatrial", "numpy", "torch", "transformers", "accelerate", "peft", "trl", "vllm", "sglang", "ray",
     "megatron-core", "transformer-engine", "flash-attn", "verl", "openrlhf", "nemo-rl",
 )  # fmt: skip
-"""Distributions whose versions a baseline names."""
+"""Distributions whose versions a baseline records."""
 DEFAULT_TIMEOUT_SECONDS = 86_400.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the two actions."""
     actions = parser.add_subparsers(dest="action", metavar="record|compare", required=True)
-    record = actions.add_parser("record", help="learn from repeats", allow_abbrev=False)
+    record = actions.add_parser("record", help="learn the noise from repeated runs", allow_abbrev=False)
     record.add_argument(
-        "--output", type=Path, required=True, metavar="FILE", help="the baseline, a JSON file"
+        "--output", type=Path, required=True, metavar="FILE", help="JSON file to write the baseline to"
     )
     _add_runs(record, "logs of the repeats; or, after -- and with --repeats, the command to repeat")
     record.add_argument(
         "--metric", action="append", default=[], metavar="TAG", help="series to learn, or a pattern of them"
     )
     record.add_argument(
-        "--window", type=int, default=DEFAULT_WINDOW, metavar="N", help="points of the final-window mean"
+        "--window",
+        type=int,
+        default=DEFAULT_WINDOW,
+        metavar="N",
+        help="number of last points averaged for the final value",
     )
-    record.add_argument("--expires-days", type=float, metavar="DAYS", help="not compared with after that")
+    record.add_argument(
+        "--expires-days", type=float, metavar="DAYS", help="the baseline expires after so many days"
+    )
     record.add_argument(
         "--repository", type=Path, default=Path(), metavar="DIR", help="checkout that ran (default: here)"
     )
     record.add_argument(
         "--allow-dirty",
         action="store_true",
-        help="also from changes that are not committed; the file says so",
+        help="also record from uncommitted changes; the file says so",
     )
     judge = actions.add_parser("compare", help="judge new runs", allow_abbrev=False)
-    judge.add_argument("--baseline", type=Path, required=True, metavar="FILE", help="what record wrote")
+    judge.add_argument(
+        "--baseline", type=Path, required=True, metavar="FILE", help="file written by `record`"
+    )
     _add_runs(judge, "logs of the new runs; or, after -- and with --repeats, the command to run")
     judge.add_argument(
         "--metric", action="append", default=[], metavar="TAG", help="compare only this one (repeatable)"
     )
     wanted = Wanted()
     judge.add_argument(
-        "--alpha", type=float, default=wanted.alpha, metavar="A", help="false alarms over all metrics (0.01)"
+        "--alpha",
+        type=float,
+        default=wanted.alpha,
+        metavar="A",
+        help="probability of a false alarm over all metrics (default: 0.01)",
     )
-    judge.add_argument("--power", type=float, default=wanted.power, metavar="P", help="wanted power (0.95)")
+    judge.add_argument(
+        "--power",
+        type=float,
+        default=wanted.power,
+        metavar="P",
+        help="probability of detecting the shift (default: 0.95)",
+    )
     judge.add_argument(
         "--shift",
         type=float,
         metavar="SD",
-        help="Blocked unless this shift would show (default: the smallest that the runs show)",
+        help="report Blocked unless a shift of this size would be detected (default: the smallest detectable shift)",
     )
-    judge.add_argument("--json", type=Path, metavar="FILE", help="also write the verdicts there as JSON")
+    judge.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the verdicts to this file as JSON"
+    )
 
 
 def _add_runs(parser: argparse.ArgumentParser, words: str) -> None:
     parser.add_argument("runs", nargs="*", metavar="LOGS", help=words)
-    parser.add_argument("--repeats", type=int, metavar="N", help="run the command after -- that often")
+    parser.add_argument("--repeats", type=int, metavar="N", help="run the command after -- this many times")
     parser.add_argument(
-        "--logs", metavar="PLACE", default=FOLDER, help="where the command logs (default: {folder}, its own)"
+        "--logs",
+        metavar="PLACE",
+        default=FOLDER,
+        help="where the command writes its log (default: {folder}, a folder for each repeat)",
     )
-    parser.add_argument("--work", type=Path, metavar="DIR", help="where the repeats' folders are made")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="where to create the folders of the repeats")
     parser.add_argument(
-        "--timeout", type=float, default=DEFAULT_TIMEOUT_SECONDS, metavar="SECONDS", help="limit of a repeat"
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help="time limit of a repeat",
     )
 
 
@@ -100,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Record or compare.
 
     Returns:
-        record: 0, or 1 when the repeats cannot be learned from. compare: 0 Pass, 1 Fail, 3 Blocked.
+        record: 0, or 1 if no baseline can be learned from the repeats. compare: 0 Pass, 1 Fail, 3 Blocked.
     """
     return _record(arguments) if arguments.action == "record" else _compare(arguments)
 
@@ -134,10 +161,10 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _provenance(arguments: argparse.Namespace) -> Provenance:
-    """Say where the runs come from.
+    """Return the commit, packages, host and command of the runs.
 
     Raises:
-        UsageError: the tree is dirty, or in no checkout, and that was not allowed.
+        UsageError: the tree is dirty or not a checkout, without --allow-dirty.
     """
     state = repository_of(arguments.repository)
     if state.commit is not None:
@@ -149,8 +176,8 @@ def _provenance(arguments: argparse.Namespace) -> Provenance:
     if dirty and not arguments.allow_dirty:
         first = state.dirty_files[0].strip() if state.dirty_files else "no commit is known"
         raise UsageError(
-            f"{arguments.repository.resolve()}: {state.describe()} ({first}): what was run could not be found again; "
-            "commit first, name the checkout that ran with --repository, or give --allow-dirty"
+            f"{arguments.repository.resolve()}: {state.describe()} ({first}): the code that ran could not be restored; "
+            "commit first, name the checkout with --repository, or give --allow-dirty"
         )
     return Provenance(
         commit=state.commit,
@@ -163,16 +190,16 @@ def _provenance(arguments: argparse.Namespace) -> Provenance:
 
 
 def _own_folders(arguments: argparse.Namespace) -> list[Path]:
-    """Return the folders whose files are no changes of what ran: logs that are given, and the repeats' folders."""
+    """Return the folders of logs and repeats, whose files do not count as uncommitted changes."""
     given = [Path(word) for word in arguments.runs] if arguments.repeats is None else []
     return [*given, *([arguments.work] if arguments.work is not None else [])]
 
 
 def _places(arguments: argparse.Namespace, least: int) -> list[Path]:
-    """Return the logs that are given, or those of the command after running it.
+    """Return the given logs, or run the command and return the logs of its repeats.
 
     Raises:
-        UsageError: too few runs, or the same one twice.
+        UsageError: there are too few runs, or one is given twice.
     """
     if arguments.repeats is None:
         places = [Path(word) for word in arguments.runs]
@@ -183,12 +210,12 @@ def _places(arguments: argparse.Namespace, least: int) -> list[Path]:
         seen = [place.resolve() for place in places]
         for place in seen:
             if seen.count(place) > 1:
-                raise UsageError(f"{place} is given twice: that is one run, not two")
+                raise UsageError(f"{place} is given twice; give each run once")
         return places
     if arguments.repeats < least:
-        raise UsageError(f"--repeats {arguments.repeats}: at least {least} needed")
+        raise UsageError(f"--repeats {arguments.repeats}: at least {least} are needed")
     if not arguments.runs:
-        raise UsageError("--repeats goes with a command after --, such as: --repeats 8 -- python train.py")
+        raise UsageError("--repeats needs a command after --, such as: --repeats 8 -- python train.py")
     folder = arguments.work or Path(tempfile.mkdtemp(prefix="seatrial-baseline-"))
     with termination_interrupts(), StatusLine() as status:
         return run_repeats(
@@ -214,15 +241,13 @@ def _print_baseline(baseline: Baseline, path: Path) -> None:
             printable(
                 f"  {tag}: mean {mean(metric.means):.6g} sd {stdev(metric.means):.3g}, "
                 f"final {mean(metric.final_window_means):.6g} sd {stdev(metric.final_window_means):.3g}, "
-                f"{len(metric.steps)} steps{', the same to the bit' if tag in exact else ''}"
+                f"{len(metric.steps)} steps{', bitwise equal' if tag in exact else ''}"
             )
         )
     if len(exact) == len(baseline.metrics):
-        print(
-            "note: all repeats are the same; does the command take its seed from {repeat} or SEATRIAL_REPEAT?"
-        )
+        print("note: all repeats are equal; does the command take its seed from {repeat} or SEATRIAL_REPEAT?")
     origin = baseline.provenance
-    print(f"commit {origin.commit}{' with changes that are not committed' if origin.dirty else ''}")
+    print(f"commit {origin.commit}{' with uncommitted changes' if origin.dirty else ''}")
     print(f"written to {path}; compare with: seatrial baseline compare --baseline {path} LOGS ...")
 
 
@@ -231,7 +256,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     baseline = load_baseline(arguments.baseline)
     for tag in arguments.metric:
         if tag not in baseline.metrics:
-            raise UsageError(f"--metric {tag}: the baseline holds {', '.join(baseline.metrics)}")
+            raise UsageError(f"--metric {tag}: the baseline has {', '.join(baseline.metrics)}")
     runs = {str(place): read_logs(place) for place in _places(arguments, 1)}
     verdicts = compare(baseline, runs, wanted, tags=arguments.metric)
     outcome = combine(verdicts)

@@ -1,4 +1,4 @@
-"""`seatrial bisect`: find the commit that broke it, also when runs are noisy."""
+"""`seatrial bisect`: find the commit that broke it, even with noisy runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def resume_command(state: Path) -> str:
-    """Return a command line that can be pasted as it is."""
+    """Return the command that resumes a bisect, quoted for a shell."""
     return shlex.join(["seatrial", "bisect", "--resume", str(state / NAME)])
 
 
@@ -65,7 +65,7 @@ def _search(session: Session, keep: bool) -> int:
         flush=True,
     )
 
-    # Not what an environment variable says: a log is read with any width, and searched by whole lines.
+    # COLUMNS is ignored without a terminal: whole lines in a log can be searched.
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     shown: Mapping[int, str] = {}
     with StatusLine() as status:
@@ -89,7 +89,7 @@ def _search(session: Session, keep: bool) -> int:
 
 
 def _state(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tuple[Path, GitLog | None]:
-    """Return the directory to work in: of the bisect to resume, or a new one."""
+    """Return the state directory, of the bisect to resume or a new one, and the git log to replay."""
     replay = arguments.replay or (
         Path(environment["BISECT_REPLAY_LOG"]) if environment.get("BISECT_REPLAY_LOG") else None
     )
@@ -108,15 +108,15 @@ def _state(arguments: argparse.Namespace, environment: Mapping[str, str]) -> tup
         if user.is_cut_at(task.good):
             print(
                 f"note: GOOD {task.good[:12]} is where this shallow clone was cut off; "
-                "`git log` there takes it for the origin of every file"
+                "`git log` shows it as the commit that added every file"
             )
-        # Ends with nothing between them are refused before a directory is made.
+        # Refuse two ends with no commit between them before a directory is created.
         read_history(repository or user.top, task.good, task.bad, first_parent=task.first_parent)
         return new_state(base, task, repository), log
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that a resumed bisect may change: more budget, more at a time, a stricter answer."""
+    """Return the settings that a resumed bisect may change: budget, parallel jobs, timeout, credibility."""
     settings = {
         "budget_minutes": arguments.budget,
         "max_runs": arguments.max_runs,
@@ -141,16 +141,16 @@ def task_of(
     log: GitLog | None,
     deepened: Path | None = None,
 ) -> Task:
-    """Return the question that the command line and the environment ask.
+    """Return the task that the command line and the environment describe.
 
     Args:
         arguments: parsed.
         environment: of this process.
         log: of git bisect, to replay.
-        deepened: repository with the whole history, when the user's is a shallow clone.
+        deepened: repository with the whole history if the user's is a shallow clone.
 
     Raises:
-        UsageError: something is missing or contradicts itself; nothing has been run.
+        UsageError: an option is missing or contradicts another; nothing has run.
     """
     user = UserRepository(arguments.repo)
     good = arguments.good or environment.get("GOOD") or (log.good[0] if log and log.good else None)
@@ -164,7 +164,7 @@ def task_of(
     outside = untracked_words(user.top, whole, bad_sha, command, arguments.carry)
     if outside:
         raise UsageError(
-            f"{outside[0]} is in your checkout and not in BAD, so no tree would have it: add --carry {outside[0]}"
+            f"{outside[0]} is in your checkout but not in BAD, so the trees would not have it: add --carry {outside[0]}"
         )
     sed = environment.get("SED_CLAUSES", "")
     script = arguments.script or script_of(whole, bad_sha, command)
@@ -206,25 +206,25 @@ def task_of(
 
 
 def _worse(arguments: argparse.Namespace) -> str | None:
-    """Return which values are worse: as the command line says, else as the name of the series does; None for both."""
+    """Return which values are worse: from --worse, otherwise from the metric's name; None for both directions."""
     if arguments.worse is not None or arguments.metric is None:
         return None if arguments.worse == EITHER else arguments.worse
     known = direction_of(arguments.metric)
     if known is None:
         return None
     print(
-        f"worse: {known.worse.value} values, for {known.tag} is {known.metric.name}, of which {known.metric.better} is "
+        f"worse: {known.worse.value} values: {known.tag} is {known.metric.name}, for which {known.metric.better} is "
         f"better; --worse {EITHER} looks for any change"
     )
     return known.worse.value
 
 
 def _healthy_values(arguments: argparse.Namespace) -> tuple[float, ...]:
-    """Read the metric out of the logs of earlier runs."""
+    """Return the metric's values in the logs of earlier runs."""
     if not arguments.baseline:
         return ()
     if not arguments.metric:
-        raise UsageError("--baseline goes with --metric: it says how much that varies")
+        raise UsageError("--baseline needs --metric: it shows how much the metric varies")
     return earlier_values(arguments.baseline, metric_check(arguments.metric))
 
 

@@ -10,7 +10,7 @@ from seatrial.bisect.likelihood import EITHER, Noise, Worse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what can be asked for."""
+    """Declare the arguments of `seatrial bisect`."""
     what = parser.add_argument_group("the question")
     what.add_argument("--good", metavar="REF", help="commit that is good (default: $GOOD)")
     what.add_argument("--bad", metavar="REF", help="commit that is bad (default: $BAD)")
@@ -19,57 +19,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="EXPR",
-        help="a run is good when this holds of its logs; may be repeated",
+        help="a run is good if this holds for its logs; may be repeated",
     )
     what.add_argument(
         "--metric",
         metavar="EXPR",
-        help='search by this value of a run\'s logs, such as mean(data["train/reward"], -5, 0)',
+        help='search by this value from a run\'s logs, such as mean(data["train/reward"], -5, 0)',
     )
     what.add_argument("--test", metavar="NODEID", help="search by one pytest test")
     what.add_argument(
         "--logs",
         default="{logs}",
         metavar="PATH",
-        help="where a run logs, in its tree (default: {logs}, a fresh folder for the command)",
+        help="where a run writes its log, in its tree (default: {logs}, a new folder for each run)",
     )
     what.add_argument(
         "--first-parent",
         action="store_true",
-        help="follow only first parents: a merge counts for all it brought",
+        help="follow only first parents: a merge counts as all its commits",
     )
     what.add_argument(
         "--paths",
         action="append",
         default=[],
         metavar="PATH",
-        help="a run depends only on these; commits that leave them equal share results",
+        help="a run depends only on this path; commits that do not change it share results",
     )
     what.add_argument(
         "--prior-path",
         action="append",
         default=[],
         metavar="GLOB=FACTOR",
-        help="commits that touch GLOB are FACTOR times as suspect",
+        help="commits that change GLOB are FACTOR times as likely to be the culprit",
     )
     run = parser.add_argument_group("the runs")
     run.add_argument(
-        "--repo", type=Path, default=Path(), metavar="DIR", help="repository (default: here); it is only read"
+        "--repo", type=Path, default=Path(), metavar="DIR", help="repository, never modified (default: here)"
     )
     run.add_argument(
-        "--prepare", metavar="COMMAND", help="builds the environment of a commit, run once in each new tree"
+        "--prepare",
+        metavar="COMMAND",
+        help="command that builds a commit's environment, run once in each new tree",
     )
     run.add_argument(
         "--script",
         metavar="PATH",
-        help="test script that SED_CLAUSES edits (default: the last .sh of the command)",
+        help="test script that SED_CLAUSES edits (default: the last .sh file in the command)",
     )
     run.add_argument(
         "--carry",
         action="append",
         default=[],
         metavar="PATH",
-        help="lay this file or folder of your checkout over every tree",
+        help="copy this file or folder from your checkout into every tree",
     )
     run.add_argument(
         "--launcher", choices=NAMES, default="local", help="how commands are started (default: local)"
@@ -81,25 +83,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OPTION",
         help="for sbatch (--nodes=2), the container (image=, engine=, gpus=, mount=) or Ray (address=)",
     )
-    run.add_argument("--poll", type=float, metavar="SECONDS", help="between questions to a scheduler")
-    run.add_argument("--jobs", type=int, metavar="N", help="probes at a time (default: 1)")
+    run.add_argument("--poll", type=float, metavar="SECONDS", help="time between queries to a scheduler")
+    run.add_argument("--jobs", type=int, metavar="N", help="number of parallel runs (default: 1)")
     run.add_argument(
         "--timeout",
         type=float,
         metavar="MINUTES",
-        help="limit of one run (default: a day)",
+        help="time limit of one run (default: a day)",
     )
     run.add_argument(
         "--on-timeout",
         choices=("skip", "fail"),
         default="skip",
-        help="what a run beyond its limit says (default: skip)",
+        help="how a run that exceeds its limit counts (default: skip)",
     )
     run.add_argument(
         "--on-signal",
         choices=("blocked", "fail"),
         default="blocked",
-        help="what a run killed by a signal says (default: blocked)",
+        help="how a run killed by a signal counts (default: blocked)",
     )
     run.add_argument(
         "--no-obstacles",
@@ -111,20 +113,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="before a blocked run is tried again, doubled each time (default: 30)",
+        help="wait before a blocked run is retried, doubled each time (default: 30)",
     )
     run.add_argument(
-        "--trees", type=int, default=8, metavar="N", help="checkouts kept on disk at a time (default: 8)"
+        "--trees", type=int, default=8, metavar="N", help="number of checkouts kept on disk (default: 8)"
     )
     search = parser.add_argument_group("the search")
     search.add_argument(
         "--noise",
         choices=[item.value for item in Noise],
         default=Noise.AUTO.value,
-        help="none: the command is declared deterministic, one run a commit (default: auto)",
+        help="none: the command is deterministic, one run per commit (default: auto)",
     )
-    search.add_argument("--budget", type=float, metavar="MINUTES", help="of running, all runs together")
-    search.add_argument("--max-runs", type=int, metavar="N", help="default: 400")
+    search.add_argument(
+        "--budget", type=float, metavar="MINUTES", help="limit of the total running time of all runs"
+    )
+    search.add_argument("--max-runs", type=int, metavar="N", help="maximum number of runs (default: 400)")
     search.add_argument(
         "--credibility",
         type=float,
@@ -135,7 +139,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric-sd",
         type=float,
         metavar="SD",
-        help="standard deviation of the metric over repeated runs, when a baseline has shown it: saves runs",
+        help="standard deviation of the metric over repeated runs, if known from a baseline; saves runs",
     )
     search.add_argument(
         "--baseline",
@@ -144,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="LOG",
-        help="logs of earlier healthy runs, from which the noise of the metric is learned: saves runs",
+        help="logs of earlier healthy runs, to learn the noise of the metric from; saves runs",
     )
     search.add_argument(
         "--worse",

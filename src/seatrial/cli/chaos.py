@@ -28,42 +28,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `seatrial chaos`."""
     who = parser.add_mutually_exclusive_group(required=True)
     for act, summary in (
-        ("kill", "end this part (SIGKILL)"),
-        ("pause", "stop this part; it continues after --for, or when the run has ended"),
-        ("slow", "let this part run a tenth of the time"),
+        ("kill", "kill this part (SIGKILL)"),
+        ("pause", "pause this part; it continues after --for, or when the run has ended"),
+        ("slow", "slow this part: it runs a tenth of the time"),
     ):
         who.add_argument(f"--{act}", metavar="PART|PID", help=summary)
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--at-step", metavar="N", type=int, help="when step N is in the log (needs --log)")
     when.add_argument(
-        "--after", metavar="SECONDS", type=float, help="after so many seconds (default: at once)"
+        "--after", metavar="SECONDS", type=float, help="after this many seconds (default: immediately)"
     )
     when.add_argument("--at-line", metavar="REGEX", help="when a line of the output matches")
     parser.add_argument(
-        "--log", metavar="LOGS", type=Path, help="the run's log folder; its parts.json names parts"
+        "--log", metavar="LOGS", type=Path, help="the run's log folder; its parts.json lists the parts"
     )
     parser.add_argument(
-        "--for", metavar="SECONDS", type=float, dest="seconds", help="length of a pause or slowness"
+        "--for", metavar="SECONDS", type=float, dest="seconds", help="duration of a pause or slowdown"
     )
     parser.add_argument(
-        "--console", metavar="FILE", type=Path, help="output of the run (written, with a COMMAND)"
+        "--console",
+        metavar="FILE",
+        type=Path,
+        help="file with the run's output (created if a COMMAND is given)",
     )
     parser.add_argument(
         "--within",
         metavar="SECONDS",
         type=float,
         default=10.0,
-        help="a run that ends badly ends in this (default 10)",
+        help="time in which a failing run must exit (default: 10)",
     )
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=float,
         default=3600.0,
-        help="a run that takes longer hangs (default 3600)",
+        help="time after which a run counts as hanging (default: 3600)",
     )
     parser.add_argument(
-        "argv", metavar="-- COMMAND", nargs="*", help="the run; without it, one that runs already"
+        "argv",
+        metavar="-- COMMAND",
+        nargs="*",
+        help="command that starts the run; without it, the run must already be running",
     )
 
 
@@ -71,10 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Disturb a run.
 
     Returns:
-        0 the run took it well, 1 it did not, 3 the disturbance could not be done.
+        0 if the run handled it, 1 if it did not, 3 if the disturbance could not be made.
 
     Raises:
-        UsageError: options do not fit together.
+        UsageError: options contradict each other.
     """
     act = next(act for act in ACTS if getattr(arguments, act) is not None)
     if arguments.at_step is not None and arguments.log is None:
@@ -85,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.at_line is not None and console is None:
         raise UsageError("--at-line reads the run's output: name its file with --console")
     if act == "kill" and arguments.seconds is not None:
-        raise UsageError("--for is for --pause and --slow: what is killed stays dead")
+        raise UsageError("--for applies to --pause and --slow, not to --kill")
     disturbance = Disturbance(
         act=act,
         who=getattr(arguments, act),
@@ -129,4 +135,4 @@ def _check_pattern(pattern: str | None) -> None:
     try:
         re.compile(pattern or "")
     except re.error as error:
-        raise UsageError(f"--at-line {pattern!r} is no regular expression: {error}") from error
+        raise UsageError(f"--at-line {pattern!r} is not a regular expression: {error}") from error

@@ -1,4 +1,4 @@
-"""`seatrial check LOGS 'expression' ...`: judge logs that any stack left."""
+"""`seatrial check LOGS 'expression' ...`: judge the logs of any stack."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="checks kept in YAML: a file, or the name of a suite that comes with seatrial, such as grpo-smoke",
+        help="YAML file of checks, or the name of a suite that comes with seatrial, such as grpo-smoke",
     )
     parser.add_argument("--run", metavar="NAME=LOGS", action="append", default=[], help='log of run("NAME")')
     parser.add_argument(
@@ -49,14 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TAG",
         action="append",
         default=[],
-        help="leave out NaN and infinity of this tag",
+        help="ignore NaN and infinity in this tag",
     )
     parser.add_argument(
         "--range",
         metavar="TAG=LOW:HIGH",
         action="append",
         default=[],
-        help="values that a tag can take by construction",
+        help="range of values that a tag can take by construction",
     )
     parser.add_argument(
         "--steps", metavar="N", type=int, help="the run must have logged this step, or a later one"
@@ -64,24 +64,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--conflicts",
         choices=["last"],
-        help="where one step has values that differ, the last one written counts (without it: Blocked)",
+        help="use the last value written if a step has several different ones (without it: Blocked)",
     )
     parser.add_argument(
         "--several-runs",
         choices=["newest", "each"],
-        help="where files look like several runs, judge the newest or each of them (without it: Blocked)",
+        help="judge the newest run or each run if the files look like several (without it: Blocked)",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="a check that cannot fail or cannot pass is wrong usage"
+        "--strict", action="store_true", help="treat a check that cannot fail or cannot pass as wrong usage"
     )
     parser.add_argument(
-        "--lint", action="store_true", help="only look for faults of the checks; no run is judged"
+        "--lint", action="store_true", help="only look for mistakes in the checks; no run is judged"
     )
     parser.add_argument("--max-num-steps", metavar="N", type=int, help="last step of the run, for --lint")
     parser.add_argument(
-        "--json", metavar="FILE", type=Path, help="write the verdicts there as JSON; - is the standard output"
+        "--json",
+        metavar="FILE",
+        type=Path,
+        help="write the verdicts to this file as JSON; - is standard output",
     )
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the verdicts there as JUnit XML")
+    parser.add_argument(
+        "--junit", metavar="FILE", type=Path, help="write the verdicts to this file as JUnit XML"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,12 +96,12 @@ def run(arguments: argparse.Namespace) -> int:
         0 Pass, 1 Fail, 3 Blocked, 5 when every check was skipped.
 
     Raises:
-        UsageError: no expression, or one that is not in the language; a run that is not given.
+        UsageError: there is no expression, an expression is invalid, or a run is not given.
     """
     if arguments.lint:
         return _lint(arguments)
     if arguments.max_num_steps is not None:
-        raise UsageError("--max-num-steps goes with --lint: a run that is judged says itself how far it came")
+        raise UsageError("--max-num-steps goes with --lint; a judged run's log has its last step")
     request = _read_request(arguments, arguments.expressions)
     if not request.names():
         raise UsageError(f"nothing to check in {arguments.logs}: give an expression or --suite FILE")
@@ -120,13 +125,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_notes(verdicts: Sequence[Verdict]) -> None:
-    """Print what the reader met in the log, each fact once."""
+    """Print the reader's notes on the log, each once."""
     for note in dict.fromkeys(note for verdict in verdicts for note in verdict.details.get("notes", ())):
         print(printable(f"note: {note}"))
 
 
 def _publish(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
-    """Write JUnit if requested, and the job summary inside GitHub Actions; the views are slow to import."""
+    """Write JUnit XML if requested, and the job summary inside GitHub Actions."""
     name = f"seatrial check {arguments.logs}"
     if arguments.junit:
         from seatrial.files import write_text
@@ -143,7 +148,7 @@ def _publish(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None
 
 
 def _read_request(arguments: argparse.Namespace, expressions: Sequence[str]) -> Questions:
-    """Read what is asked, before any log is touched."""
+    """Return the checks and options to judge, before any log is read."""
     suites: list[Suite] = []
     if arguments.suite:
         from seatrial.checks.suites import load_suite  # Its schema library is slow to import.
@@ -165,7 +170,7 @@ def _read_request(arguments: argparse.Namespace, expressions: Sequence[str]) -> 
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    """Print the faults of the checks; 1 when there are any, 2 with --strict."""
+    """Print the mistakes in the checks; return 1 if there are any."""
     for option in ("json", "junit", "run", "allow_nonfinite"):
         if getattr(arguments, option):
             raise UsageError(f"--{option.replace('_', '-')} does not go with --lint, which judges no run")
@@ -173,7 +178,7 @@ def _lint(arguments: argparse.Namespace) -> int:
     first_is_path = Path(arguments.logs).exists() if len(arguments.logs) < 1000 else False
     request = _read_request(arguments, words[1:] if first_is_path else words)
     if not request.all_checks():
-        raise UsageError("nothing to look at: give an expression or --suite FILE")
+        raise UsageError("nothing to lint: give an expression or --suite FILE")
     known, ranges = None, {**KNOWN_RANGES, **request.ranges}
     if first_is_path:
         log = read_logs(Path(arguments.logs), ())
@@ -192,10 +197,10 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_findings(request: Questions) -> None:
-    """Raise the first check that cannot fail or cannot pass.
+    """Refuse checks that cannot fail or cannot pass.
 
     Raises:
-        UsageError: there is one.
+        UsageError: the first such check.
     """
     for check in request.all_checks():
         for finding in lint_check(check, ranges={**KNOWN_RANGES, **request.ranges}):
@@ -204,7 +209,7 @@ def _refuse_findings(request: Questions) -> None:
 
 
 def _named_paths(words: Sequence[str]) -> dict[str, Path]:
-    """Read NAME=LOGS.
+    """Return the paths of NAME=LOGS words by name.
 
     Raises:
         UsageError: a word is not of that form, or a name is given twice.
@@ -221,7 +226,7 @@ def _named_paths(words: Sequence[str]) -> dict[str, Path]:
 
 
 def _range(word: str) -> tuple[str, Interval]:
-    """Read TAG=LOW:HIGH.
+    """Return the tag and interval of a TAG=LOW:HIGH word.
 
     Raises:
         UsageError: the word is not of that form.

@@ -1,4 +1,4 @@
-"""`seatrial completion SHELL`: print what makes a shell complete commands and options."""
+"""`seatrial completion SHELL`: print shell code that completes commands and options."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ complete -o filenames -F _seatrial seatrial
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `seatrial completion`."""
     parser.add_argument(
-        "shell", choices=SHELLS, help='print the lines for this shell: eval "$(seatrial completion bash)"'
+        "shell", choices=SHELLS, help='shell to print the code for: eval "$(seatrial completion bash)"'
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the lines that a shell evaluates."""
+    """Print the code for the shell to evaluate."""
     options = {name: _options(name) for name in COMMANDS}
     if arguments.shell == "fish":
         print("\n".join(_fish(options)))
         return EXIT_PASS
     cases = "\n".join(f'        {name}) words="{" ".join(held)}" ;;' for name, held in options.items())
     text = _BASH.format(cases=cases, commands=" ".join(COMMANDS))
-    # zsh reads bash's completions through its own bridge.
+    # zsh reads bash completions through bashcompinit.
     print(
         text if arguments.shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{text}", end=""
     )

@@ -36,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SOURCE[:TARGET[:ro]]",
-        help="show a folder or file to the container; the working directory always is, at its own path",
+        help="mount a folder or file; the working directory is always mounted at its own path",
     )
     run.add_argument(
-        "--cache", action="append", default=[], metavar="DIR", help="make and mount a cache folder"
+        "--cache", action="append", default=[], metavar="DIR", help="create and mount a cache folder"
     )
     run.add_argument("--gpus", default="all", help="all, none, or devices such as 0,1 (default: all)")
     run.add_argument(
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"pass a variable on; {', '.join(DEFAULT_VARIABLES)} are when they are set, no other is",
+        help=f"pass this variable to the container; only {', '.join(DEFAULT_VARIABLES)} are passed by default",
     )
     run.add_argument("--workdir", help="working directory in the container (default: this one)")
     run.add_argument("--as-root", action="store_true", help="run as the container's root, not as you")
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ARG",
-        help="hand an argument to the engine itself",
+        help="pass an argument to the engine itself",
     )
     run.add_argument("--dry-run", action="store_true", help="show the command line and stop")
     run.add_argument("command_words", nargs="*", metavar="-- COMMAND", help="the command and its arguments")
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its own exit status.
 
     Raises:
-        UsageError: no command, no image, a mount that cannot be.
+        UsageError: there is no command or no image, or a mount is invalid.
         BlockedError: there is no engine, or its daemon does not answer.
     """
     request = _request(arguments, os.environ)
@@ -105,7 +105,7 @@ def _request(arguments: argparse.Namespace, environment: Mapping[str, str]) -> C
 
 
 def _caches(folders: list[str], environment: Mapping[str, str]) -> list[Mount]:
-    """Return the cache folders, made if need be: an engine would make them as root."""
+    """Return mounts of the cache folders; create missing folders, which an engine would create as root."""
     named = [environment[name] for name in CACHE_VARIABLES if environment.get(name)]
     mounts = []
     for folder in [*folders, *named]:

@@ -1,4 +1,4 @@
-"""Draw the pages of the documentation that are generated: `python -m seatrial.cli.docs docs`."""
+"""Generates the generated pages of the documentation: `python -m seatrial.cli.docs docs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`seatrial faults list|score`: the faults that can be planted in the reference stack, and what sees them."""
+"""`seatrial faults list|score`: list the faults planted in the reference stack, and report what detects them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = actions.add_parser("list", help="list the faults", allow_abbrev=False)
     scored = actions.add_parser(
         "score",
-        help="plant faults one by one and see which relations fail",
+        help="plant faults one by one and report which relations fail",
         description="Plants each fault in refrl, in this process, and runs relations on the default seeds, each seed "
-        "alone, and on tidy inputs. Exits 0 when every relation that a fault names sees it on every seed, 1 otherwise.",
+        "alone, and on tidy inputs. Exits 0 if every relation that a fault names detects it on every seed, else 1.",
         allow_abbrev=False,
     )
     for action in (shown, scored):
@@ -43,18 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="ID",
             help="only this relation, such as R12 or R12.loss; may be repeated",
         )
-        action.add_argument("--json", type=Path, metavar="FILE", help="also write what was found as JSON")
+        action.add_argument(
+            "--json", type=Path, metavar="FILE", help="also write the results to this file as JSON"
+        )
     scored.add_argument(
-        "--seeds", type=int, nargs="+", metavar="N", help="seeds of the cases (default 0 1 2), each run alone"
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="seeds of the cases, each run alone (default: 0 1 2)",
     )
     scored.add_argument(
-        "--all-relations", action="store_true", help="try every relation, not only those that a fault names"
+        "--all-relations", action="store_true", help="run every relation, not only those that a fault names"
     )
-    scored.add_argument("--no-tidy", action="store_true", help="leave the tidy inputs out")
+    scored.add_argument("--no-tidy", action="store_true", help="do not run on tidy inputs")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the faults, or plant them and say what was seen."""
+    """List the faults, or plant them and report what detects them."""
     return _list(arguments) if arguments.action == "list" else _score(arguments)
 
 

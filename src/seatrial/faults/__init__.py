@@ -1,1 +1,1 @@
-"""Faults planted in the reference stack, to see that the harness finds them."""
+"""Faults planted in the reference stack, to measure what Seatrial detects."""

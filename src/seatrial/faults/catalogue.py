@@ -1,4 +1,4 @@
-"""The catalogue: each fault, what it does, and which verdict must say so."""
+"""The catalogue of faults of whole runs: what each does, and which verdict must report it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seatrial.verdict import Outcome
 
 
 class Stage(enum.StrEnum):
-    """The part of the loop that a fault sits in."""
+    """The part of the loop that a fault is in."""
 
     ROLLOUT = "rollout"
     REWARD = "reward"
@@ -25,13 +25,13 @@ class Stage(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """What a trial must say of a fault."""
+    """The verdict that a trial must reach with a fault."""
 
     trial: str
     outcome: Outcome
     """Outcome of the whole trial."""
     checks: tuple[str, ...]
-    """Names of the verdicts that have this outcome because of the fault; others may have it as well."""
+    """Names of the verdicts that must have this outcome because of the fault; others may have it too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Fault:
     id: str
     stage: Stage
     what: str
-    """What is wrong with a stack that has it."""
+    """What is wrong with a stack that has the fault."""
     expected: tuple[Expectation, ...]
 
 

@@ -1,4 +1,4 @@
-"""`python -m seatrial.faults.engine FAULT DESCRIPTOR`: a generation engine's process of a run, with a planted fault."""
+"""`python -m seatrial.faults.engine FAULT DESCRIPTOR`: run a generation engine's process with a planted fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seatrial.faults.planting import plant
 
 
 def main(words: Sequence[str]) -> None:
-    """Plant before refrl is imported, and serve."""
+    """Plant the fault before refrl is imported, then serve."""
     fault_id, descriptor = words
     plant(edits()[fault_id])
     sys.argv = [sys.argv[0], descriptor]

@@ -1,4 +1,4 @@
-"""The mutants and tests of another project's harness, each with its counterpart here (`harness.yaml`)."""
+"""The mutants and tests of another project's harness, with their counterparts here (`harness.yaml`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import yaml
 
 @dataclass(frozen=True, kw_only=True)
 class HarnessMutant:
-    """One of the 42 one-line mutants that the harness was held against."""
+    """One of the 42 one-line mutants that the harness was tested with."""
 
     theirs: str
-    """What was changed."""
+    """The part of the code that is changed."""
     part: str
     killed_there: bool
     """Whether any of their tests failed."""
@@ -36,13 +36,13 @@ class HarnessTest:
 
 @cache
 def harness_mutants() -> tuple[HarnessMutant, ...]:
-    """Return the 42, survivors first."""
+    """Return the 42 mutants, survivors first."""
     return tuple(HarnessMutant(**fields) for fields in _data()["mutants"])
 
 
 @cache
 def harness_tests() -> tuple[HarnessTest, ...]:
-    """Return the 43, file by file."""
+    """Return the 43 tests, file by file."""
     return tuple(HarnessTest(**{**fields, "ours": tuple(fields["ours"])}) for fields in _data()["tests"])
 
 

@@ -1,4 +1,4 @@
-"""Plants a fault in a module that is imported, where the fault changes functions and nothing that an import makes.
+"""Plants a fault in an already imported module, if the fault changes only the code of functions.
 
 A function is changed for everybody who holds it: registries, closures, names imported elsewhere. So a process that has
 imported refrl can be forked for a fault; importing all of refrl again would take most of the time.
@@ -21,7 +21,7 @@ _Place = tuple[str, int]
 
 
 def change_functions(module: str, source: str, changed: str) -> bool:
-    """Give the functions of an imported module the code that they have in its changed source.
+    """Replace the code of an imported module's functions by that of its changed source.
 
     Args:
         module: its name.
@@ -62,7 +62,7 @@ def _place(code: CodeType) -> _Place:
 
 
 def _compare(old: CodeType, new: CodeType, codes: dict[_Place, CodeType], outermost: set[_Place]) -> bool:
-    """Note the functions that differ; return whether nothing else does."""
+    """Collect the functions that differ; return whether nothing else does."""
     if _equal(old, new):
         return True
     if old.co_flags & _FUNCTION == _FUNCTION:
@@ -74,7 +74,7 @@ def _compare(old: CodeType, new: CodeType, codes: dict[_Place, CodeType], outerm
 
 
 def _note(old: CodeType, new: CodeType, codes: dict[_Place, CodeType]) -> None:
-    """Note a function and those in it, of which closures may have been made already."""
+    """Collect a function and its inner functions, whose closures may exist already."""
     codes[_place(old)] = new
     for one, other in zip(_nested(old), _nested(new), strict=False):
         _note(one, other, codes)

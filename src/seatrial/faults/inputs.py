@@ -1,4 +1,4 @@
-"""What the runs of `seatrial.faults.verify` read in addition to a tiny model: variants of it, rows, a custom part."""
+"""Inputs for the runs of `seatrial.faults.verify`: variants of the tiny model, files of rows, a custom part."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-OWN_PART = '''"""An advantage and a loss of the user's own, each with an option."""
+OWN_PART = '''"""A custom advantage and a custom loss, each with an option."""
 
 from refrl.algorithms.advantages import AdvantageEstimator, group_mean
 from refrl.algorithms.losses.base import Surrogate, TokenLoss
@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "generic": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "windowed": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
 }
-"""Models that the lean decoder does not take: what their configuration has in addition to that of a tiny model."""
+"""Models that the lean decoder does not support: additions to the configuration of a tiny model."""
 
 
 def write_models(folder: Path, model: Path) -> dict[str, str]:

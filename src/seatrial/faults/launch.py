@@ -21,7 +21,7 @@ from seatrial.verdict import EXIT_USAGE
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the words, plant the fault, run."""
+    """Plant the fault that the arguments name, and run the command."""
     if len(argv) < 3 or argv[1] != "--":
         print("usage: python -m seatrial.faults.launch FAULT -- grpo|sft|make-model ...", file=sys.stderr)
         return EXIT_USAGE
@@ -45,7 +45,7 @@ def edits() -> dict[str, Change]:
 
 
 def _run_with_edit(edit: Change, words: list[str]) -> int:
-    """Plant before refrl is imported, here and in the ranks that it starts."""
+    """Plant the fault before refrl is imported, here and in the ranks that it starts."""
     plant(edit)
     from refrl.runtime import launcher
 
@@ -57,7 +57,7 @@ def _run_with_edit(edit: Change, words: list[str]) -> int:
 
 
 def entry(fault_id: str) -> tuple[str, ...]:
-    """Return the words of Python's command line that stand before refrl's own.
+    """Return the arguments of Python's command line that precede refrl's.
 
     Raises:
         UsageError: the fault is unknown.

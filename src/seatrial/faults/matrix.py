@@ -1,4 +1,4 @@
-"""The detection matrix: which relation sees which planted fault, on which seeds, and whether tidy inputs see it.
+"""The detection matrix: which relation detects which planted fault, on which seeds, and also on tidy inputs or not.
 
 Every question is asked in a process of its own, in which the fault is planted.
 """
@@ -20,27 +20,27 @@ from seatrial.verdict import Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """What one relation said of one mutant."""
+    """The result of one relation on one mutant."""
 
     mutant: str
     relation: str
     seeds: tuple[int, ...]
-    """Those of the asked seeds on which the relation can be exercised, and does not fail without the fault."""
+    """Requested seeds on which the relation can be exercised and does not fail without the fault."""
     caught: tuple[int, ...]
-    """Those of them, each run alone, on which it fails with the fault."""
+    """Seeds on which it fails with the fault, each run alone."""
     tidy: bool | None
-    """Whether it fails on tidy inputs of the same seeds too; None where that was not asked."""
+    """Whether it also fails on tidy inputs of the same seeds; None if that was not measured."""
     sentence: str
-    """What it said first; empty where it saw nothing."""
+    """Its first message; empty if it did not fail."""
 
     @property
     def always(self) -> bool:
-        """Whether every seed alone was enough."""
+        """Whether the relation fails on every seed."""
         return bool(self.seeds) and self.caught == self.seeds
 
 
 def reachable(mutant: Mutant) -> tuple[Relation, ...]:
-    """Return the relations that a mutant could break: verifiers are slow, and no other module is in their path."""
+    """Return the relations that a mutant can break; those of verifiers, which are slow, only for verifier modules."""
     rewards = mutant.module.startswith("refrl.rewards.")
     return tuple(relation for relation in all_relations() if rewards or relation.component != "reward")
 
@@ -52,7 +52,7 @@ def detect(
     seeds: Sequence[int] = DEFAULT_SEEDS,
     tidy: bool = True,
 ) -> list[Detection]:
-    """Return what each relation says with the fault planted.
+    """Return the result of each relation with the fault planted.
 
     Args:
         mutant: the fault.
@@ -82,7 +82,7 @@ def detect(
 def first_seen(
     change: Change, options: Mapping[str, Any], relations: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return the first of these relations that sees a fault on the first default seed, and what it said; or None.
+    """Return the first of these relations that detects a fault on the first default seed, with its message, or None.
 
     A relation that fails without the fault too sees nothing, and none is asked in a cell that only the fault allows.
     """
@@ -99,7 +99,7 @@ _SOUND: dict[tuple[str, str, int], bool] = {}
 
 
 def _sound_seeds(relation: str, options: Mapping[str, Any], seeds: Sequence[int]) -> list[int]:
-    """Return the seeds on which refrl as it is does not fail a relation that it can be asked; asked once each."""
+    """Return the seeds on which unchanged refrl can run a relation and does not fail it; measured once each."""
     key = repr(sorted(options.items()))
     open_seeds = [seed for seed in seeds if (relation, key, seed) not in _SOUND]
     if open_seeds:
@@ -119,7 +119,7 @@ def sound_seeds(options: Mapping[str, Any], relation: str, seeds: Sequence[int])
 
 
 def broken_seeds(options: Mapping[str, Any], asked: Mapping[str, Sequence[int]]) -> dict[str, dict[int, str]]:
-    """Return for each relation the seeds that break it alone, with what it says; called where the fault is."""
+    """Return for each relation the seeds on which it fails, with its message; called in the process with the fault."""
     found: dict[str, dict[int, str]] = {}
     for relation, seeds in asked.items():
         chosen = _of_id(relation)
@@ -148,7 +148,7 @@ def is_cell(options: Mapping[str, Any]) -> bool:
 
 
 def first_broken(options: Mapping[str, Any], relations: Sequence[str]) -> tuple[str, str] | None:
-    """Return the first relation that breaks, and what it says; called where the fault is.
+    """Return the first relation that fails, with its message; called in the process with the fault.
 
     Nothing breaks where the options are no cell: the schema refuses them.
     """
@@ -167,12 +167,12 @@ def first_broken(options: Mapping[str, Any], relations: Sequence[str]) -> tuple[
 
 
 def _stack(options: Mapping[str, Any]) -> Any:
-    """Return refrl under these options; it is imported here, with the fault."""
+    """Return the adapter of refrl with these options; refrl is imported here, with the fault."""
     from seatrial.targets.reference.components import ReferenceComponents
 
     return ReferenceComponents(options)
 
 
 def _of_id(relation: str) -> Relation:
-    """Return the relation of an id, which may be the number of others too (R2, R2.ranks)."""
+    """Return the relation with exactly this id; an id can also be the number of other relations (R2, R2.ranks)."""
     return next(one for one in select([relation]) if one.id == relation)

@@ -1,4 +1,4 @@
-"""One-line faults of refrl and the relations that must see them: the tables in `seatrial/faults/mutants/`."""
+"""One-line faults of refrl and the relations that must detect them, from the tables in `seatrial/faults/mutants/`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import yaml
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """A one-line fault, and what must see it."""
+    """A one-line fault, and the relations that must detect it."""
 
     id: str
     what: str
-    """What is wrong with a stack that has it."""
+    """What is wrong with a stack that has the fault."""
     module: str
     """Module of refrl that is changed."""
     old: str
@@ -26,11 +26,11 @@ class Mutant:
     relations: tuple[str, ...]
     """Ids of the relations that must fail."""
     catalogue: tuple[str, ...] = ()
-    """Known bugs that this is one of (SBnnn)."""
+    """Ids of the known bugs that the fault reproduces (SBnnn)."""
     origin: str = "catalogue"
     """`catalogue`, or `harness` for the 42 mutants of the harness notes."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of refrl under which the fault is in the path."""
+    """Options of refrl with which the faulty line runs."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The page of the faults, drawn from the tables and from what was measured: docs/evidence/faults.md."""
+"""Generates the page of planted faults, docs/evidence/faults.md, from the tables and the measurements."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def page() -> str:
 
 
 def misses() -> dict[str, str]:
-    """Return the reason of each fault that nothing sees."""
+    """Return why each undetected fault is not detected."""
     text = resources.files("seatrial.faults").joinpath(MISSES).read_text(encoding="utf-8")
     return dict(yaml.safe_load(text) or {})
 

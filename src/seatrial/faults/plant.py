@@ -17,30 +17,30 @@ import yaml
 from seatrial.errors import UsageError
 
 NO_PLANTS = "modules_without_plants.yaml"
-"""Modules of a run that have no behaviour that could be wrong in silence, each with the reason."""
+"""Modules of a run without behaviour that can fail silently, each with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plant:
-    """A fault, where it is planted, and under which options it matters."""
+    """A fault, the place where it is planted, and the options with which it has an effect."""
 
     id: str
     what: str
-    """What is wrong with a stack that has it."""
+    """What is wrong with a stack that has the fault."""
     module: str
     """Module of refrl that is changed."""
     old: str
     """Text that occurs exactly once in the module."""
     new: str
     catalogue: tuple[str, ...]
-    """Known bugs that this is like (SBnnn)."""
+    """Ids of similar known bugs (SBnnn)."""
     differs: tuple[str, ...] = ()
-    """Where a run with the fault was seen to differ from one without it (`seatrial.faults.verify`), or, where no run on
-    one CPU comes to it, what was called with and without it and answered otherwise (`outside a run: ...`)."""
+    """How a run with the fault differs from one without it (`seatrial.faults.verify`); for code that no run on one CPU
+    reaches, which call returns another result (`outside a run: ...`)."""
     loop: Literal["grpo", "sft", "grpo-vlm"] = "grpo"
-    """Which run shows it: of the smoke recipe, of supervised fine-tuning, or with an image in each prompt."""
+    """Which run shows the fault: the smoke recipe, supervised fine-tuning, or a run with an image in each prompt."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Configuration keys, in addition to those of the smoke recipe, under which it matters."""
+    """Options, in addition to the smoke recipe's, with which the fault has an effect."""
     starts: int = 1
     """How often the command is started in one folder, so that it continues from its checkpoints."""
 
@@ -63,7 +63,7 @@ def all_plants() -> tuple[Plant, ...]:
 
 
 def modules_without_plants() -> dict[str, str]:
-    """Return the reason of each module that no fault was planted in."""
+    """Return the reason for each module without a planted fault."""
     reasons: dict[str, str] = next((table for name, table in _tables() if name == NO_PLANTS), {})
     return reasons
 

@@ -1,4 +1,4 @@
-"""How each fault is planted: by replacing one function of refrl in the launched process, and nothing on disk."""
+"""Plants each fault of the catalogue by replacing one function of refrl in the launched process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ After = Callable[[Sequence[str]], None]
 """Called with refrl's arguments when the command has ended."""
 
 CUT_BYTES = 7
-"""Bytes that a truncated log is short of: fewer than any record has."""
+"""Number of bytes cut off a truncated log: fewer than any record has."""
 
 
 def _grpo_module() -> Any:
@@ -131,7 +131,7 @@ def _log_truncated() -> After:
 
 
 def _from_another_path() -> None:
-    """Nothing is replaced: `copy_of_refrl` makes the environment in which the fault shows."""
+    """Do nothing: `copy_of_refrl` creates the environment that shows the fault."""
 
 
 PLANTS: Mapping[str, Callable[[], After | None]] = {
@@ -144,7 +144,7 @@ PLANTS: Mapping[str, Callable[[], After | None]] = {
     "log-truncated": _log_truncated,
     "refrl-from-another-path": _from_another_path,
 }
-"""How to plant each fault of the catalogue; what is returned runs after the command."""
+"""Function that plants each fault of the catalogue; its return value is called after the command."""
 
 
 def run_with_fault(fault_id: str, words: Sequence[str], entry: Sequence[str]) -> int:

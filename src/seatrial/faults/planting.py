@@ -1,4 +1,4 @@
-"""Plants a fault in refrl: in this process before refrl is imported, or in a process of its own for a question.
+"""Plants a fault in refrl: in this process before refrl is imported, or in a separate process that calls a function.
 
 The source of one module is changed as it is imported, so that everything that a run or a relation builds is built with
 the fault in it: registries, caches, names imported elsewhere. A process that is asked a question has imported refrl,
@@ -39,7 +39,7 @@ PRELOAD = (
 WITH_REFRL = ("refrl", "seatrial.targets.reference")
 """Packages that are imported again with a fault that cannot be planted in loaded modules."""
 SECONDS = 600.0
-"""Time limit of one question."""
+"""Time limit of one call in a separate process."""
 
 
 class Change(Protocol):
@@ -47,7 +47,7 @@ class Change(Protocol):
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """Id of the fault."""
         ...
 
     @property
@@ -62,12 +62,12 @@ class Change(Protocol):
 
     @property
     def new(self) -> str:
-        """Its replacement."""
+        """Replacement of the text."""
         ...
 
 
 class PlantingError(RuntimeError):
-    """A fault could not be planted, or its process crashed."""
+    """Raised if a fault cannot be planted or its process crashes."""
 
 
 class _ChangedLoader(SourceFileLoader):
@@ -76,9 +76,9 @@ class _ChangedLoader(SourceFileLoader):
     change: Change
 
     def get_data(self, path: str) -> bytes:
-        """Return the changed source; there is no bytecode of it."""
+        """Return the changed source."""
         if path != self.path:
-            raise OSError(f"{path} is not of the changed source")
+            raise OSError(f"{path} is not the file of the changed module")
         return changed_source(super().get_data(path).decode("utf-8"), self.change).encode("utf-8")
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
@@ -92,7 +92,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Answer for the changed module alone."""
+        """Return a spec for the changed module only."""
         if fullname != self._change.module:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -113,30 +113,30 @@ def changed_source(source: str, change: Change) -> str:
     count = source.count(change.old)
     if count != 1:
         raise PlantingError(
-            f"fault {change.id}: its text is there {count} times in {change.module}, not once; correct the table"
+            f"fault {change.id}: its text occurs {count} times in {change.module} instead of once; correct the table"
         )
     return source.replace(change.old, change.new)
 
 
 def plant(change: Change) -> None:
-    """Plant a fault in this process, for good.
+    """Plant a fault in this process permanently.
 
     Raises:
         PlantingError: the module is imported already.
     """
     if change.module in sys.modules:
-        raise PlantingError(f"fault {change.id}: {change.module} is imported already; plant it before")
+        raise PlantingError(f"fault {change.id}: {change.module} is already imported; plant the fault before")
     sys.meta_path.insert(0, _Finder(change))
 
 
 def plant_engines(change: Change) -> None:
-    """Let the processes that this one starts for generation engines have a planted fault too."""
+    """Plant a fault also in the generation engine processes that this process starts."""
     process = importlib.import_module("refrl.generation.process")
     process.__dict__["COMMAND"] = (sys.executable, "-m", "seatrial.faults.engine", change.id)
 
 
 def ask(question: Callable[..., Any], change: Change | None, *arguments: Any) -> Any:
-    """Return what a function says in a process of its own, with a fault planted there, or with none.
+    """Return the result of a function called in a separate process, with or without a planted fault.
 
     Args:
         question: a function of an importable module, whose module imports no refrl before it is called.
@@ -158,7 +158,7 @@ def ask(question: Callable[..., Any], change: Change | None, *arguments: Any) ->
         kind, answer = receiving.recv()
     except EOFError as error:
         process.join()
-        raise PlantingError(f"the process ended with {process.exitcode}{_of(change)}") from error
+        raise PlantingError(f"the process exited with status {process.exitcode}{_of(change)}") from error
     finally:
         if process.is_alive() and not receiving.closed:
             process.join(5)

@@ -11,7 +11,7 @@ from seatrial.faults.planting import plant
 
 
 def main(words: Sequence[str]) -> None:
-    """Plant before refrl is imported, and run."""
+    """Plant the fault before refrl is imported, then run."""
     plant(edits()[words[0]])
     if len(words) == 2:
         from seatrial.targets.reference.layouts import training as layouts

@@ -1,4 +1,4 @@
-"""What was measured of the planted faults: `seen.json`, written by `python -m seatrial.faults.sweep`; no torch here."""
+"""Recorded detections of planted faults: `seen.json`, written by `python -m seatrial.faults.sweep`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ DATA = "seen.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What sees a fault."""
+    """What detects a fault."""
 
     by: str | None
-    """Id of the relation that was the first to see it, or `level 0`; None where nothing did."""
+    """Id of the first relation that detects it, or `level 0`; None if nothing does."""
     said: str
-    """What it said."""
+    """Message of the failure."""
 
 
 def data_file() -> Path:
-    """Return where the data stand."""
+    """Return the path of the data."""
     return Path(str(resources.files("seatrial.faults").joinpath(DATA)))
 
 
 def load(path: Path) -> dict[str, Seen]:
-    """Return what was measured, by fault; nothing where there is no file."""
+    """Return the recorded detections by fault; empty if there is no file."""
     if not path.exists():
         return {}
     return {name: Seen(**seen) for name, seen in json.loads(path.read_text(encoding="utf-8")).items()}
@@ -38,11 +38,11 @@ def load(path: Path) -> dict[str, Seen]:
 
 @cache
 def recorded() -> Mapping[str, Seen]:
-    """Return what is recorded in the package."""
+    """Return the detections recorded in the package."""
     return load(data_file())
 
 
 def save(path: Path, found: Mapping[str, Seen]) -> None:
-    """Write the data, one fault a line."""
+    """Write the detections, one fault per line."""
     lines = [f"{json.dumps(name)}: {json.dumps(asdict(seen))}" for name, seen in sorted(found.items())]
     write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")

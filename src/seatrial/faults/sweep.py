@@ -1,4 +1,4 @@
-"""`python -m seatrial.faults.sweep [--minutes M] [FAULT ...]`: what sees each planted fault, measured and recorded.
+"""`python -m seatrial.faults.sweep [--minutes M] [FAULT ...]`: measure and record what detects each planted fault.
 
 Relations are asked one by one until one sees the fault: in the cell of the options that
 the fault names, and in the default one. What none detects runs in a level-0 trial, and then against the relations that
@@ -40,26 +40,26 @@ SECONDS = 120.0
 LONG = ("R18.command", "R18.run", "R1.run", "R2.placement", "R11.run", "R13.run")
 """Relations that start commands, make a run for every option, runs of two processes, and many runs."""
 RUNS = ("run", "fine_tuning")
-"""Components that are asked first: a plant in the wiring changes what a run does."""
+"""Components whose relations run first: a plant in the wiring changes what a run does."""
 DATA_PLANE = (
     *("DP1.writes", "DP2.claims", "DP3.reads", "DP4.lifecycle"),
     *("R14.data_plane", "R19.data_plane", "R27.data_plane"),
     *("DP5.partitions", "DP6.restart", "DP7.metas", "DP8.columns", "DP9.filters"),
     *("DP10.steps", "DP11.buffer", "DP12.clients"),
 )
-"""The battery of the data plane, and the laws of the flow through it."""
+"""Relations of the data plane and of the rollout flow through it."""
 ASYNCHRONOUS = ("R14.async", "R19.async")
 UPDATES = ("R9.run", "R10.run", "R12.run", "R10.update", "R24.run")
-"""What a run trains on and what its updates do, in the cell of the plant's options."""
+"""Relations of a run's rows and updates, run with the plant's options."""
 LAYOUTS = ("R2", "R25")
-"""Processes that share training: these do not depend on the cell."""
+"""Relations of training on several processes; they do not depend on the plant's options."""
 STATE = ("R13.run", "R21.export", "R13.trainer")
 ADAPTERS = ("R10.adapters", "R7.adapters")
 PATHS = (
     *("R6.architectures", "R9.architectures", "R12.architectures"),
     *("R17.media", "R23.architectures", "R28.media"),
 )
-"""Images, sounds, experts, draft heads, int8 samplers."""
+"""Relations of models with images, audio, experts or draft heads, and of int8 samplers."""
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
 NEAREST = {
     "refrl.__main__": ("R18.command",),
@@ -122,7 +122,7 @@ NEAREST = {
     "refrl.policy.optimizer": ("R20.run",),
     "refrl.policy": (*UPDATES, "R22.run"),
 }
-"""Relations that are asked before all others of a plant in a module, or in one below it: they are about it."""
+"""Relations about a module, by module; for a plant in it or in a submodule they run first."""
 NOT_BY_DEFAULT = (
     "refrl.generation.vllm",
     "refrl.generation.megatron",
@@ -130,11 +130,11 @@ NOT_BY_DEFAULT = (
     "refrl.policy.megatron",
     "refrl.runtime.ray_ranks",
 )
-"""What only a run imports that names it: in the default cell, none but the nearest relations come to a plant there."""
+"""Modules imported only by runs that configure them; with default options only the nearest relations reach them."""
 
 
 def relations_for(plant: Plant) -> list[str]:
-    """Return the relations to ask of a plant, those that see most for their cost first; `LONG` are left out."""
+    """Return the relations to run for a plant, most effective for their cost first, without `LONG`."""
     rewards = plant.module.startswith("refrl.rewards.")
     asked = [relation for relation in all_relations() if rewards or relation.component != "reward"]
     first = RUNS if plant.loop == "grpo" else RUNS[::-1]
@@ -148,7 +148,7 @@ def relations_for(plant: Plant) -> list[str]:
 
 
 def _nearest(plant: Plant) -> list[str]:
-    """Return the relations that are about a plant's module, or about what it names in addition to the module."""
+    """Return the relations about a plant's module, or about the subject that the plant names."""
     found = [
         relation
         for name, relations in NEAREST.items()
@@ -163,12 +163,12 @@ def _nearest(plant: Plant) -> list[str]:
 
 
 def _is_in(module: str, name: str) -> bool:
-    """Return whether a module is another one, or below it."""
+    """Return whether a module is the named one or a submodule of it."""
     return module == name or module.startswith(f"{name}.")
 
 
 def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
-    """Return what sees a fault.
+    """Return what detects a fault.
 
     Args:
         fault: a mutant or a plant.
@@ -187,7 +187,7 @@ def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
 
 
 def look_with(plant: Plant, relations: Sequence[str]) -> Seen | None:
-    """Return which of some relations sees a plant, in the cell of its options or in the default one; None: none."""
+    """Return which of these relations detects a plant, with the plant's options or the default ones, or None."""
     served = _served(plant.options)
     for cell in [served] * bool(served) + [{}]:
         asked = [one for one in relations if cell or not _needs_its_cell(plant) or one in _nearest(plant)]
@@ -198,7 +198,7 @@ def look_with(plant: Plant, relations: Sequence[str]) -> Seen | None:
 
 
 def _needs_its_cell(plant: Plant) -> bool:
-    """Return whether the default cell does not import the plant's module."""
+    """Return whether a run with default options does not import the plant's module."""
     return any(_is_in(plant.module, name) for name in NOT_BY_DEFAULT)
 
 
@@ -207,7 +207,7 @@ def _seen(found: tuple[str, str] | None) -> Seen | None:
 
 
 def _level_0_sees(fault: Plant, places: Mapping[str, str]) -> Seen | None:
-    """Return what a level-0 trial with the fault's options says, where it passes without the fault."""
+    """Return the failure of a level-0 trial with the fault's options, if the trial passes without the fault."""
     words = tuple(f"{key}={_text(value, places)}" for key, value in fault.options.items())
     failed = level_0(fault.id, words)
     return None if failed is None or level_0(None, words) is not None else Seen(by="level 0", said=failed)
@@ -215,7 +215,7 @@ def _level_0_sees(fault: Plant, places: Mapping[str, str]) -> Seen | None:
 
 @cache
 def level_0(fault_id: str | None, overrides: tuple[str, ...] = ()) -> str | None:
-    """Return the first failed verdict of a level-0 trial, in words; None where nothing failed.
+    """Return name and reason of the first failed verdict of a level-0 trial, or None.
 
     Args:
         fault_id: what is planted; None: nothing.
@@ -234,7 +234,7 @@ def level_0(fault_id: str | None, overrides: tuple[str, ...] = ()) -> str | None
 
 
 def _served(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that make a cell of the adapter: not its own model, files, devices and number of processes."""
+    """Return the options that apply to the adapter, without model, files, devices and number of processes."""
     own = ("policy.model_name", "logger.", "checkpointing.", "cluster.num_", "cluster.device", "sft.")
     return {key: value for key, value in options.items() if key != "data" and not key.startswith(own)}
 
@@ -247,14 +247,14 @@ def _text(value: Any, places: Mapping[str, str]) -> str:
 
 
 def _again(fault: Mutant | Plant, before: Seen | None, relations: Sequence[str] | None) -> Seen | None:
-    """Return what relations that were added since say of a fault that was missed; None where all are to be asked."""
+    """Return the result of relations added since a fault was missed; None if all relations must run."""
     if relations is None or before is None or isinstance(fault, Mutant):
         return None
     return look_with(fault, relations) or before
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what is missing, or what is named."""
+    """Measure the named faults, or those not yet measured."""
     parser = argparse.ArgumentParser(prog="python -m seatrial.faults.sweep", description=__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="measure these again")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no fault after so long")

@@ -1,4 +1,4 @@
-"""What a run of refrl left, in a form in which two runs can be compared: all but time, paths and process numbers."""
+"""Traces of a run of refrl for comparing two runs, without times, paths and process ids."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 TIMED = ("timing/", "performance/")
-"""Scalars of which only the steps and the signs are compared."""
+"""Scalars whose steps and signs are compared, but not their values."""
 _SECONDS = re.compile(r"seconds \S+")
 
 
 def read_traces(folder: Path) -> dict[str, str]:
-    """Return what each trace of a run holds, as text.
+    """Return the text of each trace of a run.
 
     Args:
         folder: with `console.txt`, and below it the log directory `logs` and the export `checkpoints`.
@@ -43,7 +43,7 @@ def read_traces(folder: Path) -> dict[str, str]:
 
 
 def differences(sound: Mapping[str, str], faulty: Mapping[str, str]) -> list[str]:
-    """Return the names of the traces that differ, those of one run only included."""
+    """Return the names of the traces that differ or that only one run has."""
     return [name for name in {**sound, **faulty} if sound.get(name) != faulty.get(name)]
 
 

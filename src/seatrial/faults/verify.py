@@ -1,4 +1,4 @@
-"""`python -m seatrial.faults.verify [--run] [ID ...]`: do the tables of faults still fit refrl's source?
+"""`python -m seatrial.faults.verify [--run] [ID ...]`: check that the tables of faults fit refrl's source.
 
 Says which mutants and plants no longer stand exactly once in their module. With `--run` each plant is put into a copy
 of refrl, a run of a few steps is made with and without it, and every trace that both left is compared: a plant must
@@ -61,7 +61,7 @@ RUN_SECONDS = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """How a run ended, and what it left."""
+    """Exit status, output and traces of a run."""
 
     status: int | Literal["timeout"]
     traces: Mapping[str, str]
@@ -82,7 +82,7 @@ class Bench:
 
     @cached_property
     def source(self) -> Path:
-        """A copy of refrl, so that all runs are of one state of it."""
+        """A copy of refrl, so that all runs use the same source."""
         shutil.copytree(
             PACKAGE, self.folder / "sound" / "refrl", ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -104,7 +104,7 @@ class Bench:
         return {**places, **write_models(self.folder, Path(places["qwen3"])), **write_rows(self.folder)}
 
     def sound(self, plant: Plant) -> Ran:
-        """Return the run without the fault, made once for each set of options."""
+        """Return the run without the fault; it is made once for each set of options."""
         key = json.dumps([plant.loop, plant.options, plant.starts], sort_keys=True)
         if key not in self._sound:
             self._sound[key] = self._refrl(self.source, self._words(plant), plant.starts)
@@ -144,7 +144,7 @@ class Bench:
         return Ran(status="timeout" if status is None else status, traces=read_traces(folder))
 
     def _started(self, source: Path, folder: Path, words: Sequence[str]) -> int | None:
-        """Return the exit status of one start; None where it took too long."""
+        """Return the exit status of one start, or None after a timeout."""
         process = multiprocessing.get_context("fork").Process(
             target=_become_refrl, args=(source, folder, words)
         )
@@ -172,30 +172,30 @@ def _become_refrl(source: Path, folder: Path, words: Sequence[str]) -> None:
 
 
 def misfits() -> list[str]:
-    """Return a line for each mutant and plant whose text does not stand exactly once in its module."""
+    """Return a line for each mutant and plant whose text does not occur exactly once in its module."""
     faults = [("mutant", fault.id, fault.module, fault.old) for fault in all_mutants()]
     faults += [("plant", fault.id, fault.module, fault.old) for fault in all_plants()]
     found = []
     for kind, fault_id, module, old in faults:
         count = source_path(module, PACKAGE).read_text(encoding="utf-8").count(old)
         if count != 1:
-            found.append(f"{kind} {fault_id}: its text is there {count} times in {module}")
+            found.append(f"{kind} {fault_id}: its text occurs {count} times in {module}")
     return found
 
 
 def check_run(bench: Bench, plant: Plant) -> tuple[bool, str]:
-    """Return whether a plant is silent and changes something, and a line that says what it changes."""
+    """Return whether a plant is silent and has an effect, and a line that describes the effect."""
     sound, faulty = bench.sound(plant), bench.faulty(plant)
     found = differences(sound.traces, faulty.traces)
     if sound.status != faulty.status:
-        found = [f"exit status {sound.status} without it", *found]
+        found = [f"exit status {sound.status} without the fault", *found]
     if faulty.status != 0:
         return False, f"{plant.id}: not silent, the run ends with {faulty.status}: {faulty.last_words}"
     return bool(found), f"{plant.id}: {', '.join(found) or 'nothing differs'}"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0 where everything fits."""
+    """Return 0 if every table fits."""
     parser = argparse.ArgumentParser(prog="python -m seatrial.faults.verify", description=__doc__)
     parser.add_argument("--run", action="store_true", help="make a run with and without each plant")
     parser.add_argument("ids", nargs="*", metavar="ID", help="plants to run; all where none is named")

@@ -23,12 +23,12 @@ class LawResult:
 
     @property
     def num_cases(self) -> int:
-        """How many cases were judged."""
+        """Number of cases judged."""
         return len(self.measures) + int(self.violation is not None)
 
     @property
     def held(self) -> bool:
-        """Whether it was exercised and held."""
+        """Whether the law was exercised and held."""
         return bool(self.measures) and self.violation is None and self.missing is None
 
 
@@ -59,7 +59,7 @@ def _is_expected(result: LawResult, expected: Expected) -> bool:
 
 
 def _fixed(relation: Relation, results: Sequence[LawResult], expected: Expected) -> dict[str, str]:
-    """Return what was expected to be broken and now holds, with the given reason."""
+    """Return the expected failures that no longer occur, with the given reason."""
     fixed = {
         f"law {result.law.name!r}": expected.laws[result.law.name]
         for result in results
@@ -86,7 +86,7 @@ def _failed(
         return None
     sentences = [violation.sentence() for violation in violations]
     sentences += [
-        f"{what} is in expected_failures and holds: remove it there ({reason})"
+        f"{what} is in expected_failures but holds: remove the entry ({reason})"
         for what, reason in fixed.items()
     ]
     first = violations[0] if violations else None

@@ -1,4 +1,4 @@
-"""Runs a relation on a stack: made cases in, one verdict out, with the smallest case that breaks it.
+"""Runs a relation on a stack and returns one verdict, with the smallest case that breaks a law.
 
 A law makes a case from a seed, measures how far the stack is from satisfying it, and names what usually causes a
 violation. A law that could not be exercised is named and never counts as Pass.
@@ -48,9 +48,9 @@ def run_relation(
 ) -> Verdict:
     """Exercise every law of a relation with every seed and conclude.
 
-    Fail where a law is broken that the stack's `expected_failures` do not name, or holds that they name; Blocked where
-    a package that the stack needs is missing; Skipped where a law was not exercised, unless the stack's declared facts
-    exclude its input; else Pass.
+    Fail if a law is broken that is not in the stack's `expected_failures`, or if a law listed there holds; Blocked if a
+    package that the stack needs is missing; Skipped if a law was not exercised, unless the stack's declared facts
+    exclude its input; otherwise Pass.
     """
     if not isinstance(stack, COMPONENTS[relation.component]):
         return Verdict(
@@ -70,7 +70,7 @@ def run_relation(
 def first_violation(
     relation: Relation, stack: Any, *, seeds: Sequence[int] = DEFAULT_SEEDS, tidy: bool = False
 ) -> Violation | None:
-    """Return the first violation, not shrunk, or None: for callers that run a relation many times.
+    """Return the first violation, without shrinking its case, or None; for callers that run a relation many times.
 
     None is not Pass: the relation may not have been exercised, or the stack may not offer its component.
     """
@@ -120,7 +120,7 @@ def _run_law(
 
 
 def _exercise(law: Law, stack: Any, seed: int, tidy: bool) -> _Found:
-    """Make the law's case for the stack and measure it."""
+    """Make the law's case for the stack, and measure it."""
     case: Case = NoCase()
     try:
         case = law.make(stack, seed, tidy)
@@ -150,7 +150,7 @@ def _judge_raised(error: Exception, law: Law, stack: Any, seed: int, case: Case)
 
 
 def _missing_package(error: ImportError, stack: Any) -> str | None:
-    """Return the third-party package that an import misses; None where the stack's own modules are broken."""
+    """Return the third-party package that an import did not find; None if the stack's own modules are broken."""
     package = (error.name or "").partition(".")[0]
     own = (stack if isinstance(stack, type) else type(stack)).__module__.partition(".")[0]
     return package if package and package not in (own, "seatrial") else None
@@ -158,7 +158,7 @@ def _missing_package(error: ImportError, stack: Any) -> str | None:
 
 @dataclass(frozen=True)
 class _Shrinker:
-    """Looks for simpler cases within a limit of time and calls."""
+    """Searches for simpler cases within a limit of time and calls."""
 
     seconds: float
     clock: Callable[[], float]

@@ -1,8 +1,7 @@
-"""Violations that an adapter expects of its stack, each with a reason.
+"""Expected failures: laws that an adapter declares broken, each with a reason.
 
 The attribute `expected_failures` of an adapter maps `RELATION/law name` (or a relation's id, for all its laws at once)
-to the reason. A relation whose only broken laws are expected does not fail; it fails if another law is broken, or if an
-expected one holds.
+to the reason. A relation fails if a law is broken that is not expected, or if an expected failure does not occur.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from seatrial.relations.law import Relation
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a stack is expected to break of one relation."""
+    """Expected failures of a stack in one relation."""
 
     laws: Mapping[str, str] = field(default_factory=dict)
     """Reason by law name."""
     whole: str | None = None
-    """Reason for the relation as a whole: any of its laws may be broken, one at least is."""
+    """Reason for the whole relation: at least one of its laws is broken."""
 
     def reason(self, law: str) -> str | None:
         """Return why a law is expected to be broken, or None."""
@@ -30,7 +29,7 @@ class Expected:
 
 
 def expected_of(relation: Relation, stack: Any) -> Expected:
-    """Return what a stack is expected to break of a relation."""
+    """Return a stack's expected failures in a relation."""
     declared: Mapping[str, str] = getattr(stack, "expected_failures", {})
     laws = {law.name: declared[relation.key(law)] for law in relation.laws if relation.key(law) in declared}
     return Expected(laws=laws, whole=declared.get(relation.id))
@@ -54,4 +53,4 @@ def check_expected_failures(stack: Any, relations: Iterable[Relation]) -> None:
         if "/" in key and key not in laws:
             raise UsageError(f"expected_failures: {relation.id} has no law {key!r}; known: {', '.join(laws)}")
         if not str(reason).strip():
-            raise UsageError(f"expected_failures: {key!r} has no reason; say why the stack breaks it")
+            raise UsageError(f"expected_failures: {key!r} has no reason; state why the stack breaks it")

@@ -1,4 +1,4 @@
-"""What a relation is made of: laws, the cases they run on, and how far a stack is from satisfying them.
+"""Relations and their laws, and measures of how far a stack is from satisfying a law.
 
 A law is a function of a stack and a case that returns a `Measure`. It is registered with its relation by a decorator:
 
@@ -8,7 +8,7 @@ A law is a function of a stack and a case that returns a `Measure`. It is regist
     def more_padding(stack, case):
         return Measure(error=..., bound=1e-10, what="loss with padding against the loss without")
 
-A decorator for each set of arguments makes several laws of one function; they keep the order in which they are written.
+Several decorators on one function register one law each; laws keep the order in which they are written.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ class Measure:
 
     @classmethod
     def count(cls, wrong: Sequence[object], what: str) -> Measure:
-        """Return a measure that holds if nothing is wrong; otherwise it names the first thing that is."""
-        return cls(error=len(wrong), bound=0, what=f"{what} ({wrong[0] if wrong else 'none'})")
+        """Return a measure that holds if nothing is wrong, and that names up to `MAX_NAMED` wrong items."""
+        named = "; ".join(map(str, wrong[:MAX_NAMED])) or "none"
+        return cls(error=len(wrong), bound=0, what=f"{what} ({named})")
 
     @classmethod
     def largest(cls, found: Iterable[tuple[float, str]], bound: float, what: str) -> Measure:
-        """Return the measure of the largest of (error, where it was found); infinite if nothing was compared."""
+        """Return the measure of the largest of these (error, place); infinite if nothing was compared."""
         worst, compared = Worst(), False
         for error, place in found:
             worst.add(error, place)
@@ -61,18 +62,19 @@ class Measure:
 
 
 def nothing_excluded(stack: Any) -> None:
-    """Return None: the stack serves the law's input."""
+    """Return None: the stack accepts the law's input."""
     return
 
 
 MakeCase = Callable[[Any, int, bool], Any]
-"""(stack, seed, tidy) -> case. Tidy cases have equal lengths and no traps: they show what adversarial ones find beyond
-them."""
+"""(stack, seed, tidy) -> case. Tidy cases have equal lengths and no traps; they show what only the traps find."""
 MeasureCase = Callable[..., "Measure | None"]
 """(stack, case, **arguments of the decorator) -> measure, or None when the property did not apply to this case."""
 Excluded = Callable[[Any], "str | None"]
 """(stack) -> the declaration by which the stack excludes a law's input, such as `masked_rows=False`; or None."""
 F = TypeVar("F", bound=MeasureCase)
+MAX_NAMED = 3
+"""How many wrong items a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +85,12 @@ class Law:
     make: MakeCase
     measure: MeasureCase
     suspects: str
-    """What a violation of this law usually is."""
+    """The usual causes of a violation."""
     excluded: Excluded = nothing_excluded
     seeded: bool = True
-    """Whether other seeds make other cases; a law that is not seeded runs with the first seed alone."""
+    """Whether other seeds make other cases; a law that is not seeded runs with the first seed only."""
     position: int = 0
-    """Among the decorators of its relation."""
+    """Position among the decorators of its relation."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,17 +107,17 @@ class Relation:
     """Ids of known bugs that break it (SBnnn); may be given as one string, separated by spaces."""
     cost: str
     cases: MakeCase | None = None
-    """Makes the cases of every law that names no `cases`."""
+    """Default for laws without `cases`."""
     excluded: Excluded = nothing_excluded
-    """For every law that names no `excluded`."""
+    """Default for laws without `excluded`."""
     seeded: bool = True
-    """For every law that does not say."""
+    """Default for laws without `seeded`."""
     laws: Sequence[Law] = ()
     """In the order in which their decorators are written."""
     _num_decorators: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse a relation about an unknown component, and two laws of one name."""
+        """Raise ValueError for an unknown component or two laws with the same name."""
         if self.component not in COMPONENTS:
             raise ValueError(f"relation {self.id}: no component {self.component!r} in contracts.COMPONENTS")
         self.catalogue = tuple(self.catalogue.split() if isinstance(self.catalogue, str) else self.catalogue)
@@ -136,19 +138,19 @@ class Relation:
 
         Args:
             name: unique in this relation.
-            suspects: what a violation usually is.
+            suspects: the usual causes of a violation.
             cases: makes the law's case; default: the relation's.
-            excluded: names the declaration by which a stack excludes the input; default: the relation's.
+            excluded: returns the declaration with which a stack excludes the input; default: the relation's.
             seeded: whether other seeds make other cases; default: the relation's.
-            arguments: passed to the function after stack and case.
+            **arguments: passed to the function after stack and case.
 
         Raises:
-            ValueError: neither the law nor the relation has cases, or two laws have one name.
+            ValueError: neither the law nor the relation has cases, or two laws have the same name.
         """
         make = cases or self.cases
         if make is None:
-            raise ValueError(f"relation {self.id}: law {name!r} has no cases, and its relation has none")
-        # Stacked decorators are evaluated from the top and applied from the bottom: the position is taken here.
+            raise ValueError(f"relation {self.id}: law {name!r} has no cases, and neither does its relation")
+        # Stacked decorators are evaluated from the top and applied from the bottom, so the position is set here.
         self._num_decorators += 1
         position = self._num_decorators
 
@@ -171,7 +173,7 @@ class Relation:
     def _refuse_equal_names(self) -> None:
         names = [law.name for law in self.laws]
         if len(set(names)) != len(names):
-            raise ValueError(f"relation {self.id}: two laws have one name")
+            raise ValueError(f"relation {self.id}: two laws have the same name")
 
     def key(self, law: Law) -> str:
         """Return the id of one law, as `expected_failures` names it."""
@@ -189,7 +191,7 @@ class Violation:
     raised: BaseException | None = None
 
     def sentence(self) -> str:
-        """Return what was broken, by how much, and what it usually is."""
+        """Return which law is broken, by how much, and the usual causes."""
         if self.raised is not None:
             broke = f"raised {type(self.raised).__name__}: {self.raised}"
         else:
@@ -200,17 +202,17 @@ class Violation:
 
 @dataclass(frozen=True, kw_only=True)
 class NotExercised:
-    """A law that had nothing to judge."""
+    """A law that did not apply to any case."""
 
     law: Law
     reason: str
     declared: bool = False
-    """Whether the stack declares that it excludes the input by design."""
+    """Whether the stack declares that it excludes the input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MissingDependency:
-    """A law that could not be judged, because a package that the stack needs is not installed."""
+    """A law that could not run because a package that the stack needs is not installed."""
 
     law: Law
     package: str

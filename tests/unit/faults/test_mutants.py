@@ -56,7 +56,7 @@ def test_a_module_that_is_imported_already_is_not_planted_in() -> None:
 
     idle = edit("check_temperature(temperature)\n", "check_temperature(temperature)\n")
     assert refrl.algorithms.ops.__name__ == idle.module
-    with pytest.raises(PlantingError, match="is imported already"):
+    with pytest.raises(PlantingError, match="is already imported"):
         plant(idle)
 
 
@@ -81,7 +81,7 @@ def test_a_fault_that_does_nothing_is_not_seen() -> None:
 
 def test_a_process_that_dies_says_so() -> None:
     """Nothing is taken for an answer."""
-    with pytest.raises(PlantingError, match="the process ended with 7"):
+    with pytest.raises(PlantingError, match="the process exited with status 7"):
         ask(_die, None)
 
 

@@ -174,7 +174,7 @@ def test_an_expected_failure_that_holds_is_red() -> None:
     """What is mended must not stay excused."""
     verdict = judged(law("bad", measured(0.0)), stack=Expecting())
     assert verdict.outcome is Outcome.FAIL
-    assert "remove it there" in verdict.reason
+    assert "remove the entry" in verdict.reason
 
 
 def test_a_whole_relation_may_be_expected_to_fail() -> None:

@@ -1,4 +1,4 @@
-"""What every law of the data plane begins with: a partition of its own, rows to put, and a list of what was wrong."""
+"""Fixture for laws of the data plane: an own partition, rows to put, and a list of errors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from seatrial.relations.law import Measure, MeasureCase, Relation
 TASKS = ("train", "score")
 FIELDS = ("ids", "values", "content")
 WAIT_S = 10.0
-"""A store that answers at all answers within this time."""
+"""A store that responds at all does so within this time."""
 LEASE_S = 0.3
-"""Of claims whose end a law waits for."""
+"""Lease of claims in laws that wait for its expiry."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class PlaneCase(Case):
 
 @dataclass
 class Bench:
-    """One law at work on a store."""
+    """A store with a partition for one run of a law, and the errors found."""
 
     stack: Any
     plane: Any
@@ -57,7 +57,7 @@ class Bench:
         ]
 
     def rows(self, samples: Sequence[str], scale: int = 1) -> Any:
-        """Return `[N, 3]` rows that are their sample's alone."""
+        """Return `[N, 3]` rows, different for every sample."""
         import torch
 
         return torch.tensor([[self.number(sample) * scale, scale, 7] for sample in samples])
@@ -89,42 +89,42 @@ class Bench:
         return (client or self.client).get_samples(list(samples), self.partition, [name])[name]
 
     def expect(self, holds: bool, otherwise: str) -> None:
-        """Note what is wrong unless something holds."""
+        """Add the message `otherwise` to the errors unless `holds`."""
         if not holds:
             self.wrong.append(otherwise)
 
     def refused(self, what: str, call: Callable[[], Any], *, waiting: bool = False) -> None:
-        """Note a call that is taken, or that ends as if rows were merely late (unless it is one that waits)."""
+        """Add an error if a call is accepted, or if it times out and `waiting` is false."""
         try:
             call()
         except TimeoutError as error:
-            self.expect(waiting, f"{what}: not refused, it waited ({error})")
-        except Exception:  # noqa: BLE001  which error it is is the stack's affair
+            self.expect(waiting, f"{what}: timed out instead of being refused ({error})")
+        except Exception:  # noqa: BLE001  the stack chooses the type of its error
             return
         else:
-            self.wrong.append(f"{what}: taken")
+            self.wrong.append(f"{what}: accepted")
 
     def expect_rows(self, samples: Sequence[str], what: str, *, client: Any = None, scale: int = 1) -> None:
-        """Note rows that are not what was put."""
+        """Add an error if the stored rows differ from those put."""
         import torch
 
         got = self.get(samples, client=client)
         rows = got if isinstance(got, torch.Tensor) and not got.is_nested else torch.stack(list(got))
-        self.expect(torch.equal(rows, self.rows(samples, scale)), f"{what}: other rows")
+        self.expect(torch.equal(rows, self.rows(samples, scale)), f"{what}: rows differ from those put")
 
 
 Check = Callable[[Any], None]
-"""Takes a bench and adds what is wrong to it."""
+"""Takes a bench and adds errors to it."""
 C = TypeVar("C", bound=Check)
 
 
 def plane_law(relation: Relation, name: str, suspects: str, *, seeded: bool = False) -> Callable[[C], C]:
-    """Return a decorator that makes a law of a check on a store that other laws use too."""
+    """Return a decorator that registers a check as a law on the stack's shared store."""
     return registering(relation.law(name, suspects, cases=make_case, seeded=seeded), _measure_in_store)
 
 
 def breaking_law(relation: Relation, name: str, suspects: str) -> Callable[[C], C]:
-    """Return a decorator for a check that kills parts of a store of its own; a store in this process excludes it."""
+    """Return a decorator for a check that kills parts of its own store; excluded for a store in this process."""
     law = relation.law(name, suspects, cases=make_case, excluded=_in_process, seeded=False)
     return registering(law, _measure_in_store_to_break)
 
@@ -155,7 +155,7 @@ def _measure_in_store_to_break(stack: Any, case: PlaneCase, *, check: Check) -> 
 
 
 def make_case(stack: Any, seed: int, tidy: bool) -> PlaneCase:
-    """Return groups of rows; more than one group and more than one row, unless tidy."""
+    """Return several groups of several rows; one group of two rows if tidy."""
     if tidy:
         return PlaneCase(num_groups=1, group_size=2, seed=seed)
     return PlaneCase(num_groups=3 + seed % 3, group_size=4, seed=seed)
@@ -163,4 +163,4 @@ def make_case(stack: Any, seed: int, tidy: bool) -> PlaneCase:
 
 def _in_process(stack: Any) -> str | None:
     in_process = getattr(stack, "data_plane_in_process", False)
-    return "data_plane_in_process=True: the store ends with its clients" if in_process else None
+    return "data_plane_in_process=True: the store runs in the process of its clients" if in_process else None

@@ -1,4 +1,4 @@
-"""What every law of the flow of rollouts begins with: an empty store, made rows, and a list of what was wrong."""
+"""Fixture for laws of the rollout flow: an empty store with a simulated clock, rows to put, and a list of errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from seatrial.relations.law import Measure, Relation
 FIELDS = ("ids", "values", "content", "input_ids", "input_lengths", "prev_logprobs")
 PARTITION = "rollouts"
 LEASE_S = 10.0
-"""Of the store's own clock: nobody waits for it."""
+"""Seconds of the store's simulated clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowCase(Case):
-    """Groups of rows in an order of their own."""
+    """Number and size of groups, and the seed of their order."""
 
     num_groups: int
     group_size: int
@@ -34,14 +34,14 @@ class FlowCase(Case):
 
 @dataclass
 class FlowBench:
-    """One law at work."""
+    """A store for one run of a law, and the errors found."""
 
     stack: Any
     case: FlowCase
     wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Open a store."""
+        """Open the store."""
         self.store = self.stack.flow_store()
         self.client = self.store.client()
         self.stream = random.Random(self.case.seed)
@@ -63,7 +63,7 @@ class FlowBench:
         return 100 * int(group) + int(row)
 
     def rows(self, samples: Sequence[str], scale: int = 1) -> Any:
-        """Return `[N, 3]` rows that are their sample's alone."""
+        """Return `[N, 3]` rows, different for every sample."""
         import torch
 
         return torch.tensor([[self.number(sample) * scale, scale, 7] for sample in samples])
@@ -81,40 +81,41 @@ class FlowBench:
         return self.client.claim_meta(partition, task, ["ids"], most, **chosen)
 
     def expect(self, holds: bool, otherwise: str) -> None:
-        """Note what is wrong unless something holds."""
+        """Add the message `otherwise` to the errors unless `holds`."""
         if not holds:
             self.wrong.append(otherwise)
 
-    def equal(self, found: Any, due: Any, what: str) -> None:
-        """Note a value that is not the one that is due."""
-        self.expect(found == due, f"{what}: {found} for {due}")
+    def equal(self, found: Any, expected: Any, what: str) -> None:
+        """Add an error if a value is not the expected one."""
+        self.expect(found == expected, f"{what}: {found}, expected {expected}")
 
     def refused(self, what: str, call: Callable[[], Any]) -> None:
-        """Note a call that is taken."""
+        """Add an error if a call is accepted."""
         try:
             call()
-        except Exception:  # noqa: BLE001  which error it is is the stack's affair
+        except Exception:  # noqa: BLE001  the stack chooses the type of its error
             return
-        self.wrong.append(f"{what}: taken")
+        self.wrong.append(f"{what}: accepted")
 
     def expect_rows(
         self, samples: Sequence[str], what: str, *, partition: str = PARTITION, scale: int = 1
     ) -> None:
-        """Note rows that are not what was put."""
+        """Add an error if the stored rows differ from those put."""
         import torch
 
         got = self.client.get_samples(list(samples), partition, ["ids"])["ids"]
-        self.expect(torch.equal(got, self.rows(samples, scale)), f"{what}: other rows")
+        self.expect(torch.equal(got, self.rows(samples, scale)), f"{what}: rows differ from those put")
 
 
 def made_meta(bench: FlowBench, samples: Sequence[str] | None = None, partition: str = PARTITION) -> Any:
-    """Return a meta whose tags and lengths are its samples' numbers."""
+    """Return a meta whose tags and lengths are derived from its samples' numbers."""
     chosen = bench.samples if samples is None else samples
     tags = [{"weight_version": bench.number(sample)} for sample in chosen]
     return bench.stack.flow_meta(partition, chosen, tags, [3 + bench.number(sample) for sample in chosen])
 
 
 def expect_aligned(bench: FlowBench, meta: Any, samples: Sequence[str], what: str) -> None:
+    """Add an error if a meta of `made_meta` does not have these samples with their own tags and lengths."""
     bench.equal(list(meta.sample_ids), list(samples), what)
     numbers = [bench.number(sample) for sample in samples]
     bench.equal([dict(tags).get("weight_version") for tags in meta.tags or ()], numbers, f"tags of {what}")
@@ -122,7 +123,7 @@ def expect_aligned(bench: FlowBench, meta: Any, samples: Sequence[str], what: st
 
 
 def flow_law(relation: Relation, name: str, suspects: str) -> Callable[[C], C]:
-    """Return a decorator that makes a law of a check; every seed makes another case."""
+    """Return a decorator that registers a check as a law on an empty store; every seed makes another case."""
     return registering(relation.law(name, suspects, cases=make_flow_case), _measure_flow)
 
 
@@ -133,7 +134,7 @@ def _measure_flow(stack: Any, case: FlowCase, *, check: Check) -> Measure:
 
 
 def make_flow_case(stack: Any, seed: int, tidy: bool) -> FlowCase:
-    """Return groups of rows in a store of their own."""
+    """Return groups whose number and size depend on the seed."""
     if tidy:
         return FlowCase(num_groups=4, group_size=2, seed=seed)
     return FlowCase(num_groups=5 + seed % 3, group_size=2 + (seed + 1) % 3, seed=seed)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 GRADIENT_BOUND = 1e-5
 """Of float32 sums in another order, relative to each tensor's norm; 4e-6 was the most seen in any layout."""
 FLOOR = 1e-3
-"""Share of the largest tensor's norm that a tensor's is taken as at least: the gradient of some is 0 but for rounding,
-such as that of a bias of the keys, which moves no attention weight."""
+"""Smallest norm used as scale, relative to the largest tensor's. Some gradients are 0 except for rounding errors, such
+as that of a key bias, which changes no attention weight."""
 
 
 def gradient_error(record: RankRecord, alone: RankRecord) -> tuple[float, str]:

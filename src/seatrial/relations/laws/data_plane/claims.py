@@ -1,4 +1,4 @@
-"""DP2: a claim brings whole rows with their tags, to one claimer, and back if that one dies."""
+"""DP2: a claim returns complete rows with their tags to one consumer; an expired lease makes them available again."""
 
 from __future__ import annotations
 
@@ -13,76 +13,84 @@ NUM_RACES = 40
 
 CLAIMS = Relation(
     id="DP2.claims",
-    name="claims-bring-whole-rows",
+    name="claims-return-whole-rows",
     component="data_plane",
-    statement="A claim brings ready rows with their own tags to one claimer, and they come back if it dies.",
-    cost="CPU, seconds (leases are waited for)",
+    statement="A claim gives ready rows with their tags to one consumer; when the lease expires they are free again.",
+    cost="CPU, seconds (waits for leases to expire)",
 )
 
 
-@plane_law(CLAIMS, "15 only rows with all fields", "one bit a row instead of one a field")
+@plane_law(CLAIMS, "15 only rows with all fields", "one ready bit per row instead of one per field")
 def required_fields(bench: Bench) -> None:
     bench.put(bench.samples)
     late = bench.samples[::2]
     bench.client.put_samples(late, bench.partition, {"values": bench.rows(late)})
     got = bench.claim(fields=("ids", "values")).sample_ids
     bench.expect(
-        sorted(got) == sorted(late), f"rows that lack a field were served, or others not: {list(got)}"
+        sorted(got) == sorted(late), f"expected exactly the rows that have both fields; served: {list(got)}"
     )
 
 
-@plane_law(CLAIMS, "17 tasks have cursors of their own", "one consumed bit for all tasks")
-def own_cursors(bench: Bench) -> None:
+@plane_law(CLAIMS, "17 each task has its own cursor", "one consumed bit shared by all tasks")
+def each_task_has_its_own_cursor(bench: Bench) -> None:
     bench.put(bench.samples)
     for task in ("train", "score"):
         got = bench.claim(task=task).sample_ids
-        bench.expect(sorted(got) == sorted(bench.samples), f"{task} got {len(got)} of {len(bench.samples)}")
+        bench.expect(
+            sorted(got) == sorted(bench.samples), f"task {task} got {len(got)} of {len(bench.samples)} rows"
+        )
 
 
-@plane_law(CLAIMS, "18 a batch size is a maximum", "all or nothing: the tail is never served")
-def a_maximum(bench: Bench) -> None:
+@plane_law(
+    CLAIMS,
+    "18 a batch size is a maximum",
+    "a claim that returns nothing unless the batch is full: the last rows are never served",
+)
+def batch_size_is_a_maximum(bench: Bench) -> None:
     bench.put(bench.samples[:3])
     got = bench.claim(8).sample_ids
-    bench.expect(len(got) == 3, f"3 rows are ready, and a claim of 8 brings {len(got)}")
+    bench.expect(len(got) == 3, f"3 rows are ready; a claim of 8 returns {len(got)}")
     bench.put(bench.samples[3:6])
     got = bench.claim(2).sample_ids
-    bench.expect(len(got) == 2, f"3 rows are ready, and a claim of 2 brings {len(got)}")
+    bench.expect(len(got) == 2, f"3 rows are ready; a claim of 2 returns {len(got)}")
 
 
-@plane_law(CLAIMS, "19 waiting ends with rows or TimeoutError", "a poll that returns nothing as a batch")
-def waiting(bench: Bench) -> None:
-    bench.expect(not bench.claim().sample_ids, "rows of an empty partition")
+@plane_law(CLAIMS, "19 waiting ends with rows or TimeoutError", "an empty poll returned as a batch")
+def blocking_claim_waits(bench: Bench) -> None:
+    bench.expect(not bench.claim().sample_ids, "a claim of an empty partition returned rows")
     start = time.monotonic()
     for timeout_s in (0.0, 0.2):
         try:
             got = bench.claim(1, blocking=True, timeout_s=timeout_s).sample_ids
-            bench.wrong.append(f"a blocking claim of nothing returned {list(got)}")
+            bench.wrong.append(
+                f"a blocking claim of an empty partition returned {list(got)} instead of raising TimeoutError"
+            )
         except TimeoutError:
             pass
-    bench.expect(time.monotonic() - start >= 0.2, "a blocking claim gave up before its time")
+    bench.expect(time.monotonic() - start >= 0.2, "a blocking claim timed out early")
     putter = threading.Timer(0.1, lambda: bench.put(bench.samples[:1], client=other))
     other = bench.plane.client()
     putter.start()
     got = bench.claim(1, blocking=True, timeout_s=10.0).sample_ids
     putter.join()
-    bench.expect(list(got) == bench.samples[:1], "a blocking claim missed a row that came while it waited")
+    bench.expect(list(got) == bench.samples[:1], "a blocking claim missed a row that was put while it waited")
 
 
-@plane_law(CLAIMS, "20 unknown names are refused", "a typing error gets a cursor of its own")
-def unregistered(bench: Bench) -> None:
+@plane_law(CLAIMS, "20 unknown names are refused", "a misspelled task name creates a new cursor")
+def unknown_names_are_refused(bench: Bench) -> None:
     bench.put(bench.samples)
     claim = bench.client.claim_meta
     no_wait = {"blocking": False}
-    bench.refused("a task that nobody registered", lambda: bench.claim(1, task="trian"))
+    bench.refused("a task that is not registered", lambda: bench.claim(1, task="trian"))
     bench.refused(
         "an unknown partition", lambda: claim(f"{bench.partition}-no", "train", ["ids"], 1, **no_wait)
     )
     bench.refused("an unknown field", lambda: bench.claim(1, fields=("idz",)))
 
 
-@plane_law(CLAIMS, "21 tags come with their rows", "rows are ready before their tags are set")
+@plane_law(CLAIMS, "21 tags come with their rows", "rows marked ready before their tags are set")
 def tags_come_with_rows(bench: Bench) -> None:
-    """A producer puts rows while the claimer asks without a pause."""
+    """Rows claimed while a producer puts them already have their tags."""
     producer = bench.plane.client()
     groups = [[f"u{group}_g{row}" for row in range(4)] for group in range(NUM_RACES)]
 
@@ -103,43 +111,48 @@ def tags_come_with_rows(bench: Bench) -> None:
             for sample, own in zip(meta.sample_ids, tags, strict=True)
             if dict(own).get("weight_version") != bench.number(sample)
         ]
-        bench.wrong.extend(f"{sample} was claimed without the tags that it was put with" for sample in bad)
+        bench.wrong.extend(f"{sample} was claimed without the tags of its put" for sample in bad)
     thread.join()
     bench.expect(seen == 4 * NUM_RACES, f"{seen} of {4 * NUM_RACES} rows were served")
 
 
-@plane_law(CLAIMS, "22 lengths are the producer's", "a producer that does not stamp input_lengths")
-def lengths(bench: Bench) -> None:
+@plane_law(CLAIMS, "22 lengths are the producer's", "a producer that does not set input_lengths")
+def lengths_are_the_producers(bench: Bench) -> None:
     bench.put(bench.samples)
     meta = bench.claim()
     expected = [3 + bench.number(sample) for sample in meta.sample_ids]
-    bench.expect(list(meta.sequence_lengths or ()) == expected, f"lengths are {meta.sequence_lengths}")
+    bench.expect(
+        list(meta.sequence_lengths or ()) == expected,
+        f"sequence lengths are {meta.sequence_lengths}, expected {expected}",
+    )
 
 
-@plane_law(CLAIMS, "23 claims of nothing are refused", "a default that serves rows half made")
-def meaningless(bench: Bench) -> None:
+@plane_law(CLAIMS, "23 empty claims are refused", "a default that serves incomplete rows")
+def empty_claims_are_refused(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.refused("a claim that requires no field", lambda: bench.claim(1, fields=()))
-    bench.refused("a claim of no rows", lambda: bench.claim(0))
+    bench.refused("a claim of 0 rows", lambda: bench.claim(0))
     bench.expect(len(bench.claim().sample_ids) == len(bench.samples), "a refused claim moved the cursor")
 
 
-@plane_law(CLAIMS, "24 rows align by id", "alignment by place of storage")
-def aligned_after_reuse(bench: Bench) -> None:
+@plane_law(CLAIMS, "24 rows align by id", "rows aligned by storage position")
+def rows_align_by_id(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.client.clear_samples(bench.samples[::2], bench.partition)
     bench.put([f"u9_g{row}" for row in range(3)])
     meta = bench.claim()
     versions = [dict(tags).get("weight_version") for tags in meta.tags or ()]
-    bench.expect(versions == [bench.number(sample) for sample in meta.sample_ids], "tags of other rows")
+    bench.expect(
+        versions == [bench.number(sample) for sample in meta.sample_ids], "tags belong to other rows"
+    )
     bench.expect(
         len(meta.sample_ids) == len(bench.samples[1::2]) + 3, f"{len(meta.sample_ids)} rows were served"
     )
-    bench.expect_rows(meta.sample_ids, "after places were used again")
+    bench.expect_rows(meta.sample_ids, "after storage positions were reused")
 
 
-def _comes_back(bench: Bench, expected: int) -> list[str]:
-    """Return what is served when a lease's time is over; wait for it no longer than it takes."""
+def _served_after_expiry(bench: Bench, expected: int) -> list[str]:
+    """Poll until `expected` rows with an expired lease are served again, for at most ten leases; return their ids."""
     got: list[str] = []
     end = time.monotonic() + 10 * LEASE_S
     while len(got) < expected and time.monotonic() < end:
@@ -148,37 +161,46 @@ def _comes_back(bench: Bench, expected: int) -> list[str]:
     return got
 
 
-@plane_law(CLAIMS, "25 a dead claimer's rows come back", "no lease: a claim is for ever")
-def dead_claimer(bench: Bench) -> None:
+@plane_law(CLAIMS, "25 rows of a crashed consumer come back", "claims without a lease: they never expire")
+def rows_of_a_crashed_consumer_come_back(bench: Bench) -> None:
     bench.put(bench.samples)
     lost = list(bench.claim(3, lease_s=LEASE_S).sample_ids)
     rest = list(bench.claim().sample_ids)
-    bench.expect(len(lost) == 3 and not set(lost) & set(rest), "rows of two claims overlap")
-    back = _comes_back(bench, 3)
-    bench.expect(sorted(back) == sorted(lost), f"of {lost}, claimed by one that died, {back} came back")
+    bench.expect(len(lost) == 3 and not set(lost) & set(rest), "two claims returned the same rows")
+    back = _served_after_expiry(bench, 3)
+    bench.expect(
+        sorted(back) == sorted(lost), f"of {lost}, claimed by a consumer that stopped, {back} came back"
+    )
 
 
-@plane_law(CLAIMS, "44 a late acknowledgement is refused", "no fence: rows are trained on twice")
-def late_acknowledgement(bench: Bench) -> None:
+@plane_law(
+    CLAIMS,
+    "44 a late acknowledgement is refused",
+    "acknowledgements not checked against the lease: rows are trained on twice",
+)
+def late_acknowledgement_is_refused(bench: Bench) -> None:
     bench.put(bench.samples)
     slow = bench.claim(3, lease_s=LEASE_S)
     bench.claim()
-    back = _comes_back(bench, 3)
+    back = _served_after_expiry(bench, 3)
     bench.expect(len(back) == 3, f"{len(back)} of 3 rows came back")
-    bench.refused("an acknowledgement of rows that others have now", lambda: bench.client.acknowledge(slow))
+    bench.refused(
+        "an acknowledgement of rows that another consumer has claimed since",
+        lambda: bench.client.acknowledge(slow),
+    )
 
 
-@plane_law(CLAIMS, "45 acknowledged rows stay taken", "a lease that ends after the acknowledgement")
-def acknowledged(bench: Bench) -> None:
+@plane_law(CLAIMS, "45 acknowledged rows stay taken", "leases that still expire after the acknowledgement")
+def acknowledged_rows_stay_taken(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.client.acknowledge(bench.claim(3, lease_s=LEASE_S))
     bench.claim()
     time.sleep(1.5 * LEASE_S)
-    bench.expect(not bench.claim().sample_ids, "acknowledged rows are served again")
+    bench.expect(not bench.claim().sample_ids, "acknowledged rows were served again")
 
 
-@plane_law(CLAIMS, "46 released rows come back at once", "a release that waits for the lease's end")
-def released(bench: Bench) -> None:
+@plane_law(CLAIMS, "46 released rows come back at once", "released rows that wait for the lease to expire")
+def released_rows_come_back(bench: Bench) -> None:
     bench.put(bench.samples)
     meta = bench.claim()
     bench.client.release(meta)

@@ -1,4 +1,4 @@
-"""DP12: a client is as it was configured, and what passes through one that is watched is counted."""
+"""DP12: a client uses its configured lease, and an observed client counts its calls."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ SHORT_S, LONG_S = 0.05, 3600.0
 
 CLIENTS = Relation(
     id="DP12.clients",
-    name="clients-are-as-configured-and-counted",
+    name="clients-are-configured-and-counted",
     component="rollout_flow",
-    statement="Claims hold as long as is configured, and every call, failed ones too, is counted.",
+    statement="A claim lasts for the configured lease, and every call, including failed ones, is counted.",
     cost="CPU, a second",
 )
 
 
 @flow_law(CLIENTS, "leases as configured", "an option that does not reach the client")
-def as_configured(bench: FlowBench) -> None:
-    """A claim that says nothing holds for as long as is configured."""
+def leases_as_configured(bench: FlowBench) -> None:
+    """A claim without `lease_s` lasts for the configured lease."""
     for seconds, due in ((SHORT_S, bench.samples[:2]), (LONG_S, [])):
         bench.client = bench.stack.configured_client(lease_s=seconds)
         bench.register()
@@ -35,17 +35,17 @@ def as_configured(bench: FlowBench) -> None:
         )
 
 
-@flow_law(CLIENTS, "calls are counted", "failures left out, or one kind of them")
-def counted(bench: FlowBench) -> None:
-    """Every call is counted, with its rows and bytes; what failed, and what waited in vain, among the errors."""
-    bench.client, told = bench.stack.observed_client()
+@flow_law(CLIENTS, "calls are counted", "failed calls left out, or timeouts left out")
+def calls_are_counted(bench: FlowBench) -> None:
+    """Every call is counted with its rows and bytes; failures and timeouts count as errors."""
+    bench.client, counters = bench.stack.observed_client()
     bench.register()
     num, width = len(bench.samples), 24
     bench.put(bench.samples)
     bench.refused("a put that must fail", lambda: bench.put([bench.samples[0]] * 2))
     meta = bench.claim(2)
     bench.claim()
-    bench.refused("a claim that waits in vain", lambda: bench.claim(1, blocking=True, timeout_s=0.0))
+    bench.refused("a claim that times out", lambda: bench.claim(1, blocking=True, timeout_s=0.0))
     bench.client.get_samples(bench.samples[:3], PARTITION, ["ids"])
     bench.client.get_data(meta)
     bench.client.acknowledge(meta)
@@ -57,6 +57,6 @@ def counted(bench: FlowBench) -> None:
         "get_data": (1, 0, 2, 2 * width),
         "clear_samples": (1, 0, 2, 0),
     }
-    found = told()
+    found = counters()
     for name, expected in due.items():
         bench.equal(tuple(found.get(name, ())), expected, f"calls, errors, rows and bytes of {name}")

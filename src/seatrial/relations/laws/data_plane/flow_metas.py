@@ -1,4 +1,4 @@
-"""DP7: metas stay aligned through every transform, and share nothing."""
+"""DP7: ids, tags and lengths of a meta stay aligned through every transform; metas share no mutable state."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ METAS = Relation(
     id="DP7.metas",
     name="metas-stay-aligned",
     component="rollout_flow",
-    statement="Ids, tags and lengths of a meta stay aligned through every transform, and nothing is shared.",
+    statement="Ids, tags and lengths of a meta stay aligned through every transform; metas share no mutable state.",
     cost="CPU, milliseconds",
 )
 
 
-@flow_law(METAS, "aligned through transforms", "a list that a transform forgot")
-def transforms(bench: FlowBench) -> None:
+@flow_law(METAS, "aligned through transforms", "a list that a transform does not reorder")
+def aligned_through_transforms(bench: FlowBench) -> None:
     meta, samples = made_meta(bench), bench.samples
     order = bench.stream.sample(range(len(samples)), len(samples) - 1)
     expect_aligned(bench, meta.subset(order), [samples[row] for row in order], "a subset in another order")
     expect_aligned(bench, meta.slice(1, 3), samples[1:3], "a slice")
     expect_aligned(bench, meta.slice(0, 0), [], "a slice of nothing")
-    expect_aligned(bench, meta.drop([0, 2]), [samples[1], *samples[3:]], "the rows but two")
-    bench.expect(meta.drop(range(len(samples))) is None, "nothing is left, and it is not None")
-    expect_aligned(bench, meta.slice(2, 4).concat(meta.slice(0, 1)), [*samples[2:4], samples[0]], "two parts")
-    expect_aligned(bench, meta.with_fields(["values", "ids"]), samples, "rows with more fields")
-    bench.equal(list(meta.with_fields(["values", "ids"]).fields), ["ids", "values"], "fields, each once")
-    expect_aligned(bench, copy.deepcopy(meta), samples, "a copy, made as one for another process is")
+    expect_aligned(bench, meta.drop([0, 2]), [samples[1], *samples[3:]], "all rows except two")
+    bench.expect(meta.drop(range(len(samples))) is None, "dropping every row does not return None")
+    expect_aligned(
+        bench,
+        meta.slice(2, 4).concat(meta.slice(0, 1)),
+        [*samples[2:4], samples[0]],
+        "two concatenated parts",
+    )
+    expect_aligned(bench, meta.with_fields(["values", "ids"]), samples, "rows with added fields")
+    bench.equal(
+        list(meta.with_fields(["values", "ids"]).fields), ["ids", "values"], "fields without duplicates"
+    )
+    expect_aligned(bench, copy.deepcopy(meta), samples, "a deep copy, as made for another process")
     std = [0.5 * row for row in range(len(samples))]
     stamped = meta.stamp_tags({"std": std})
     expect_aligned(bench, stamped, samples, "stamped rows")
@@ -37,22 +44,28 @@ def transforms(bench: FlowBench) -> None:
     again = stamped.stamp_tags({"std": std[::-1]})
     bench.equal([dict(tags).get("std") for tags in again.tags], std[::-1], "tags stamped again")
     untagged = bench.stack.flow_meta(PARTITION, samples[:1], None, None)
-    bench.expect(meta.concat(untagged).tags is None, "tags of a part alone stand for the whole")
+    bench.expect(
+        meta.concat(untagged).tags is None, "concat with an untagged part kept the tags of the other part"
+    )
     bench.equal(
-        [dict(tags) for tags in untagged.stamp_tags({"std": [1.0]}).tags], [{"std": 1.0}], "first tags"
+        [dict(tags) for tags in untagged.stamp_tags({"std": [1.0]}).tags],
+        [{"std": 1.0}],
+        "tags added to an untagged meta",
     )
 
 
-@flow_law(METAS, "what does not fit is refused", "lists of unequal length, rows counted from the end")
-def refusals(bench: FlowBench) -> None:
+@flow_law(
+    METAS, "invalid arguments are refused", "lists of unequal length accepted, negative indices accepted"
+)
+def invalid_arguments_are_refused(bench: FlowBench) -> None:
     meta, samples = made_meta(bench), bench.samples
     build = partial(bench.stack.flow_meta, PARTITION, samples)
     bad = {
-        "a tag too few": lambda: build([{}] * (len(samples) - 1), None),
-        "a length too few": lambda: build(None, [1] * (len(samples) - 1)),
-        "a row that is not there": lambda: meta.subset([len(samples)]),
-        "a row counted from the end": lambda: meta.subset([-1]),
-        "a part of another partition": lambda: meta.concat(made_meta(bench, samples[:1], "other")),
+        "one tag too few": lambda: build([{}] * (len(samples) - 1), None),
+        "one length too few": lambda: build(None, [1] * (len(samples) - 1)),
+        "an index out of range": lambda: meta.subset([len(samples)]),
+        "a negative index": lambda: meta.subset([-1]),
+        "concat with another partition": lambda: meta.concat(made_meta(bench, samples[:1], "other")),
         "a column that is too short": lambda: meta.stamp_tags({"std": [1.0]}),
     }
     for what, call in bad.items():
@@ -77,9 +90,13 @@ def nothing_shared(bench: FlowBench) -> None:
         other.extra_info["pad"] = what
         if other.fields is not None:
             other.fields.append("more")
-        expect_aligned(bench, meta, samples, f"a meta after a change to its {what}")
-        bench.equal((dict(meta.extra_info), list(meta.fields)), ({}, ["ids"]), f"the rest of it after {what}")
+        expect_aligned(bench, meta, samples, f"a meta after its {what} was modified")
+        bench.equal(
+            (dict(meta.extra_info), list(meta.fields)),
+            ({}, ["ids"]),
+            f"extra_info and fields after its {what} was modified",
+        )
     tags = [{"weight_version": 1}]
     own = bench.stack.flow_meta(PARTITION, samples[:1], tags, None)
     tags[0]["weight_version"] = 2
-    bench.equal(dict(own.tags[0]), {"weight_version": 1}, "tags after their giver changed them")
+    bench.equal(dict(own.tags[0]), {"weight_version": 1}, "tags after the caller modified its list")

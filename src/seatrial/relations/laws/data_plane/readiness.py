@@ -1,4 +1,4 @@
-"""R14 and R27 of ready boards: a row is ready when it was written, for whom it was not consumed, in its partition."""
+"""R14, R27 for ready boards: a row is ready in its partition once written, for each consumer that has not taken it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIELDS = ("ids", "logprobs", "rewards")
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """One write to one of two partitions."""
+    """A write of some fields of some rows to one of two partitions."""
 
     partition: int
     rows: tuple[int, ...]
@@ -25,7 +25,7 @@ class Write:
 
 @dataclass(frozen=True, kw_only=True)
 class WritesCase(Case):
-    """Writes in their order."""
+    """Writes, in order."""
 
     writes: tuple[Write, ...]
 
@@ -45,7 +45,7 @@ class WritesCase(Case):
         }
 
     def ready(self, partition: int, fields: Sequence[str]) -> set[int]:
-        """Return the rows of a partition whose fields were all written."""
+        """Return the rows of a partition for which all these fields were written."""
         written = {(row, name) for write in self.writes if write.partition == partition
                    for row in write.rows for name in write.fields}  # fmt: skip
         return {row for row, _ in written if all((row, name) in written for name in fields)}
@@ -53,16 +53,16 @@ class WritesCase(Case):
 
 def _make(partitions: int) -> Any:
     def make(stack: Any, seed: int, tidy: bool) -> WritesCase:
-        """Return writes of whole rows of one partition when tidy; else of parts of rows, out of order."""
+        """Return whole rows of one partition if tidy; otherwise partial rows, out of order."""
         if tidy:
             return WritesCase(writes=(Write(partition=0, rows=(0, 1, 2), fields=FIELDS),))
         rng = np.random.default_rng([seed, 14])
-        # The first rows of the first partition come first: storage that partitions share holds them already.
+        # The first partition is written first, so that storage shared by partitions already holds its rows.
         writes = [Write(partition=0, rows=(0,), fields=FIELDS[:1])]
         for number in range(7):
             rows = rng.choice(6, size=int(rng.integers(1, 4)), replace=False)
             fields = rng.choice(FIELDS, size=int(rng.integers(1, 4)), replace=False)
-            # Rows of the second partition begin at 1: row 0 is the first one's alone.
+            # Rows of the second partition start at 1: only the first partition has a row 0.
             first = number % partitions
             writes.append(
                 Write(
@@ -83,11 +83,11 @@ def _written(stack: Any, case: WritesCase) -> list[Any]:
     return boards
 
 
-READY_IS_WRITTEN = Relation(
+READY_MEANS_WRITTEN = Relation(
     id="R14.ready",
-    name="ready-is-written",
+    name="ready-means-written",
     component="readiness",
-    statement="A row is ready exactly when all its fields were written, once for every consumer.",
+    statement="A row is ready exactly when all requested fields are written, once for every consumer.",
     catalogue="SB285",
     cost="CPU, milliseconds",
     cases=_make(1),
@@ -96,33 +96,33 @@ PARTITIONS_SHARE_NOTHING = Relation(
     id="R27.ready",
     name="partitions-share-nothing",
     component="readiness",
-    statement="What is written to one partition is ready in no other.",
+    statement="A row written to one partition is not ready in another.",
     catalogue="SB285",
     cost="CPU, milliseconds",
     cases=_make(2),
 )
 
 
-@READY_IS_WRITTEN.law("ready is written", "any field for all fields, rows beyond the first allocation")
+@READY_MEANS_WRITTEN.law(
+    "ready means written", "any field taken for all fields, rows beyond the first allocation lost"
+)
 @PARTITIONS_SHARE_NOTHING.law(
     "two partitions",
-    "a default that all partitions share, a name that is a prefix of another",
+    "a default object shared by all partitions, a name that is a prefix of another",
 )
-def ready_is_written(stack: Any, case: WritesCase) -> Measure:
+def ready_means_written(stack: Any, case: WritesCase) -> Measure:
     wrong = []
     for partition, board in enumerate(_written(stack, case)):
         for fields in (FIELDS[:1], FIELDS[1:], FIELDS):
-            given = list(board.ready(fields, "trainer"))
-            if sorted(given) != sorted(case.ready(partition, fields)):
-                wrong.append(
-                    f"partition {partition}, {fields}: {sorted(given)}, written {sorted(case.ready(partition, fields))}"
-                )
-    return Measure(error=float(len(wrong)), bound=0, what=f"answers that differ ({(wrong or ['none'])[0]})")
+            found, expected = sorted(board.ready(fields, "trainer")), sorted(case.ready(partition, fields))
+            if found != expected:
+                wrong.append(f"partition {partition}, {fields}: ready {found}, written {expected}")
+    return Measure.count(wrong, "queries whose ready rows are not the written ones")
 
 
-@READY_IS_WRITTEN.law("consumed once for each consumer", "one mark for all consumers")
-def consumed_once_each(stack: Any, case: WritesCase) -> Measure:
-    """What one consumer takes is no longer ready for it, and is for another."""
+@READY_MEANS_WRITTEN.law("consumed once for each consumer", "one consumed mark for all consumers")
+def consumed_once_for_each_consumer(stack: Any, case: WritesCase) -> Measure:
+    """A row taken by one consumer is no longer ready for it, and still ready for another."""
     board = _written(stack, case)[0]
     ready = sorted(board.ready(FIELDS[:1], "trainer"))
     board.consume(ready[:1], "trainer")
@@ -131,5 +131,5 @@ def consumed_once_each(stack: Any, case: WritesCase) -> Measure:
     return Measure(
         error=float(wrong),
         bound=0,
-        what=f"{ready} ready, 1 consumed: {left} left, {other} for another consumer; wrong",
+        what=f"wrong sets of ready rows ({ready} ready, 1 consumed: {left} left, {other} for another consumer)",
     )

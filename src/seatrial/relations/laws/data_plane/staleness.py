@@ -1,4 +1,4 @@
-"""R24: syncs come when they are due, samples are fresh up to the bound and not beyond, bad cadences are refused."""
+"""R24: weight syncs follow their cadence, samples are fresh up to the staleness bound, bad cadences are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUM_VERSIONS = 13
 
 @dataclass(frozen=True, kw_only=True)
 class CadenceCase(Case):
-    """Cadences in prompts."""
+    """How often to step and to sync, in prompts."""
 
     prompts_per_step: int
     prompts_per_forward_backward: int
@@ -23,7 +23,7 @@ class CadenceCase(Case):
     max_staleness: int
 
     def smaller(self) -> Iterator[CadenceCase]:
-        """Yield the case without a reference sync, then with a sync after every step."""
+        """Yield the case without reference syncs, then with a sampler sync after every step."""
         if self.prompts_per_reference_sync is not None:
             yield replace(self, prompts_per_reference_sync=None)
         if self.prompts_per_sync is not None:
@@ -68,9 +68,9 @@ def _make(stack: Any, seed: int, tidy: bool) -> CadenceCase:
 
 STALENESS = Relation(
     id="R24.staleness",
-    name="staleness-is-the-closed-form",
+    name="staleness-follows-the-bound",
     component="staleness_schedule",
-    statement="Samples are fresh up to the bound, inclusive; syncs fall on their cadence; bad ones are refused.",
+    statement="Samples are fresh up to max_staleness, inclusive; syncs follow their cadence; bad cadences are refused.",
     catalogue="SB282 SB289",
     cost="CPU, milliseconds",
     cases=_make,
@@ -89,17 +89,17 @@ def fresh_up_to_the_bound(stack: Any, case: CadenceCase) -> Measure:
         for sample in range(trainer + 1)
         if schedule.is_fresh(sample, trainer) != (trainer - sample <= case.max_staleness)
     ]
-    return Measure.count(wrong, f"pairs of versions judged wrongly for max_staleness {case.max_staleness}")
+    return Measure.count(wrong, f"pairs of versions judged wrong with max_staleness {case.max_staleness}")
 
 
 @STALENESS.law("the future is refused", "a one-sided filter that a restarted version counter passes")
 def the_future_is_refused(stack: Any, case: CadenceCase) -> Measure:
     schedule = stack.make_schedule(**case.describe())
     taken = [] if _refuses(lambda: schedule.is_fresh(4, 3)) else ["sample 4, trainer 3"]
-    return Measure.count(taken, "samples of weights that the trainer does not have yet, taken")
+    return Measure.count(taken, "samples of a future weight version, accepted")
 
 
-@STALENESS.law("syncs when due", "off by one, prompts taken for steps, rounding")
+@STALENESS.law("syncs when due", "off by one, prompts counted as steps, rounding")
 def syncs_when_due(stack: Any, case: CadenceCase) -> Measure:
     schedule = stack.make_schedule(**case.describe())
     wrong = []
@@ -109,21 +109,21 @@ def syncs_when_due(stack: Any, case: CadenceCase) -> Measure:
         every = case.prompts_per_reference_sync
         reference = every is not None and prompts % every == 0
         if schedule.syncs_sampler(version) != sampler:
-            wrong.append(f"sampler after step {version}")
+            wrong.append(f"sampler sync after step {version}")
         if schedule.syncs_reference(version) != reference:
-            wrong.append(f"reference after step {version}")
+            wrong.append(f"reference sync after step {version}")
     passes = case.prompts_per_step // case.prompts_per_forward_backward
     if schedule.accumulation_steps != passes:
-        wrong.append(f"{schedule.accumulation_steps} passes a step instead of {passes}")
-    return Measure.count(wrong, "syncs or passes that are not those of the cadence")
+        wrong.append(f"{schedule.accumulation_steps} accumulation steps, expected {passes}")
+    return Measure.count(wrong, "syncs or accumulation steps that differ from the cadence")
 
 
 @STALENESS.law(
-    "bad cadences",
-    "integer division that rounds, a bound that no sample meets so that training waits for ever",
+    "bad cadences are refused",
+    "integer division that rounds, a staleness bound that no sample meets, so that training waits forever",
 )
 def bad_cadences_are_refused(stack: Any, case: CadenceCase) -> Measure:
-    """Each differs from a good one in one number."""
+    """Each bad cadence differs from a valid one in one number and is refused."""
     step = case.prompts_per_step
     bad: list[dict[str, Any]] = [
         {"prompts_per_forward_backward": step + 1},
@@ -138,7 +138,9 @@ def bad_cadences_are_refused(stack: Any, case: CadenceCase) -> Measure:
         for change in bad
         if not _refuses(lambda change=change: stack.make_schedule(**{**case.describe(), **change}))
     ]
-    return Measure.count(taken, "cadences that never come out even, or starve the trainer, accepted")
+    return Measure.count(
+        taken, "cadences accepted that do not divide evenly or leave the trainer without samples"
+    )
 
 
 def _refuses(call: Any) -> bool:

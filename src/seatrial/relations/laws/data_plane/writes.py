@@ -1,4 +1,4 @@
-"""DP1: a put is whole, visible at once, and comes back as it was. Numbers are those of docs/extend/data_plane.md."""
+"""DP1: a put is atomic, visible at once and read back unchanged. docs/extend/data_plane.md explains the numbers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ NUM_UPDATES = 30
 
 WRITES = Relation(
     id="DP1.writes",
-    name="puts-are-whole",
+    name="puts-are-atomic",
     component="data_plane",
-    statement="A put is visible to all when it returns, whole or not at all, and comes back as it was given.",
-    cost="CPU, milliseconds; with a store in processes of its own, seconds",
+    statement="A put is visible to all clients when it returns, all of it or nothing, and is read back unchanged.",
+    cost="CPU, milliseconds; seconds for a store in separate processes",
 )
 
 
-@plane_law(WRITES, "01 visible when put returns", "a put that returns before its bytes are stored")
-def visible(bench: Bench) -> None:
+@plane_law(WRITES, "01 visible when put returns", "a put that returns before its data is stored")
+def visible_when_put_returns(bench: Bench) -> None:
     other = bench.plane.client()
     for start in range(0, len(bench.samples), 2):
         put = bench.samples[start : start + 2]
         bench.put(put)
-        bench.expect_rows(put, "another client, right after the put", client=other)
+        bench.expect_rows(put, "read by another client right after the put", client=other)
 
 
 def _failed_puts(bench: Bench) -> dict[str, Any]:
-    """Return puts that must fail: each of new samples, one wrong in one thing."""
+    """Return puts of new samples that must fail, each with one error."""
     import torch
 
     new, ids = ["u7_g0", "u7_g1"], bench.rows(["u7_g0", "u7_g1"])
@@ -44,20 +44,20 @@ def _failed_puts(bench: Bench) -> dict[str, Any]:
     }
 
 
-@plane_law(WRITES, "02 a failed put leaves nothing", "keys registered before the store took the bytes")
-def nothing_left(bench: Bench) -> None:
+@plane_law(WRITES, "02 a failed put leaves nothing", "keys registered before the data is stored")
+def failed_put_leaves_nothing(bench: Bench) -> None:
     for what, put in _failed_puts(bench).items():
         bench.refused(what, put)
-        bench.refused(f"reading after {what}", lambda: bench.get(["u7_g0"]))
+        bench.refused(f"a read after a put with {what}", lambda: bench.get(["u7_g0"]))
         bench.expect(
             bench.client.check_consumption_status(bench.partition, ["train"]),
-            f"{what}: a row waits for its consumer",
+            f"{what}: a row is reported as still to be consumed",
         )
         bench.expect(not bench.claim().sample_ids, f"{what}: a row can be claimed")
 
 
 @plane_law(WRITES, "03 lengths are checked before any effect", "rows written one by one")
-def lengths_before_effect(bench: Bench) -> None:
+def lengths_are_checked_first(bench: Bench) -> None:
     bench.put(bench.samples)
     first = bench.samples[:2]
     changed = bench.rows(first, scale=5)
@@ -66,37 +66,37 @@ def lengths_before_effect(bench: Bench) -> None:
     bench.refused(
         "one tag too few", lambda: put(first, bench.partition, {"ids": changed}, [{"weight_version": -1}])
     )
-    bench.expect_rows(first, "after puts that were refused")
+    bench.expect_rows(first, "after refused puts")
     versions = [dict(tags)["weight_version"] for tags in bench.claim().tags or ()]
     bench.expect(-1 not in versions, "a refused put changed a tag")
 
 
-@plane_law(WRITES, "04 a sample twice is refused", "the last one wins, or an orphan stays")
-def duplicates(bench: Bench) -> None:
+@plane_law(WRITES, "04 a sample twice is refused", "the last duplicate wins, or an orphaned row remains")
+def duplicate_sample_is_refused(bench: Bench) -> None:
     bench.put(bench.samples)
     twice = [bench.samples[0], bench.samples[0]]
     bench.refused(
         "one sample twice",
         lambda: bench.client.put_samples(twice, bench.partition, {"ids": bench.rows(twice, 5)}),
     )
-    bench.expect_rows(bench.samples[:1], "after the put that was refused")
+    bench.expect_rows(bench.samples[:1], "after the refused put")
     bench.client.clear_samples(bench.samples, bench.partition)
     bench.expect(
         bench.client.check_consumption_status(bench.partition, ["train"]),
-        "an orphan is left after the clear of all",
+        "an orphaned row remains after all rows were cleared",
     )
 
 
 @plane_law(WRITES, "05 overwriting replaces and serves nothing again", "a write that resets the cursor")
-def overwriting(bench: Bench) -> None:
+def overwriting_replaces(bench: Bench) -> None:
     bench.put(bench.samples)
     bench.claim()
     bench.put(bench.samples, scale=3)
     bench.expect_rows(bench.samples, "after the second put", scale=3)
-    bench.expect(not bench.claim().sample_ids, "a claimed row is served again because a field was written")
+    bench.expect(not bench.claim().sample_ids, "a claimed row is served again after a field was written")
 
 
-@plane_law(WRITES, "06 tags merge", "tags replaced whole, or dropped by a put without tags")
+@plane_law(WRITES, "06 tags merge", "all tags replaced, or dropped by a put without tags")
 def tags_merge(bench: Bench) -> None:
     sample = bench.samples[0]
     bench.put([sample], a=1, b=1)
@@ -106,8 +106,8 @@ def tags_merge(bench: Bench) -> None:
     bench.expect({name: tags.get(name) for name in "abc"} == {"a": 1, "b": 2, "c": 2}, f"tags are {tags}")
 
 
-@plane_law(WRITES, "08 every dtype comes back", "a detour over numpy or float32")
-def dtypes(bench: Bench) -> None:
+@plane_law(WRITES, "08 every dtype comes back", "a conversion through NumPy or float32")
+def every_dtype_comes_back(bench: Bench) -> None:
     import torch
 
     for dtype in DTYPES:
@@ -122,42 +122,42 @@ def dtypes(bench: Bench) -> None:
 
 
 @plane_law(WRITES, "09 a field keeps one dtype", "rows stacked into the dtype of the first")
-def one_dtype(bench: Bench) -> None:
+def field_keeps_one_dtype(bench: Bench) -> None:
     import torch
 
     bench.client.put_samples(["u0_g0"], bench.partition, {"values": torch.tensor([[1, 2, 3]])})
     fractions = torch.tensor([[0.25, 0.5, 0.75]])
     bench.refused(
-        "fractions beside integers in one field",
+        "a float row in a field of integers",
         lambda: bench.client.put_samples(["u0_g1"], bench.partition, {"values": fractions}),
     )
 
 
 @plane_law(WRITES, "10 jagged rows keep their lengths", "padding, or rows in the order of storage")
-def jagged(bench: Bench) -> None:
+def jagged_rows_keep_their_lengths(bench: Bench) -> None:
     import torch
 
     rows = [torch.arange(1 + (bench.number(sample) * 7) % 5) for sample in bench.samples]
     bench.client.put_samples(bench.samples, bench.partition, {"values": rows})
     asked = bench.samples[::-1]
     back = [torch.as_tensor(row).tolist() for row in bench.get(asked, "values")]
-    bench.expect(back == [row.tolist() for row in rows[::-1]], "rows of unequal length came back otherwise")
+    bench.expect(back == [row.tolist() for row in rows[::-1]], "rows of unequal length came back different")
 
 
-@plane_law(WRITES, "11 one number a row stays one", "a dimension added on the way")
-def scalars(bench: Bench) -> None:
+@plane_law(WRITES, "11 scalar rows stay scalar", "an added dimension")
+def scalar_rows_stay_scalar(bench: Bench) -> None:
     import torch
 
     bench.client.put_samples(bench.samples, bench.partition, {"values": torch.arange(len(bench.samples))})
     back = bench.get(bench.samples, "values")
     bench.expect(
         tuple(back.shape) == (len(bench.samples),) and back.tolist() == list(range(len(bench.samples))),
-        f"one number a row came back as {tuple(back.shape)}",
+        f"one number per row came back with shape {tuple(back.shape)} or other values",
     )
 
 
 @plane_law(WRITES, "12 objects are kept or refused", "a conversion that loses types")
-def objects(bench: Bench) -> None:
+def objects_are_kept_or_refused(bench: Bench) -> None:
     import numpy as np
 
     given = np.empty(2, dtype=object)
@@ -170,30 +170,31 @@ def objects(bench: Bench) -> None:
     bench.expect(back == given.tolist(), f"objects came back as {back!r}")
 
 
-@plane_law(WRITES, "13 a put without a partition has one outcome", "partitions made by a typing error")
-def unregistered(bench: Bench) -> None:
-    """A partition that never was and one that was cleared whole are the same to a put."""
+@plane_law(WRITES, "13 a put without a partition has one outcome", "a misspelled name creates a partition")
+def put_without_a_partition(bench: Bench) -> None:
+    """A put fails in the same way for a partition that never existed and for one that was cleared."""
 
     def outcome(partition: str) -> str:
         try:
             bench.client.put_samples(["u0_g0"], partition, {"ids": bench.rows(["u0_g0"])})
-        except Exception as error:  # noqa: BLE001  which error it is is the stack's affair
+        except Exception as error:  # noqa: BLE001  the stack chooses the type of its error
             return type(error).__name__
-        return "taken"
+        return "accepted"
 
     never = outcome(f"{bench.partition}-never")
     bench.put(["u0_g1"])
     bench.client.clear_samples(None, bench.partition)
-    bench.expect(never != "taken", "a put to a partition that nobody registered is taken")
+    bench.expect(never != "accepted", "a put into an unregistered partition is accepted")
     bench.expect(
-        outcome(bench.partition) == never, "a cleared partition takes puts that one never registered refuses"
+        outcome(bench.partition) == never,
+        "a put into a cleared partition and one into an unknown partition end differently",
     )
     bench.client.clear_samples(None, f"{bench.partition}-never")
 
 
-@plane_law(WRITES, "14 no tag is lost to a writer of fields", "all tags sent back with each put")
-def no_lost_tag(bench: Bench) -> None:
-    """One client writes a field again and again, another one a tag: the tag's last value stands."""
+@plane_law(WRITES, "14 field writes do not lose tags", "all tags written back with each put")
+def field_writes_do_not_lose_tags(bench: Bench) -> None:
+    """While one client writes a field repeatedly, another sets a tag; the tag's last value is kept."""
     sample, other = bench.samples[0], bench.plane.client()
     bench.put([sample])
 
@@ -207,4 +208,4 @@ def no_lost_tag(bench: Bench) -> None:
         other.put_samples([sample], bench.partition, tags=[{"weight_version": number}])
     writer.join()
     version = dict((bench.claim().tags or [{}])[0]).get("weight_version")
-    bench.expect(version == NUM_UPDATES - 1, f"the tag is {version}, last set to {NUM_UPDATES - 1}")
+    bench.expect(version == NUM_UPDATES - 1, f"the tag is {version}; it was last set to {NUM_UPDATES - 1}")

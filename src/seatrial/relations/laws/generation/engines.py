@@ -1,4 +1,4 @@
-"""R19, R26 of an engine where it runs: its random stream goes on from call to call, and an abort ends what it does."""
+"""R19, R26 for a running engine: its random stream continues from call to call, and an abort stops generation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from seatrial.relations.cases.case import Case
 from seatrial.relations.law import Measure, Relation
 
 BEGUN_S = 0.3
-"""After so long a generation has begun: one that has not gives up at its first token."""
+"""Time after which generation has started; an engine that has not started aborts at its first token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineCase(Case):
-    """Prompts that are sampled several times."""
+    """Prompts to sample in several calls."""
 
     num_prompts: int
     max_new_tokens: int
@@ -32,7 +32,7 @@ class EngineCase(Case):
 
     @property
     def prompts(self) -> list[tuple[int, ...]]:
-        """Return prompts of unequal length, the same ones whenever they are asked for."""
+        """Prompts of unequal length, the same for every call."""
         return [
             tuple(3 + (self.seed + row + place) % 30 for place in range(1 + row % 4))
             for row in range(self.num_prompts)
@@ -44,7 +44,7 @@ def _make(stack: Any, seed: int, tidy: bool) -> EngineCase:
 
 
 def _make_long(stack: Any, seed: int, tidy: bool) -> EngineCase:
-    """Return rows that take seconds."""
+    """Return a batch whose generation takes seconds."""
     return EngineCase(num_prompts=1500, max_new_tokens=200, seed=seed)
 
 
@@ -63,47 +63,50 @@ AN_ABORT_ENDS_WHAT_RUNS = Relation(
     id="R19.engine",
     name="an-abort-ends-what-runs",
     component="generation_engine",
-    statement="An engine gives up what it generates when it is told to, wherever it runs, and goes on when it may.",
+    statement="An engine stops generating on abort, in whichever process it runs, and serves again after resume.",
     catalogue="SB050 SB188",
     cost="CPU, seconds",
     cases=_make_long,
     seeded=False,
 )
-A_STREAM_GOES_ON = Relation(
+THE_RANDOM_STREAM_CONTINUES = Relation(
     id="R26.engine",
-    name="a-stream-goes-on",
+    name="the-random-stream-continues",
     component="generation_engine",
-    statement="Calls of an engine with one random stream draw different numbers, the same ones from one seed.",
+    statement="Successive calls of an engine draw different random numbers, and the same sequence for the same seed.",
     catalogue="SB051 SB056",
     cost="CPU, milliseconds",
     cases=_make,
 )
 
 
-@A_STREAM_GOES_ON.law(
-    "calls draw their own numbers",
-    "a stream that is copied to where the engine is, and not brought back",
+@THE_RANDOM_STREAM_CONTINUES.law(
+    "calls draw different numbers",
+    "a random state copied to the engine's process and not copied back",
 )
-def stream_goes_on(stack: Any, case: EngineCase) -> Measure:
-    """Calls with one stream draw numbers of their own, and the same ones whenever it begins again."""
+def calls_draw_different_numbers(stack: Any, case: EngineCase) -> Measure:
+    """Successive calls draw different completions; the same seed repeats the sequence of calls."""
     calls, again = _calls(stack, case), _calls(stack, case)
     alike = [
-        f"call {other} draws as call {one}"
+        f"call {other} draws the same as call {one}"
         for one in range(len(calls))
         for other in range(one + 1, len(calls))
         if calls[one] == calls[other]
     ]
-    alike += [f"call {number} does not repeat" for number, rows in enumerate(calls) if rows != again[number]]
-    what = f"calls that draw what others drew, or do not repeat ({(alike or ['none'])[0]})"
-    return Measure(error=float(len(alike)), bound=0, what=what)
+    alike += [
+        f"call {number} does not repeat with the same seed"
+        for number, rows in enumerate(calls)
+        if rows != again[number]
+    ]
+    return Measure.count(alike, "calls that repeat another call, or do not repeat with the same seed")
 
 
 @AN_ABORT_ENDS_WHAT_RUNS.law(
     "an abort ends what runs",
-    "an abort that waits behind what it is to end, an engine that does not look for one",
+    "an abort queued behind the generation it should stop, an engine that never checks for one",
 )
-def abort_ends(stack: Any, case: EngineCase) -> Measure:
-    """What runs is given up within a few tokens; after `resume` everything is generated to its end."""
+def abort_ends_what_runs(stack: Any, case: EngineCase) -> Measure:
+    """An abort stops all rows; after `resume` completions are generated to their end."""
     engine = stack.open_engine(seed=case.seed)
     words = {"max_new_tokens": case.max_new_tokens}
     try:
@@ -111,13 +114,16 @@ def abort_ends(stack: Any, case: EngineCase) -> Measure:
             running = aside.submit(engine.generate, case.prompts, **words)
             time.sleep(BEGUN_S)
             engine.abort()
-            given_up = running.result()
+            aborted = running.result()
         engine.resume()
         whole = engine.generate(case.prompts[:2], **words)
     finally:
         engine.close()
-    ended = len(given_up) == case.num_prompts and all(row.finish_reason == "abort" for row in given_up)
+    stopped = len(aborted) == case.num_prompts and all(row.finish_reason == "abort" for row in aborted)
     cut = sum(row.finish_reason == "abort" for row in whole)
-    longest = max(len(row.ids) for row in given_up)
-    what = f"rows cut after `resume`; the abort came after {longest} of {case.max_new_tokens} tokens (inf: too late)"
-    return Measure(error=float(cut) if ended else math.inf, bound=0, what=what)
+    longest = max(len(row.ids) for row in aborted)
+    what = (
+        "rows aborted after `resume` (inf: the abort did not stop every row); "
+        f"the longest row before it has {longest} of {case.max_new_tokens} tokens"
+    )
+    return Measure(error=float(cut) if stopped else math.inf, bound=0, what=what)

@@ -1,4 +1,4 @@
-"""R19 of several turns at once: what the environment hears, what calls draw, and what is judged."""
+"""R19 for episodes of several turns: what the environment receives, the random streams, and what the reward judges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seatrial.relations.law import Measure, Relation
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodesCase(Case):
-    """Turns of each row, and what is said between them."""
+    """Turns of each row, and the environment's messages between them."""
 
     turns: tuple[tuple[str, ...], ...]
     words: tuple[tuple[str, ...], ...]
@@ -29,13 +29,13 @@ class EpisodesCase(Case):
         return {"turns": self.turns, "words": self.words}
 
     def record(self, stack: Any) -> EpisodesRecord:
-        """Return what was seen."""
+        """Return what the environment, the engine and the reward received."""
         found: EpisodesRecord = stack.episodes(self.turns, self.words)
         return found
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> EpisodesCase:
-    """Return rows of three turns of unequal lengths, and one that ends after its first."""
+    """Return rows with three turns of unequal lengths, and one with a single turn."""
     stream = random.Random(seed)
     letters = "abcdefgh"
     rows = [
@@ -51,43 +51,46 @@ def _make(stack: Any, seed: int, tidy: bool) -> EpisodesCase:
 
 EPISODES = Relation(
     id="R19.episodes",
-    name="episodes-are-heard-drawn-and-judged-apart",
+    name="episodes-are-separate",
     component="episodes",
-    statement="An environment hears the turns so far, every call draws its own numbers, the last turn is judged.",
+    statement="The environment receives the turns so far; each call has its own stream; the last turn is judged.",
     catalogue="SB043 SB132",
     cost="CPU, milliseconds",
     cases=_make,
 )
 
 
-@EPISODES.law("the environment hears turns", "the whole episode, with the environment's words, as a turn")
-def _heard(stack: Any, case: EpisodesCase) -> Measure:
-    """Each time the turns so far, each by itself and without the environment's own words."""
+@EPISODES.law(
+    "the environment receives turns",
+    "the whole episode, including the environment's messages, passed as a turn",
+)
+def environment_receives_turns(stack: Any, case: EpisodesCase) -> Measure:
+    """Each call of the environment receives the turns so far, separately and without its own messages."""
     wrong = []
     for row, (received, turns) in enumerate(zip(case.record(stack).received, case.turns, strict=True)):
         for number, given in enumerate(received, 1):
             if tuple(given) != turns[:number]:
-                wrong.append(f"row {row}, time {number}: {list(given)} for {list(turns[:number])}")
+                wrong.append(f"row {row}, call {number}: {list(given)}, expected {list(turns[:number])}")
         if len(received) < len(turns) - 1:
-            wrong.append(f"row {row}: asked {len(received)} times after {len(turns)} turns")
-    return Measure.count(wrong, "times that the environment was not given the turns so far")
+            wrong.append(f"row {row}: {len(received)} calls for {len(turns)} turns")
+    return Measure.count(wrong, "calls of the environment without the turns so far")
 
 
-@EPISODES.law("every call draws its own", "one stream for rows of all lengths, or for all turns")
-def _streams(stack: Any, case: EpisodesCase) -> Measure:
+@EPISODES.law("every call has its own random stream", "one stream for rows of all lengths, or for all turns")
+def every_call_has_its_own_stream(stack: Any, case: EpisodesCase) -> Measure:
     streams = case.record(stack).streams
     twice = sorted({stream for stream in streams if streams.count(stream) > 1})
     return Measure.count(
-        [f"stream {stream}" for stream in twice], "random streams that two calls of the engine share"
+        [f"stream {stream}" for stream in twice], "random streams shared by two calls of the engine"
     )
 
 
-@EPISODES.law("the last turn is judged", "answers that the environment gave itself")
-def _judged(stack: Any, case: EpisodesCase) -> Measure:
+@EPISODES.law("the last turn is judged", "the environment's own messages judged as answers")
+def last_turn_is_judged(stack: Any, case: EpisodesCase) -> Measure:
     judged = case.record(stack).judged
     wrong = [
-        f"row {row}: {text!r} for {turns[-1]!r}"
+        f"row {row}: {text!r}, expected {turns[-1]!r}"
         for row, (text, turns) in enumerate(zip(judged, case.turns, strict=True))
         if text != turns[-1]
     ]
-    return Measure.count(wrong, "rows judged by other words than their last turn")
+    return Measure.count(wrong, "rows judged by another text than their last turn")

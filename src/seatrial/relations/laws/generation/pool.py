@@ -1,4 +1,4 @@
-"""R19: generation over several engines keeps to slots, answers every request whole, and rests while weights change."""
+"""R19: a pool of engines respects capacity, completes every request, and runs nothing while weights change."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from seatrial.relations.law import Measure, Relation
 from seatrial.relations.records import PoolReply
 
 _ROUNDS = 60
-"""Turns of the event loop after which whatever can happen has happened: no clock is read."""
+"""Iterations of the event loop after which no task can make progress; used instead of a clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolCase(Case):
-    """Requests that come at once, and a pause while the first of them run."""
+    """Concurrent requests, and a pause while the first of them run."""
 
     num_replicas: int
     capacity: int
     num_requests: int
     aborts: bool
-    """The engines give up what runs when the pool is stopped."""
+    """Whether the engines abort running requests when the pool is stopped."""
 
     def smaller(self) -> Iterator[PoolCase]:
         """Yield fewer requests, replicas, slots."""
@@ -35,7 +35,7 @@ class PoolCase(Case):
 
 
 class _Engine:
-    """A made engine: it answers when it is told to."""
+    """A fake engine; requests complete when `finish` is called."""
 
     def __init__(self) -> None:
         self.running: dict[int, asyncio.Future[PoolReply]] = {}
@@ -60,7 +60,7 @@ class _Engine:
 
 @dataclass
 class _Seen:
-    """What happened."""
+    """What was observed in one run of the pool."""
 
     most: list[int] = field(default_factory=list)
     first_loads: list[int] = field(default_factory=list)
@@ -69,11 +69,11 @@ class _Seen:
     replies: dict[int, PoolReply] = field(default_factory=dict)
 
 
-async def _play(stack: Any, case: PoolCase, *, pause: bool) -> _Seen:
+async def _run_pool(stack: Any, case: PoolCase, *, pause: bool) -> _Seen:
     seen = _Seen()
     engines = [_Engine() for _ in range(case.num_replicas)]
     pool = stack.open_pool(engines, capacity=case.capacity)
-    asked = {request: asyncio.ensure_future(pool.generate(request)) for request in range(case.num_requests)}
+    tasks = {request: asyncio.ensure_future(pool.generate(request)) for request in range(case.num_requests)}
     await _settle()
     seen.first_loads = [len(engine.running) for engine in engines]
     if pause:
@@ -87,7 +87,7 @@ async def _play(stack: Any, case: PoolCase, *, pause: bool) -> _Seen:
                 engine.finish("abort" if case.aborts else "stop", (request,))
                 await _settle()
         seen.begun_while_stopped = sum(engine.num_begun for engine in engines) - begun
-        if not stopping.done():  # it waits for nothing
+        if not stopping.done():  # stop waits although nothing runs
             seen.running_when_stopped = max(1, _running(engines))
             stopping.cancel()
         pool.resume()
@@ -97,10 +97,10 @@ async def _play(stack: Any, case: PoolCase, *, pause: bool) -> _Seen:
             engine.finish("stop")
         await _settle()
     seen.most = [engine.most for engine in engines]
-    seen.replies = {request: task.result() for request, task in asked.items() if task.done()}
-    for task in asked.values():
+    seen.replies = {request: task.result() for request, task in tasks.items() if task.done()}
+    for task in tasks.values():
         task.cancel()
-    await asyncio.gather(*asked.values(), return_exceptions=True)
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
     return seen
 
 
@@ -116,7 +116,7 @@ def _running(engines: list[_Engine]) -> int:
 def _make(stack: Any, seed: int, tidy: bool) -> PoolCase:
     if tidy:
         return PoolCase(num_replicas=1, capacity=4, num_requests=3, aborts=False)
-    # More requests than slots, so that some wait.
+    # More requests than slots, so that some have to wait.
     return PoolCase(num_replicas=2 + seed % 3, capacity=2, num_requests=11 + seed, aborts=True)
 
 
@@ -126,70 +126,70 @@ def _make_partly_full(stack: Any, seed: int, tidy: bool) -> PoolCase:
     return PoolCase(num_replicas=3, capacity=4 + seed, num_requests=7, aborts=False)
 
 
-def _law(
+def _measure(
     stack: Any, case: PoolCase, figure: Callable[[_Seen], float], bound: float, what: str, *, pause: bool
 ) -> Measure:
-    return Measure(error=figure(asyncio.run(_play(stack, case, pause=pause))), bound=bound, what=what)
+    return Measure(error=figure(asyncio.run(_run_pool(stack, case, pause=pause))), bound=bound, what=what)
 
 
 POOL = Relation(
     id="R19.pool",
-    name="requests-rest-while-weights-change",
+    name="no-requests-while-weights-change",
     component="generation_pool",
-    statement="Over several engines every request gets one whole reply, within each engine's slots, and nothing "
-    "runs between stop and resume.",
+    statement="A pool gives every request one complete reply, respects each engine's capacity, and runs nothing "
+    "between stop and resume.",
     catalogue="SB050",
     cost="CPU, milliseconds",
     cases=_make,
 )
 
 
-@POOL.law("within capacity", "a slot that is taken without a look at the load")
+@POOL.law("within capacity", "a request sent without checking the engine's load")
 def within_capacity(stack: Any, case: PoolCase) -> Measure:
-    what = "requests at once in one engine"
-    return _law(stack, case, lambda seen: max(seen.most), case.capacity, what, pause=False)
+    what = "concurrent requests in one engine"
+    return _measure(stack, case, lambda seen: max(seen.most), case.capacity, what, pause=False)
 
 
-@POOL.law("least loaded first", "the wrong end of the order of loads", cases=_make_partly_full)
-def evenly(stack: Any, case: PoolCase) -> Measure:
+@POOL.law("least loaded first", "loads sorted in the wrong order", cases=_make_partly_full)
+def least_loaded_first(stack: Any, case: PoolCase) -> Measure:
     def spread(seen: _Seen) -> float:
         return max(seen.first_loads) - min(seen.first_loads)
 
-    return _law(stack, case, spread, 1, "difference in load between two engines", pause=False)
+    return _measure(stack, case, spread, 1, "difference in load between two engines", pause=False)
 
 
-@POOL.law("every request is answered", "a slot that is never given back, a waiting request that nobody wakes")
-def answered(stack: Any, case: PoolCase) -> Measure:
+@POOL.law("every request is answered", "a slot never released, a waiting request never woken")
+def every_request_is_answered(stack: Any, case: PoolCase) -> Measure:
     def missing(seen: _Seen) -> float:
         return sum(
             request not in seen.replies or seen.replies[request].ids[0] != request
             for request in range(case.num_requests)
         )
 
-    return _law(stack, case, missing, 0, "requests without a reply of their own", pause=False)
+    return _measure(stack, case, missing, 0, "requests without their own reply", pause=False)
 
 
-@POOL.law("a stop waits for what runs", "weights that change under running generations")
-def drained(stack: Any, case: PoolCase) -> Measure:
-    what = "requests that still ran when the pool said that it had stopped"
-    return _law(stack, case, lambda seen: seen.running_when_stopped, 0, what, pause=True)
+@POOL.law("a stop waits for running requests", "weights changed during running generations")
+def stop_waits_for_running_requests(stack: Any, case: PoolCase) -> Measure:
+    what = "requests still running when the pool reported that it had stopped"
+    return _measure(stack, case, lambda seen: seen.running_when_stopped, 0, what, pause=True)
 
 
 @POOL.law(
-    "nothing begins while stopped",
-    "the gate is looked at before the wait for a slot, and not after it",
+    "nothing starts while stopped",
+    "the gate checked before the wait for a slot but not after it",
 )
-def rests(stack: Any, case: PoolCase) -> Measure:
-    what = "requests that began between stop and resume"
-    return _law(stack, case, lambda seen: seen.begun_while_stopped, 0, what, pause=True)
+def nothing_starts_while_stopped(stack: Any, case: PoolCase) -> Measure:
+    what = "requests started between stop and resume"
+    return _measure(stack, case, lambda seen: seen.begun_while_stopped, 0, what, pause=True)
 
 
 @POOL.law(
     "aborted replies are not results",
-    "what an engine gave up is taken for an answer: truncated or empty completions are trained on",
+    "aborted replies taken for results: truncated or empty completions are trained on",
 )
-def _whole(stack: Any, case: PoolCase) -> Measure:
-    def broken(seen: _Seen) -> float:
+def aborted_replies_are_not_results(stack: Any, case: PoolCase) -> Measure:
+    def incomplete(seen: _Seen) -> float:
         whole = [
             request
             for request, reply in seen.replies.items()
@@ -197,4 +197,4 @@ def _whole(stack: Any, case: PoolCase) -> Measure:
         ]
         return case.num_requests - len(whole)
 
-    return _law(stack, case, broken, 0, "requests without a whole reply after a pause", pause=True)
+    return _measure(stack, case, incomplete, 0, "requests without a complete reply after a pause", pause=True)

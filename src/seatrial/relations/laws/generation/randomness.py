@@ -1,4 +1,4 @@
-"""R26: samples differ where they must and repeat where they must; each comes with the probability it was drawn with."""
+"""R26: samples repeat with the same seed, differ otherwise, and come with the probability they were drawn with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seatrial.relations.worst import largest
 
 @dataclass(frozen=True, kw_only=True)
 class PromptsCase(Case):
-    """Prompts of unequal length, one of them several times."""
+    """Prompts of unequal length, one of them repeated."""
 
     prompts: tuple[tuple[int, ...], ...]
     max_new_tokens: int
@@ -58,21 +58,21 @@ def _sample(stack: Any, case: PromptsCase, **changes: Any) -> list[Any]:
 
 
 def _scores_nothing(stack: Any) -> str | None:
-    return None if hasattr(stack, "score") else "it offers no policy"
+    return None if hasattr(stack, "score") else "the stack offers no policy"
 
 
 SAMPLER = Relation(
     id="R26.sampler",
-    name="randomness-structure",
+    name="samples-follow-the-seed",
     component="sampler",
-    statement="The same seed repeats, other seeds and samples differ, each token has the probability given.",
+    statement="The same seed repeats samples, other seeds give others, and reported log-probabilities are exact.",
     catalogue="SB038 SB039 SB040 SB051 SB056 SB061 SB311 SB312",
     cost="CPU, seconds",
     cases=_make,
 )
 
 
-@SAMPLER.law("same seed", "a stream shared with something else")
+@SAMPLER.law("same seed", "a random stream shared with other code")
 def same_seed_repeats(stack: Any, case: PromptsCase) -> Measure:
     first, second = (_sample(stack, case) for _ in range(2))
     wrong = sum(a.ids != b.ids for a, b in zip(first, second, strict=True))
@@ -88,22 +88,26 @@ def seeds_differ(stack: Any, case: PromptsCase) -> Measure:
     )
 
 
-@SAMPLER.law("samples of a prompt", "one seed for every sample, greedy decoding left on")
+@SAMPLER.law("samples of a prompt", "the same seed for every sample, greedy decoding left on")
 def samples_of_a_prompt_differ(stack: Any, case: PromptsCase) -> Measure:
-    """Draw one prompt many times: copies of one completion mean one shared stream."""
+    """Several samples of one prompt are not all the same completion."""
     prompt = case.prompts[0]
     sampled = stack.sample(
         [prompt] * 8, max_new_tokens=case.max_new_tokens, temperature=case.temperature, seed=case.seed
     )
     distinct = len({row.ids for row in sampled})
     return Measure(
-        error=float(distinct == 1), bound=0, what=f"{distinct} distinct completions of 8 (1: all are one)"
+        error=float(distinct == 1),
+        bound=0,
+        what=f"{distinct} distinct completions of 8 (1: all are the same)",
     )
 
 
-@SAMPLER.law("order and lengths", "results in order of completion, forced tokens without log-probability")
-def mates_do_not_matter(stack: Any, case: PromptsCase) -> Measure:
-    """Order and shape of the answer: one completion per prompt, in the order of the prompts."""
+@SAMPLER.law(
+    "order and lengths", "results returned in completion order, forced tokens without a log-probability"
+)
+def order_and_lengths(stack: Any, case: PromptsCase) -> Measure:
+    """There is one completion per prompt, in the order of the prompts, with one log-probability per token."""
     sampled = _sample(stack, case)
     wrong = sum(tuple(row.prompt_ids) != prompt for row, prompt in zip(sampled, case.prompts, strict=False))
     wrong += abs(len(sampled) - len(case.prompts))
@@ -111,13 +115,15 @@ def mates_do_not_matter(stack: Any, case: PromptsCase) -> Measure:
         len(row.ids) != len(row.logprobs) or not 1 <= len(row.ids) <= case.max_new_tokens for row in sampled
     )
     return Measure(
-        error=float(wrong), bound=0, what="completions in another order, or ids and log-probabilities unequal"
+        error=float(wrong),
+        bound=0,
+        what="completions in another order, of another number, or with missing log-probabilities",
     )
 
 
 @SAMPLER.law(
     "log-probabilities are those of the trainer",
-    "temperature on one side only, filtered against full distribution, padding attended to",
+    "temperature applied on one side only, filtered distribution compared with the full one, attention to padding",
     excluded=_scores_nothing,
 )
 def logprobs_are_probabilities(stack: Any, case: PromptsCase) -> Measure:
@@ -144,13 +150,15 @@ def logprobs_are_probabilities(stack: Any, case: PromptsCase) -> Measure:
         for one, other in zip(row.sampling_logprobs, scores, strict=True):
             worst = largest((worst, abs(one - other)))
     return Measure(
-        error=worst, bound=1e-4, what="sampler's against trainer's log-probability of a sampled token"
+        error=worst,
+        bound=1e-4,
+        what="difference between sampler's and trainer's log-probability of a sampled token",
     )
 
 
-@SAMPLER.law("filters", "top_k ignored, raw log-probabilities returned")
-def filters_filter(stack: Any, case: PromptsCase) -> Measure:
-    """top_k=1 is greedy: every copy of a prompt gets one completion, of probability 1 under what was sampled from."""
+@SAMPLER.law("filters", "top_k ignored, log-probabilities returned without filters")
+def filters_are_applied(stack: Any, case: PromptsCase) -> Measure:
+    """With top_k=1 every copy of a prompt gets the same completion, with probability 1."""
     sampled = _sample(stack, case, top_k=1)
     copies = {row.ids for row, prompt in zip(sampled, case.prompts, strict=True) if prompt == case.prompts[0]}
     off = largest(abs(value) for row in sampled for value in row.logprobs)

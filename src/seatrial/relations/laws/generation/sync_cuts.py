@@ -1,4 +1,4 @@
-"""R8, R19: however weights are cut on their way the sender's bits arrive, and half of them serve nothing."""
+"""R8, R19: the receiver gets the sender's exact bits for any message size, and serves nothing after a partial sync."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from seatrial.relations.contracts.syncs import Cut, OpenCutSync
 from seatrial.relations.law import Measure, Relation
 
 SHAPES = ((3, 5), (), (40,), (7, 2, 3), (0,), (1,), (11, 11), (5,), (2, 2), (1, 9), (13,), (4, 4))
-"""More than ten; the last bytes of a message lie within a tensor, and one has none."""
+"""More than ten tensors, so that messages end within a tensor; one tensor is empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutCase(Case):
-    """Weights that change a few times, and how they are cut."""
+    """Weights that change several times, and how a sync splits them into messages."""
 
     bucket_bytes: int
     changes_alone: bool
@@ -29,7 +29,7 @@ class CutCase(Case):
     whole_every: int = 1000
 
     def smaller(self) -> Iterator[CutCase]:
-        """Yield fewer changes, then the usual order, then large messages."""
+        """Yield fewer changes, then the original order, then large messages."""
         if self.num_changes > 1:
             yield replace(self, num_changes=self.num_changes - 1)
         if self.is_reversed:
@@ -42,7 +42,7 @@ class CutCase(Case):
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def open(self, stack: Any) -> OpenCutSync:
-        """Open the sync that the case describes."""
+        """Return the open sync that the case describes."""
         order = tuple(range(len(SHAPES)))[:: -1 if self.is_reversed else 1]
         cut = Cut(
             bucket_bytes=self.bucket_bytes,
@@ -55,7 +55,7 @@ class CutCase(Case):
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> CutCase:
-    # A tensor in three messages; one element a message; all in one.
+    # A tensor split over three messages; one element per message; all in one.
     size = 10_000 if tidy else (180, 4, 64)[seed % 3]
     return CutCase(
         bucket_bytes=size, changes_alone=False, is_reversed=not tidy, num_changes=1 if tidy else 3, seed=seed
@@ -71,9 +71,9 @@ def _make_intervals(stack: Any, seed: int, tidy: bool) -> CutCase:
 
 
 def _changed(opened: OpenCutSync, number: int, seed: int) -> dict[str, Tensor]:
-    """Return other values: of a few elements, the second time by a little, then of nearly all.
+    """Return changed weights: first of a few elements, then of a few by a small step, then of nearly all.
 
-    Every third tensor gets a NaN, or a minus zero in the place of zero.
+    Every third tensor also gets a NaN, a negative zero or a zero.
     """
     stream = torch.Generator().manual_seed(100 * seed + number)
     changed = {}
@@ -93,44 +93,44 @@ def _bits(tensor: Tensor) -> Tensor:
 
 def _differing(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], what: str) -> list[str]:
     names = sorted(mine.keys() ^ theirs.keys())
-    return [f"{name}, on one side alone" for name in names] + [
+    return [f"{name}, on one side only" for name in names] + [
         f"{name}, {what}"
         for name in mine.keys() & theirs.keys()
         if not torch.equal(_bits(mine[name]), _bits(theirs[name]))
     ]
 
 
-HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES = Relation(
+SYNCS_ARE_INDEPENDENT_OF_MESSAGES = Relation(
     id="R8.sync",
-    name="however-it-is-cut-the-same-arrives",
+    name="syncs-are-independent-of-messages",
     component="cut_sync",
-    statement="Size and order of messages change nothing, nor does a second sync, and the sender is never touched.",
+    statement="Message size, message order and a repeated sync change nothing, and the sender is never modified.",
     catalogue="SB234 SB251 SB264 SB271 SB342 SB384 SB100 SB188",
     cost="CPU, milliseconds",
     cases=_make_changes,
 )
-HALF_A_SYNC_SERVES_NOTHING = Relation(
+PARTIAL_SYNC_SERVES_NOTHING = Relation(
     id="R19.sync",
-    name="half-a-sync-serves-nothing",
+    name="a-partial-sync-serves-nothing",
     component="cut_sync",
-    statement="A receiver whose sync ended half-way serves nothing until a sync has brought it whole weights.",
+    statement="A receiver whose sync was interrupted serves nothing until a complete sync.",
     catalogue="SB234 SB254",
     cost="CPU, milliseconds",
     cases=_make,
 )
 
 
-@HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES.law(
+@SYNCS_ARE_INDEPENDENT_OF_MESSAGES.law(
     "the sender's bits arrive",
-    "elements at the border of two messages, a sender that is rounded where it is read",
+    "elements lost at message borders, the sender's weights rounded when read",
     cases=_make,
 )
-@HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES.law(
-    "changes bring the sender's bits",
-    "small changes that count as none, a NaN or minus zero that is compared by value",
+@SYNCS_ARE_INDEPENDENT_OF_MESSAGES.law(
+    "the sender's bits arrive by changes",
+    "small changes ignored, NaN or negative zero compared by value",
 )
-def arrives(stack: Any, case: CutCase) -> Measure:
-    """The receiver has the sender's bits after each sync and after a second one; the sender's own stay."""
+def senders_bits_arrive(stack: Any, case: CutCase) -> Measure:
+    """After each sync, and after repeating it, receiver and sender both have the sender's exact bits."""
     opened = case.open(stack)
     wrong = []
     for number in range(case.num_changes):
@@ -139,40 +139,40 @@ def arrives(stack: Any, case: CutCase) -> Measure:
         opened.sync()
         wrong += _differing(sent, opened.received(), f"after sync {number}")
         opened.sync()
-        wrong += _differing(sent, opened.received(), f"after sync {number} a second time")
-        wrong += _differing(sent, opened.tensors(), f"the sender's own after sync {number}")
-    return Measure.count(wrong, "tensors that are not what was sent")
+        wrong += _differing(sent, opened.received(), f"after repeating sync {number}")
+        wrong += _differing(sent, opened.tensors(), f"of the sender after sync {number}")
+    return Measure.count(wrong, "tensors that differ from what was sent")
 
 
-@HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES.law(
+@SYNCS_ARE_INDEPENDENT_OF_MESSAGES.law(
     "counted bytes are sent bytes",
-    "places of changes that are not counted",
+    "indices of changed elements not counted",
 )
-def counts(stack: Any, case: CutCase) -> Measure:
-    """The bytes that a sync counts are those of its messages, none of which is larger than it may be."""
+def counted_bytes_are_sent_bytes(stack: Any, case: CutCase) -> Measure:
+    """The logged bytes are the sum of the messages, and no message exceeds the limit."""
     opened = case.open(stack)
     wrong = []
     for number in range(case.num_changes):
         opened.change(_changed(opened, number, case.seed))
         logged, messages = opened.sync()
         if logged["bytes"] != sum(messages):
-            wrong.append(
-                f"sync {number} counts {logged['bytes']:.0f} bytes, its messages hold {sum(messages)}"
-            )
-        # A message holds one element at least: with its place, of four or eight bytes.
+            wrong.append(f"sync {number} logs {logged['bytes']:.0f} bytes, its messages have {sum(messages)}")
+        # A message has at least one element, and the element's index in four or eight bytes.
         wrong += [
-            f"sync {number}: a message of {size}" for size in messages if size > max(case.bucket_bytes, 12)
+            f"sync {number}: a message of {size} bytes"
+            for size in messages
+            if size > max(case.bucket_bytes, 12)
         ]
-    return Measure.count(wrong, "syncs that count other bytes than they send, or send more at a time")
+    return Measure.count(wrong, "syncs that log other bytes than they send, or exceed the message size")
 
 
-@HOWEVER_IT_IS_CUT_THE_SAME_ARRIVES.law(
-    "whole in their interval",
-    "a count that begins a sync late, an interval that nobody reads",
+@SYNCS_ARE_INDEPENDENT_OF_MESSAGES.law(
+    "full syncs at their interval",
+    "an interval off by one sync, an interval option never read",
     cases=_make_intervals,
 )
-def whole_in_time(stack: Any, case: CutCase) -> Measure:
-    """Every so manieth sync carries every element, and none between: one element changes before each."""
+def full_syncs_at_their_interval(stack: Any, case: CutCase) -> Measure:
+    """Exactly every `whole_every`-th sync sends every element; one element changes before each sync."""
     opened = case.open(stack)
     every = sum(4 * tensor.numel() for tensor in opened.tensors().values())
     wrong = []
@@ -183,21 +183,23 @@ def whole_in_time(stack: Any, case: CutCase) -> Measure:
         _, messages = opened.sync()
         is_whole = sum(messages) >= every
         if is_whole != (number % case.whole_every == 0):
-            wrong.append(f"sync {number} of {sum(messages)} bytes, {every} in all, with {case.whole_every}")
-    return Measure.count(wrong, "syncs that are whole out of their turn, or are not in it")
+            wrong.append(
+                f"sync {number}: {sum(messages)} of {every} bytes with whole_every={case.whole_every}"
+            )
+    return Measure.count(wrong, "syncs that are full outside the interval, or not full at it")
 
 
-@HALF_A_SYNC_SERVES_NOTHING.law(
-    "half a sync serves nothing",
-    "an engine that goes on serving while its weights are written",
+@PARTIAL_SYNC_SERVES_NOTHING.law(
+    "a partial sync serves nothing",
+    "an engine that continues to serve while its weights are written",
 )
-@HALF_A_SYNC_SERVES_NOTHING.law(
-    "half of the changes serve nothing",
-    "changes that are applied to weights of another version",
+@PARTIAL_SYNC_SERVES_NOTHING.law(
+    "a partial sync of changes serves nothing",
+    "changes applied to weights of another version",
     cases=_make_changes,
 )
-def half_serves_nothing(stack: Any, case: CutCase) -> Measure:
-    """Ended after any message of a sync the receiver serves nothing; a whole sync later it has the sender's bits."""
+def partial_sync_serves_nothing(stack: Any, case: CutCase) -> Measure:
+    """After an interrupted sync the receiver serves nothing; the next complete sync gives it the sender's bits."""
     wrong = []
     for num_messages in range(4):
         opened = case.open(stack)
@@ -205,9 +207,11 @@ def half_serves_nothing(stack: Any, case: CutCase) -> Measure:
         opened.sync()
         opened.change(_changed(opened, 1, case.seed))
         if opened.stop_after(num_messages) is True:
-            wrong.append(f"it serves after {num_messages} messages")
+            wrong.append(f"the receiver serves after {num_messages} messages")
         sent = _changed(opened, 2, case.seed)
         opened.change(sent)
         opened.sync()
-        wrong += _differing(sent, opened.received(), f"a sync after one that ended at message {num_messages}")
-    return Measure.count(wrong, "half syncs that are served, or that the next one does not mend")
+        wrong += _differing(
+            sent, opened.received(), f"after a sync that follows one interrupted at message {num_messages}"
+        )
+    return Measure.count(wrong, "partial syncs that are served, or that the next sync does not repair")

@@ -1,4 +1,4 @@
-"""R6, R7, R26 of an engine between updates: its weights are the policy's, and so is what it says of what it samples."""
+"""R6, R7, R26 for an engine synced after updates: its weights and log-probabilities are the policy's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import torch
 from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.syncs import Filters
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.worst import Worst
 
 BOUND = 1e-4
-"""Nats, in float32; a peaked model rounds more than a flat one."""
+"""Nats, in float32. A model with peaked logits has larger rounding errors."""
 FILTERS = (
     Filters(),
     Filters(temperature=0.7),
@@ -22,12 +23,12 @@ FILTERS = (
     Filters(temperature=1.3, top_k=7),
 )
 WORDS = (" =7;", " no\n")
-"""What an environment writes between turns."""
+"""The environment's messages between turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdatesCase(Case):
-    """Updates, a sync after each."""
+    """Number of updates, with a sync after each."""
 
     num_updates: int
     tied: bool
@@ -35,7 +36,7 @@ class UpdatesCase(Case):
     seed: int
 
     def smaller(self) -> Iterator[UpdatesCase]:
-        """Yield fewer updates, then a head of its own."""
+        """Yield fewer updates, then an untied head, then weights that are not sent."""
         if self.num_updates > 1:
             yield replace(self, num_updates=self.num_updates - 1)
         if self.tied:
@@ -45,7 +46,7 @@ class UpdatesCase(Case):
 
     @property
     def prompts(self) -> list[tuple[int, ...]]:
-        """Return prompts of unequal length, one of them twice, one longer than a block of any cache."""
+        """Prompts of unequal length: one repeated, one longer than any cache block."""
         rows = [
             tuple(3 + (self.seed + 7 * row + place) % 30 for place in range(1 + 2 * row)) for row in range(3)
         ]
@@ -71,9 +72,9 @@ def _make_many(stack: Any, seed: int, tidy: bool) -> UpdatesCase:
 
 TRAINED = Relation(
     id="R7.trained",
-    name="after-a-sync-the-engine-has-the-policy",
+    name="a-synced-engine-has-the-policy",
     component="trained_sync",
-    statement="After every update and sync the engine computes with the policy's bits, in the type that travels.",
+    statement="After every update and sync the engine has exactly the policy's weights, in the dtype of the sync.",
     catalogue="SB237 SB260 SB261 SB269 SB289 SB305 SB020",
     cost="CPU, seconds",
     cases=_make,
@@ -82,16 +83,16 @@ ENGINE = Relation(
     id="R6.engine",
     name="engine-and-policy-agree-after-syncs",
     component="trained_sync",
-    statement="After every sync the engine's log-probabilities of what it samples are the policy's.",
+    statement="After every sync the engine's log-probabilities of its samples are the policy's.",
     catalogue="SB237 SB249 SB262 SB273 SB039 SB038 SB188",
     cost="CPU, seconds",
     cases=_make,
 )
 ROWS = Relation(
     id="R26.rows",
-    name="rows-draw-their-own",
+    name="rows-have-their-own-randomness",
     component="trained_sync",
-    statement="Equal prompts of a call get samples of their own; a seed gives the same ones again, another others.",
+    statement="Equal prompts in a call get different samples; the same seed repeats them, another seed does not.",
     catalogue="SB040 SB051 SB312",
     cost="CPU, milliseconds",
     cases=_make,
@@ -100,45 +101,47 @@ ROWS = Relation(
 
 @TRAINED.law(
     "the same bits",
-    "copies shared as if they were live, a sync that is skipped, a version that is never set",
+    "stale copies taken for live weights, a skipped sync, a version never set",
 )
 @TRAINED.law(
-    "the same bits of a tied model",
-    "a head that is no longer tied to the embedding that arrived",
+    "the same bits for a tied model",
+    "a head no longer tied to the received embedding",
     cases=_make_tied,
 )
 @TRAINED.law(
     "the same bits when they are sent",
-    "weights that arrived and were not loaded, changes that were left out",
+    "weights received but not loaded, changes left out",
     cases=_make_sent,
 )
 def same_bits(stack: Any, case: UpdatesCase) -> Measure:
-    """Every tensor of the engine is the policy's after each sync, and no name stands on one side alone."""
+    """After each sync engine and policy have the same tensor names, the same bits and the same version."""
     wrong: list[str] = []
     with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=Filters())) as opened:
         for _ in range(case.num_updates):
             version = opened.train()
             opened.sync()
             trained, served = opened.trained_tensors(), opened.served_tensors()
-            wrong += [f"{name}, on one side alone" for name in sorted(trained.keys() ^ served.keys())]
+            wrong += [f"{name}, on one side only" for name in sorted(trained.keys() ^ served.keys())]
             wrong += [
                 f"{name}, version {version}"
                 for name in sorted(trained.keys() & served.keys())
                 if not torch.equal(trained[name].cpu(), served[name].cpu())
             ]
             if opened.served_version() != version:
-                wrong.append(f"the engine says version {opened.served_version()}, the policy has {version}")
-    return Measure.count(wrong, "tensors or versions of the engine that are not the policy's")
+                wrong.append(
+                    f"the engine reports version {opened.served_version()}, the policy has {version}"
+                )
+    return Measure.count(wrong, "tensors or versions of the engine that differ from the policy's")
 
 
 @ENGINE.law(
     "log-probabilities agree",
-    "keys and values of older weights, weights that arrived and were not loaded, "
-    "log-probabilities from before temperature and filters",
+    "a key-value cache of older weights, weights received but not loaded, "
+    "log-probabilities taken before temperature and filters",
 )
-def agree(stack: Any, case: UpdatesCase) -> Measure:
-    """The engine's log-probabilities are the policy's, under every filter, with prompts that it has seen before."""
-    worst, where = 0.0, "none"
+def logprobs_agree(stack: Any, case: UpdatesCase) -> Measure:
+    """The engine's log-probabilities are the policy's under every filter, also for prompts it has cached."""
+    worst = Worst(place="none")
     for filters in FILTERS:
         with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=filters)) as opened:
             for number in range(case.num_updates + 1):
@@ -149,20 +152,19 @@ def agree(stack: Any, case: UpdatesCase) -> Measure:
                 for row, logprobs in zip(rows, opened.score(rows), strict=True):
                     differences = torch.tensor(row.logprobs) - torch.tensor(logprobs)
                     error = float(differences.abs().max())
-                    if not error <= worst:  # a NaN is the worst of all
-                        worst, where = error, f"after {number} syncs, {filters}"
-    return Measure(error=worst, bound=BOUND, what=f"nats between engine and policy ({where})")
+                    worst.add(error, f"after {number} syncs, {filters}")
+    return Measure(error=worst.error, bound=BOUND, what=f"nats between engine and policy ({worst.place})")
 
 
 @ENGINE.law(
     "log-probabilities agree after twenty syncs",
-    "errors that add up from sync to sync, a sync of many that is left out",
+    "errors that accumulate over syncs, one of many syncs skipped",
     cases=_make_many,
     seeded=False,
 )
-def agree_late(stack: Any, case: UpdatesCase) -> Measure:
-    """They are the policy's after the first syncs and after the last of many, too."""
-    worst, where = 0.0, "none"
+def logprobs_agree_after_many_syncs(stack: Any, case: UpdatesCase) -> Measure:
+    """The engine's log-probabilities are the policy's after the first two syncs and after the last of many."""
+    worst = Worst(place="none")
     with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=FILTERS[1])) as opened:
         for number in range(1, case.num_updates + 1):
             opened.train()
@@ -172,20 +174,19 @@ def agree_late(stack: Any, case: UpdatesCase) -> Measure:
             rows = opened.sample(case.prompts, seed=case.seed)
             for row, logprobs in zip(rows, opened.score(rows), strict=True):
                 error = float((torch.tensor(row.logprobs) - torch.tensor(logprobs)).abs().max())
-                if not error <= worst:
-                    worst, where = error, f"after {number} syncs"
-    return Measure(error=worst, bound=BOUND, what=f"nats between engine and policy ({where})")
+                worst.add(error, f"after {number} syncs")
+    return Measure(error=worst.error, bound=BOUND, what=f"nats between engine and policy ({worst.place})")
 
 
 @ENGINE.law(
     "log-probabilities agree over several turns",
-    "later turns sampled with other filters, tokens of the environment shifted by one, "
-    "keys and values of the turn before",
+    "later turns sampled with other filters, environment tokens shifted by one, "
+    "a key-value cache of the previous turn",
     seeded=False,
 )
-def agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
-    """Those of the tokens that were sampled, in each turn of an episode that is scored as one row."""
-    worst, where, num_later = 0.0, "none", 0
+def logprobs_agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
+    """Sampled tokens of every turn have the policy's log-probabilities when the episode is scored as one row."""
+    worst, num_later = Worst(place="none"), 0
     for filters in FILTERS[1:]:
         with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=filters)) as opened:
             for number in range(case.num_updates + 1):
@@ -199,20 +200,19 @@ def agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
                     num_later += int(0 in episode.mask)
                     differences_T = torch.tensor(episode.row.logprobs) - torch.tensor(logprobs)
                     error = float(differences_T[mask_T].abs().max())
-                    if not error <= worst:
-                        worst, where = error, f"after {number} syncs, {filters}"
+                    worst.add(error, f"after {number} syncs, {filters}")
     if not num_later:
         return None
     return Measure(
-        error=worst,
+        error=worst.error,
         bound=BOUND,
-        what=f"nats between engine and policy over turns, {num_later} rows with an answer ({where})",
+        what=f"nats between engine and policy, {num_later} rows with a message of the environment ({worst.place})",
     )
 
 
-@ENGINE.law("top-k holds", "a filter that is not handed to the engine")
-def filters_hold(stack: Any, case: UpdatesCase) -> Measure | None:
-    """No token has more candidates than top-k allows, but for those that tie with the last one (in bfloat16)."""
+@ENGINE.law("top-k is applied", "a filter not passed to the engine")
+def top_k_is_applied(stack: Any, case: UpdatesCase) -> Measure | None:
+    """A token has at most top_k candidates; more are allowed for ties with the last one (in bfloat16)."""
     with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=Filters(top_k=3))) as opened:
         rows = opened.sample(case.prompts * 4, seed=case.seed)
     kept = [len(ids) for row in rows for ids in row.kept_ids or ()]
@@ -224,9 +224,11 @@ def filters_hold(stack: Any, case: UpdatesCase) -> Measure | None:
     )
 
 
-@ROWS.law("rows draw their own", "one seed for all rows of a call, a seed that is not handed to the engine")
-def own_draws(stack: Any, case: UpdatesCase) -> Measure:
-    """Equal prompts of a call get other tokens, a seed gives the same ones again, and another seed others."""
+@ROWS.law(
+    "rows have their own randomness", "one seed for all rows of a call, a seed not passed to the engine"
+)
+def rows_have_their_own_randomness(stack: Any, case: UpdatesCase) -> Measure:
+    """Equal prompts in a call get different tokens; the same seed repeats them, another seed does not."""
     prompts = [case.prompts[1]] * 6
     wrong = []
     with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=Filters(temperature=2.0))) as opened:
@@ -235,9 +237,9 @@ def own_draws(stack: Any, case: UpdatesCase) -> Measure:
             for seed in (case.seed, case.seed, case.seed + 1)
         )
     if len(set(first)) < len(first):
-        wrong.append("rows of one prompt are the same")
+        wrong.append("rows of one prompt are equal")
     if first != again:
-        wrong.append("one seed draws other tokens the second time")
+        wrong.append("the same seed draws other tokens the second time")
     if first == other:
         wrong.append("another seed draws the same tokens")
-    return Measure.count(wrong, "draws that are not the seed's and the row's own")
+    return Measure.count(wrong, "draws that do not follow seed and row")

@@ -1,4 +1,4 @@
-"""R7: after a sync the generator's copy is the trained model, and before it the copy is its own."""
+"""R7: a sync makes the sampler's copy equal to the trained model; before a sync the copy does not change."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from seatrial.relations.law import Measure, Relation
 
 @dataclass(frozen=True, kw_only=True)
 class SyncCase(Case):
-    """Versions that the trainer goes through, a sync after each."""
+    """Versions of the trainer, with a sync after each."""
 
     versions: tuple[int, ...]
     with_buffers: bool
-    """Whether training moves buffers as well."""
+    """Whether training changes buffers too."""
 
     def smaller(self) -> Iterator[SyncCase]:
-        """Yield fewer versions, then parameters alone."""
+        """Yield fewer versions, then parameters only."""
         for drop in range(len(self.versions)):
             if len(self.versions) > 1:
                 yield replace(self, versions=self.versions[:drop] + self.versions[drop + 1 :])
@@ -36,7 +36,7 @@ class SyncCase(Case):
 def _make(stack: Any, seed: int, tidy: bool) -> SyncCase:
     if tidy:
         return SyncCase(versions=(1,), with_buffers=False)
-    # The trainer skips versions, and goes back once, as after a restart.
+    # The trainer skips a version, and goes back once, as after a restart.
     return SyncCase(versions=(1, 3 + seed, 2), with_buffers=True)
 
 
@@ -44,14 +44,14 @@ SYNC = Relation(
     id="R7.sync",
     name="synced-weights-are-the-trainers",
     component="weight_sync",
-    statement="A sync makes the generator's copy the trained model, buffers included, and names its version.",
+    statement="A sync makes the sampler's copy equal to the trained model, including buffers, and sets its version.",
     catalogue="SB237 SB241 SB260 SB261 SB269 SB271 SB289",
     cost="CPU, milliseconds",
     cases=_make,
 )
 
 
-@SYNC.law("read back", "buffers left out, a tensor skipped by name, a sync that is skipped by its version")
+@SYNC.law("read back", "buffers left out, a tensor skipped by name, a sync skipped because of its version")
 def read_back(stack: Any, case: SyncCase) -> Measure:
     wrong = []
     stack.start_sync()
@@ -59,12 +59,12 @@ def read_back(stack: Any, case: SyncCase) -> Measure:
         stack.advance(version, with_buffers=case.with_buffers)
         stack.sync()
         wrong += [f"{name}, version {version}" for name in _differing(stack)]
-    return Measure.count(wrong, "tensors of the copy that are not the trainer's after a sync")
+    return Measure.count(wrong, "tensors of the copy that differ from the trainer's after a sync")
 
 
-@SYNC.law("its own until synced", "a shallow copy: weights change under generations that run")
-def own_until_synced(stack: Any, case: SyncCase) -> Measure | None:
-    """What training moves, the copy must not follow before a sync."""
+@SYNC.law("unchanged until synced", "a shallow copy: weights change during running generations")
+def unchanged_until_synced(stack: Any, case: SyncCase) -> Measure | None:
+    """Training does not change the sampler's copy before a sync."""
     if not case.with_buffers:
         return None
     stack.start_sync()
@@ -72,11 +72,11 @@ def own_until_synced(stack: Any, case: SyncCase) -> Measure | None:
     stack.advance(case.versions[0], with_buffers=True)
     after = stack.sampler_tensors()
     moved = [name for name in before if not torch.equal(before[name], after[name])]
-    return Measure.count(moved, "tensors of the copy that training moved before a sync")
+    return Measure.count(moved, "tensors of the copy that training changed before a sync")
 
 
-@SYNC.law("the trainer is untouched", "weights merged or scaled in place on their way")
-def trainer_untouched(stack: Any, case: SyncCase) -> Measure:
+@SYNC.law("the trainer is unchanged", "weights merged or scaled in place for the sync")
+def trainer_is_unchanged(stack: Any, case: SyncCase) -> Measure:
     stack.start_sync()
     stack.advance(case.versions[0], with_buffers=case.with_buffers)
     before = dict(stack.trainer_tensors())
@@ -87,16 +87,16 @@ def trainer_untouched(stack: Any, case: SyncCase) -> Measure:
     return Measure.count(moved, "tensors of the trainer that a sync changed")
 
 
-@SYNC.law("versions are true", "a version that is never set, or set before the weights are there")
-def versions_are_true(stack: Any, case: SyncCase) -> Measure:
+@SYNC.law("versions are exact", "a version never set, or set before the weights arrive")
+def versions_are_exact(stack: Any, case: SyncCase) -> Measure:
     wrong = []
     stack.start_sync()
     for version in case.versions:
         stack.advance(version, with_buffers=case.with_buffers)
         stack.sync()
         if stack.sampler_version() != version:
-            wrong.append(f"the copy says {stack.sampler_version()}, the trainer is at {version}")
-    return Measure.count(wrong, "syncs after which the copy tells another version")
+            wrong.append(f"the copy reports version {stack.sampler_version()}, the trainer has {version}")
+    return Measure.count(wrong, "syncs after which the copy reports another version")
 
 
 def _differing(stack: Any) -> list[str]:
