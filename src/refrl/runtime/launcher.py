@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,20 +44,36 @@ def is_launcher(cluster: ClusterConfig) -> bool:
     return (cluster.num_processes > 1 or cluster.placement == "ray") and not is_started()
 
 
-def launch(words: Sequence[str], cluster: ClusterConfig) -> None:
+def launch(
+    words: Sequence[str],
+    cluster: ClusterConfig,
+    *,
+    start: Callable[..., Rank] = RankProcess,
+    command: Sequence[str] | None = None,
+) -> None:
     """Run `python -m refrl WORDS` as ranks, and return when all have succeeded.
 
     Rank 0's standard output is this process's. Standard error is shown at the end: rank 0's after success; after a
     failure, that of the rank that failed first (the others fail because of it).
 
+    Args:
+        words: of the command.
+        cluster: how many ranks, and where.
+        start: starts a rank on this host; takes the arguments of `RankProcess`.
+        command: replaces `COMMAND`.
+
     Raises:
         ConfigError: a rank rejected the configuration (exit status 2), with its message; or ranks cannot be placed.
         RankError: a rank failed in another way.
     """
-    starting = _local_ranks
+    whole = [*(command or COMMAND), *words]
     if cluster.placement == "ray":
-        from refrl.runtime.ray_ranks import ray_ranks as starting
-    with starting([*COMMAND, *words], cluster) as ranks:
+        from refrl.runtime.ray_ranks import ray_ranks
+
+        starting = ray_ranks(whole, cluster)
+    else:
+        starting = _local_ranks(whole, cluster, start)
+    with starting as ranks:
         number, ended = _first_failure(ranks)
     if ended.status != 0:
         _report(number, ended, words[0])
@@ -65,10 +81,12 @@ def launch(words: Sequence[str], cluster: ClusterConfig) -> None:
 
 
 @contextlib.contextmanager
-def _local_ranks(command: Sequence[str], cluster: ClusterConfig) -> Iterator[Sequence[Rank]]:
+def _local_ranks(
+    command: Sequence[str], cluster: ClusterConfig, start: Callable[..., Rank]
+) -> Iterator[Sequence[Rank]]:
     """Start the ranks as processes of this host, and stop them at the end of the block."""
     size = cluster.num_processes
-    ranks: list[RankProcess] = []
+    ranks: list[Rank] = []
     with tempfile.TemporaryDirectory(prefix="refrl-") as folder:
         rendezvous = (Path(folder) / "rendezvous").as_uri()
         try:
@@ -76,7 +94,7 @@ def _local_ranks(command: Sequence[str], cluster: ClusterConfig) -> Iterator[Seq
                 own = variables(number, size, rendezvous, local_rank=number)
                 environment = {"OMP_NUM_THREADS": threads(size), **os.environ, **own}
                 stdout = subprocess.DEVNULL if number else None
-                ranks.append(RankProcess(number, command, environment, stdout=stdout))
+                ranks.append(start(number, command, environment, stdout=stdout))
             yield ranks
         finally:
             end(ranks)

@@ -15,7 +15,7 @@ from seatrial.relations.measures.ranks import (
     tensor_error,
 )
 from seatrial.targets.reference.layouts.training import layouts, train_alone, train_in_layouts
-from seatrial.targets.reference.runs.ranks import RANK_COMMAND
+from seatrial.targets.reference.runs.forking import RANK_COMMAND
 
 pytestmark = pytest.mark.usefixtures("forked_processes")
 

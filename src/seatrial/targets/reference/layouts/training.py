@@ -25,7 +25,6 @@ from refrl.config import ClusterConfig, PolicyConfig
 from refrl.distributed import ALONE, World, groups_of_processes, join, leave_groups, local_device
 from refrl.models.byte_tokenizer import VOCAB_SIZE
 from refrl.models.tokenization import make_byte_tokenizer
-from refrl.runtime import launcher
 from refrl.streams import global_streams
 from refrl.training import build
 from seatrial.relations.contracts.parallel import LayoutFacts, RankRecord
@@ -33,7 +32,7 @@ from seatrial.relations.records import Row
 from seatrial.targets.reference.configuration import configuration, policy_configuration, table
 from seatrial.targets.reference.conversions import padded, sample_of
 from seatrial.targets.reference.layouts.models import ADAPTER_ALPHA, ADAPTER_RANK, make_model_of, with_media
-from seatrial.targets.reference.runs.ranks import RANK_COMMAND
+from seatrial.targets.reference.runs.forking import launch_ranks
 
 PAD_ID = 0
 SHARES = ("tensor_", "context_", "pipeline_", "expert_", "sequence_")
@@ -169,12 +168,7 @@ def _launch(
             "layouts": {name: {**_fixed(of, folder, rows), **of.policy} for name, of in chosen.items()},
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        command = launcher.COMMAND
-        launcher.COMMAND = (sys.executable, "-m", *os.environ.get(RANK_COMMAND, __name__).split())
-        try:
-            launcher.launch([str(folder)], _cluster(device, processes))
-        finally:
-            launcher.COMMAND = command
+        launch_ranks(main, [str(folder)], _cluster(device, processes))
         return {name: [_read(folder, name, rank) for rank in range(processes)] for name in chosen}
 
 

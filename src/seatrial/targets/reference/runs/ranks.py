@@ -17,26 +17,18 @@ from typing import Any
 import torch
 
 from refrl.config import GRPORunConfig
-from refrl.runtime import launcher
 from refrl.runtime.rank_process import threads
 from refrl.runtime.ray_cluster import ray_cluster
 from refrl.training.grpo import run_grpo
 from refrl.training.recorder import RunRecorder
-
-RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
-"""Variable with the module, and its first words, that a rank runs in place of this one: a fault is planted so."""
+from seatrial.targets.reference.runs.forking import launch_ranks, rank_command
 
 
 def recorded(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
     """Run the configured number of ranks, and return what the first one recorded."""
     written, output = _places(config, folder)
-    command = launcher.COMMAND
-    launcher.COMMAND = (sys.executable, "-m", *_rank_command())
-    try:
-        with ray_cluster(config):
-            launcher.launch([str(written), str(output)], config.cluster)
-    finally:
-        launcher.COMMAND = command
+    with ray_cluster(config):
+        launch_ranks(main, [str(written), str(output)], config.cluster)
     return _loaded(output)
 
 
@@ -50,7 +42,7 @@ def recorded_by_torchrun(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
     size = config.cluster.num_processes
     starting = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", "-m"]
     ran = subprocess.run(
-        [sys.executable, *starting, *_rank_command(), str(written), str(output)],
+        [sys.executable, *starting, *rank_command(__name__), str(written), str(output)],
         env={"OMP_NUM_THREADS": threads(size), **os.environ},
         capture_output=True,
         text=True,
@@ -66,11 +58,6 @@ def _places(config: GRPORunConfig, folder: Path) -> tuple[Path, Path]:
     written = folder / "config.json"
     written.write_text(config.model_dump_json(), encoding="utf-8")
     return written, folder / "recording.pt"
-
-
-def _rank_command() -> list[str]:
-    """Return the module of a rank, and its first words."""
-    return os.environ.get(RANK_COMMAND, __name__).split()
 
 
 def _loaded(output: Path) -> dict[str, Any]:

@@ -1,0 +1,113 @@
+"""Ranks of refrl that are forked from one server process, which has imported torch, transformers and refrl.
+
+A new process spends five seconds of processor time on these imports. The server starts with the first rank and exits
+with this process.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from refrl.config import ClusterConfig
+from refrl.lifeline import LIFELINE
+from refrl.runtime import launcher
+from refrl.runtime.rank_process import GRACE_SECONDS, Ended
+
+RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
+"""Variable with the module, and its first words, that a rank runs instead: a planted fault needs new processes."""
+PRELOAD = ("transformers.models.qwen3.modeling_qwen3", "seatrial.targets.reference.components")
+"""What the server imports."""
+
+Main = Callable[[Sequence[str]], None]
+
+
+def launch_ranks(main: Main, words: Sequence[str], cluster: ClusterConfig) -> None:
+    """Run `main(words)` in each rank of a cluster, and return when all have finished.
+
+    Args:
+        main: the function `main` of a module that `python -m` can run.
+        words: its arguments.
+        cluster: number of ranks, and their placement.
+
+    Raises:
+        OSError: a rank failed; the message holds the last line of its standard error.
+    """
+    command = (sys.executable, "-m", *rank_command(main.__module__))
+    if RANK_COMMAND in os.environ:
+        launcher.launch(words, cluster, command=command)
+    else:
+        launcher.launch(words, cluster, command=command, start=functools.partial(_ForkedRank, main, words))
+
+
+def rank_command(module: str) -> list[str]:
+    """Return the module that a rank runs, and its first words."""
+    return os.environ.get(RANK_COMMAND, module).split()
+
+
+class _ForkedRank:
+    """A `refrl.runtime.rank_process.Rank` that the server forks; its standard output is dropped."""
+
+    def __init__(
+        self,
+        main: Main,
+        words: Sequence[str],
+        number: int,
+        command: Sequence[str],  # of a new process
+        environment: Mapping[str, str],
+        *,
+        stdout: int | None,
+    ) -> None:
+        self.number = number
+        self._errors = tempfile.NamedTemporaryFile()  # noqa: SIM115  closed with this object
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(PRELOAD))
+        lifeline, self._held = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_run_forked, args=(main, words, dict(environment), self._errors.name, lifeline)
+        )
+        self._process.start()
+        lifeline.close()
+
+    def wait(self) -> Ended:
+        """Wait until it has exited."""
+        wait([self._process.sentinel])
+        self._process.join()
+        text = Path(self._errors.name).read_text(encoding="utf-8", errors="replace")
+        return Ended(self._process.exitcode, text)
+
+    def terminate(self) -> None:
+        """Ask it to exit."""
+        self._process.terminate()
+
+    def finish(self) -> None:
+        """Wait for `GRACE_SECONDS`, then kill it."""
+        self._process.join(GRACE_SECONDS)
+        self._process.kill()
+        self._process.join()
+        self._held.close()
+
+
+def _run_forked(
+    main: Main, words: Sequence[str], environment: Mapping[str, str], errors: str, lifeline: Connection
+) -> None:
+    """Run as a rank, in the forked process."""
+    import torch
+
+    for number, path in ((1, os.devnull), (2, errors)):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.environ[LIFELINE] = str(lifeline.fileno())
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    gc.freeze()  # what was imported is not searched for garbage
+    main(words)
