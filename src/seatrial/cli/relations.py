@@ -81,6 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long to look for a smaller input of a violation (default 20); 0 reports it as made",
     )
     parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="processes that judge relations at once; those of one component share a process (default: 1; for the "
+        "reference target 2 where there are two cores)",
+    )
+    parser.add_argument(
         "--list",
         action="store_true",
         help="list the relations and stop; with --target or MODULE:OBJECT, those of each adapter with their laws",
@@ -127,9 +134,12 @@ def _judge(
     from seatrial.relations import failure_message
     from seatrial.relations.engine import DEFAULT_SEEDS, run_relation
     from seatrial.relations.expected import check_expected_failures
+    from seatrial.relations.jobs import judge_all
     from seatrial.relations.registry import all_relations
     from seatrial.relations.runs import sharing_runs
 
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
     if arguments.expect is not None:
         expect_more(stacks.adapters, arguments.expect)
     for stack in stacks.adapters.values():
@@ -138,15 +148,20 @@ def _judge(
     verdicts = list(stacks.missing())
     for verdict in verdicts:
         output.print(f"{verdict.outcome.value:<13} {verdict.name}: {verdict.reason}")
+
+    def judge(relation: Relation, name: str) -> Verdict:
+        found = run_relation(
+            relation,
+            stacks.adapters[name],
+            seeds=arguments.seed or stacks.seeds or DEFAULT_SEEDS,
+            shrink_seconds=arguments.shrink_seconds,
+        )
+        return replace(found, name=f"{name}: {found.name}") if name else found
+
+    pairs = list(stacks.pairs(relations))
+    num_jobs = min(arguments.jobs or min(stacks.jobs, os.cpu_count() or 1), len(pairs) or 1)
     with sharing_runs(), imports_frozen():
-        for relation, name in stacks.pairs(relations):
-            found = run_relation(
-                relation,
-                stacks.adapters[name],
-                seeds=arguments.seed or stacks.seeds or DEFAULT_SEEDS,
-                shrink_seconds=arguments.shrink_seconds,
-            )
-            verdict = replace(found, name=f"{name}: {found.name}") if name else found
+        for (relation, _), verdict in zip(pairs, judge_all(judge, pairs, num_jobs), strict=True):
             verdicts.append(verdict)
             if verdict.outcome is Outcome.FAIL:
                 text = failure_message(relation.statement, verdict)
@@ -199,6 +214,8 @@ class Stacks:
     """Of cases, by default; empty where the target does not say."""
     releases: Mapping[str, str] = field(default_factory=dict)
     """Version by package."""
+    jobs: int = 1
+    """Processes that judge relations at once, by default."""
 
     def missing(self) -> Iterator[Verdict]:
         """Yield a verdict for every adapter whose component the installed release does not have."""
@@ -251,7 +268,7 @@ def find_stacks(stack: str | None, target: str | None, names: Sequence[str]) -> 
     if not isinstance(found, Mapping):
         if names:
             raise UsageError(f"target {target} has one adapter; leave --adapter out")
-        return Stacks(adapters={"": found}, releases=releases)
+        return Stacks(adapters={"": found}, releases=releases, jobs=getattr(chosen, "relation_jobs", 1))
     for name in names:
         if name not in found:
             raise UsageError(f"target {target} has no adapter {name!r}; {hint(name, sorted(found))}")
@@ -261,6 +278,7 @@ def find_stacks(stack: str | None, target: str | None, names: Sequence[str]) -> 
         unavailable={name: one for name, one in wanted.items() if isinstance(one, Unavailable)},
         seeds=getattr(chosen, "relation_seeds", ()),
         releases=releases,
+        jobs=getattr(chosen, "relation_jobs", 1),
     )
 
 

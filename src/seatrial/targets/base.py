@@ -177,6 +177,7 @@ class Target(Protocol):
         """Return the adapter that relations call (`seatrial.relations.contracts`); None where there is none.
 
         A mapping holds several by name: adapters of one stack whose components differ, such as its trainers. A target
-        whose components are slow may have an attribute `relation_seeds`, the seeds of cases by default.
+        whose components are slow may have an attribute `relation_seeds`, the seeds of cases by default, and one whose
+        components can be forked `relation_jobs`, the processes that judge its relations at once.
         """
         ...

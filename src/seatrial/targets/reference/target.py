@@ -59,6 +59,7 @@ class ReferenceTarget:
     name = "reference"
     modules: tuple[str, ...] = ("refrl",)
     packages: tuple[str, ...] = (*_STACK, "math-verify")
+    relation_jobs = 2
 
     def __init__(
         self, entry: Sequence[str] = ("-m", "refrl"), environment: Mapping[str, str] | None = None
