@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # One more than the cores: a third of the tests' time is waiting for processes that they started.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: trial test test-affected lint docs clean
+.PHONY: trial test nightly test-affected lint docs clean
 .DELETE_ON_ERROR:
 
 trial: $(READY)
@@ -18,6 +18,10 @@ trial: $(READY)
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_ARGS)
+
+# The tests that take too long for every change: the whole products of cells, losses and seeds.
+nightly: PYTEST_ARGS = -m nightly
+nightly: test
 
 # Only the tests that a change since their last run can affect; exits 5 when there is none.
 test-affected: $(READY)
