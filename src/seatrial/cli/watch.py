@@ -15,7 +15,7 @@ from seatrial.cli.webhook import check_address, post_alarm
 from seatrial.errors import BlockedError, UsageError
 from seatrial.files import write_text
 from seatrial.report.rows import printable
-from seatrial.rules.engine import all_rules, missing_metrics, select
+from seatrial.rules.engine import all_rules, is_evidence, missing_metrics, select
 from seatrial.rules.measured import false_alarms
 from seatrial.rules.monitor import Look, Monitor
 from seatrial.rules.rule import Level
@@ -109,6 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
             return exit_code(combine(ending))
         raise BlockedError(look.waiting)
     verdicts = [*ending, *_damage(look), *(item.verdict for item in look.judged)]
+    if combine(verdicts) is Outcome.PASS and not is_evidence(look.judged):
+        verdicts = [nothing_judged(look), *(one for one in verdicts if one.outcome is not Outcome.PASS)]
     for line in report_lines(look, verdicts, arguments.logs):
         print(printable(line))
     if arguments.missing:
@@ -173,6 +175,18 @@ def _follow(monitor: Monitor, arguments: argparse.Namespace) -> tuple[Look, list
                 run.rest(seconds)
             else:
                 time.sleep(seconds)
+
+
+def nothing_judged(look: Look) -> Verdict:
+    """Return the verdict on a log from which no rule of learning or stability could run."""
+    assert look.streams is not None
+    known = ", ".join(look.streams.by_name) or "none"
+    unknown = ", ".join(look.streams.unknown[:8]) or "none"
+    reason = (
+        f"no rule of learning or stability could run: recognised metrics: {known}; unknown series: {unknown}. "
+        "Name the stack (--stack), or log reward, gradient norm, entropy or KL (--missing lists what rules need)"
+    )
+    return Verdict(name="enough evidence", outcome=Outcome.SKIPPED, reason=reason)
 
 
 def early_end(look: Look, asked: int | None, what: str, status: int | None) -> list[Verdict]:

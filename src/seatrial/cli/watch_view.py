@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 WIDTH = 32
+_MOST_NAMES = 12
+"""Unknown series that are listed."""
 _BARS = "▁▂▃▄▅▆▇█"
 _STYLE = {Level.ALARM: "bold red", Level.NOTICE: "yellow", Level.QUIET: "green", Level.NOT_TRIGGERED: "dim"}
 
@@ -60,6 +62,12 @@ def report_lines(look: Look, verdicts: Sequence[Verdict], path: Path) -> Iterato
         else "not recognised: plain names, or name it with --stack"
     )
     yield f"{path}: {len(look.streams.log.series)} series to step {look.last_step}; stack {stack}"
+    named = [f"{several[0].tag} = {name}" for name, several in sorted(look.streams.by_name.items())]
+    yield f"recognised: {', '.join(named) or 'nothing'}"
+    unknown = look.streams.unknown
+    if unknown:
+        more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
+        yield f"not recognised: {', '.join(unknown[:_MOST_NAMES])}{more}"
     for note in look.streams.log.notes:
         yield f"note: {note}"
     for verdict in verdicts:

@@ -20,7 +20,7 @@ from seatrial.errors import UsageError
 from seatrial.evidence.runlog import RunLog
 from seatrial.nearest import hint
 from seatrial.rules.healthy import BASELINE, BASELINE_MEANING, Baseline
-from seatrial.rules.rule import Finding, Rule, Streams, streams_of, verdict_of
+from seatrial.rules.rule import Finding, Level, Rule, Streams, streams_of, verdict_of
 from seatrial.verdict import Verdict
 from seatrial.vocabulary import Stack, metrics
 
@@ -121,6 +121,17 @@ class Judged(NamedTuple):
     def verdict(self) -> Verdict:
         """The finding as a verdict."""
         return verdict_of(self.rule, self.finding)
+
+
+_NOT_OF_LEARNING = frozenset(
+    ("finite", "bounds", "arithmetic", "steps", "performance", "schedule", "staleness")
+)
+
+
+def is_evidence(judged: Sequence[Judged]) -> bool:
+    """Say whether a rule of learning or stability could run; always where none of them was chosen."""
+    asked = [item for item in judged if item.rule.family not in _NOT_OF_LEARNING]
+    return not asked or any(item.finding.level is not Level.NOT_TRIGGERED for item in asked)
 
 
 class Missing(NamedTuple):

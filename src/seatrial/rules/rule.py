@@ -21,7 +21,7 @@ from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.healthy import Baseline
 from seatrial.rules.windows import Flags, Floats
 from seatrial.verdict import Outcome, Verdict
-from seatrial.vocabulary import Stack, canonical, plain_names, recognise, tag_of
+from seatrial.vocabulary import Stack, by_parts, canonical, plain_names, recognise, tag_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,12 @@ class Streams:
         """The run's configuration, where one is next to its log."""
         return find_configuration(Path(self.log.sources[0])) if self.log.sources else None
 
+    @cached_property
+    def unknown(self) -> list[str]:
+        """Tags of series whose meaning is not known."""
+        known = {one.tag for several in self.by_name.values() for one in several}
+        return sorted(tag for tag, series in self.log.series.items() if tag not in known and len(series))
+
     def one(self, name: str) -> Series | None:
         """Return the series of a canonical metric, or None."""
         found = self.by_name.get(name)
@@ -52,14 +58,25 @@ def streams_of(log: RunLog, stack: Stack | None = None, baseline: Baseline | Non
     tags = log.tags()
     stack = stack or recognise(tags)
     by_name: dict[str, list[Series]] = {}
+    guessed: dict[str, list[Series]] = {}
     for tag, series in log.series.items():
         metric = canonical(tag, stack)
         name = metric.name if metric else plain_names().get(tag) if stack is None else None
-        if name is not None and len(series):
-            by_name.setdefault(name, []).append(series)
+        if len(series):
+            if name is not None:
+                by_name.setdefault(name, []).append(series)
+            elif (name := by_parts(tag)) is not None:
+                guessed.setdefault(name, []).append(series)
+    # Words of a tag count where no table lists another tag of that metric, and one tag alone, or the shortest
+    # path, has them.
+    for name, several in guessed.items():
+        several.sort(key=lambda one: (one.tag.count("/"), one.tag))
+        is_clear = len(several) == 1 or several[0].tag.count("/") < several[1].tag.count("/")
+        if name not in by_name and (is_clear or name == "validation/score"):
+            by_name[name] = several
     for name, several in by_name.items():
         first = tag_of(name, stack, [one.tag for one in several])
-        several.sort(key=lambda one: (one.tag != first, one.tag))
+        several.sort(key=lambda one: (one.tag != first, one.tag.count("/"), one.tag))
     return Streams(log=log, stack=stack, by_name=by_name, baseline=baseline)
 
 
@@ -196,7 +213,7 @@ class Marks(NamedTuple):
 
 
 Values = Mapping[str, Floats]
-"""Aligned values by canonical name, each of shape [N]; an optional metric that is not logged is all NaN."""
+"""Aligned values by canonical name, each of shape [N], and their `step`; what is not logged is NaN."""
 Limits = Mapping[str, float]
 """The parameters of a rule by name."""
 
@@ -232,7 +249,7 @@ class StepRule(Rule):
             return replace(not_triggered(why_not), tags=tags, num_samples=number)
         limits = {name: parameter.value for name, parameter in self.parameters.items()}
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            marks = self.mark(aligned.columns, limits)
+            marks = self.mark({**aligned.columns, "step": aligned.steps.astype(np.float64)}, limits)
         return self._finding(marks, aligned.steps, tags)
 
     def _finding(self, marks: Marks, steps: np.ndarray, tags: tuple[str, ...]) -> Finding:

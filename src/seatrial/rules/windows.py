@@ -106,3 +106,50 @@ def near_its_best(reward: Floats, of_last: int, *, band: float = 0.1) -> Flags:
     before = np.zeros_like(counts)
     before[of_last:] = counts[:-of_last]
     return np.asarray((counts - before) * 2 >= seen)
+
+
+def risen(reward: Floats, window: int, errors: float) -> Flags:
+    """Say where the mean of the last points is so many standard errors above that of the first."""
+    first, spread = early_mean_and_spread(reward, window)
+    gain = trailing_mean(reward, window) - first
+    return np.asarray((gain > 0) & (gain >= errors * spread * np.sqrt(2 / window)))
+
+
+def is_rounded(*columns: Floats) -> bool:
+    """Say whether all values of some columns have at most three decimals, as verl's older consoles print them."""
+    values = np.concatenate([column[np.isfinite(column)] for column in columns])
+    thousands = 1000 * values
+    return bool(
+        len(values) and np.allclose(thousands, np.round(thousands), rtol=0, atol=1e-6) and np.any(values % 1)
+    )
+
+
+_BLOCKS = 20
+
+
+def trend(values: Floats) -> float:
+    """Return z of the Mann-Kendall test of a trend; 0 where there are fewer than four finite values.
+
+    Long series are cut into 20 blocks whose means are compared, so that neighbours that depend on one another count
+    once. Without a trend |z| exceeds 1.96 in 5 % of series. Source: Kendall, Rank Correlation Methods, 1975.
+    """
+    values = values[np.isfinite(values)]
+    if len(values) > _BLOCKS:
+        values = np.array([part.mean() for part in np.array_split(values, _BLOCKS)])
+    number = len(values)
+    if number < 4:
+        return 0.0
+    score = float(np.triu(np.sign(values[None, :] - values[:, None]), 1).sum())
+    _, ties = np.unique(values, return_counts=True)
+    variance = (number * (number - 1) * (2 * number + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
+    return 0.0 if variance <= 0 or score == 0 else float((score - np.sign(score)) / np.sqrt(variance))
+
+
+def looks(number: int, first: int) -> list[int]:
+    """Return the numbers of points after which a test over the whole run is made: each a quarter more."""
+    found = []
+    at = first
+    while at <= number:
+        found.append(at)
+        at = max(at + 1, at * 5 // 4)
+    return found

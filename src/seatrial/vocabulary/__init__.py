@@ -7,6 +7,7 @@ Tags that no table lists pass through under their own names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -132,7 +133,43 @@ def canonical(tag: str, stack: Stack | None) -> Metric | None:
     for pattern, name in stack.families.items():
         if any(fnmatchcase(form, pattern) for form in forms_of(tag)):
             return metrics()[name]
+    # A plain name means the same in every stack, unless the stack gives the metric a name of its own.
+    plain = plain_names().get(tag)
+    return metrics()[plain] if plain is not None and plain not in stack.tags.values() else None
+
+
+_VALIDATION = frozenset(("eval", "evaluation", "val", "valid", "validation", "test"))
+_SCORE = re.compile(
+    r"(?:accuracy|acc|score|scores|reward|rewards|pass_(?:at_|rate)?\d*|(?:recall|ndcg|precision|hit|mrr|map)(?:_at)?_\d+"
+    r"|f1|em|exact_match|win_?rate|success_?rate|solve_?rate)(?:_score)?"
+)
+
+
+def by_parts(tag: str) -> str | None:
+    """Return the canonical metric that the words of a tag name (`policy/entropy`, `kl_div`), or None."""
+    scopes = frozenset(_table_of_parts()["scopes"])
+    words = [word for word in re.split(r"[/.\s_:@-]+", tag.lower()) if word]
+    if _VALIDATION & set(words[:2]):
+        kept = "_".join(word for word in words if word not in scopes | _VALIDATION)
+        if kept == "loss":
+            return "validation/loss"
+        return "validation/score" if _SCORE.fullmatch(kept) else None
+    # The scope may be all that there is: `policy/loss`, `grad/norm`, `loss/policy`.
+    for dropped in (frozenset[str](), scopes):
+        found = _parts().get("_".join(word for word in words if word not in dropped))
+        if found is not None:
+            return found
     return None
+
+
+@cache
+def _parts() -> Mapping[str, str]:
+    return {alias: name for name, aliases in _table_of_parts()["names"].items() for alias in aliases}
+
+
+@cache
+def _table_of_parts() -> Mapping[str, Any]:
+    return _table("parts.yaml")
 
 
 def tag_of(name: str, stack: Stack | None, present: Collection[str]) -> str | None:

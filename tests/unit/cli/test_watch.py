@@ -362,3 +362,20 @@ def test_each_writer_of_bare_names_is_judged(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "b.jsonl").write_text(rows({**columns, "grad_norm": np.zeros(40)}, 0, 40))
     assert main(["watch", str(tmp_path)]) == 1
     assert "b: the gradient norm is exactly zero" in capsys.readouterr().out
+
+
+def test_a_log_without_evidence_of_learning_is_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The names that were and were not recognised are printed, and the exit code is 5."""
+    path = tmp_path / "unknown.jsonl"
+    path.write_text(rows({"alpha": np.linspace(0, 1, 40)}, 0, 40))
+    assert main(["watch", str(path)]) == 5
+    said = capsys.readouterr().out
+    assert "not recognised: alpha" in said
+    assert "no rule of learning or stability could run" in said
+    path.write_text(
+        rows({"policy/entropy": np.linspace(2, 1, 40), "reward/mean": np.linspace(0, 1, 40)}, 0, 40)
+    )
+    assert main(["watch", str(path)]) == 0
+    assert "reward/mean = reward/mean" in capsys.readouterr().out

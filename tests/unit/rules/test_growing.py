@@ -27,6 +27,7 @@ def test_marks_of_a_prefix_are_the_prefix_of_the_marks(rule: StepRule) -> None:
         walk = np.round(np.cumsum(random.standard_normal(160)) / 2) * random.choice([0, 1, 1, 30], 160)
         walk[60:120] = walk[60]
         values[name] = walk
+    values["step"] = 5.0 * np.arange(160)
     whole = marked(rule, values, limits)
     for length in range(1, 160):
         part = marked(rule, {name: column[:length] for name, column in values.items()}, limits)

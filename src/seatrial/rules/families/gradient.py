@@ -17,9 +17,13 @@ def _zero(values: Values, limits: Limits) -> Marks:
     gradient, reward = values["grad_norm"], values["reward/mean"]
     number = int(limits["in_a_row"])
     zero = in_a_row(gradient == 0, number)
-    # Where the task is solved all rewards are equal, and there is nothing to learn from.
-    excused = in_a_row(no_spread(values), number) & near_its_best(reward, number)
-    return Marks(gradient, zero & ~excused, zero)
+    # Where all rewards of each group are equal no gradient is due: rules on groups and rewards judge that.
+    # Where the log does not say so, a reward that stays the same does, for a while.
+    explained = in_a_row(no_spread(values), number)
+    sparse = in_a_row(np.isfinite(reward) & ~changes(reward), number - 1)
+    long = in_a_row(gradient == 0, int(limits["sparse"]))
+    solved = near_its_best(reward, number) & sparse
+    return Marks(gradient, zero & ~explained & ~solved & (~sparse | long), zero)
 
 
 def _constant(values: Values, limits: Limits) -> Marks:
@@ -63,11 +67,14 @@ RULES = (
         needs=("grad_norm",),
         uses=("reward/std", "reward/zero_variance_fraction", "reward/mean"),
         mark=_zero,
-        bound="> 0 in one of {in_a_row} steps, unless the task is solved",
+        bound="> 0 in one of {in_a_row} steps, or of {sparse} while the reward stays the same, where rewards differ",
         parameters={
             "in_a_row": Parameter(
                 5, "docs/extend/verdicts.md; the longest run of zeros in a healthy wild log is shorter"
-            )
+            ),
+            "sparse": Parameter(
+                50, "hand-set: points, where the reward stays the same and no spread is logged"
+            ),
         },
         meaning="rewards that never differ, a mask of zeros, frozen parameters, or an update that is skipped",
         remedy="look at the rewards of one group and at the sum of the loss mask; then `seatrial relations`",

@@ -6,7 +6,7 @@ import numpy as np
 
 from seatrial.rules.families.gradient import no_spread
 from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
-from seatrial.rules.windows import early_median, in_a_row, lasting, near_its_best
+from seatrial.rules.windows import changes, early_median, in_a_row, lasting, looks, near_its_best, trend
 
 
 def _from_start(values: Values, limits: Limits) -> Marks:
@@ -20,7 +20,12 @@ def _persistent(values: Values, limits: Limits) -> Marks:
     silent = no_spread(values)
     of_last = int(limits["of_last"])
     dead = lasting(silent, limits)
-    return Marks(values["reward/std"], dead & ~near_its_best(values["reward/mean"], of_last), dead)
+    reward = values["reward/mean"]
+    same = in_a_row(~changes(reward) & (reward > 0), of_last - 1)
+    learns = np.zeros(len(reward), dtype=np.bool_)
+    for number in looks(len(reward), of_last):
+        learns[number - 1 :] = trend(reward[:number]) > limits["z"]
+    return Marks(values["reward/std"], dead & ~near_its_best(reward, of_last) & ~same & ~learns, dead)
 
 
 def _share(values: Values, limits: Limits) -> Marks:
@@ -64,6 +69,9 @@ RULES = (
         parameters={
             "held": Parameter(45, "a healthy wild log of a solved task has none in 73 % of its steps"),
             "of_last": Parameter(50, WILD),
+            "z": Parameter(
+                1.96, "a trend of the reward that chance shows in 2.5 % of runs: sparse, and learning"
+            ),
         },
         meaning="a policy that says one thing for each prompt, random streams that ranks share, or prompts that are "
         "too hard or too easy",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.rule import HAND_SET, WILD, Limits, Marks, Parameter, StepRule, Values, figures
 from seatrial.rules.windows import (
-    Flags,
-    Floats,
-    early_mean_and_spread,
     early_median,
     lasting,
+    looks,
     repeated,
+    risen,
     trailing_mean,
+    trend,
 )
 
 
@@ -20,7 +20,7 @@ def _at_cap(values: Values, limits: Limits) -> Marks:
     share = values["truncation_fraction"]
     at_cap = repeated(share >= limits["share"], limits)
     return Marks(
-        share, at_cap & ~_risen(values["reward/mean"], int(limits["in_a_row"]), limits["errors"]), at_cap
+        share, at_cap & ~risen(values["reward/mean"], int(limits["in_a_row"]), limits["errors"]), at_cap
     )
 
 
@@ -28,13 +28,39 @@ def _cut_and_flat(values: Values, limits: Limits) -> Marks:
     share, reward = values["truncation_fraction"], values["reward/mean"]
     window = int(limits["window"])
     cut = trailing_mean(share, 2 * window) > limits["share"]
-    return Marks(trailing_mean(share, 2 * window), cut & ~_risen(reward, window, limits["errors"]))
+    flat = ~risen(reward, window, limits["errors"])
+    climbs = np.zeros(len(reward), dtype=np.bool_)
+    for number in looks(len(reward), 2 * window):
+        climbs[number - 1 :] = trend(reward[:number]) > limits["z"]
+    return Marks(trailing_mean(share, 2 * window), cut & flat & ~climbs, cut & flat)
 
 
-def _risen(reward: Floats, window: int, errors: float) -> Flags:
-    """Say where the mean of the last points is so many standard errors above that of the first."""
-    first, spread = early_mean_and_spread(reward, window)
-    return np.asarray(trailing_mean(reward, window) - first >= errors * spread * np.sqrt(2 / window))
+def _at_limit(values: Values, limits: Limits) -> Marks:
+    """Judge the last two thirds of the points so far."""
+    share, length = values["truncation_fraction"], values["length/completion_mean"]
+    longest = values["length/completion_max"]
+    full = (longest == np.fmax.accumulate(longest)) & (length >= limits["of_longest"] * longest)
+    at_limit = (share >= limits["share"]) | (~np.isfinite(share) & full)
+    steps, reward = values["step"], values["reward/mean"]
+    found, better = np.zeros(len(length), dtype=np.bool_), np.zeros(len(length), dtype=np.bool_)
+    for number in looks(len(length), int(limits["points"])):
+        late = at_limit[number // 3 : number]
+        is_long = steps[number - 1] - steps[0] >= limits["steps"]
+        found[number - 1] = is_long and late.mean() >= limits["of_late"]
+        better[number - 1] = trend(reward[:number]) > limits["z"]
+    return Marks(np.where(np.isfinite(share), share, length), found & ~better & np.isfinite(reward), found)
+
+
+def _runs_away(values: Values, limits: Limits) -> Marks:
+    length, reward = values["length/completion_mean"], values["reward/mean"]
+    window = int(limits["window"])
+    grown = trailing_mean(length, window) / early_median(length, window)
+    better = risen(reward, window, limits["errors"])
+    return Marks(
+        grown,
+        repeated((grown > limits["factor"]) & ~better, limits),
+        repeated(grown > limits["factor"], limits),
+    )
 
 
 def _collapse(values: Values, limits: Limits) -> Marks:
@@ -90,10 +116,45 @@ RULES = (
                 30, "40 points are too few: clean runs of an untrained tiny model are still slow there"
             ),
             "errors": Parameter(2, WILD),
+            "z": Parameter(1.96, "a trend of the reward over the run that chance shows in 2.5 % of runs"),
         },
         meaning="answers that do not fit into the limit and so get no reward",
         remedy="raise the limit of new tokens, or leave cut rows out of the loss",
         min_points=60,
+    ),
+    StepRule(
+        id="length-at-limit",
+        family="length",
+        statement="completions have been at their limit for two thirds of the run, and the reward does not rise",
+        needs=("length/completion_mean",),
+        uses=("truncation_fraction", "length/completion_max", "reward/mean"),
+        mark=_at_limit,
+        bound="truncation < {share}, or a mean < {of_longest} of a constant longest, in 1 - {of_late} of those points",
+        parameters={
+            "share": Parameter(0.9, WILD),
+            "of_longest": Parameter(0.98, HAND_SET),
+            "of_late": Parameter(0.9, HAND_SET),
+            "points": Parameter(15, "least number of points"),
+            "steps": Parameter(60, "a clean run of an untrained tiny model is at its limit for 30 steps"),
+            "z": Parameter(1.96, "a trend of the reward that chance shows in 2.5 % of runs"),
+        },
+        meaning="a limit that is too low for the task, or a model that does not end its answers",
+        remedy="read a completion to its end; raise the limit of new tokens",
+        catalogue=("SB001", "SB045"),
+        min_points=15,
+    ),
+    StepRule(
+        id="length-runs-away",
+        family="length",
+        statement="completions have become ten times as long as at the start, and the reward is no better",
+        needs=("length/completion_mean",),
+        uses=("reward/mean",),
+        mark=_runs_away,
+        bound="<= {factor} times the median of the first {window} points, or a reward that rose",
+        parameters=figures(HAND_SET, factor=10, window=5, errors=2, in_a_row=3),
+        meaning="a reward that pays for length, an end token that is no longer trained, or an entropy that explodes",
+        remedy="read the longest completions; look at the entropy and at the share that is cut off",
+        min_points=12,
     ),
     StepRule(
         id="length-collapse",

@@ -11,9 +11,12 @@ from seatrial.rules.windows import (
     early_mean_and_spread,
     in_a_row,
     lasting,
+    looks,
+    near_its_best,
     repeated,
     trailing_mean,
     trailing_median,
+    trend,
 )
 
 
@@ -63,6 +66,30 @@ def _validation_falls(values: Values, limits: Limits) -> Marks:
     rising = reward > reward[0] if len(reward) else np.zeros(0, dtype=np.bool_)
     both = repeated(lost & rising, limits)
     return Marks(score, both, lost & rising)
+
+
+def _hacked(values: Values, limits: Limits) -> Marks:
+    score, reward = values["validation/score"], values["reward/mean"]
+    found, far = np.zeros(len(score), dtype=np.bool_), np.zeros(len(score), dtype=np.bool_)
+    best = best_so_far(score)
+    for number in looks(len(score), int(limits["points"])):
+        found[number - 1] = trend(reward[:number]) > limits["z"] and trend(score[:number]) < -limits["z"]
+        far[number - 1] = best[number - 1] - score[number - 1] > limits["share"] * np.abs(best[number - 1])
+    return Marks(score, found & far, found)
+
+
+def _does_not_learn(values: Values, limits: Limits) -> Marks:
+    reward, steps = values["reward/mean"], values["step"]
+    others = [values[name] for name in ("entropy", "kl/reference", "length/completion_mean")]
+    others = [one for one in others if np.isfinite(one).sum() >= limits["points"]]
+    stuck, long = np.zeros(len(reward), dtype=np.bool_), np.zeros(len(reward), dtype=np.bool_)
+    for number in looks(len(reward), int(limits["points"])) if others else ():
+        span = steps[number - 1] - steps[0]
+        still = all(abs(trend(one[:number])) < limits["z"] for one in (reward, *others))
+        stuck[number - 1] = span >= limits["steps"] and still
+        long[number - 1] = span >= 2 * limits["steps"] and len(others) > 1
+    moved = np.ptp(reward) > 0 if len(reward) else False
+    return Marks(reward, stuck & long & moved & ~near_its_best(reward, int(limits["points"])), stuck)
 
 
 def _verifier_errors(values: Values, limits: Limits) -> Marks:
@@ -177,6 +204,40 @@ RULES = (
         meaning="a verifier that broke during the run, or weights that were destroyed by one update",
         remedy="read completions of the step before and after; put a right answer through the verifier",
         min_points=12,
+    ),
+    StepRule(
+        id="does-not-learn",
+        family="reward",
+        statement="the reward has no trend over hundreds of steps, and entropy, KL and length do not move either",
+        needs=("reward/mean",),
+        uses=("entropy", "kl/reference", "length/completion_mean"),
+        mark=_does_not_learn,
+        bound="|z| >= {z} in a Mann-Kendall test of one over {steps} steps (alarm: two others, twice the steps)",
+        parameters={
+            "z": Parameter(1.96, "a series without a trend exceeds it in 5 % of runs"),
+            "steps": Parameter(200, HAND_SET),
+            "points": Parameter(20, "least number of points"),
+        },
+        meaning="a learning rate that is too small, rewards that the model never or always gets, or updates that never "
+        "reach the sampler",
+        remedy="compare a weight before and after a step; look at the share of groups whose rewards differ",
+        min_points=20,
+    ),
+    StepRule(
+        id="reward-hacked",
+        family="reward",
+        statement="the reward rises while the task's own validation falls: the reward is hacked",
+        needs=("validation/score", "reward/mean"),
+        mark=_hacked,
+        bound="no trend up of the reward and down of validation at |z| > {z}; alarm: {share} below the best",
+        parameters={
+            "z": Parameter(1.96, "both together in fewer than 0.1 % of runs without a trend"),
+            "share": Parameter(0.1, HAND_SET),
+            "points": Parameter(5, "least number of validations"),
+        },
+        meaning="a reward that can be had without solving the task",
+        remedy="read completions with a high reward; compare the verifiers of training and validation",
+        min_points=5,
     ),
     StepRule(
         id="validation-falls",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values
-from seatrial.rules.windows import repeated
+from seatrial.rules.windows import is_rounded, repeated
 
 
 def _huge(values: Values, limits: Limits) -> Marks:
@@ -17,7 +17,9 @@ def _zero(values: Values, limits: Limits) -> Marks:
     rate = values["learning_rate"]
     zero = repeated(rate == 0, limits)
     never = np.asarray(np.cumsum(rate != 0) == 0)
-    return Marks(rate, zero & never, zero)
+    # A console that prints three decimals shows every usual rate as zero.
+    rounded = is_rounded(*(values[name] for name in ("loss", "grad_norm", "reward/mean")))
+    return Marks(rate, zero & never & (not rounded), zero)
 
 
 def _jumps(values: Values, limits: Limits) -> Marks:
@@ -53,6 +55,7 @@ RULES = (
         family="schedule",
         statement="the learning rate has been zero from the first step on",
         needs=("learning_rate",),
+        uses=("loss", "grad_norm", "reward/mean"),
         mark=_zero,
         bound="> 0 in one of the first {in_a_row} points",
         parameters={"in_a_row": Parameter(5, "a warm-up has one zero")},

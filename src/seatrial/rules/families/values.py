@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ class Finite(Rule):
         notices: list[tuple[int, Series, float]] = []
         once = {id(one) for name in _ONCE for one in streams.by_name.get(name, ())}
         scaled = {id(one) for one in streams.by_name.get("grad_norm", ())}
+        evaluations = {one.tag for one in streams.by_name.get("validation/loss", ())}
         number = 0
         for series in streams.log.series.values():
             number += len(series)
@@ -33,6 +35,8 @@ class Finite(Rule):
                 continue
             if id(series) in once and series.nulls is not None:
                 bad &= ~series.nulls
+            if series.tag in evaluations and np.isfinite(series.values[-1]):
+                bad[:] = False
             alarming = bad if id(series) in once else in_a_row(bad, int(self.parameters["in_a_row"].value))
             if id(series) in once | scaled and alarming.any():
                 alarms.append(_first(alarming, series))
@@ -69,6 +73,11 @@ _OF_OTHER_LOSSES = (
     "kl/reference",
 )
 """A log that has one of these may have a loss below 0."""
+_WORDS_OF_OTHER_LOSSES = re.compile(
+    r"(?:^|[/_.])(?:pg|ppo|grpo|actor|critic|policy|advantages?|rewards?|rollouts?|teacher|student|distill\w*|kl|kld"
+    r"|completions?|response|clip\w*|ratio|importance\w*|surrogate|opd)(?:[/_.]|$)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +148,9 @@ class NegativeLikelihoodLoss(_OfManySeries):
         """Look at the loss, unless it may be another kind."""
         loss = streams.one("loss")
         if loss is None or any(streams.one(name) is not None for name in _OF_OTHER_LOSSES):
+            return []
+        # Losses of policy gradients and of distillation may be negative, under any name.
+        if any(_WORDS_OF_OTHER_LOSSES.search(tag) for tag in streams.log.tags()):
             return []
         return [(loss, np.asarray(loss.values < -self.parameters["slack"].value))]
 

@@ -1,0 +1,151 @@
+"""Rules that count steps and shares of the run: trends, lengths at the limit, hacked rewards, rounded values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.unit.rules.made_logs import Floats, healthy, log_of
+
+from seatrial.evidence.runlog import RunLog, Series
+from seatrial.rules.engine import is_evidence, judge_log, select
+from seatrial.rules.rule import Finding, Level
+from seatrial.rules.windows import is_rounded, trend
+from seatrial.vocabulary import by_parts
+
+
+def finding(rule: str, columns: dict[str, Floats], stride: int = 1) -> Finding:
+    """Return what a rule finds in a log with a row every `stride` steps."""
+    log = log_of(columns)
+    series: dict[str, Series] = {
+        tag: replace(one, steps=one.steps * stride) for tag, one in log.series.items()
+    }
+    return judge_log(RunLog(sources=["made"], series=series), select([rule]))[0].finding
+
+
+def test_the_test_of_a_trend_has_its_error_rate() -> None:
+    """Noise exceeds 1.96 in about 5 % of 1,000 series; a rise of two spreads is nearly always seen."""
+    random = np.random.default_rng(0)
+    for number in (12, 60, 300):
+        noise = random.standard_normal((1000, number))
+        false = np.mean([abs(trend(row)) > 1.96 for row in noise])
+        assert 0.02 <= false <= 0.07
+        found = np.mean([trend(row + 2 * np.arange(number) / number) > 1.96 for row in noise[:200]])
+        assert found > (0.95 if number >= 60 else 0.3)
+
+
+@pytest.mark.parametrize("stride", [5, 50])
+def test_a_run_in_which_nothing_moves_does_not_learn(stride: int) -> None:
+    """Reward, entropy, KL and length without a trend over 600 or 6,000 steps; a few steps say nothing."""
+    random = np.random.default_rng(3)
+    names = ("train/reward", "train/entropy", "train/kl", "train/completions/mean_length")
+    columns = {name: 1 + 0.1 * random.random(120) for name in names}
+    assert finding("does-not-learn", columns, stride).level >= Level.NOTICE
+    assert finding("does-not-learn", columns, 1).level is Level.QUIET
+
+
+def test_runs_that_learn_are_not_said_to_be_stuck_or_hacked() -> None:
+    """On 50 made runs that learn, of which one is logged every 20 steps."""
+    for seed in range(50):
+        for rule in ("does-not-learn", "reward-hacked", "length-at-limit", "length-runs-away"):
+            assert finding(rule, healthy(seed), stride=20).level is Level.QUIET
+
+
+@pytest.mark.parametrize(
+    ("rises", "level"), [(False, Level.ALARM), (True, Level.NOTICE)], ids=["flat", "rising"]
+)
+def test_lengths_at_the_limit_count_in_shares_of_the_run(rises: bool, level: Level) -> None:
+    """24 rows, one in ten steps, cut off from the eighth on: an alarm unless the reward rises."""
+    random = np.random.default_rng(1)
+    reward = 0.1 * random.random(24) + (np.arange(24) / 24 if rises else 0)
+    columns = {"reward": reward, "response_length": np.full(24, 512.0), "truncation_fraction": np.ones(24)}
+    columns["truncation_fraction"][:6] = 0.2
+    assert finding("length-at-limit", columns, stride=10).level is level
+
+
+def test_a_length_that_grows_tenfold_alarms() -> None:
+    """From 50 to 2,000 tokens while the reward stays."""
+    columns = {"reward": np.full(30, 0.1), "completion_length": np.geomspace(50, 2000, 30)}
+    assert finding("length-runs-away", columns).level is Level.ALARM
+
+
+@pytest.mark.parametrize(
+    "name", ["eval/recall@10", "test/ndcg@10", "val/accuracy", "eval/pass@1", "eval/win_rate"]
+)
+def test_a_reward_that_rises_while_validation_falls_is_hacked(name: str) -> None:
+    """Validation metrics are recognised by name; both rising is no hack."""
+    rising, falling = np.linspace(0.2, 0.9, 20), np.linspace(0.5, 0.2, 20)
+    assert finding("reward-hacked", {"reward": rising, name: falling}, 10).level is Level.ALARM
+    assert finding("reward-hacked", {"reward": rising, name: falling[::-1].copy()}, 10).level is Level.QUIET
+
+
+def test_a_learning_rate_of_zero_among_rounded_values_is_a_notice() -> None:
+    """verl's older consoles print `lr:0.000`."""
+    columns = {
+        "lr": np.zeros(20),
+        "loss": np.round(np.linspace(0.9, 0.1, 20), 3),
+        "reward": np.full(20, 0.125),
+    }
+    assert finding("learning-rate-zero", columns).level is Level.NOTICE
+    columns["loss"] = columns["loss"] + 1e-7
+    assert finding("learning-rate-zero", columns).level is Level.ALARM
+    assert not is_rounded(np.array([1.0, 2.0]))
+
+
+def test_an_evaluation_that_recovers_from_nan_is_a_notice() -> None:
+    """One NaN among finite losses of validation; at the end it alarms."""
+    columns = {"loss": np.linspace(1, 0.1, 10), "eval_loss": np.linspace(1, 0.5, 10)}
+    columns["eval_loss"][4] = np.nan
+    assert finding("finite", columns).level is Level.NOTICE
+    columns["eval_loss"][-1] = np.nan
+    assert finding("finite", columns).level is Level.ALARM
+
+
+def test_losses_of_policy_gradients_and_distillation_may_be_negative() -> None:
+    """A supervised loss may not."""
+    loss = {"loss": np.full(10, -0.3), "lr": np.full(10, 1e-5)}
+    assert finding("likelihood-loss-negative", loss).level is Level.ALARM
+    for other in ("actor/pg_clipfrac", "distill/teacher_nll", "opd/kld", "num_advantages/policy"):
+        columns = {**loss, other: np.ones(10)}
+        assert finding("likelihood-loss-negative", columns).level is Level.NOT_TRIGGERED
+
+
+def test_zero_gradients_of_groups_without_spread_are_explained() -> None:
+    """Solved or sparse: rewards of each group are equal, so that no gradient is due. Where they differ it alarms."""
+    columns = {"grad_norm": np.zeros(20), "reward": np.ones(20), "reward_std": np.zeros(20)}
+    assert finding("gradient-zero", columns).level is Level.NOTICE
+    columns["reward_std"] = np.full(20, 0.4)
+    columns["reward"] = np.linspace(0, 1, 20) % 0.3
+    assert finding("gradient-zero", columns).level is Level.ALARM
+
+
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [
+        ("reward/mean", "reward/mean"),
+        ("policy/entropy", "entropy"),
+        ("kl_div", "kl/reference"),
+        ("objective/scores", "reward/mean"),
+        ("grad/norm", "grad_norm"),
+        ("policy/entropy_avg", "entropy"),
+        ("loss/policy_avg", "loss"),
+        ("val/ratio", None),
+        ("rewards/format/std", None),
+        ("kl_coef", None),
+        ("loss/value_avg", None),
+        ("eval/loss", "validation/loss"),
+    ],
+)
+def test_names_are_matched_by_their_parts(tag: str, name: str | None) -> None:
+    """Words that say where a metric is measured do not count; a coefficient or one function's spread is no metric."""
+    assert by_parts(tag) == name
+
+
+def test_a_log_of_unknown_names_is_no_evidence() -> None:
+    """Finite values alone say nothing of learning; with a reward they do."""
+    every = select([])
+    columns: dict[str, Floats] = {"alpha": np.linspace(0, 1, 40)}
+    assert not is_evidence(judge_log(log_of(columns), every))
+    columns["policy/entropy"] = columns["reward/mean"] = np.linspace(1, 2, 40)
+    assert is_evidence(judge_log(log_of(columns), every))
