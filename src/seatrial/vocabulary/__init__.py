@@ -131,11 +131,11 @@ def canonical(tag: str, stack: Stack | None) -> Metric | None:
             if form in table:
                 return metrics()[table[form]]
     for pattern, name in stack.families.items():
-        if any(fnmatchcase(form, pattern) for form in forms_of(tag)):
+        if any(fnmatchcase(form, pattern) for form in forms_of(tag)) and not tag.endswith(("/std", "_std")):
             return metrics()[name]
-    # A plain name means the same in every stack, unless the stack gives the metric a name of its own.
+    # A plain name means the same in every stack.
     plain = plain_names().get(tag)
-    return metrics()[plain] if plain is not None and plain not in stack.tags.values() else None
+    return metrics()[plain] if plain is not None else None
 
 
 _VALIDATION = frozenset(("eval", "evaluation", "val", "valid", "validation", "test"))

@@ -12,7 +12,7 @@ from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.engine import is_evidence, judge_log, select
 from seatrial.rules.rule import Finding, Level
 from seatrial.rules.windows import is_rounded, trend
-from seatrial.vocabulary import by_parts
+from seatrial.vocabulary import by_parts, canonical, stack_named
 
 
 def finding(rule: str, columns: dict[str, Floats], stride: int = 1) -> Finding:
@@ -149,3 +149,23 @@ def test_a_log_of_unknown_names_is_no_evidence() -> None:
     assert not is_evidence(judge_log(log_of(columns), every))
     columns["policy/entropy"] = columns["reward/mean"] = np.linspace(1, 2, 40)
     assert is_evidence(judge_log(log_of(columns), every))
+
+
+def test_naming_a_stack_leaves_plain_names_known() -> None:
+    """LLaMA-Factory's TensorBoard has the names of Hugging Face: zero gradients alarm with the stack named, too."""
+    steps = np.arange(60)
+    columns = {
+        "train/loss": 1 / (steps + 1),
+        "train/grad_norm": np.zeros(60),
+        "train/learning_rate": 1e-5 + 0 * steps,
+    }
+    for stack in (None, stack_named("llama-factory")):
+        assert judge_log(log_of(columns), select(["gradient-zero"]), stack)[0].finding.level is Level.ALARM
+
+
+def test_the_spread_of_a_reward_function_is_no_reward() -> None:
+    """`rewards/X/mean` is a component of the reward, `rewards/X/std` is not."""
+    trl = stack_named("trl")
+    mean = canonical("train/rewards/format/mean", trl)
+    assert mean is not None and mean.name == "reward/component"
+    assert canonical("train/rewards/format/std", trl) is None

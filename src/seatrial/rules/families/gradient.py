@@ -17,13 +17,13 @@ def _zero(values: Values, limits: Limits) -> Marks:
     gradient, reward = values["grad_norm"], values["reward/mean"]
     number = int(limits["in_a_row"])
     zero = in_a_row(gradient == 0, number)
-    # Where all rewards of each group are equal no gradient is due: rules on groups and rewards judge that.
-    # Where the log does not say so, a reward that stays the same does, for a while.
+    # Where all rewards of each group are equal no gradient is due, for a while: rewards may be sparse.
+    # Where the log does not tell the spread, a reward that stays the same does.
     explained = in_a_row(no_spread(values), number)
-    sparse = in_a_row(np.isfinite(reward) & ~changes(reward), number - 1)
+    same = in_a_row(np.isfinite(reward) & ~changes(reward), number - 1)
     long = in_a_row(gradient == 0, int(limits["sparse"]))
-    solved = near_its_best(reward, number) & sparse
-    return Marks(gradient, zero & ~explained & ~solved & (~sparse | long), zero)
+    solved = (explained | same) & (near_its_best(reward, number) | (same & (reward > 0)))
+    return Marks(gradient, zero & ~solved & (~(explained | same) | long), zero)
 
 
 def _constant(values: Values, limits: Limits) -> Marks:
@@ -67,7 +67,7 @@ RULES = (
         needs=("grad_norm",),
         uses=("reward/std", "reward/zero_variance_fraction", "reward/mean"),
         mark=_zero,
-        bound="> 0 in one of {in_a_row} steps, or of {sparse} while the reward stays the same, where rewards differ",
+        bound="> 0 in one of {in_a_row} steps, or of {sparse} while rewards are equal, or a solved task",
         parameters={
             "in_a_row": Parameter(
                 5, "docs/extend/verdicts.md; the longest run of zeros in a healthy wild log is shorter"
