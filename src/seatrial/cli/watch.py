@@ -226,9 +226,9 @@ def _post(address: str, logs: Path, look: Look) -> None:
 
 
 def _damage(look: Look) -> list[Verdict]:
-    """Return a Blocked verdict where a part of the log other than its end could not be read."""
+    """Return a Blocked verdict where a part of the log other than its end or one column could not be read."""
     assert look.streams is not None
-    lost = [item for item in look.streams.log.damage if not item.is_cut]
+    lost = [item for item in look.streams.log.damage if not item.is_cut and item.tag is None]
     return [
         Verdict(name="log undamaged", outcome=Outcome.BLOCKED, reason=f"{item.path}: {item.what}")
         for item in lost[:1]

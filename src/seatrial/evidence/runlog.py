@@ -22,6 +22,8 @@ class Damage:
     """What is wrong and what was lost, as one sentence: `truncated after step 49: 17 bytes of a record`."""
     offset: int | None = None
     """Byte (binary formats) or line (text formats) where it starts."""
+    tag: str | None = None
+    """The one tag whose values are lost; None where more may be."""
     is_cut: bool = False
     """Only the end is missing, as when a run was killed or still writes; everything before it was read."""
 

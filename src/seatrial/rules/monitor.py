@@ -13,6 +13,7 @@ from seatrial.errors import BlockedError
 from seatrial.evidence.configuration import find_configuration
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.readers.attempts import is_time_stepped
+from seatrial.evidence.runlog import RunLog
 from seatrial.rules.engine import Judged, judge_streams
 from seatrial.rules.healthy import Baseline, HealthyRuns
 from seatrial.rules.rule import Level, Rule, Streams, streams_of
@@ -109,7 +110,7 @@ class Monitor:
         """Read all that is there, and judge it."""
         began = time.process_time()
         try:
-            streams = streams_of(read_logs(self.path), self.stack, self._baseline())
+            streams = streams_of(_whole_columns(read_logs(self.path)), self.stack, self._baseline())
         except BlockedError as error:
             spent = time.process_time() - began
             return Look(
@@ -158,3 +159,19 @@ class Monitor:
         before = self._kept.get(item.rule.id)
         if before is None or item.finding.level > before.finding.level or item.finding.level <= Level.QUIET:
             self._kept[item.rule.id] = item
+
+
+def _whole_columns(log: RunLog) -> RunLog:
+    """Return a log without the columns that hold text among their numbers, and a note on each."""
+    lost = {item.tag: item.what for item in log.damage if item.tag is not None}
+    if not lost:
+        return log
+    return replace(
+        log,
+        series={tag: one for tag, one in log.series.items() if tag not in lost},
+        parts={
+            name: {tag: one for tag, one in part.items() if tag not in lost}
+            for name, part in log.parts.items()
+        },
+        notes=[*log.notes, *(f"column not judged: {what}" for what in lost.values())],
+    )

@@ -379,3 +379,44 @@ def test_a_log_without_evidence_of_learning_is_skipped(
     )
     assert main(["watch", str(path)]) == 0
     assert "reward/mean = reward/mean" in capsys.readouterr().out
+
+
+def test_a_text_value_blocks_its_column_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The other columns are judged; what was left out is said."""
+    text = rows(healthy(), 0, 120).splitlines()
+    row = json.loads(text[40])
+    row["train/entropy"] = "n/a"
+    text[40] = json.dumps(row)
+    path = tmp_path / "text.jsonl"
+    path.write_text("\n".join(text) + "\n")
+    assert main(["watch", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "column not judged: train/entropy: 1 values are no numbers, the first is 'n/a' in line 41" in said
+    assert "entropy-collapse" in said.split("not triggered: ")[1]
+
+
+def test_two_ranks_in_one_console_row_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing says which value is whose."""
+    lines = [
+        f"step:{step} - actor/pg_loss:{1 / step} - critic/score/mean:{step / 50} - actor/grad_norm:{1 + step % 3}\n"
+        for step in range(1, 40)
+    ]
+    lines[19] = "step:20 - actor/pg_loss:0.05 - step:21 - actor/pg_loss:0.04 - critic/score/mean:0.4\n"
+    path = tmp_path / "train.log"
+    path.write_text("".join(lines))
+    assert main(["watch", str(path)]) == 3
+    assert "two rows in one line" in capsys.readouterr().out
+
+
+def test_a_deleted_run_of_mlflow_is_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its files are still there: Blocked; a run that is active is read."""
+    run = tmp_path / "0" / "run"
+    (run / "metrics").mkdir(parents=True)
+    (run / "metrics" / "grad_norm").write_text(
+        "".join(f"{step}000 {step % 3 + 1} {step}\n" for step in range(1, 30))
+    )
+    (run / "meta.yaml").write_text("lifecycle_stage: deleted\n")
+    assert main(["watch", str(tmp_path)]) == 3
+    assert "no run that is not deleted has a metric" in capsys.readouterr().err
+    (run / "meta.yaml").write_text("lifecycle_stage: active\n")
+    assert main(["watch", str(tmp_path)]) == 0

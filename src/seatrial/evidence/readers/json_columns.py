@@ -76,7 +76,7 @@ def _points(
         else:
             buffer.add(place + 1 if steps is None else steps[place], number)
     if odd:
-        damage.append(Damage(path=str(path), what=f"{tag}: {odd} values are no numbers"))
+        damage.append(Damage(path=str(path), what=f"{tag}: {odd} values are no numbers", tag=tag))
     return buffer
 
 

@@ -83,10 +83,10 @@ class RowLog:
         if found is not None and found > 1:
             self.total_steps = found
 
-    def lose(self, line: int, what: str, *, is_cut: bool = False) -> None:
+    def lose(self, line: int, what: str, *, is_cut: bool = False, tag: str | None = None) -> None:
         """Note something that could not be read; what comes after the first few is counted."""
         if len(self.damage) < _MAX_DAMAGES:
-            self.damage.append(Damage(path=self.source, what=what, offset=line, is_cut=is_cut))
+            self.damage.append(Damage(path=self.source, what=what, offset=line, is_cut=is_cut, tag=tag))
             return
         self._num_more += 1
         what = f"{self._num_more} more rows or values could not be read"
@@ -180,7 +180,8 @@ class RowLog:
                 if kind != "object":
                     self.unread[tag] = kind
             else:
-                self.lose(line, f"{tag}: {count} values are no numbers, the first is {text!r} in line {line}")
+                what = f"{tag}: {count} values are no numbers, the first is {text!r} in line {line}"
+                self.lose(line, what, tag=tag)
 
 
 def restarts(steps: list[int]) -> list[int]:
