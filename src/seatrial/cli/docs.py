@@ -10,6 +10,7 @@ from pathlib import Path
 
 from seatrial.catalogue import SEEN, bugs, kinds
 from seatrial.cli import COMMANDS
+from seatrial.faults import claims
 from seatrial.faults import page as faults
 from seatrial.files import write_text
 from seatrial.relations.registry import own_relations
@@ -35,6 +36,7 @@ def pages(docs: Path) -> dict[str, str]:
         "evidence/catalogue.md": catalogue_page(),
         "evidence/rules_table.md": rules_page(),
         "evidence/faults.md": faults.page(),
+        "evidence/claims.md": claims.page(),
         "evidence/false_passes.md": false_passes_page(docs.resolve().parent),
         "../README.md": with_facts((docs.resolve().parent / "README.md").read_text(encoding="utf-8")),
     }

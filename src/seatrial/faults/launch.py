@@ -14,6 +14,7 @@ from pathlib import Path
 import seatrial
 from seatrial.errors import UsageError
 from seatrial.faults.catalogue import get_fault
+from seatrial.faults.claims import claim_edits
 from seatrial.faults.mutate import all_mutants
 from seatrial.faults.plant import all_plants
 from seatrial.faults.planting import Change, plant, plant_engines
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 def edits() -> dict[str, Change]:
     """Return the faults that edit one module, by id."""
-    changes: list[Change] = [*all_mutants(), *all_plants()]
+    changes: list[Change] = [*all_mutants(), *all_plants(), *claim_edits()]
     return {change.id: change for change in changes}
 
 

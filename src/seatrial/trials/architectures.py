@@ -27,10 +27,16 @@ from seatrial.trials.sensors.paths import (
     tower_moved,
 )
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
+from seatrial.trials.sensors.scoring import draft_loss, first_scores, unreached_experts
 from seatrial.trials.sensors.served import SERVED, served
 from seatrial.verdict import Verdict
 
 RECIPE = "grpo-smoke"
+SCORES = sensor("step 1: log-probabilities are those of transformers", "each token of each row", first_scores)
+DRAFT_LOSS = "draft: the loss is that of the token after next"
+SCORED = (
+    "at step 1 the trainer's log-probabilities are those of transformers' own model on the prompts as drawn"
+)
 LEAST_EXPERTS = 11
 """From ten on, names sorted as text are in another order than numbers."""
 HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
@@ -86,19 +92,33 @@ class Architecture:
         )
         job = context.target.job(request)
         evidence = RunEvidence(job, launch(context, job, context.directory / "run.log"), context.imports)
-        sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), *self.sensors]
+        evidence.find_unreached = unreached_experts
+        sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), *self._asked(job)]
+        sensors += [SCORES] if _can_score(context.overrides) else []
         if judge_run(context, evidence, sensors):
-            context.claim(*self._claims(job))
+            context.claim(*self.claims(job, SCORES in sensors))
+
+    def _asked(self, job: TrainingJob) -> list[Sensor]:
+        """Return its sensors; the draft loss of several updates a step is logged as their mean, and is not judged."""
+        return [one for one in self.sensors if job.num_updates_per_step == 1 or one.name != DRAFT_LOSS]
 
     def _served(self, evidence: RunEvidence) -> Verdict:
         return served(evidence, evidence.job.backend, evidence.job.mesh, model=self.model)
 
-    def _claims(self, job: TrainingJob) -> Sequence[Claim]:
+    def claims(self, job: TrainingJob, can_score: bool = True) -> Sequence[Claim]:
+        """Return what the run proves."""
         return [
             Claim(text=f"{self.model} served the run", verdicts=(SERVED,)),
-            Claim(text=self.claim, verdicts=(*(one.name for one in self.sensors), PARAMETERS_MOVED.name)),
+            Claim(text=self.claim, verdicts=(*(one.name for one in self._asked(job)), PARAMETERS_MOVED.name)),
+            *([Claim(text=SCORED, verdicts=(SCORES.name,))] if can_score else []),
             *smoke_claims(job),
         ]
+
+
+def _can_score(overrides: Sequence[str]) -> bool:
+    """Whether scores can be computed again: of a model made here, on its task, sampled without a filter."""
+    filters = ("policy.generation.top_p", "policy.generation.top_k", "policy.model_name", "data.task")
+    return not any(word.startswith(filters) for word in overrides)
 
 
 def _dense(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -133,17 +153,24 @@ def _tied(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
 
 def _experts(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """Every expert and every router has moved: rows went through each, and the router learns where to send them."""
+    """Every router moved, and every expert that a token of the trained rows was sent to."""
     changes = {change.name: change for change in evidence.weights.changes}
     experts = sorted(name for name in changes if ".mlp.experts." in name)
     routers = sorted(name for name in changes if name.endswith(".mlp.gate.weight"))
     numbers = {int(name.partition(".experts.")[2].partition(".")[0]) for name in experts}
-    wrong = [f"{name} did not move" for name in [*experts, *routers] if not changes[name].num_changed][:3]
+    unmoved = [name for name in [*experts, *routers] if not changes[name].num_changed]
+    unreached = evidence.unreached_experts if unmoved else frozenset()
+    wrong = [f"{name} did not move" for name in unmoved if name not in unreached][:3]
     if numbers != set(range(len(numbers))) or len(numbers) < LEAST_EXPERTS:
         wrong.append(f"experts {sorted(numbers)} are not {LEAST_EXPERTS} or more, from 0 on")
     if not routers:
         wrong.append("there is no router")
-    return wrong, f"{len(numbers)} experts in {len(routers)} layers, and their routers, moved", len(experts)
+    left = f"; no token reached {', '.join(sorted(unreached))}" if unreached else ""
+    return (
+        wrong,
+        f"{len(numbers)} experts in {len(routers)} layers, and their routers, moved{left}",
+        len(experts),
+    )
 
 
 def architecture_trials() -> Sequence[Architecture]:
@@ -220,6 +247,7 @@ def architecture_trials() -> Sequence[Architecture]:
             sensors=(
                 sensor("draft: every tensor of the head moved", "all moved", draft_tensors),
                 sensor("draft: the head saw the tokens of the rows", "tokens with two before", draft_tokens),
+                sensor(DRAFT_LOSS, "computed from the rows", draft_loss),
             ),
             words=("policy.draft.enabled=true",),
             does_not_prove="that rollouts are faster (nothing is sampled with the head), several draft tokens, "

@@ -148,6 +148,10 @@ SENSORS: tuple[Sensor, ...] = (
 CLAIMS = (
     Claim(text="every group is trained on once, or dropped for a reason", verdicts=(CLOSED, ROWS)),
     Claim(text="stale and fresh groups are separated exactly", verdicts=(SEPARATED, VERSIONS)),
+    Claim(
+        text="every generator gets each sync, and rollouts run ahead by at most the allowed steps",
+        verdicts=(NONE_STALE,),
+    ),
     Claim(text="rollouts are sampled while the policy is trained", verdicts=(AHEAD.name,)),
     Claim(text="every trainable tensor moves", verdicts=(PARAMETERS_MOVED.name,)),
 )
@@ -169,4 +173,6 @@ class AsyncFilterFlow:
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
         context.target.preflight()
-        train_and_judge(context, "grpo-async", lambda job: list(SENSORS), lambda job: CLAIMS)
+        in_flight = "grpo.async_grpo.in_flight_weight_updates=true" in context.overrides
+        claims = [claim for claim in CLAIMS if not in_flight or NONE_STALE not in claim.verdicts]
+        train_and_judge(context, "grpo-async", lambda job: list(SENSORS), lambda job: claims)

@@ -15,6 +15,7 @@ from seatrial.trials.grpo_smoke import (
 from seatrial.trials.sensors.checkpoints import (
     ADAPTERS_TRAINED,
     BASE_FROZEN,
+    CHECKPOINTS_AS_HELD,
     CHECKPOINTS_WHOLE,
     LAST_IS_THE_EXPORT,
     MOMENTS_SAVED,
@@ -47,14 +48,15 @@ class _OneRun:
     own_claims: tuple[Claim, ...]
 
     def sensors(self, job: TrainingJob) -> list[Sensor]:
-        """Return every check of the run, in order."""
+        """Return every check of the run, in order; guards in one process record what checkpoints should hold."""
+        is_recorded = job.guards_file is not None and not job.mesh
         return [
             LOG_UNDAMAGED,
             STEPS_REACHED,
             FINITE,
             *on_policy_checks(job),
             GRADIENT_POSITIVE,
-            *self.own_sensors,
+            *(sensor for sensor in self.own_sensors if sensor is not CHECKPOINTS_AS_HELD or is_recorded),
             *guard_sensors(job),
             *LEDGER_SENSORS,
         ]
@@ -69,7 +71,9 @@ class _OneRun:
         """Return what the run proves."""
         agreement = AGREEMENT_CHECKS[job.precision].name
         agree = Claim(text="sampler and trainer agree", verdicts=(agreement,))
-        return within_reach([*self.own_claims, agree], job)
+        asked = {sensor.name for sensor in self.sensors(job)}
+        claims = [claim for claim in (*self.own_claims, agree) if asked.issuperset(claim.verdicts)]
+        return within_reach(claims, job)
 
 
 class GrpoLora(_OneRun):
@@ -106,7 +110,13 @@ class CheckpointSave(_OneRun):
     summary = "GRPO that saves after every step, and keeps the best and the latest"
     proves = "checkpoints are whole, hold weights and moments, are kept as configured, and the last is what is exported"
     does_not_prove = "that a run continues from them (sft-resume-diamond), saving on a full disk, speed"
-    own_sensors = (PARAMETERS_MOVED, CHECKPOINTS_WHOLE, LAST_IS_THE_EXPORT, MOMENTS_SAVED)
+    own_sensors = (
+        PARAMETERS_MOVED,
+        CHECKPOINTS_WHOLE,
+        CHECKPOINTS_AS_HELD,
+        LAST_IS_THE_EXPORT,
+        MOMENTS_SAVED,
+    )
     own_claims = (
         Claim(
             text="the checkpoints that were to be kept are there, whole", verdicts=(CHECKPOINTS_WHOLE.name,)
@@ -115,5 +125,6 @@ class CheckpointSave(_OneRun):
             text="they hold the weights, as exported, and the optimizer's moments",
             verdicts=(LAST_IS_THE_EXPORT.name, MOMENTS_SAVED.name),
         ),
+        Claim(text="each holds the tensors of its own step", verdicts=(CHECKPOINTS_AS_HELD.name,)),
         Claim(text="what was saved had moved", verdicts=(PARAMETERS_MOVED.name,)),
     )

@@ -99,18 +99,19 @@ class ParallelLayout:
                 context.record(ask())
             except BlockedError as error:
                 context.record(Verdict(name="layout: evidence", outcome=Outcome.BLOCKED, reason=str(error)))
-        context.claim(
+        context.claim(*self.claims())
+
+    def claims(self) -> list[Claim]:
+        """Return what the trial proves."""
+        return [
             Claim(text=f"the policy was served by {self.backend} in this layout", verdicts=(SERVED,)),
             Claim(text=f"its processes were started by {self.placement}", verdicts=(PLACED,)),
-            *(
-                Claim(text=f"the {what} is that of one process", verdicts=(_series_name(what),))
-                for what in COMPARED
-            ),
+            *(Claim(text=f"{what}: as of one process", verdicts=(_series_name(what),)) for what in COMPARED),
             Claim(
                 text="the trained weights are those of one process, and had moved",
                 verdicts=(WEIGHTS, "shared: every trainable tensor moved"),
             ),
-        )
+        ]
 
 
 def compare_series(what: str, alone: RunEvidence, shared: RunEvidence) -> Verdict:

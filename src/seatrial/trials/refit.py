@@ -97,15 +97,19 @@ class Form(NamedTuple):
     recipe: str
     sensors: tuple[Sensor, ...]
     claims: tuple[Claim, ...]
+    is_read_back: bool = False
+    """Whether the guards read the generator's tensors back at every sync."""
 
 
 WHOLE = Form(
     "grpo-refit-noncolocated",
+    is_read_back=True,
     sensors=(PARAMETERS_MOVED,),
     claims=(Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)),),
 )
 CHANGES = Form(
     "grpo-refit-delta",
+    is_read_back=True,
     sensors=(DELTAS,),
     claims=(
         Claim(
@@ -114,6 +118,11 @@ CHANGES = Form(
         ),
     ),
 )
+
+
+def _is_read_back(job: TrainingJob, form: Form) -> bool:
+    """Whether the guards compare bits: of a policy in one process."""
+    return form.is_read_back and job.guards_file is not None and not job.mesh
 
 
 def refit_sensors(job: TrainingJob, form: Form) -> list[Sensor]:
@@ -127,7 +136,7 @@ def refit_sensors(job: TrainingJob, form: Form) -> list[Sensor]:
         TRANSFER_TIMED,
         *on_policy_checks(job),
         GRADIENT_POSITIVE,
-        *([] if job.guards_file is None else [READ_BACK]),
+        *([READ_BACK] if _is_read_back(job, form) else []),
         *guard_sensors(job),
         *LEDGER_SENSORS,
     ]
@@ -138,7 +147,10 @@ def refit_claims(job: TrainingJob, form: Form) -> list[Claim]:
     return [
         Claim(
             text="before every generation each tensor of a generator in its own process is the policy's, to the bit",
-            verdicts=(ALL_VERIFIED.name,),
+            verdicts=(
+                ALL_VERIFIED.name,
+                *((READ_BACK.name,) if _is_read_back(job, form) else ()),
+            ),
         ),
         Claim(text="rows are sampled with the weights of their step", verdicts=(VERSIONS,)),
         Claim(text="sampler and trainer agree", verdicts=(AGREEMENT_CHECKS[job.precision].name,)),

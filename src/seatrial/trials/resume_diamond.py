@@ -112,14 +112,14 @@ def went_on(evidence: RunEvidence, before: frozenset[str]) -> Verdict:
 
 @dataclass(kw_only=True)
 class SftResumeDiamond:
-    """An unbroken run against one that is ended and resumed. A `seatrial.trials.base.Trial`."""
+    """An unbroken run against one that stops and is resumed. A `seatrial.trials.base.Trial`."""
 
     name: str = RECIPE
     level: int = 1
     backends: tuple[str, str] | None = None
     """Of the first start, and of the second start and the unbroken run; None: the target's own."""
     summary: str = (
-        "SFT: an unbroken run against one that is ended after its first step and resumed in a new process"
+        "SFT: an unbroken run against one that stops after its first step and resumed in a new process"
     )
     proves: str = (
         "save and resume lose nothing: loss, learning rate, counters, weights are those of an unbroken run"
@@ -189,6 +189,10 @@ class SftResumeDiamond:
                 context.record(as_expected(ask(), whole.job))
             except BlockedError as error:
                 context.record(Verdict(name="diamond: evidence", outcome=Outcome.BLOCKED, reason=str(error)))
+        context.claim(*within_reach(self.claims(), whole.job))
+
+    def claims(self) -> list[Claim]:
+        """Return what the trial proves."""
         claims = [
             Claim(
                 text="the second start is a resume",
@@ -205,7 +209,7 @@ class SftResumeDiamond:
         if self.backends is not None:
             text = f"{self.backends[0]} saved, and {self.backends[1]} continued"
             claims.append(Claim(text=text, verdicts=(FIRST_SERVED, LAST_SERVED)))
-        context.claim(*within_reach(claims, whole.job))
+        return claims
 
 
 def _words(backend: str | None) -> tuple[str, ...]:

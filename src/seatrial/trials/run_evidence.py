@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from seatrial.evidence.identity.origins import Import
@@ -26,6 +26,7 @@ class RunEvidence:
         self.job = job
         self.launched = launched
         self.imports = imports
+        self.find_unreached: Callable[[RunEvidence], frozenset[str]] = lambda evidence: frozenset()
 
     @cached_property
     def log(self) -> RunLog:
@@ -46,6 +47,11 @@ class RunEvidence:
     def weights(self) -> WeightComparison:
         """The trained model against the one it started from."""
         return compare_weights(self.job.initial_model, self.job.final_model)
+
+    @cached_property
+    def unreached_experts(self) -> frozenset[str]:
+        """Names of the experts' tensors that no token of the trained rows was sent to; none by default."""
+        return self.find_unreached(self)
 
     def series(self, tag: str) -> Series | None:
         """Return one logged series, also one that the stack calls otherwise; None when the run did not log it."""

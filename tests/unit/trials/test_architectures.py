@@ -24,7 +24,11 @@ SHAPES: Mapping[str, dict[str, Any]] = {
 
 
 def judged(
-    folder: Path, made: str, shape: Mapping[str, Any], spoil: Mapping[str, Any] | None = None
+    folder: Path,
+    made: str,
+    shape: Mapping[str, Any],
+    spoil: Mapping[str, Any] | None = None,
+    unreached: frozenset[str] = frozenset(),
 ) -> Outcome:
     """Return what the sensor says of a model of which every element moved but those of the spoiled tensors."""
     before, after = folder / "before", folder / "after"
@@ -41,7 +45,9 @@ def judged(
             moved[name] = moved["model.embed_tokens.weight"] + what
     save_file(moved, after / "model.safetensors")
     evidence: Any = SimpleNamespace(
-        job=SimpleNamespace(final_model=after), weights=compare_weights(before, after)
+        job=SimpleNamespace(final_model=after),
+        weights=compare_weights(before, after),
+        unreached_experts=unreached,
     )
     return SENSORS[made].judge(evidence).outcome
 
@@ -50,6 +56,15 @@ def judged(
 def test_a_model_of_the_architecture_that_moved_passes(tmp_path: Path, made: str) -> None:
     """With every tensor of it."""
     assert judged(tmp_path, made, SHAPES[made]) is Outcome.PASS
+
+
+def test_an_expert_that_no_token_was_sent_to_may_stay(tmp_path: Path) -> None:
+    """It alone: a router that stays fails."""
+    expert, router = "model.layers.1.mlp.experts.11.up_proj.weight", "model.layers.0.mlp.gate.weight"
+    assert judged(tmp_path, "moe", SHAPES["moe"], {expert: "unmoved"}, frozenset({expert})) is Outcome.PASS
+    (tmp_path / "other").mkdir()
+    spoilt = {expert: "unmoved", router: "unmoved"}
+    assert judged(tmp_path / "other", "moe", SHAPES["moe"], spoilt, frozenset({expert})) is Outcome.FAIL
 
 
 @pytest.mark.parametrize(

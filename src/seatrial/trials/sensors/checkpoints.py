@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from seatrial.errors import BlockedError
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.paths import by_step, run_facts
 from seatrial.trials.sensors.run import Sensor
 from seatrial.verdict import Outcome, Verdict
 
@@ -23,9 +25,27 @@ ROUNDING = {"float32": 1e-6, "bfloat16": 0.01}
 """Largest difference of a merged weight from base plus adapter, absolute, by precision: weights here are below 1."""
 
 
+def kept_steps(evidence: RunEvidence) -> list[int]:
+    """Return the steps whose checkpoints should be there: the best by the logged metric, and the latest.
+
+    Where the run names no metric, they are those that its job states.
+    """
+    options = run_facts(evidence).get("config", {}).get("checkpointing", {})
+    metric, number, period = (options.get(key) for key in ("metric_name", "keep_top_k", "save_period"))
+    if not (metric and number and period):
+        return sorted(evidence.job.checkpoint_steps)
+    last = evidence.job.num_steps
+    loop, _, tag = metric.partition(":")
+    values = by_step(evidence, f"{'validation' if loop == 'val' else loop}/{tag}")
+    sign = 1.0 if options.get("higher_is_better", True) else -1.0
+    saved = {*range(period, last, period), last}
+    ranked = sorted(saved, key=lambda step: (sign * values.get(step, -sign * np.inf), step), reverse=True)
+    return sorted({*ranked[:number], last})
+
+
 def checkpoints_whole(evidence: RunEvidence) -> Verdict:
     """The checkpoints that were to be kept are there and no others, and each holds finite tensors, whole."""
-    name, job = CHECKPOINTS_WHOLE.name, evidence.job
+    name, wanted = CHECKPOINTS_WHOLE.name, kept_steps(evidence)
     found = sorted(int(path.name.removeprefix("step_")) for path in _root(evidence).glob("step_*"))
     wrong, num_tensors = [], 0
     for step in found:
@@ -37,13 +57,13 @@ def checkpoints_whole(evidence: RunEvidence) -> Verdict:
             continue
         num_tensors += len(tensors)
         wrong += [f"step {step}: {key} is not finite" for key in bad[:1]]
-    if found != sorted(job.checkpoint_steps):
+    if found != wanted:
         wrong.insert(0, f"there are checkpoints of the steps {found}")
     return _verdict(
         name,
         wrong,
         f"{len(found)} checkpoints of {num_tensors} tensors",
-        bound=f"those of the steps {sorted(job.checkpoint_steps)}, whole and finite",
+        bound=f"those of the steps {wanted}, whole and finite",
         num_samples=num_tensors,
     )
 
@@ -68,12 +88,42 @@ def last_is_the_export(evidence: RunEvidence) -> Verdict:
     )
 
 
+def checkpoints_as_held(evidence: RunEvidence) -> Verdict:
+    """Each checkpoint holds, bit by bit, what the policy and its optimizer held at its step."""
+    path = evidence.job.ledger_dir / "saved_bits.json"
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BlockedError(f"{path} cannot be read: {error}") from error
+    wrong, num = [], 0
+    for step in kept_steps(evidence):
+        of_step = held.get(str(step), {})
+        wrong += [] if of_step else [f"step {step}: the run did not record what it saved"]
+        for key, tensor in stored_tensors(_tensors_of(evidence, step)).items():
+            if key in of_step:
+                num += 1
+                size = tensor.end - tensor.start
+                bits = np.fromfile(tensor.file, dtype=np.uint8, count=size, offset=tensor.start).tobytes()
+                wrong += (
+                    []
+                    if hashlib.sha256(bits).hexdigest() == of_step[key]
+                    else [f"step {step}: {key} is another"]
+                )
+    return _verdict(
+        CHECKPOINTS_AS_HELD.name,
+        wrong,
+        f"{num} tensors have the bits of their step",
+        bound="bitwise the policy's tensors at the step",
+        num_samples=num,
+    )
+
+
 def moments_saved(evidence: RunEvidence) -> Verdict:
     """Every trained tensor has its moments in every checkpoint, and no second moment is all zero in the last."""
     name = MOMENTS_SAVED.name
     wrong: list[str] = []
     num = 0
-    for step in evidence.job.checkpoint_steps:
+    for step in kept_steps(evidence):
         tensors = stored_tensors(_tensors_of(evidence, step))
         moments = {key: tensor for key, tensor in tensors.items() if key.endswith(MOMENT)}
         num += len(moments)
@@ -90,7 +140,7 @@ def moments_saved(evidence: RunEvidence) -> Verdict:
 def adapters_trained(evidence: RunEvidence) -> Verdict:
     """Every B left zero, where it starts, and every A left the value that it had after the first step."""
     name, adapters = ADAPTERS_TRAINED.name, _adapters(evidence)
-    first = _part(stored_tensors(_tensors_of(evidence, min(evidence.job.checkpoint_steps))), WEIGHT)
+    first = _part(stored_tensors(_tensors_of(evidence, min(kept_steps(evidence)))), WEIGHT)
     wrong = []
     smallest = np.inf
     for key, tensor in sorted(adapters.items()):
@@ -141,6 +191,7 @@ def base_frozen(evidence: RunEvidence) -> Verdict:
 
 CHECKPOINTS_WHOLE = Sensor("checkpoints: those to be kept are there, whole and finite", checkpoints_whole)
 LAST_IS_THE_EXPORT = Sensor("checkpoints: the last one holds the exported model", last_is_the_export)
+CHECKPOINTS_AS_HELD = Sensor("checkpoints: each holds the tensors of its own step", checkpoints_as_held)
 MOMENTS_SAVED = Sensor("checkpoints: every trained tensor has its moments", moments_saved)
 ADAPTERS_TRAINED = Sensor("adapters: every one of them trained", adapters_trained)
 BASE_FROZEN = Sensor(

@@ -219,6 +219,10 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
     found = evidence.weights
     frozen = tuple(evidence.job.frozen)
     unmoved = [name for name in found.unmoved if not (frozen and name.endswith(frozen))]
+    unreached: list[str] = []
+    if unmoved and all(".experts." in name for name in unmoved):
+        unreached = sorted(evidence.unreached_experts & set(unmoved))
+        unmoved = [name for name in unmoved if name not in unreached]
     names = {
         "moved, though frozen": [
             change.name
@@ -244,7 +248,9 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
     return Verdict(
         name=name,
         outcome=Outcome.FAIL if wrong or not found.changes else Outcome.PASS,
-        reason="; ".join(wrong) or f"all {len(found.changes)} tensors changed",
+        reason="; ".join(wrong)
+        or (f"all changed but {_few(unreached)}, experts that no token was sent to" if unreached else "")
+        or f"all {len(found.changes)} tensors changed",
         value=smallest,
         bound="> 0 in every tensor (smallest of the largest changes)",
         num_samples=len(found.changes),

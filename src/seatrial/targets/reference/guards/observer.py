@@ -6,6 +6,7 @@ and found is written to `guards.json` in the log's folder.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import sys
@@ -27,6 +28,7 @@ from seatrial.files import write_whole
 from seatrial.guards import GuardError, Guards
 from seatrial.guards.guards import WeightSample, sample_weights
 from seatrial.relations.records.run import RunRow
+from seatrial.targets.reference.conversions import whole_state
 from seatrial.targets.reference.guards.advantages import check_advantages, check_shaped_rewards
 from seatrial.targets.reference.guards.base import RunConfig, is_checked_closely
 from seatrial.targets.reference.guards.checkpoints import CheckpointGuard, check_loaded
@@ -56,6 +58,8 @@ tensors alone, and the check takes longer than all other guards."""
 EARLY_SYNCS, LATER_SYNCS = 4, 25
 """The first syncs are all checked, of later ones one in so many."""
 BITS = "bits after sync"
+SAVED_BITS = "saved_bits.json"
+"""In the log's folder: what each checkpoint should hold, by step and tensor."""
 READ_BACK_BYTES = 64 * 2**20
 """Up to this size a trial reads a model back at every sync."""
 READ_BACK = 100
@@ -283,10 +287,21 @@ class TrialGuards(RecordingGuards):
         what = f"version {session.policy.version}: {len(wrong)} tensors differ in bits, such as {wrong[:1]}"
         self.guards.hold(BITS, not wrong, what, number=len(trained))
 
+    def saved(self, session: Session, step: int) -> None:
+        """Record the digest of every tensor that the checkpoint of this step should hold."""
+        super().saved(session, step)
+        if session.world.size != 1:
+            return
+        path = session.logger.directory / SAVED_BITS
+        known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        state = whole_state(session.policy)
+        known[str(step)] = {name: hashlib.sha256(_bits(tensor)).hexdigest() for name, tensor in state.items()}
+        write_whole(path, json.dumps(known) + "\n")
+
 
 def _bits(tensor: Tensor) -> bytes:
     """Return the elements in row-major order as bytes."""
-    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _read(directory: Path) -> dict[str, Any]:

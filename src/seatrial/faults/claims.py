@@ -1,0 +1,121 @@
+"""The claims of trials, each with the planted faults that break it: the table and its page, docs/evidence/claims.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seatrial.targets.base import JobRequest
+from seatrial.targets.reference.target import ReferenceTarget
+from seatrial.trials.architectures import Architecture
+from seatrial.trials.async_filter_flow import CLAIMS as ASYNC_CLAIMS
+from seatrial.trials.async_filter_flow import AsyncFilterFlow
+from seatrial.trials.base import Claim, Trial
+from seatrial.trials.checkpointing import CheckpointSave, GrpoLora
+from seatrial.trials.generation import MEGATRON, VLLM, GenerationMegatron, GenerationVllm
+from seatrial.trials.grpo_smoke import GrpoSmoke, smoke_claims
+from seatrial.trials.parallel import ParallelLayout
+from seatrial.trials.plan import all_trials
+from seatrial.trials.refit import RefitDelta, RefitNoncolocated, refit_claims
+from seatrial.trials.resume_diamond import SftResumeDiamond
+
+INTRODUCTION = """# Claims of trials
+
+Each claim that a trial of the reference stack makes, a planted fault that breaks it, and the check that then fails.
+A claim without a fault is open: nothing shows yet that the trial would fail without it. This page is generated from
+`seatrial/faults/claims.yaml`: `make docs`. `tests/e2e/test_claims.py` runs each fault under its trial.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """A fault as an edit of one place. A `seatrial.faults.planting.Change`."""
+
+    id: str
+    what: str
+    module: str
+    old: str
+    """Text that occurs exactly once in the module."""
+    new: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """A claim of a trial, the fault that breaks it, and the check that fails."""
+
+    trial: str
+    claim: str
+    fault: str
+    check: str
+
+
+@cache
+def claim_edits() -> tuple[Edit, ...]:
+    """Return the faults that only this table has."""
+    return tuple(Edit(**fields) for fields in _table()["edits"])
+
+
+@cache
+def broken_claims() -> tuple[Broken, ...]:
+    """Return every claim that a fault is known to break."""
+    return tuple(Broken(**fields) for fields in _table()["claims"])
+
+
+def claims_of(trial: Trial) -> Sequence[Claim]:
+    """Return what a trial claims of the reference stack with the recipe as it is."""
+    if isinstance(trial, SftResumeDiamond | ParallelLayout):
+        return trial.claims()
+    if isinstance(trial, AsyncFilterFlow):
+        return ASYNC_CLAIMS
+    if isinstance(trial, GrpoSmoke):
+        return smoke_claims(_job("grpo-smoke"))
+    if isinstance(trial, GrpoLora | CheckpointSave):
+        return trial.claims(_job(f"grpo-{trial.name.removeprefix('grpo-')}"))
+    if isinstance(trial, RefitDelta | RefitNoncolocated):
+        return refit_claims(_job(trial.form.recipe), trial.form)
+    if isinstance(trial, GenerationVllm | GenerationMegatron):
+        form = VLLM if isinstance(trial, GenerationVllm) else MEGATRON
+        return refit_claims(_job(form.recipe), form)
+    if isinstance(trial, Architecture):
+        return trial.claims(_job(trial.recipe))
+    return [Claim(text=trial.proves, verdicts=("validation reward rises by more than chance (3 seeds)",))]
+
+
+def page() -> str:
+    """Return docs/evidence/claims.md."""
+    return INTRODUCTION + "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    known: dict[tuple[str, str], list[Broken]] = {}
+    for one in broken_claims():
+        known.setdefault((one.trial, one.claim), []).append(one)
+    claims = [(trial, claim) for trial in all_trials() for claim in claims_of(trial)]
+    closed = sum((trial.name, claim.text) in known for trial, claim in claims)
+    yield f"\n{closed} of {len(claims)} claims have a fault that breaks them; {len(claims) - closed} are open."
+    named = ""
+    for trial, claim in claims:
+        if trial.name != named:
+            named = trial.name
+            yield f"\n## {named} (level {trial.level})\n\n| claim | fault | check that fails |\n|---|---|---|"
+        found = known.get((trial.name, claim.text), [])
+        faults = ", ".join(f"`{one.fault}`" for one in found) or "open"
+        checks = ", ".join(dict.fromkeys(f"`{one.check}`" for one in found))
+        yield f"| {claim.text} | {faults} | {checks} |"
+
+
+def _job(recipe: str) -> Any:
+    folder = Path("outputs")
+    return ReferenceTarget().job(JobRequest(recipe=recipe, model=folder / "model", directory=folder, seed=0))
+
+
+def _table() -> Mapping[str, Any]:
+    text = resources.files("seatrial.faults").joinpath("claims.yaml").read_text(encoding="utf-8")
+    table: Mapping[str, Any] = yaml.safe_load(text)
+    return table

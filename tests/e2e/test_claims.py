@@ -1,0 +1,43 @@
+"""Each fault of the table of claims fails its trial at the named check."""
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.evidence.identity.redaction import Redactor
+from seatrial.faults.claims import Broken, broken_claims
+from seatrial.faults.launch import entry
+from seatrial.targets.reference.target import ReferenceTarget
+from seatrial.trials.plan import select_trials
+from seatrial.trials.rundir import RunDirectory
+from seatrial.trials.runner import Request, new_results, run_trials
+from seatrial.verdict import Outcome
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
+
+ON_EVERY_COMMIT = {("grpo-smoke", "padding-seen-in-prefill"), ("grpo-lora", "reference-with-adapters")}
+"""Quick ones, of a recipe's inputs and of a check; the others run at night."""
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(
+            one,
+            id=f"{one.trial}-{one.fault}",
+            marks=[] if (one.trial, one.fault) in ON_EVERY_COMMIT else [pytest.mark.nightly],
+        )
+        for one in broken_claims()
+    ],
+)
+def test_the_trial_fails_at_the_check(one: Broken, tmp_path: Path) -> None:
+    """With the fault planted."""
+    target = ReferenceTarget(entry=entry(one.fault))
+    trials = select_trials(None, [one.trial])
+    request = Request(trials=trials, words=one.trial, seed=0, overrides=(), timeout_seconds=300.0)
+    with RunDirectory.create(tmp_path, target.name) as directory:
+        results = new_results(directory, target, request, Redactor())
+        run_trials(directory, results, target, request, lambda text: None)
+    (result,) = results.requested_trials()
+    failed = [verdict.name for verdict in result.verdicts if verdict.outcome is Outcome.FAIL]
+    assert any(name.endswith(one.check) for name in failed), failed
