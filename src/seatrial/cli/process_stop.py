@@ -62,7 +62,7 @@ class Stoppable:
             watched.poll(1000 * seconds)
 
     def exit_status(self) -> int | None:
-        """Return its exit status, minus the number of the signal that ended it; None where nothing tells it.
+        """Return its exit status, minus the number of the signal that ended it; None where it is unknown.
 
         Linux shows the status until the parent has collected it, and from version 6.15 on also afterwards.
         """

@@ -18,7 +18,7 @@ def _zero(values: Values, limits: Limits) -> Marks:
     number = int(limits["in_a_row"])
     zero = in_a_row(gradient == 0, number)
     # Where all rewards of each group are equal no gradient is due, for a while: rewards may be sparse.
-    # Where the log does not tell the spread, a reward that stays the same does.
+    # Where the log has no spread, a reward that stays the same shows it.
     explained = in_a_row(no_spread(values), number)
     same = in_a_row(np.isfinite(reward) & ~changes(reward), number - 1)
     long = in_a_row(gradient == 0, int(limits["sparse"]))
