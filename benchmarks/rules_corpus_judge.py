@@ -1,0 +1,125 @@
+"""What `seatrial watch` says of the labelled public logs, by half and label, with the list of errors.
+
+    python benchmarks/rules_corpus_judge.py FOLDER [--half tuning|held-out] [--page FILE] [--json FILE]
+
+FOLDER holds ID/NAME for each log (`rules_corpus.py --fetch`). Each log is judged by the command with its defaults, in a
+process of its own. A troubled run counts as found if a rule alarms, and as noticed if the only thing is a notice; an
+alarm on a healthy run is a false alarm. Logs labelled "cannot say" are run for crashes alone. `--page` replaces the
+table between the markers of that page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import rules_corpus
+
+TROUBLED = ("stuck", "at the limit", "length runs away", "collapsed", "exploded", "saturated", "hacked")
+LIMIT_S = 120
+BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
+
+
+def judge(log: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what the command says of one log: exit code, rules that alarm, rules that give a notice."""
+    (path,) = (folder / log["id"]).iterdir()
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "verdicts.json"
+        command = [sys.executable, "-m", "seatrial", "watch", str(path), "--json", str(out)]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return {"exit": "timeout", "alarms": [], "notices": [], "said": f"over {LIMIT_S} s"}
+        verdicts = json.loads(out.read_text())["verdicts"] if out.exists() else []
+    levels: dict[str, list[str]] = {"alarm": [], "notice": []}
+    for verdict in verdicts:
+        level = verdict.get("details", {}).get("level")
+        if level in levels:
+            levels[level].append(verdict["name"].removeprefix("rule "))
+    crashed = "Traceback" in ran.stderr
+    said = ran.stderr.strip().splitlines()[-1:] or ran.stdout.strip().splitlines()[-1:]
+    return {
+        "exit": "traceback" if crashed else ran.returncode,
+        "alarms": levels["alarm"],
+        "notices": levels["notice"],
+        "said": said[0] if said else "",
+    }
+
+
+def table(logs: list[dict[str, Any]], judged: dict[str, dict[str, Any]]) -> str:
+    """Draw the counts by half and label, then every log that was judged wrongly."""
+    lines = []
+    for half in rules_corpus.HALVES:
+        own = [log for log in logs if log["half"] == half and log["id"] in judged]
+        if not own:
+            continue
+        lines += [
+            "",
+            f"| {half} half | logs | alarm | notice alone | neither | not judged |",
+            "|---|---|---|---|---|---|",
+        ]
+        groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for log in own:
+            groups[log["label"]].append(judged[log["id"]])
+        for label in rules_corpus.LABELS:
+            found = groups.get(label, [])
+            if not found:
+                continue
+            skipped = [one for one in found if one["exit"] not in (0, 1)]
+            ran = [one for one in found if one["exit"] in (0, 1)]
+            alarmed = sum(bool(one["alarms"]) for one in ran)
+            noticed = sum(bool(one["notices"]) and not one["alarms"] for one in ran)
+            rest = len(ran) - alarmed - noticed
+            lines.append(f"| {label} | {len(found)} | {alarmed} | {noticed} | {rest} | {len(skipped)} |")
+    lines += ["", "Judged wrongly, or not at all:", "", "| log | half | label | said |", "|---|---|---|---|"]
+    for log in logs:
+        one = judged.get(log["id"])
+        if one is None or (log["label"] == "cannot say" and one["exit"] != "traceback"):
+            continue
+        wrong = bool(one["alarms"]) == log["label"].startswith("healthy") or one["exit"] not in (0, 1)
+        if wrong:
+            said = (
+                f"alarm: {', '.join(one['alarms'])}"
+                if one["alarms"]
+                else f"notice: {', '.join(one['notices'])}"
+            )
+            said = said if one["alarms"] or one["notices"] else f"exit {one['exit']}"
+            lines.append(f"| {log['repository']} {log['path']} | {log['half']} | {log['label']} | {said} |")
+    return "\n".join(lines).strip() + "\n"
+
+
+def main() -> int:
+    """Judge, print the tables, and write what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--half", choices=rules_corpus.HALVES)
+    parser.add_argument("--page", type=Path, help="replace the tables between the markers of this page")
+    parser.add_argument("--json", type=Path, help="write what was said of each log")
+    arguments = parser.parse_args()
+    logs = rules_corpus.load()
+    chosen = [log for log in logs if arguments.half in (None, log["half"])]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda log: judge(log, arguments.folder), chosen))
+    judged = {log["id"]: one for log, one in zip(chosen, found, strict=True)}
+    shown = table(logs, judged)
+    print(shown)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(judged, indent=1) + "\n")
+    if arguments.page:
+        text = arguments.page.read_text()
+        before, _, rest = text.partition(BEGIN)
+        arguments.page.write_text(f"{before}{BEGIN}\n\n{shown}\n{END}{rest.partition(END)[2]}")
+    return int(any(one["exit"] == "traceback" for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
