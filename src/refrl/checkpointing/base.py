@@ -76,6 +76,8 @@ class TrainingInfo(BaseModel):
     """The whole configuration of the run."""
     files: dict[str, int]
     """Bytes of every other file."""
+    digests: dict[str, str] = {}
+    """SHA-256 of every other file; empty in checkpoints of earlier versions, which only sizes can check."""
 
 
 @dataclass(frozen=True)

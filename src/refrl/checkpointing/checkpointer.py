@@ -18,6 +18,7 @@ from refrl.checkpointing.base import Checkpoint, Stateful, StatefulPolicy, Train
 from refrl.checkpointing.layout import (
     INFO,
     TENSORS,
+    file_digest,
     remove_checkpoint,
     remove_superfluous,
     step_directory,
@@ -197,7 +198,8 @@ class Checkpointer:
                 for path in sorted(folder.rglob("*"))
                 if path.is_file()
             }
-            text = info.model_copy(update={"files": sizes}).model_dump_json(indent=1)
+            digests = {name: file_digest(folder / name) for name in sizes}
+            text = info.model_copy(update={"files": sizes, "digests": digests}).model_dump_json(indent=1)
             (folder / INFO).write_text(text + "\n", encoding="utf-8")
             for path in (*folder.rglob("*"), folder):
                 _to_disk(path)

@@ -6,6 +6,7 @@ is on disk; until then it is `.step_<N>.<random>`, which is never read and which
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import shutil
@@ -53,13 +54,37 @@ def whole_checkpoints(root: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(root: Path) -> Checkpoint | None:
-    """Return the complete checkpoint of the highest step, None if there is none; print the incomplete ones."""
+    """Return the undamaged checkpoint of the highest step, or None. Prints a line for each damaged one.
+
+    Contents are compared with their digests, from the highest step down, until a checkpoint is undamaged.
+    """
     for directory in _step_directories(root):
         reason = read_checkpoint(directory)
         if isinstance(reason, str):
             print(f"skipping checkpoint {directory}, which is not complete: {reason}", flush=True)
-    whole = whole_checkpoints(root)
-    return whole[-1] if whole else None
+    for checkpoint in reversed(whole_checkpoints(root)):
+        name = _changed_file(checkpoint)
+        if name is None:
+            return checkpoint
+        print(
+            f"skipping checkpoint {checkpoint.directory}, which is damaged: {name} does not match its digest",
+            flush=True,
+        )
+    return None
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _changed_file(checkpoint: Checkpoint) -> str | None:
+    """Return the first file whose content is not what was saved, or None."""
+    for name, digest in checkpoint.info.digests.items():
+        if file_digest(checkpoint.directory / name) != digest:
+            return name
+    return None
 
 
 def remove_unfinished(root: Path) -> None:

@@ -6,7 +6,7 @@ import re
 
 from pydantic import Field, model_validator
 
-from refrl.config.base import Section
+from refrl.config.base import Directory, Section
 
 _DEADLINE = re.compile(r"\d+:\d{2}:\d{2}:\d{2}")
 
@@ -17,7 +17,7 @@ class CheckpointingConfig(Section):
     enabled: bool = True
     """Save checkpoints every `save_period` steps, and export the trained model at the end. An existing checkpoint is
     resumed from even if this is false."""
-    checkpoint_dir: str
+    checkpoint_dir: Directory
     """Checkpoints are `<checkpoint_dir>/step_<N>`; the trained model is exported to `<checkpoint_dir>/final` as a
     Hugging Face directory."""
     save_period: int = Field(default=0, ge=0)

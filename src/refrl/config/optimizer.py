@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from refrl.config.base import Section
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""Share of a running mean that an update keeps."""
 
 
 class OptimizerConfig(Section):
@@ -16,7 +19,7 @@ class OptimizerConfig(Section):
     """Learning rate after the warm-up."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the mean square."""

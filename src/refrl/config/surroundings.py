@@ -6,13 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from refrl.config.base import Section
+from refrl.config.base import Directory, Section
 
 
 class LoggerConfig(Section):
     """Where metrics go."""
 
-    log_dir: str
+    log_dir: Directory
     """Directory of everything that the run logs; created by the run."""
     tensorboard_enabled: bool = True
     """Write the scalars to `<log_dir>/tensorboard`."""

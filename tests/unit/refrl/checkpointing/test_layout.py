@@ -1,5 +1,6 @@
 """Which checkpoints are whole, which is the best, and which are kept."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def put(root: Path, step: int, metric: float | None = None) -> Path:
         streams=[],
         config={},
         files={"policy/weights": 5},
+        digests={"policy/weights": hashlib.sha256(b"12345").hexdigest()},
     )
     (directory / INFO).write_text(info.model_dump_json())
     return directory
@@ -81,6 +83,18 @@ def test_a_checkpoint_that_is_not_whole_is_left_out_and_named(
     assert found is not None
     assert found.info.step == 1
     assert "step_2, which is not complete" in capsys.readouterr().out
+
+
+def test_a_checkpoint_with_changed_bytes_is_skipped_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file has its old size, so that only the digest shows the change."""
+    put(tmp_path, 9)
+    (put(tmp_path, 10) / "policy" / "weights").write_bytes(b"12345"[::-1])
+    found = latest_checkpoint(tmp_path)
+    assert found is not None
+    assert found.info.step == 9
+    assert "step_10, which is damaged: policy/weights does not match" in capsys.readouterr().out
 
 
 def test_a_folder_that_was_being_written_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
