@@ -1,4 +1,4 @@
-"""`seatrial doctor`: look at this machine before a run."""
+"""`seatrial doctor`: check this machine before a run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ EXTRAS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where runs would be written."""
+    """Declare the arguments of `seatrial doctor`."""
     parser.add_argument(
         "--output", type=Path, default=Path("runs"), metavar="DIR", help="where runs would be written"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found; 0 when the reference target can run here, 3 when something is missing."""
+    """Print the checks; return 0 if the reference target can run here, 3 if something is missing."""
     verdicts = [
         _python(),
         _cores(),
@@ -83,7 +83,7 @@ def _memory() -> Verdict:
         free,
         f">= {MIN_MEMORY_GIB:g}",
         f"of {psutil.virtual_memory().total / 2**30:.1f} GiB",
-        "end other programs",
+        "close other programs",
     )
 
 
@@ -125,7 +125,7 @@ def _package(name: str, version: str | None, extra: str) -> Verdict:
         return Verdict(
             name=f"package {name}",
             outcome=Outcome.PASS,
-            reason=f"of the extra {extra}",
+            reason=f"from the extra {extra}",
             value=version,
             num_samples=1,
         )

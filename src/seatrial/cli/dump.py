@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--error-on-conflicts",
         action="store_true",
-        help="exit 1 and write nothing when a step was logged again with another value",
+        help="exit 1 and write nothing if a step was logged again with another value",
     )
     parser.add_argument(
         "--require-tag-prefix",
         metavar="PREFIX",
         action="append",
         default=[],
-        help="exit 1 and write nothing when no tag of any kind begins so",
+        help="exit 1 and write nothing if no tag starts with this prefix",
     )
 
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the dump.
 
     Returns:
-        0; 1 when the log is not as required; 3 when part of it could not be read (what could be is written).
+        0; 1 if the log does not meet a requirement; 3 if part of it could not be read (the rest is written).
 
     Raises:
         UsageError: the output is a folder, or its folder does not exist.
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open_temporary(output: Path) -> Path:
-    """Make the temporary file next to the output before any work that could be lost."""
+    """Create the temporary file next to the output first, so that a bad --output fails before any work."""
     if output.is_dir():
         raise UsageError(
             f"--output {output} is a folder; name a file in it, such as {output / 'metrics.json'}"
@@ -103,7 +103,7 @@ def _write(log: RunLog, partial: Path, output: Path) -> None:
         partial.replace(output)
     except OSError as error:
         raise BlockedError(
-            f"{output} could not be written: {error.strerror}; what was there is as it was. Free space or name "
+            f"{output} could not be written: {error.strerror}; an earlier file is unchanged. Free space or name "
             "another --output"
         ) from error
 

@@ -26,7 +26,7 @@ _MAX_WIDTH = 110
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the ids."""
+    """Declare the arguments of `seatrial explain`."""
     parser.add_argument(
         "ids",
         nargs="+",
@@ -153,7 +153,7 @@ def _fault(mutant: Mutant) -> Facts:
 
 
 def _known_bugs(catalogue: Sequence[str]) -> Facts:
-    """Yield the bugs that a relation is about, and what to do for the kind that most of them are of."""
+    """Yield the known bugs of a relation, and what to do about their most common kind."""
     if not catalogue:
         yield "do", "compare the smallest input of the message with what the stack computes for it"
         return

@@ -16,11 +16,11 @@ from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.healthy import HealthyRuns
 
 _HEAD = 4096
-"""A recorded baseline names its schema and its date within so many bytes."""
+"""Bytes at the start of a recorded baseline that contain its schema and date."""
 
 
 def healthy_runs(paths: Sequence[Path], watched: Path) -> HealthyRuns:
-    """Read the logs of healthy runs; a file of `seatrial baseline record` holds several.
+    """Return the logs of healthy runs; a file of `seatrial baseline record` has several.
 
     Args:
         paths: logs of any form, or recorded baselines.
@@ -32,9 +32,7 @@ def healthy_runs(paths: Sequence[Path], watched: Path) -> HealthyRuns:
     """
     places = [path.resolve() for path in paths]
     if watched.resolve() in places:
-        raise UsageError(
-            f"--baseline names {watched} itself: a run that is judged is no evidence for its own health"
-        )
+        raise UsageError(f"--baseline names {watched} itself: a judged run cannot be its own baseline")
     if len(set(places)) != len(places):
         raise UsageError("--baseline names a log twice: each healthy run counts once")
     found = [one for path in paths for one in _read(path)]

@@ -1,4 +1,4 @@
-"""A parser that takes options before, between and after the arguments of a command."""
+"""An argument parser that accepts options before, between and after positional arguments."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 class IntermixedParser(argparse.ArgumentParser):
-    """Parses options in any place, unless a command hands its last words on as they are (`-- COMMAND`)."""
+    """Accepts options anywhere, unless a command passes its last arguments on unchanged (`-- COMMAND`)."""
 
     _is_inside = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse as argparse does, arguments and options intermixed where they may be."""
+        """Parse as argparse does, with intermixed options where possible."""
         if self._is_inside or "--" in (args or ()) or not self._may_intermix():
             return super().parse_known_args(args, namespace)
         # argparse's own intermixed parsing calls this method again for its two passes.

@@ -1,4 +1,4 @@
-"""`seatrial ledger LOGS`: hold a run's own rows to the laws of RL post-training."""
+"""`seatrial ledger LOGS`: check a run's own rows against the laws of RL post-training."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from seatrial.files import write_text
 from seatrial.verdict import Verdict, combine, exit_code
 
 UNDETERMINED = "undetermined"
-"""Estimator of a run whose logged rewards are not those that advantages were computed from."""
+"""Estimator of a run whose logged rewards differ from those that advantages were computed from."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `seatrial ledger`."""
     stacks = ", ".join(reader.NAME for reader in OWN_READERS)
     parser.add_argument("logs", metavar="LOGS", type=Path, help=f"folder or file of a run's rows ({stacks})")
-    parser.add_argument("--group-size", metavar="N", type=_positive, help="completions of a prompt")
-    parser.add_argument("--rows-per-step", metavar="N", type=_positive, help="rows of every step")
-    parser.add_argument("--num-steps", metavar="N", type=_positive, help="steps of the run, from 1")
+    parser.add_argument("--group-size", metavar="N", type=_positive, help="number of completions per prompt")
+    parser.add_argument("--rows-per-step", metavar="N", type=_positive, help="number of rows per step")
+    parser.add_argument("--num-steps", metavar="N", type=_positive, help="number of steps of the run")
     parser.add_argument(
         "--steps-per-batch",
         metavar="N",
         type=_positive,
-        help="steps that one batch is trained at (default 1)",
+        help="number of steps that train on one batch (default: 1)",
     )
     parser.add_argument(
         "--steps", metavar="FIRST:LAST", type=_range, default=(None, None), help="read only these steps"
@@ -44,34 +44,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimator",
         choices=[*FAMILIES, UNDETERMINED],
-        help="of advantages (default: any that explains all rows); undetermined where rewards are changed before it",
+        help="advantage estimator (default: any that explains all rows); undetermined if rewards are changed before it",
     )
-    parser.add_argument("--temperature", metavar="T", type=_temperature, help="of sampling")
+    parser.add_argument("--temperature", metavar="T", type=_temperature, help="sampling temperature")
     parser.add_argument(
-        "--precision", choices=sorted(AGREEMENT), help="of the trainer (default: as recorded by the run)"
+        "--precision",
+        choices=sorted(AGREEMENT),
+        help="precision of the trainer (default: as recorded by the run)",
     )
-    parser.add_argument("--vocabulary-size", metavar="N", type=_positive, help="ids are below it")
+    parser.add_argument("--vocabulary-size", metavar="N", type=_positive, help="number of token ids")
     parser.add_argument(
-        "--max-lag", metavar="N", type=_count, help="steps that the sampler's weights may be behind"
+        "--max-lag",
+        metavar="N",
+        type=_count,
+        help="maximum number of steps that the sampler's weights may lag",
     )
-    parser.add_argument(
-        "--verifier", choices=sorted(REWARDS), help="rule of the reward, where rows do not name it"
-    )
+    parser.add_argument("--verifier", choices=sorted(REWARDS), help="reward rule, if rows do not name it")
     parser.add_argument(
         "--reward",
         metavar="COLUMN[=WEIGHT]",
         action="append",
         default=[],
-        help="reward column of TRL's table and its weight (default: every column of numbers, weight 1)",
+        help="reward column of TRL's table and its weight (default: every numeric column, weight 1)",
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the verdicts there as JSON as well")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="also write the verdicts to this file as JSON"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Judge the rows.
 
     Returns:
-        0 Pass, 1 Fail, 5 when no law could be exercised.
+        0 Pass, 1 Fail, 5 if no law could be exercised.
 
     Raises:
         UsageError: an option is malformed.
@@ -107,7 +112,7 @@ def judge(ledger: Ledger, facts: LedgerFacts) -> list[Verdict]:
 
 
 def _facts(arguments: argparse.Namespace, ledger: Ledger) -> LedgerFacts:
-    # TRL writes a batch of completions again at every step that it serves, and does not say how many those are.
+    # TRL writes a batch of completions again at every step that trains on it, and does not log their number.
     steps_per_batch = arguments.steps_per_batch or (None if ledger.stack == "TRL" else 1)
     return LedgerFacts(
         stack=ledger.stack,
@@ -154,7 +159,7 @@ def _range(word: str) -> tuple[int | None, int | None]:
 def _temperature(word: str) -> float:
     value = float(word)
     if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{word} is no temperature")
+        raise argparse.ArgumentTypeError(f"{word} is not a temperature")
     return value
 
 

@@ -1,4 +1,4 @@
-"""`seatrial migrate SCRIPTS...`: suites from shell scripts that call NeMo RL's checker."""
+"""`seatrial migrate SCRIPTS...`: convert shell scripts that call NeMo RL's checker into suites."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "scripts", metavar="SCRIPT", nargs="+", type=Path, help="shell scripts, or folders of them"
     )
     parser.add_argument(
-        "--output", metavar="DIR", type=Path, help="write the suites there; without it nothing is written"
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="folder to write the suites to; without it nothing is written",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry checks over and report what was found.
+    """Convert the checks and report what was found.
 
     Returns:
-        0 when everything was carried over, 1 when something was left behind, 5 when no script calls the checker.
+        0 if every check was converted, 1 if one was not, 5 if no script calls the checker.
     """
     migrations, unreadable = [], []
     for script in find_scripts(arguments.scripts):
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(migration: Migration) -> None:
-    """Print what was left behind, and what is wrong with what was carried over."""
+    """Print the checks that were not converted, and the mistakes in the converted ones."""
     for item in migration.left_behind:
         print(printable(f"{migration.script}:{item.line}: left behind: {item.text}"))
         print(printable(f"    {item.reason}"))

@@ -23,7 +23,7 @@ KINDS = {
     "rule": "watches the logged metrics of a run of any stack",
     "target": "a stack under test: how it is launched, and where its evidence is",
 }
-"""What an entry point of the group `seatrial.<kind>s` makes known, and what it is."""
+"""Kinds of extensions, each with an entry point group `seatrial.<kind>s`, and a description."""
 
 _ENTRY_POINT = """\
 in your package's pyproject.toml:
@@ -39,29 +39,36 @@ _VALUES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is wanted, its name, and where it goes."""
+    """Declare the arguments of `seatrial new`."""
     kinds = parser.add_subparsers(dest="kind", metavar="|".join([*KINDS, "adapter"]), required=True)
     commands = []
     for kind, summary in KINDS.items():
         commands.append(kinds.add_parser(kind, help=summary, allow_abbrev=False))
     adapter = kinds.add_parser(
-        "adapter", help="hands a stack's own loss, advantages or trainer to the relations", allow_abbrev=False
+        "adapter",
+        help="connects a stack's own loss, advantages or trainer to the relations",
+        allow_abbrev=False,
     )
-    adapter.add_argument("stack", choices=stacks(), help="what it adapts; `bare` is for your own functions")
+    adapter.add_argument("stack", choices=stacks(), help="stack to adapt; `bare` is for your own functions")
     for command in [*commands, adapter]:
         command.add_argument(
             "name",
             metavar="NAME",
             nargs="?" if command is adapter else None,
-            help="of the module, such as my_log" + (" (default: my_STACK)" if command is adapter else ""),
+            help="name of the module, such as my_log"
+            + (" (default: my_STACK)" if command is adapter else ""),
         )
         command.add_argument(
-            "--output", type=Path, default=Path(), metavar="DIR", help="where (default: here)"
+            "--output",
+            type=Path,
+            default=Path(),
+            metavar="DIR",
+            help="folder to write the files to (default: here)",
         )
 
 
 def stacks() -> list[str]:
-    """Return the stacks that there is an adapter's template for."""
+    """Return the stacks for which there is an adapter template."""
     return sorted(path.stem.removeprefix("adapter_") for path in TEMPLATES.glob("adapter_*.txt"))
 
 
@@ -69,14 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Write `NAME.py` and `test_NAME.py`, and print how they are used.
 
     Raises:
-        UsageError: the name is none that Python can import, or a file is there already.
+        UsageError: the name is not a valid module name, or a file exists.
         BlockedError: the files cannot be written.
     """
     kind, folder = arguments.kind, arguments.output
     template = f"adapter_{arguments.stack}" if kind == "adapter" else kind
     name = f"my_{arguments.stack}" if arguments.name is None else arguments.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise UsageError(f"{name!r} is no name of a module: small letters, digits and _, such as my_{kind}")
+        raise UsageError(
+            f"{name!r} is not a valid module name: use lower-case letters, digits and _, such as my_{kind}"
+        )
     words = {"module": name, "cls": "".join(part.capitalize() for part in name.split("_"))}
     _write(folder / f"{name}.py", folder / f"test_{name}.py", template, f"test_{kind}", words)
     print(f"try it:  python -m pytest -q {folder / f'test_{name}.py'}")
@@ -89,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: Path, test: Path, template: str, test_template: str, words: dict[str, str]) -> None:
-    """Write both files, or none where one of them exists."""
+    """Write both files, or neither if one of them exists."""
     files = {path: template, test: test_template}
     for file in files:
         if file.exists():

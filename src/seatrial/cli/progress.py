@@ -1,4 +1,4 @@
-"""One line that shows what is being waited for."""
+"""A status line that shows what a command is waiting for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class StatusLine:
     """
 
     def __init__(self) -> None:
-        """Look whether anybody watches."""
+        """Prepare a console on standard error."""
         self._console = Console(file=sys.stderr, highlight=False, emoji=False)
         self._status: Status | None = None
         self._last_subject = ""
 
     def say(self, text: str) -> None:
-        """Show what is being waited for."""
+        """Show what the command is waiting for."""
         if self._status is not None:
             self._status.update(escape(text[: self._console.width - 4]))
             return
@@ -33,7 +33,7 @@ class StatusLine:
             self._console.print(subject, markup=False)
 
     def __enter__(self) -> StatusLine:
-        """Begin to show."""
+        """Start the status line, on a terminal."""
         if self._console.is_terminal:
             self._status = self._console.status("")
             self._status.start()
@@ -42,7 +42,7 @@ class StatusLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the line away."""
+        """Remove the status line."""
         if self._status is not None:
             self._status.stop()
             self._status = None

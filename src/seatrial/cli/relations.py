@@ -1,4 +1,4 @@
-"""`seatrial relations`: the conformance battery on a stack's components."""
+"""`seatrial relations`: check a stack's components against the relations."""
 
 from __future__ import annotations
 
@@ -29,56 +29,62 @@ if TYPE_CHECKING:
     from seatrial.relations.law import Relation
 
 JSON_SCHEMA = 2
-"""1 was the bare list of verdicts."""
+"""Version 1 was a plain list of verdicts."""
 PACKAGES = (
     "accelerate", "deepspeed", "megatron-core", "nemo-rl", "openrlhf", "peft", "ray", "sglang", "torch", "transformers",
     "trl", "verl", "vllm",
 )  # fmt: skip
-"""Distributions whose releases are named if an adapter imported them."""
+"""Distributions whose versions are reported if an adapter imports them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "stack", nargs="?", metavar="MODULE:OBJECT", help="the adapter, or a class that makes one"
-    )
+    parser.add_argument("stack", nargs="?", metavar="MODULE:OBJECT", help="the adapter, or its class")
     parser.add_argument(
         "--target",
         metavar="NAME",
         help=f"a stack that Seatrial has adapters for, instead of MODULE:OBJECT: {', '.join(target_names())}",
     )
     parser.add_argument(
-        "--relation", action="append", default=[], metavar="ID", help="only this one, such as R12"
+        "--relation",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="run only this relation, such as R12; may be repeated",
     )
     parser.add_argument(
         "--component",
         action="append",
         default=[],
         metavar="NAME",
-        help="only those about this, such as data_plane",
+        help="run only relations about this component, such as data_plane; may be repeated",
     )
     parser.add_argument(
-        "--seed", action="append", type=int, metavar="N", help="seeds of the cases (default 0 1 2)"
+        "--seed",
+        action="append",
+        type=int,
+        metavar="N",
+        help="seed of the cases; may be repeated (default: 0 1 2)",
     )
     parser.add_argument(
         "--adapter",
         action="append",
         default=[],
         metavar="NAME",
-        help="only this one of the target's, such as dpo",
+        help="run only this adapter of the target, such as dpo; may be repeated",
     )
     parser.add_argument(
         "--expect",
         type=Path,
         metavar="FILE",
-        help="TOML of laws that the installed release is known to break, each with the reason, by adapter",
+        help="TOML file of laws that the installed release is known to break, by adapter, each with a reason",
     )
     parser.add_argument(
         "--shrink-seconds",
         type=float,
         default=20.0,
         metavar="N",
-        help="how long to look for a smaller input of a violation (default 20); 0 reports it as made",
+        help="time limit for finding a smaller failing input (default: 20); 0 reports the original input",
     )
     parser.add_argument(
         "--jobs",
@@ -104,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exercise the relations and print a verdict for each."""
+    """Run the relations and print a verdict for each."""
     from seatrial.relations.registry import of_components, select
 
     relations = of_components(select(arguments.relation), arguments.component)
@@ -211,7 +217,7 @@ class Stacks:
     adapters: Mapping[str, Any]
     unavailable: Mapping[str, Unavailable] = field(default_factory=dict)
     seeds: Sequence[int] = ()
-    """Of cases, by default; empty where the target does not say."""
+    """Default seeds of the cases; empty if the target does not set them."""
     releases: Mapping[str, str] = field(default_factory=dict)
     """Version by package."""
     jobs: int = 1
@@ -223,7 +229,7 @@ class Stacks:
             yield Verdict(name=name, outcome=Outcome.NOT_REQUESTED, reason=unavailable.reason)
 
     def pairs(self, relations: Iterable[Relation]) -> Iterator[tuple[Relation, str]]:
-        """Yield what to run: of several adapters, each with the relations that it has the component for."""
+        """Yield each relation with the adapter to run it on; several adapters get only relations they support."""
         chosen = list(relations)
         for name, adapter in self.adapters.items():
             components = _components(adapter) if name else ()

@@ -29,7 +29,7 @@ from seatrial.verdict import Outcome, exit_code
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 MAX_REASONS = 3
-"""Of a trial on the console; the report has all of them."""
+"""Failed verdicts of a trial shown on the console; the report has all of them."""
 MAX_REASON_LENGTH = 300
 
 
@@ -45,29 +45,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--level", default=None, metavar="LEVELS", help="such as 0, or 0,6, or 0-2 (default: 0)"
     )
     parser.add_argument(
-        "--trial", action="append", default=[], metavar="NAME", help="one trial by name; may be repeated"
+        "--trial", action="append", default=[], metavar="NAME", help="run this trial; may be repeated"
     )
     parser.add_argument(
-        "--seed", type=int, default=None, metavar="N", help="seed of models, data and sampling"
+        "--seed", type=int, default=None, metavar="N", help="seed of models, data and sampling (default: 0)"
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=None,
         metavar="DIR",
-        help="where run directories are made (default: runs)",
+        help="folder for run directories (default: runs)",
     )
     parser.add_argument(
         "--resume", type=Path, default=None, metavar="DIR", help="continue an interrupted run"
     )
     parser.add_argument(
-        "--timeout", type=float, default=None, metavar="SECONDS", help="limit of each command (default: 600)"
+        "--timeout",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help="time limit of each command (default: 600)",
     )
     parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="also print every verdict and the summary form, as the report has them",
+        help="also print every verdict and the summary form of the report",
     )
     parser.add_argument(
         "overrides",
@@ -78,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the trials; the exit code is that of the whole."""
+    """Run the trials and return the exit code of the overall outcome."""
     with termination_interrupts():
         directory, results, target, request = _open(arguments)
         with directory:
@@ -86,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
                 with StatusLine() as status:
                     run_trials(directory, results, target, request, status.say, _print_trial)
             finally:
-                # Also when interrupted: the views show what is known.
+                # Written after an interruption too, with the results so far.
                 if (directory.path / "results.json").exists():
                     report = write_views(directory.path, results)
                     if arguments.verbose:
@@ -100,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_trial(trial: TrialResult) -> None:
-    """Print one line for a trial, and one for each of the first verdicts that failed or are Blocked."""
+    """Print one line for a trial, and one for each of its first failed or blocked verdicts."""
     seconds = "" if trial.seconds is None else f"{trial.seconds:.1f} s"
     counts = _counts(verdict.outcome for verdict in trial.verdicts)
     print(
@@ -122,7 +126,7 @@ def _print_whole(results: Results, report: Path) -> None:
     num_others = len(results.trials) - len(requested)
     if num_others:
         print(f"{num_others} trials were not requested")
-    environment = "; the environment is the reason, this is no evidence against the stack"
+    environment = "; the environment is the reason, so this is no evidence against the stack"
     print(
         f"{WORDS[results.outcome]} - {results.target}, {results.requested}, seed {results.seed}: "
         f"{_counts(trial.outcome for trial in requested)}"
@@ -137,7 +141,7 @@ def _counts(outcomes: Iterable[Outcome]) -> str:
 
 
 def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target, Request]:
-    """Check the whole request before anything is made."""
+    """Check the whole request before creating anything."""
     if arguments.resume is not None:
         return _reopen(arguments)
     seed = 0 if arguments.seed is None else arguments.seed

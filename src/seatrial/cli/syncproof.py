@@ -1,4 +1,4 @@
-"""`seatrial syncproof TRAINED SERVED`: are the sampler's weights the trainer's?"""
+"""`seatrial syncproof TRAINED SERVED`: check that the sampler's weights are the trainer's."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "served",
         metavar="SERVED",
         type=Path,
-        help="what the sampler has: a folder of weights, or a file that "
+        help="the sampler's weights: a folder of safetensors, or a file that "
         "seatrial.comparisons.tensors.write_tensors wrote in its process",
     )
     parser.add_argument(
         "--before",
         metavar="FOLDER",
         type=Path,
-        help="weights of an earlier version: tensors that are still theirs are called stale",
+        help="weights of an earlier version: tensors that still equal them are reported as stale",
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the verdicts there as JSON as well")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="also write the verdicts to this file as JSON"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, tensor by tensor.
+    """Compare the weights tensor by tensor.
 
     Returns:
         0 Pass, 1 Fail.
@@ -58,5 +60,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _checkpoint(path: Path) -> Checkpoint:
     if not path.is_dir():
-        raise BlockedError(f"{path} is no folder: give the one with the policy's *.safetensors")
+        raise BlockedError(f"{path} is not a folder: give the one with the policy's *.safetensors")
     return Checkpoint(path)

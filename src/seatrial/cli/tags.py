@@ -1,4 +1,4 @@
-"""`seatrial tags LOGS`: show what a log holds, tag by tag."""
+"""`seatrial tags LOGS`: show the contents of a log, tag by tag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seatrial.vocabulary import Stack, canonical, recognise, stack_named
 
 
 class TagSummary(NamedTuple):
-    """What a log holds under one tag; the range is over finite values, None where there are none."""
+    """Summary of one tag of a log; the range covers finite values and is None without any."""
 
     tag: str
     kind: str
@@ -43,7 +43,7 @@ class TagSummary(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the vocabulary says of a tag; empty words when it does not know it."""
+    """Entry of the vocabulary for a tag; empty if there is none."""
 
     canonical: str = ""
     unit: str = ""
@@ -54,16 +54,18 @@ Meaning = Callable[[str], Known]
 
 _WORDS = {"canonical", "unit", "meaning"}
 _RARE = {"not finite", "null", "abandoned", *_WORDS}
-"""Columns that are shown only where a tag has something in them."""
+"""Columns that are shown only if a tag has a value in them."""
 _WIDTH_WITHOUT_TERMINAL = 160
 MAX_TABLE_ROWS = 1000
-"""Tags up to which a table is drawn; drawing costs most of the time where there are many."""
+"""Largest number of tags drawn as a table; drawing is slow for many."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `seatrial tags`."""
     parser.add_argument("logs", metavar="LOGS", help="TensorBoard folder or any other log")
-    parser.add_argument("--prefix", metavar="PREFIX", default="", help="only tags that begin so")
+    parser.add_argument(
+        "--prefix", metavar="PREFIX", default="", help="show only tags that start with this prefix"
+    )
     parser.add_argument(
         "--stack", metavar="NAME", help="stack that wrote the log (default: recognised by its tags)"
     )
@@ -99,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def known_of(tag: str, stack: Stack | None) -> Known:
-    """Say what a tag of a stack is."""
+    """Return the vocabulary's entry for a tag of a stack."""
     metric = canonical(tag, stack)
     return Known(metric.name, metric.unit, metric.meaning) if metric else Known()
 
@@ -159,7 +161,7 @@ def _print_table(rows: list[TagSummary], log: RunLog, stack: Stack | None) -> No
 
 
 def _columns(rows: list[TagSummary]) -> dict[str, list[str]]:
-    """Return the cells of each column that is shown, by its heading."""
+    """Return the cells of each visible column by heading."""
     columns: dict[str, list[str]] = {
         "points": [str(row.num_points) if row.kind == "series" else row.kind for row in rows],
         "steps": ["" if row.first_step is None else f"{row.first_step}..{row.last_step}" for row in rows],
@@ -177,7 +179,7 @@ def _columns(rows: list[TagSummary]) -> dict[str, list[str]]:
 
 
 def _aligned(columns: dict[str, list[str]]) -> Iterator[str]:
-    """Yield lines of columns, each as wide as its widest cell: words to the left, figures to the right."""
+    """Yield table lines with aligned columns: text on the left, numbers on the right."""
     widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
     for row in zip(*([name, *cells] for name, cells in columns.items()), strict=True):
         cells = [

@@ -1,4 +1,4 @@
-"""`seatrial trend RESULTS...`: how tracked values moved over many runs, and where their level changed."""
+"""`seatrial trend RESULTS...`: show how tracked values changed over many runs, and where their level shifted."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="values whose name matches, such as '*reward*'",
+        help="show only values whose name matches, such as '*reward*'",
     )
     parser.add_argument(
         "--alpha",
         type=float,
         default=DEFAULT_ALPHA,
         metavar="A",
-        help="false alarms of change points, per series that does not change (0.01)",
+        help="probability of a false change point per unchanged series (default: 0.01)",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="write trend.md and a chart per value there"
+        "--output", type=Path, metavar="DIR", help="folder to write trend.md and a chart per value to"
     )
 
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the trend of each value.
 
     Returns:
-        0; 3 when a file could not be read; 5 when there is nothing to show.
+        0; 3 if a file could not be read; 5 if there is nothing to show.
     """
     if not 1e-4 <= arguments.alpha < 1:
         raise UsageError(f"--alpha {arguments.alpha:g}: give a probability from 0.0001 on and below 1")

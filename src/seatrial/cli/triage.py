@@ -14,7 +14,7 @@ from seatrial.verdict import combine, exit_code
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `seatrial triage`."""
     parser.add_argument(
-        "logs", metavar="LOG", nargs="+", type=Path, help="console log of the run, packed or not"
+        "logs", metavar="LOG", nargs="+", type=Path, help="console log of the run, compressed or not"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one object per log")
 
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Explain each log.
 
     Returns:
-        1 where the stack failed or the failure is unknown, 3 where the environment failed, 5 where there is no error.
+        1 if the stack failed or the failure is unknown, 3 if the environment failed, 5 if there is no error.
 
     Raises:
         BlockedError: a log cannot be read.

@@ -1,4 +1,4 @@
-"""Verdicts on the console: a table on a terminal that is wide enough, plain lines everywhere else."""
+"""Prints verdicts: as a table on a wide terminal, otherwise as plain lines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from seatrial.verdict import Outcome, Verdict, combine
 JSON_SCHEMA = 1
 
 MIN_TABLE_WIDTH = 100
-"""Columns of a terminal below which a table would break every cell."""
+"""Narrowest terminal for a table, in columns."""
 
 
 def print_verdicts(verdicts: Sequence[Verdict], outcome: Outcome) -> None:
-    """Print each verdict with its value, bound, samples and steps, then the whole."""
+    """Print each verdict with its value, bound, samples and steps, then the overall outcome."""
     width = shutil.get_terminal_size().columns
     if sys.stdout.isatty() and width >= MIN_TABLE_WIDTH:
         _print_table(verdicts, width)
@@ -47,7 +47,7 @@ def plain_lines(verdict: Verdict) -> list[str]:
 
 
 def conclusion(verdicts: Sequence[Verdict], outcome: Outcome) -> str:
-    """Return the last line: the whole, and how many checks ended how."""
+    """Return the last line: the overall outcome, and the number of checks by outcome."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     summary = ", ".join(f"{counts[kind]} {kind.value}" for kind in Outcome if counts[kind])
     return f"{outcome.value}: {len(verdicts)} check{'s' if len(verdicts) != 1 else ''}: {summary}"
@@ -64,7 +64,7 @@ def _print_table(verdicts: Sequence[Verdict], width: int) -> None:
 
 
 def verdicts_json(verdicts: Sequence[Verdict], **facts: Any) -> str:
-    """Return the JSON document that commands write: the facts, the whole and every verdict."""
+    """Return the JSON document that commands write: the facts, the overall outcome and every verdict."""
     document = {
         "schema_version": JSON_SCHEMA,
         **facts,

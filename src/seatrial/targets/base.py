@@ -1,4 +1,4 @@
-"""The protocol of a target: a stack under trial.
+"""The protocol of a target: a stack under test.
 
 A target knows how its stack is launched, where a run leaves its evidence, where its modules should come from,
 and which components it exposes to relations. It launches nothing and judges nothing itself.
@@ -26,7 +26,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageFacts:
-    """How the run turns rewards into advantages, for who recomputes them."""
+    """How the run computes advantages from rewards; used to recompute them."""
 
     estimator: str
     scale: str
@@ -35,7 +35,7 @@ class AdvantageFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(Job):
-    """A training command, and where its evidence will lie. What has no meaning for a recipe has its default."""
+    """A training command and the paths of its evidence; fields that do not apply to a recipe keep their defaults."""
 
     log_dir: Path
     """Folder of the logged series."""
@@ -46,15 +46,15 @@ class TrainingJob(Job):
     final_model: Path
     """Hugging Face folder of the trained model."""
     backend: str | None = None
-    """What is asked to serve the policy; None where the target does not say."""
+    """Requested backend of the policy; None if the target does not state it."""
     mesh: Mapping[str, int] = field(default_factory=dict)
-    """Processes that are asked for, by dimension; those of one process are left out."""
+    """Requested number of processes by dimension, without dimensions of one process."""
     adapter_dir: Path | None = None
     """Folder of the trained adapters in PEFT's form; None where the model's own weights are trained."""
     checkpoint_dir: Path | None = None
     """Folder of the checkpoints: `step_<N>/policy/*.safetensors`; None where none are saved."""
     checkpoint_steps: tuple[int, ...] = ()
-    """Steps whose checkpoints are there at the end."""
+    """Steps whose checkpoints exist at the end."""
     num_steps: int
     """Optimizer steps of the configuration; the last logged step."""
     num_rows_per_step: int
@@ -67,7 +67,7 @@ class TrainingJob(Job):
     advantage: AdvantageFacts | None = None
     """How the stack says it computes advantages; None when logged rewards alone do not determine them."""
     frozen: tuple[str, ...] = ()
-    """Ends of the names of tensors that the architecture keeps as they are: all others train."""
+    """Suffixes of the names of tensors that the architecture does not train."""
     has_reference: bool = False
     """Whether a frozen reference policy takes part, so that the distance to it is logged."""
     max_lag: int | None = None
@@ -83,7 +83,7 @@ class TrainingJob(Job):
     guards_file: Path | None = None
     """Where the run writes what its guards saw (`seatrial.guards.Guards.summary`); None where it has none."""
     vocabulary_size: int | None
-    """Ids are below it; None when the model's configuration does not say."""
+    """Number of token ids; None if the model's configuration does not state it."""
     byte_level: bool
     """Whether ids below 256 are the bytes of the text."""
 
@@ -98,7 +98,7 @@ class JobRequest:
     model: Path
     """Folder that training starts from."""
     directory: Path
-    """Where its evidence will lie."""
+    """Folder for its evidence."""
     seed: int
     """Of the data: the split is the same for all runs of a trial; also of the loop, for the first run."""
     number: int = 0
@@ -125,7 +125,7 @@ class MakesArchitectures(Protocol):
 
 
 class Target(Protocol):
-    """A stack under trial."""
+    """A stack under test."""
 
     name: str
     modules: tuple[str, ...]
@@ -134,7 +134,7 @@ class Target(Protocol):
     """Distributions whose version is part of the evidence."""
 
     def preflight(self) -> None:
-        """Look whether the stack can run here at all, without running it.
+        """Check whether the stack can run here, without running it.
 
         Raises:
             BlockedError: something is missing; the message names the remedy.
@@ -142,7 +142,7 @@ class Target(Protocol):
         ...
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
-        """Look whether these words are keys and values that the stack knows.
+        """Check that the stack accepts these keys and values.
 
         Raises:
             UsageError: a key is unknown (the nearest known one is named), reserved, or its value is wrong.

@@ -27,7 +27,7 @@ TRAIN = (sys.executable, "-S", "train.py")
         (("--good", "HEAD~1", "--bad", "HEAD", "--jobs", "0", "--", "true"), "--jobs 0"),
         (("--good", "HEAD~1", "--bad", "HEAD", "--metric", "mean(", "--", "true"), "--metric 'mean('"),
         (("--good", "HEAD~1", "--bad", "HEAD", "--worse", "lower", "--", "true"), "--worse lower goes with"),
-        (("--good", "HEAD~1", "--bad", "HEAD", "--baseline", ".", "--", "true"), "--baseline goes with"),
+        (("--good", "HEAD~1", "--bad", "HEAD", "--baseline", ".", "--", "true"), "--baseline needs --metric"),
     ],
 )
 def test_what_cannot_work_is_refused_and_leaves_nothing(

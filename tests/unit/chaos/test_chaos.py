@@ -118,8 +118,8 @@ def test_a_number_that_was_given_to_a_younger_process_is_left_alone(
         (["--kill", str(os.getpid())], "is not a part of a run"),
         (["--kill", "5", "--at-step", "3"], "name its folder with --log"),
         (["--kill", "5", "--at-line", "x"], "name its file with --console"),
-        (["--kill", "5", "--at-line", "(", "--console", "f"], "no regular expression"),
-        (["--kill", "5", "--for", "2"], "stays dead"),
+        (["--kill", "5", "--at-line", "(", "--console", "f"], "not a regular expression"),
+        (["--kill", "5", "--for", "2"], "not to --kill"),
         (["--pause", "5"], "needs --for"),
     ],
 )

@@ -164,7 +164,7 @@ def test_strict_refuses_a_check_that_cannot_fail(logs: str) -> None:
         (['data["x"]["9"] < 1', "--max-num-steps", "5"], EXIT_FAIL, "step out of reach"),
         (["LOGS", 'max(data["train/los"]) < 2'], EXIT_FAIL, "train/loss"),
         (["LOGS", 'max(data["train/loss"]) < 2'], EXIT_PASS, "sound"),
-        (["LOGS"], EXIT_USAGE, "nothing to look at"),
+        (["LOGS"], EXIT_USAGE, "nothing to lint"),
         (['abs(data["x"]["1"]) >= 0', "--strict"], EXIT_USAGE, "cannot fail"),
     ],
 )

@@ -96,4 +96,4 @@ def test_a_name_that_python_cannot_import_is_refused(
 ) -> None:
     """With what a name is."""
     assert main(["new", "target", name, "--output", str(tmp_path)]) == 2
-    assert "is no name of a module" in capsys.readouterr().err
+    assert "is not a valid module name" in capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_following_ends_a_slurm_job(
     assert "knows no such job" in capsys.readouterr().err
     assert (commands / "job").exists()
     assert main([*words, "4711"]) == 1
-    assert "ended job 4711" in capsys.readouterr().out
+    assert "stopped job 4711" in capsys.readouterr().out
     assert not (commands / "job").exists()
 
 

@@ -34,7 +34,7 @@ def test_a_ledger_tells_what_does_not_add_up() -> None:
     ledger.trained.update(["twice", "twice", "again", "both"])
     assert ledger.errors({"again"}) == [
         "twice was trained on 2 times",
-        "both was dropped and trained on",
-        "lost was put, and is lost",
-        "again is served after it was trained on or dropped",
+        "both was both dropped and trained on",
+        "lost is lost",
+        "again is still served after it was trained on or dropped",
     ]

@@ -1,4 +1,4 @@
-"""Contract of the data plane: where rows of rollouts lie between producers and consumers.
+"""Contract of the data plane: the store of rollout rows between producers and consumers.
 
 Part of `seatrial.relations.contracts`, which lists every component. Names are NeMo RL's (its `DataPlaneClient`), with
 what a consumer that may crash needs in addition: a lease and an acknowledgement.
@@ -11,21 +11,21 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class BatchMeta(Protocol):
-    """Rows without their bytes."""
+    """Ids, tags and lengths of rows, without their data."""
 
     @property
     def sample_ids(self) -> Sequence[str]:
-        """Which."""
+        """Ids of the samples."""
         ...
 
     @property
     def tags(self) -> Sequence[Mapping[str, Any]] | None:
-        """Of each sample."""
+        """Tags of each sample."""
         ...
 
     @property
     def sequence_lengths(self) -> Sequence[int] | None:
-        """Of each sample; what its producer stamped as tag `input_lengths`."""
+        """Length of each sample: the tag `input_lengths` set by its producer."""
         ...
 
 
@@ -35,7 +35,7 @@ class PlaneClient(Protocol):
     def register_partition(
         self, partition_id: str, fields: Sequence[str], num_samples: int, consumer_tasks: Sequence[str]
     ) -> None:
-        """Make a partition for these fields and consumers, of at most so many live samples."""
+        """Create a partition for these fields and consumers, with at most `num_samples` live samples."""
         ...
 
     def put_samples(
@@ -69,11 +69,11 @@ class PlaneClient(Protocol):
         ...
 
     def acknowledge(self, meta: Any) -> None:
-        """Take claimed samples for good."""
+        """Mark claimed samples as consumed."""
         ...
 
     def release(self, meta: Any) -> None:
-        """Give claimed samples back."""
+        """Return claimed samples, so that they can be claimed again."""
         ...
 
     def get_data(self, meta: Any, select_fields: Sequence[str] | None = None) -> Mapping[str, Any]:
@@ -89,19 +89,19 @@ class PlaneClient(Protocol):
         ...
 
     def partitions(self) -> Sequence[str]:
-        """Return those that the store knows."""
+        """Return the partitions of the store."""
         ...
 
     def close(self) -> None:
-        """End this participant alone."""
+        """Close this client only."""
         ...
 
 
 class OpenPlane(Protocol):
-    """A store that runs."""
+    """A running store."""
 
     def client(self) -> PlaneClient:
-        """Return the client of another participant."""
+        """Return a new client."""
         ...
 
     def bytes_held(self, partition_id: str) -> int:
@@ -109,11 +109,11 @@ class OpenPlane(Protocol):
         ...
 
     def kill_store(self) -> None:
-        """End the process that holds the bytes, without a warning, and return when it is gone."""
+        """Kill the process that stores the data, and return when it has exited."""
         ...
 
     def kill_control(self) -> None:
-        """End the process that knows which samples there are, likewise."""
+        """Kill the process that keeps ids, tags and claims, and return when it has exited."""
         ...
 
 
@@ -122,11 +122,11 @@ class DataPlane(Protocol):
     """The data plane; one that lives in its client's process declares so with `data_plane_in_process = True`."""
 
     def data_plane(self) -> OpenPlane:
-        """Return a store that laws share; each keeps to partitions of its own and clears them."""
+        """Return a store shared by laws; each law uses its own partitions and clears them."""
         ...
 
     def data_plane_to_break(self) -> OpenPlane:
-        """Return a store for one law alone, parts of which it kills."""
+        """Return a store for one law, which kills parts of it."""
         ...
 
     def shard(self, meta: Any, ranks: int) -> Sequence[BatchMeta]:

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodesRecord:
-    """What was seen of episodes."""
+    """What environment, engine and verifier received in a rollout."""
 
     received: Sequence[Sequence[Sequence[str]]]
     """For each row and each call of its environment: the turns that it got."""
@@ -27,5 +27,5 @@ class Episodes(Protocol):
     """Rows of several turns that are rolled out together."""
 
     def episodes(self, turns: Sequence[Sequence[str]], words: Sequence[Sequence[str]]) -> EpisodesRecord:
-        """Roll rows out: an engine samples each row's turns, and its words answer all but the last."""
+        """Roll out rows: an engine samples each row's turns, and the environment sends its words between them."""
         ...

@@ -1,4 +1,4 @@
-"""Contracts of generation: the sampler, and the way that weights take to it.
+"""Contracts of generation: the sampler, the engine and the pool, and weight sync to the sampler.
 
 Part of `seatrial.relations.contracts`, which lists every component.
 """
@@ -40,23 +40,23 @@ class WeightSync(Protocol):
         ...
 
     def sampler_version(self) -> int:
-        """Return the version that the generator says it has."""
+        """Return the weight version that the generator reports."""
         ...
 
 
 class OpenPool(Protocol):
-    """Several engines as one, within one event loop."""
+    """Several engines used as one, within one event loop."""
 
     async def generate(self, request: int) -> PoolReply:
-        """Return the whole reply of one engine; a reply whose finish reason is `abort` is not one."""
+        """Return the complete reply of one engine, never one with finish reason `abort`."""
         ...
 
     async def stop(self) -> None:
-        """Let nothing begin, and return when nothing runs."""
+        """Start no further requests, and return when none is running."""
         ...
 
     def resume(self) -> None:
-        """Let requests begin again."""
+        """Start requests again."""
         ...
 
 
@@ -79,15 +79,15 @@ class OpenEngine(Protocol):
         ...
 
     def abort(self) -> None:
-        """Let the engine give up what it generates, from another thread; it returns what it has."""
+        """Abort running generation, called from another thread; `generate` returns the tokens so far."""
         ...
 
     def resume(self) -> None:
-        """Let it generate to the end again."""
+        """Allow complete generation again."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Stop the engine."""
         ...
 
 
@@ -122,7 +122,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What a made engine samples before it gives up; the last one is whole."""
+    """Tokens that a fake engine samples before it aborts; the last part is complete."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -138,42 +138,42 @@ class Continued:
     segments: tuple[tuple[int, int], ...]
     """(first token, weights) of each stretch of one version, the first one included."""
     weight_version: int
-    """That the completion says as a whole: of its first token."""
+    """Version of the whole completion: that of its first token."""
     asked: tuple[tuple[tuple[int, ...], int], ...]
-    """Prompt, and most new tokens, of each request to the engine."""
+    """Prompt and `max_new_tokens` of each request to the engine."""
 
 
 @runtime_checkable
 class Continuation(Protocol):
-    """Completions that are given up while weights change, and continued with the new ones."""
+    """Completions that are aborted while weights change, and continued with the new weights."""
 
     def continued(
         self, prompt_ids: Sequence[int], parts: Sequence[Part], *, max_new_tokens: int
     ) -> Continued:
-        """Ask the stack's pool for one completion, of an engine that answers with these parts, one a request."""
+        """Return one completion of the stack's pool over an engine that replies with these parts, one per request."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """A completion of several turns, with an environment's words between them."""
+    """A completion of several turns, with the environment's messages between them."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     mask: tuple[int, ...]
     """1 on the tokens that were sampled."""
     asked: tuple[tuple[tuple[int, ...], int], ...]
-    """Prompt, and most new tokens, of each turn's request."""
+    """Prompt and `max_new_tokens` of each turn's request."""
     words_ids: tuple[tuple[int, ...], ...]
-    """Ids of the environment's words, answer by answer."""
+    """Token ids of each message of the environment."""
 
 
 @runtime_checkable
 class SeveralTurns(Protocol):
-    """Turns of a model and an environment that answers them."""
+    """Episodes of several turns with an environment."""
 
     def episode(
         self, prompt_ids: Sequence[int], turns: Sequence[Part], words: Sequence[str], *, max_new_tokens: int
     ) -> Episode:
-        """Roll out one episode: an engine samples these turns, and these words answer all but the last."""
+        """Roll out one episode: an engine samples these turns, and the environment sends `words` between them."""
         ...

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class FlowStore(Protocol):
-    """A store under a clock of its own, whose control writes down what it knows."""
+    """A store with a simulated clock, whose control writes its state to a journal."""
 
     def client(self) -> Any:
         """Return a client: see `PlaneClient`; also `renew`, `acknowledged`, `status`, `min_batch_size` of claims, and
@@ -31,7 +31,7 @@ class FlowStore(Protocol):
         ...
 
     def restart(self) -> None:
-        """Let the control begin again from what it wrote; clients of before are done with."""
+        """Restart the control from its journal; earlier clients become invalid."""
         ...
 
 
@@ -55,15 +55,15 @@ class Buffer(Protocol):
         ...
 
     def left(self) -> Sequence[int]:
-        """Close it, and return the groups that were not taken."""
+        """Close the buffer and return the groups not taken."""
         ...
 
     def state(self) -> Any:
-        """Return everything, for a checkpoint."""
+        """Return the buffer's state for a checkpoint."""
         ...
 
     def restore(self, state: Any) -> None:
-        """Take the place of the buffer that gave the state."""
+        """Continue from the state of another buffer."""
         ...
 
     def size(self) -> int:

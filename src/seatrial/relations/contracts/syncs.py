@@ -54,7 +54,7 @@ class OpenSync(Protocol):
         ...
 
     def served_version(self) -> int:
-        """Return the version that the engine says it has."""
+        """Return the weight version that the engine reports."""
         ...
 
     def sample(self, prompts: Sequence[Sequence[int]], *, seed: int) -> list[Sampled]:
@@ -84,7 +84,7 @@ class OpenSync(Protocol):
         ...
 
     def close(self) -> None:
-        """End the engine."""
+        """Stop the engine."""
         ...
 
 
@@ -108,16 +108,16 @@ class TrainedSync(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """How weights are cut on their way."""
+    """How a sync splits weights into messages."""
 
     bucket_bytes: int
-    """Most bytes of a message."""
+    """Largest size of a message."""
     order: tuple[int, ...]
     """Places of the tensors, in the order in which they are sent."""
     changes_alone: bool
     """Send what changed since the last sync, where there was one."""
     whole_every: int = 1000
-    """Every so manieth sync carries every element, the first one included."""
+    """Every `whole_every`-th sync sends all elements; so does the first one."""
 
 
 class OpenCutSync(Protocol):

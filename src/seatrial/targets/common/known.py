@@ -1,4 +1,4 @@
-"""What a stack is known to break, as data: the reason, the finding that shows it, and which releases it is of."""
+"""Known violations of a stack as data: the reason, the finding that shows it, and the affected releases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def before(package: str, version: str) -> Releases:
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """What a stack is known to break."""
+    """A known violation of a stack."""
 
     reason: str
     finding: str

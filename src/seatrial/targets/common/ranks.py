@@ -32,17 +32,17 @@ from seatrial.targets.common.rank_worker import RENDEZVOUS
 RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
 """Variable with the module, and its first words, that a rank runs in place of the worker: a fault is planted so."""
 ANSWER_SECONDS = 300.0
-"""For an answer of all ranks."""
+"""Time limit in seconds for an answer from all ranks."""
 GRACE_SECONDS = 2.0
 """For the others to end after one has failed."""
 
 
 class RankError(RuntimeError):
-    """A rank raised, crashed, or did not answer; the text says which and how."""
+    """Raised if a rank raises, crashes or does not answer; the text says which and how."""
 
 
 class _Group:
-    """Processes that have joined one another."""
+    """A group of connected processes."""
 
     def __init__(self, num_ranks: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="seatrial-ranks-")

@@ -16,7 +16,7 @@ from seatrial.targets.base import Job, JobRequest, TrainingJob
 
 
 class Gone(Exception):  # noqa: N818  no error: a fact about a release
-    """The installed release has not what an adapter is about; the text says what."""
+    """Raised if the installed release does not have the adapter's component; the text names it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ComponentsTarget(ABC):
         return available(self.adapters())
 
     def preflight(self) -> None:
-        """Look whether the stack is installed."""
+        """Check whether the stack is installed."""
         missing = [name for name in (*self.modules, "torch") if importlib.util.find_spec(name) is None]
         if missing:
             raise BlockedError(
@@ -105,11 +105,11 @@ class ComponentsTarget(ABC):
             raise UsageError(f"--target {self.name} takes no overrides: it has relations alone")
 
     def expected_origins(self) -> Mapping[str, Path]:
-        """Return nothing: the stack is wherever it is installed."""
+        """Return an empty mapping: the stack may be installed anywhere."""
         return {}
 
     def given_model(self, overrides: Sequence[str]) -> Path | None:
-        """Return nothing: models are made."""
+        """Return None: the adapters create their own models."""
         return None
 
     def make_model(self, output: Path, seed: int) -> Job:

@@ -1,4 +1,4 @@
-"""What the documentation shows of refrl: its configuration and its commands."""
+"""Documentation of refrl's configuration and commands."""
 
 from __future__ import annotations
 
