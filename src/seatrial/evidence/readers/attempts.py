@@ -125,9 +125,8 @@ def _parts_of_lanes(
 ) -> dict[str, dict[str, Series]]:
     """Return the series of each lane under their own names, where several lanes wrote the same tags."""
     lanes = sorted({part.lane for part in segments} - {"."}) if apart else []
-    common = {
-        tag: one for tag, one in series.items() if not any(tag.startswith(f"{lane}/") for lane in lanes)
-    }
+    renamed = {f"{lane}/{tag}" for lane in lanes for tag in apart}
+    common = {tag: one for tag, one in series.items() if tag not in renamed}
     parts = {}
     for lane in lanes:
         names = {tag: f"{lane}/{tag}" for tag in apart}
