@@ -50,6 +50,7 @@ of bug, not for the plant. A rate that includes laws written afterwards is no lo
 | blind, in layouts, adapters and architectures; the laws nearest to the module and the trial asked alone | 23 | 47.8% |
 | blind, in policies and layouts, of those left of that set; the same laws asked | 19 | 78.9% |
 | blind, in media, draft heads, routers, int8, adapters, resumes, optimizers; the nearest laws alone | 24 | 75.0% |
+| blind, in the static decoder (blocks of 3 tokens, on CPU); 15 relations asked of most, no trial | 42 | 92.9% |
 
 Of the 46 that the second measurement missed, three were misses of a switch: a new section of the configuration made the
 adapter skip all laws of fine-tuning, which nothing said. Most others were of classes without a law: what a run leaves
@@ -78,7 +79,14 @@ Of the 24 that were planted after these laws were there, their nearest laws miss
 sines of an audio tower that train; ranks that all see the images of the first rows; one image for all rows of
 fine-tuning; adapters whose layers begin alike; sums of gradients rounded to bfloat16. No law of images or sounds ran on
 two processes or in fine-tuning, none looked at what trains, at what adapters begin with, and none at how the gradients
-of micro-batches are added up. R28.media and laws in R6, R9, R10, R17 and R20 do so since, and see all six."""
+of micro-batches are added up. R28.media and laws in R6, R9, R10, R17 and R20 do so since, and see all six.
+
+Of 42 in the static decoder, three are missed, and no law was added for them. Eleven were measured by the sweep
+as it is. The others were run against R6.run, R26.sampler, R26.rows, R9.run, R12.run, R7.trained, R6.engine, R26.engine,
+R26.streams, R16.run, R23.run, R15.run, R22.run, R14.async and R19.async alone, and against no trial. Calls of
+`decode_in_blocks` with and without each fault show that it is silent there; no whole runs were compared. Five more
+faults, all of kept ids, raise an error in a run and do not count. One fault was corrected and measured again, since its
+first version raised an error."""
 
 
 def page() -> str:
