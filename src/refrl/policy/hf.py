@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,12 @@ from refrl.distributed import ALONE, World
 from refrl.models.loading import save_directory
 from refrl.policy.adapter_files import save_merged
 from refrl.policy.auxiliary import NONE, Auxiliary
-from refrl.policy.base import Backend, LossFunction
-from refrl.policy.cuts import row_numbers
+from refrl.policy.base import Backend
 from refrl.policy.lora import Adapters
 from refrl.policy.module_policy import ModulePolicy
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Scoring
 from refrl.policy.tensors import class_name, forms, named_weights
-from refrl.policy.updates import Accumulated, Parts
 
 
 class HFPolicy(ModulePolicy):
@@ -61,10 +59,10 @@ class HFPolicy(ModulePolicy):
             optimizer=optimizer,
             auxiliary=auxiliary,
             global_batch_size=global_batch_size,
+            data=world,
         )
         self._tokenizer = tokenizer
         self._reference = reference
-        self._world = world
         self._adapters = adapters
 
     @property
@@ -72,7 +70,7 @@ class HFPolicy(ModulePolicy):
         """What serves it: the model's own code, a whole copy on each process."""
         weights = self._optimizer.weights
         return Backend(
-            name="hf", model=class_name(self.model), mesh={"data": self._world.size}, weights=forms(weights)
+            name="hf", model=class_name(self.model), mesh={"data": self._data.size}, weights=forms(weights)
         )
 
     @property
@@ -125,12 +123,12 @@ class HFPolicy(ModulePolicy):
         self._auxiliary.step()
         if self._adapters is not None:
             self._adapters.refresh()
-        self._world.check_agreement(norm, [*self._optimizer.weights, *self._auxiliary.weights])
+        self._data.check_agreement(norm, [*self._optimizer.weights, *self._auxiliary.weights])
         return norm, rate
 
     def save(self, directory: Path) -> None:
         """Export weights, configuration and tokenizer; adapters merged, and in `adapter/` in PEFT's format."""
-        if self._world.rank:
+        if self._data.rank:
             return
         if self._adapters is None:
             save_directory(self.model, self._tokenizer, directory, self._auxiliary.write)
@@ -139,57 +137,11 @@ class HFPolicy(ModulePolicy):
             merged, weights = adapters.named_weights(), adapters.weights()
             save_merged(adapters, self._tokenizer, directory, merged=merged, weights=weights)
 
-    def accumulate(
-        self,
-        batch: Batch,
-        loss: LossFunction,
-        micro_batches: Sequence[Sequence[int]] | None = None,
-        *,
-        scores: bool = False,
-        with_rows: bool = False,
-    ) -> Accumulated:
-        """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
-        update = batch.to(self.model.device)
-        parts: Parts = []
-        scored_BT = torch.zeros_like(update.mask_BT) if scores else None
-        own = self._own(update)
-        cut = (
-            self._scoring.train_cut.micro_batches(own)
-            if micro_batches is None
-            else [(list(rows), own.rows(rows)) for rows in micro_batches]
-        )
-        own_rows = list(range(update.num_rows))[self._world.share(update.num_rows)]
-        rows_of_all = self._world.gather(row_numbers(cut, own_rows)) if with_rows else []
-        for rows, micro in cut:
-            logprobs_BT, metrics = self._learn(micro, update, loss, scores=scores)
-            if scored_BT is not None:
-                scored_BT[self._world.share(update.num_rows)][rows, : logprobs_BT.shape[1]] = logprobs_BT
-            parts.append(metrics)
-        if scored_BT is not None:
-            batch.old_logprobs_BT = self._world.sum_rows(scored_BT).to(batch.mask_BT.device)
-        if self._world.size == 1:
-            return Accumulated(parts, rows_of_all)
-        self._world.sum_gradients([*self._optimizer.weights, *self._auxiliary.weights])
-        plain: Parts = [{name: float(value) for name, value in part.items()} for part in parts]
-        return Accumulated(self._world.gather(plain), rows_of_all)
-
     def _own_weights(self) -> Iterator[tuple[str, Tensor]]:
         return self.named_weights() if self._adapters is None else iter(self._adapters.weights().items())
 
     def _frozen_weights(self) -> Iterator[tuple[str, Tensor]]:
         return iter(()) if self._adapters is None else self._adapters.base_weights()
 
-    @torch.no_grad()
-    def _score(self, model: PreTrainedModel, batch: Batch) -> Tensor:
-        scored_BT = torch.zeros_like(batch.mask_BT, device=model.device)
-        own = self._world.share(batch.num_rows)
-        if own.start < own.stop:
-            own_BT = scored_BT[own]
-            for rows, micro in self._scoring.logprob_cut.micro_batches(self._own(batch)):
-                logprobs_BT = self._scoring.forward(model, micro.to(model.device))[0]
-                own_BT[rows, : logprobs_BT.shape[1]] = logprobs_BT
-        return self._world.sum_rows(scored_BT).to(batch.input_ids_BS.device)
-
-    def _own(self, batch: Batch) -> Batch:
-        """Return this rank's rows of a batch."""
-        return batch if self._world.size == 1 else batch.rows(self._world.share(batch.num_rows))
+    def _sum_gradients(self) -> None:
+        self._data.sum_gradients([*self._optimizer.weights, *self._auxiliary.weights])

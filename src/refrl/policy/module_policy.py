@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from refrl.algorithms.batching import Batch
-from refrl.algorithms.metrics import merge_metrics
 from refrl.config import ConfigError
+from refrl.distributed import World
 from refrl.policy.auxiliary import Auxiliary
 from refrl.policy.base import LossFunction, Update
+from refrl.policy.cuts import row_numbers
 from refrl.policy.optimizer import ClippedAdamW
-from refrl.policy.scoring import Scoring
+from refrl.policy.scoring import Cut, Scoring
 from refrl.policy.tensors import FROZEN_DIFFER, digest
-from refrl.policy.updates import Accumulated, take_updates
+from refrl.policy.updates import Accumulated, Parts, UpdatingPolicy
+
+Pass = tuple[slice | list[int] | None, Batch]
+"""(own rows, micro-batch) of one pass through the model; None for a pass that only keeps up with other processes."""
 
 
-class ModulePolicy(ABC):
+class ModulePolicy(UpdatingPolicy):
     """The part of a `refrl.policy.base.Policy` that does not depend on how weights and rows are distributed.
 
     The model stays in evaluation mode throughout: with dropout, the log-probabilities before an update and those
@@ -35,6 +40,7 @@ class ModulePolicy(ABC):
         optimizer: ClippedAdamW,
         auxiliary: Auxiliary,
         global_batch_size: int,
+        data: World,
     ) -> None:
         """Store the common parts.
 
@@ -44,12 +50,14 @@ class ModulePolicy(ABC):
             optimizer: of its weights, or of this process's parts of them.
             auxiliary: what is trained or measured in addition to the policy loss.
             global_batch_size: rows of an optimizer step.
+            data: the processes that share the rows of a batch.
         """
         self.model = model
         self._scoring = scoring
         self._optimizer = optimizer
         self._auxiliary = auxiliary
         self._global_batch_size = global_batch_size
+        self._data = data
         self._frozen: str | None = None
 
     @property
@@ -76,7 +84,6 @@ class ModulePolicy(ABC):
     def reference_weights(self) -> Iterator[tuple[str, Tensor]] | None:
         """Return the weights of the frozen reference; None where none is kept."""
 
-    @abstractmethod
     def accumulate(
         self,
         batch: Batch,
@@ -86,7 +93,25 @@ class ModulePolicy(ABC):
         scores: bool = False,
         with_rows: bool = False,
     ) -> Accumulated:
-        """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
+        """Add up the gradients of one optimizer step (see `refrl.policy.updates.UpdatingPolicy`)."""
+        update = batch.to(self.model.device)
+        share = self._data.share(update.num_rows)
+        parts: Parts = []
+        scored_BT = torch.zeros_like(update.mask_BT)
+        passes = self._passes(update, self._scoring.train_cut, micro_batches)
+        own = [(rows, micro) for rows, micro in passes if rows is not None]
+        own_rows = list(range(update.num_rows))[share]
+        rows_of_all = self._data.gather(row_numbers(own, own_rows)) if with_rows else []
+        for rows, micro in passes:
+            logprobs_BT, metrics = self._learn(micro, update, loss, scores=scores)
+            if rows is not None:
+                scored_BT[share][rows, : logprobs_BT.shape[1]] = logprobs_BT
+                parts.append(metrics)
+        if scores:
+            batch.old_logprobs_BT = self._data.sum_rows(scored_BT).to(batch.mask_BT.device)
+        self._sum_gradients()
+        plain: Parts = [{name: float(value) for name, value in part.items()} for part in parts]
+        return Accumulated(self._data.gather(plain), rows_of_all)
 
     def state_tensors(self) -> Mapping[str, Tensor]:
         """Return every tensor that a run needs to resume (see `refrl.policy.base.Policy`), or the adapters' alone."""
@@ -121,18 +146,11 @@ class ModulePolicy(ABC):
         """Return logprobs_BT under the current weights, without gradient, on the batch's device."""
         return self._score(self.model, batch)
 
-    def gradients(
-        self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
-    ) -> dict[str, float]:
-        """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
-        return merge_metrics(self.accumulate(batch, loss, micro_batches).parts)
-
     def train(
         self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
     ) -> dict[str, float]:
         """Take one optimizer step per global batch of rows (see `refrl.policy.updates.take_updates`)."""
-        metrics = take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
-        return self._auxiliary.finished(metrics)
+        return self._auxiliary.finished(super().train(batch, loss, watch))
 
     def _learn(
         self, micro: Batch, update: Batch, loss: LossFunction, *, scores: bool
@@ -143,7 +161,7 @@ class ModulePolicy(ABC):
             micro: its rows; with `scores`, they get the log-probabilities of this pass as the old ones.
             update: all rows of the optimizer step: the loss is divided by their counts.
             loss: the share of a micro-batch.
-            scores: see `refrl.policy.updates.Accumulating`.
+            scores: see `refrl.policy.updates.UpdatingPolicy`.
 
         Returns:
             (logprobs_BT, shares of the metrics).
@@ -166,20 +184,8 @@ class ModulePolicy(ABC):
         return logprobs_BT.detach(), {**metrics, **more}
 
     @abstractmethod
-    def named_gradients(self) -> dict[str, Tensor]:
-        """Return whole copies of the raw gradients (see `refrl.policy.base.Policy`)."""
-
-    @abstractmethod
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield whole weights (see `refrl.policy.base.Policy`)."""
-
-    @abstractmethod
-    def trained_weights(self) -> Mapping[str, Tensor]:
-        """Return what training changes (see `refrl.policy.base.Policy`)."""
-
-    @abstractmethod
-    def step(self) -> tuple[float, float]:
-        """Clip, update, clear the gradients (see `refrl.policy.base.Policy`)."""
+    def _sum_gradients(self) -> None:
+        """Sum the gradients over the processes that have other rows, as far as the backward pass did not."""
 
     @abstractmethod
     def _own_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -189,6 +195,28 @@ class ModulePolicy(ABC):
     def _frozen_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the model's weights under adapters; nothing where there are none."""
 
-    @abstractmethod
+    @torch.no_grad()
     def _score(self, model: PreTrainedModel, batch: Batch) -> Tensor:
         """Return logprobs_BT under a model, without gradient, on the batch's device."""
+        scored_BT = torch.zeros_like(batch.mask_BT, device=model.device)
+        own_BT = scored_BT[self._data.share(batch.num_rows)]
+        for rows, micro in self._passes(batch, self._scoring.logprob_cut):
+            logprobs_BT = self._scoring.forward(model, micro.to(model.device))[0]
+            if rows is not None:
+                own_BT[rows, : logprobs_BT.shape[1]] = logprobs_BT
+        return self._data.sum_rows(scored_BT).to(batch.input_ids_BS.device)
+
+    def _passes(
+        self, batch: Batch, cut: Cut, micro_batches: Sequence[Sequence[int]] | None = None
+    ) -> Sequence[Pass]:
+        """Return the passes over this process's rows, in the given micro-batches or by the cut."""
+        share = self._data.share(batch.num_rows)
+        own = batch if self._data.size == 1 else batch.rows(share)
+        if micro_batches is not None:
+            return self._even([(list(rows), own.rows(rows)) for rows in micro_batches], batch)
+        return self._even(cut.micro_batches(own) if share.start < share.stop else [], batch)
+
+    def _even(self, passes: Sequence[Pass], batch: Batch) -> Sequence[Pass]:
+        """Return passes of the number that every process needs."""
+        del batch
+        return passes

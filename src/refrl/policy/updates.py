@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -29,9 +29,13 @@ class Accumulated:
     """Rows of each, numbered as in the whole update; empty unless requested."""
 
 
-class Accumulating(Protocol):
-    """What a policy backend does for one optimizer step."""
+class UpdatingPolicy(ABC):
+    """The part of a `refrl.policy.base.Policy` that trains, on any backend."""
 
+    _global_batch_size: int
+    """Rows of an optimizer step."""
+
+    @abstractmethod
     def accumulate(
         self,
         batch: Batch,
@@ -41,7 +45,7 @@ class Accumulating(Protocol):
         scores: bool = False,
         with_rows: bool = False,
     ) -> Accumulated:
-        """Add up the gradients of all rows.
+        """Add up the gradients of all rows of one optimizer step.
 
         Args:
             batch: all rows of the step, on any device.
@@ -50,27 +54,38 @@ class Accumulating(Protocol):
             scores: the batch gets the log-probabilities of this pass as its `old_logprobs_BT`.
             with_rows: report the rows of each micro-batch, which costs one more exchange.
         """
-        ...
 
+    @abstractmethod
     def named_gradients(self) -> dict[str, Tensor]:
-        """See `refrl.policy.base.Policy`."""
-        ...
+        """Return whole copies of the raw gradients (see `refrl.policy.base.Policy`)."""
 
+    @abstractmethod
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """See `refrl.policy.base.Policy`."""
-        ...
+        """Yield whole weights (see `refrl.policy.base.Policy`)."""
 
+    @abstractmethod
     def trained_weights(self) -> Mapping[str, Tensor]:
-        """See `refrl.policy.base.Policy`."""
-        ...
+        """Return what training changes (see `refrl.policy.base.Policy`)."""
 
+    @abstractmethod
     def step(self) -> tuple[float, float]:
-        """See `refrl.policy.base.Policy`."""
-        ...
+        """Clip, update, clear the gradients (see `refrl.policy.base.Policy`)."""
+
+    def gradients(
+        self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
+    ) -> dict[str, float]:
+        """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
+        return merge_metrics(self.accumulate(batch, loss, micro_batches).parts)
+
+    def train(
+        self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
+    ) -> dict[str, float]:
+        """Take one optimizer step per global batch of rows (see `take_updates`)."""
+        return take_updates(self, batch, loss, watch, global_batch_size=self._global_batch_size)
 
 
 def take_updates(
-    policy: Accumulating,
+    policy: UpdatingPolicy,
     batch: Batch,
     loss: LossFunction,
     watch: Callable[[Update], None] | None,

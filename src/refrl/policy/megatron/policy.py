@@ -7,7 +7,7 @@ optimizer state leave and enter whole, under Hugging Face names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import Batch
-from refrl.algorithms.metrics import merge_metrics
 from refrl.config import ConfigError, PolicyConfig
-from refrl.policy.base import Backend, LossFunction, Update
+from refrl.policy.base import Backend, LossFunction
 from refrl.policy.cuts import row_numbers
 from refrl.policy.megatron.even import even_passes
 from refrl.policy.megatron.exchange import take
@@ -29,10 +28,10 @@ from refrl.policy.megatron.passes import score_passes, train_passes
 from refrl.policy.megatron.weights import Weights
 from refrl.policy.scoring import make_cuts
 from refrl.policy.tensors import FROZEN_DIFFER, class_name, digest, forms
-from refrl.policy.updates import Accumulated, Parts, take_updates
+from refrl.policy.updates import Accumulated, Parts, UpdatingPolicy
 
 
-class MegatronPolicy:
+class MegatronPolicy(UpdatingPolicy):
     """A `refrl.policy.base.Policy`; `refrl.policy.megatron.making.make_policy` makes one from a configuration."""
 
     def __init__(
@@ -61,7 +60,7 @@ class MegatronPolicy:
         self._local = local
         self._trained = trained
         self._tokenizer = tokenizer
-        self._config = config
+        self._global_batch_size = config.train_global_batch_size
         self._train_cut, self._logprob_cut = make_cuts(config)
         self._scorer = scorer
         self._optimizer = optimizer
@@ -179,12 +178,6 @@ class MegatronPolicy:
         with self._reference.as_loaded():
             return self._score(self._reference.local.module, batch)
 
-    def gradients(
-        self, batch: Batch, loss: LossFunction, micro_batches: Sequence[Sequence[int]] | None = None
-    ) -> dict[str, float]:
-        """Add up the gradient of one optimizer step (see `refrl.policy.base.Policy`)."""
-        return merge_metrics(self.accumulate(batch, loss, micro_batches).parts)
-
     def named_gradients(self) -> dict[str, Tensor]:
         """Return a whole copy of the raw gradient of each trainable weight; zero where there is none."""
         gathered = self._weights.whole(self._optimizer.gradient, torch.float32)
@@ -201,13 +194,6 @@ class MegatronPolicy:
         self._parallel.check_agreement(norm, trained.parameters, trained.links)
         return norm, rate
 
-    def train(
-        self, batch: Batch, loss: LossFunction, watch: Callable[[Update], None] | None = None
-    ) -> dict[str, float]:
-        """Take one optimizer step per global batch of rows (see `refrl.policy.updates.take_updates`)."""
-        size = self._config.train_global_batch_size
-        return take_updates(self, batch, loss, watch, global_batch_size=size)
-
     def save(self, directory: Path) -> None:
         """Export weights, configuration and tokenizer; the first process writes what all of them gather."""
         self._weights.save(self._tokenizer, directory)
@@ -221,7 +207,7 @@ class MegatronPolicy:
         scores: bool = False,
         with_rows: bool = False,
     ) -> Accumulated:
-        """Add up the gradients of one optimizer step (see `refrl.policy.updates.Accumulating`)."""
+        """Add up the gradients of one optimizer step (see `refrl.policy.updates.UpdatingPolicy`)."""
         update = batch.to(self._device)
         tokens, sequences = update.num_valid_tokens, update.num_valid_seqs
         own = self._own(update)
