@@ -142,8 +142,7 @@ def measure(job: Job) -> dict[str, Any]:
     """Run the loop as its command does, with a clock after each step."""
     from refrl.config import GRPORunConfig
     from refrl.training.grpo import run_grpo
-    from refrl.training.observed import TrainedStep
-    from refrl.training.session import Observer, Session
+    from refrl.training.session import Observer, Session, TrainedStep
 
     ends: list[float] = []
     processor: list[float] = []

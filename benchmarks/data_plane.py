@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import torch
 
-from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.run import DataPlaneConfig
 from refrl.data_plane import build_data_plane_client
 from refrl.generation.base import Completion
 from refrl.rewards import Scores

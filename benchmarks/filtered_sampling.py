@@ -23,7 +23,7 @@ from refrl.algorithms.chunked import compute_logprobs_chunked
 from refrl.algorithms.kept_ids import KeptIds, gather_kept_ids
 from refrl.algorithms.ops import compute_logprobs
 from refrl.generation.base import SamplingParams
-from refrl.generation.kept import KeptRecorder
+from refrl.generation.decoding import KeptRecorder
 from refrl.generation.sampling import draw
 
 

@@ -127,7 +127,7 @@ def config_of(folder: Path, options: tuple[str, ...], steps: int) -> GRPORunConf
 
 def run(config: GRPORunConfig, guards: Observer | None) -> list[float]:
     """Return the seconds of the steps of one run."""
-    from refrl.training.observers import Observers
+    from refrl.training.session import Observers
 
     clock = Clock()
     with contextlib.redirect_stdout(io.StringIO()):

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from refrl.config import DeltaCompressionConfig
 from refrl.timing import Timer
-from refrl.weight_sync.fingerprints import fingerprint
 from refrl.weight_sync.receiver import Receiver
+from refrl.weight_sync.tensors import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights
 
 PHASES = "prepare_for_generation/weight_transfer"

@@ -22,7 +22,7 @@ from refrl.policy.base import Policy
 from refrl.timing import Timer
 from refrl.training import build
 from refrl.training.build_generation import build_generator
-from refrl.weight_sync.fingerprints import fingerprint
+from refrl.weight_sync.tensors import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights
 
 CPU = torch.device("cpu")

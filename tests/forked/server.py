@@ -24,12 +24,12 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 IMPORTS = (
-    "refrl.cli.grpo",
+    "refrl.cli.train",
     "refrl.training.grpo",
     "refrl.training.sft",
     "refrl.training.recorder",
     "refrl.policy.dtensor.policy",
-    "refrl.policy.dtensor.making",
+    "refrl.policy.dtensor.policy",
     "refrl.policy.megatron.policy",
     "refrl.policy.megatron.making",
     "transformers.models.qwen3.modeling_qwen3",

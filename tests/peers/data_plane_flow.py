@@ -18,7 +18,7 @@ import pytest
 import ray
 import torch
 
-from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.run import DataPlaneConfig
 from refrl.data_plane import (
     ConsumePlan,
     KVBatchMeta,

@@ -19,8 +19,7 @@ from refrl.errors import TrainingError
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.recipes import FOLDER
 from refrl.training.grpo import run_grpo
-from refrl.training.observed import TrainedStep
-from refrl.training.session import Observer, Session
+from refrl.training.session import Observer, Session, TrainedStep
 from seatrial.targets.reference.data_plane.ray import start_ray
 
 IMPLEMENTATION = os.environ["IMPLEMENTATION"]

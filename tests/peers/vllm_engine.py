@@ -21,12 +21,12 @@ from refrl.config import ConfigError, PolicyConfig, validate_config
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.sampling import filtered_logits
 from refrl.generation.vllm import engine as module
-from refrl.generation.vllm import experts
+from refrl.generation.vllm import weights as experts
 from refrl.generation.vllm.engine import VllmGenerator
 from refrl.models.loading import load_model
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.weight_sync.base import Part, WeightSyncError
-from refrl.weight_sync.fingerprints import fingerprint
+from refrl.weight_sync.tensors import fingerprint
 
 PROMPTS = [[65, 66, 67], [68], [65, 66, 67], list(range(40))]
 SAMPLINGS = {

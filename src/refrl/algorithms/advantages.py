@@ -22,7 +22,7 @@ from torch import Tensor
 
 from refrl.config import AdvantageConfig
 from refrl.config.algorithms import ADVANTAGES
-from refrl.config.options import NoOptions, parse_options
+from refrl.config.registry import NoOptions, parse_options
 
 EQUAL_REWARDS = 4 * torch.finfo(torch.float32).eps
 """Rewards of a group that spread less than this, relative to the largest, differ by rounding only."""

@@ -23,8 +23,7 @@ from refrl.checkpointing.layout import (
     remove_superfluous,
     step_directory,
 )
-from refrl.checkpointing.tensors import read_tensors, write_tensors
-from refrl.checkpointing.writer import BackgroundWriter
+from refrl.checkpointing.tensors import BackgroundWriter, read_tensors, write_tensors
 from refrl.config import CheckpointingConfig, ConfigError
 from refrl.directories import naming, new_directory
 from refrl.distributed import World

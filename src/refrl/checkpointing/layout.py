@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from refrl.checkpointing.base import SCHEMA_VERSION, Checkpoint, TrainingInfo
-from refrl.config import CheckpointingConfig
+from refrl.config import CheckpointingConfig, ConfigError
+from refrl.distributed import World
+from refrl.policy.base import Policy
 
 INFO = "training_info.json"
 TENSORS = "policy"
@@ -135,3 +138,36 @@ def remove_checkpoint(directory: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
     directory.replace(doomed)
     shutil.rmtree(doomed)
+
+
+def final_directory(config: CheckpointingConfig) -> Path | None:
+    """Return the directory that the trained model will be exported to, or None if export is off.
+
+    Only a run that resumes from a checkpoint in the same directory replaces an existing export.
+
+    Raises:
+        ConfigError: an export would be overwritten, or the directory is not writable; raised before training.
+    """
+    if not config.enabled:
+        return None
+    final = Path(config.checkpoint_dir) / "final"
+    if final.exists() and not whole_checkpoints(final.parent):
+        raise ConfigError(f"checkpointing.checkpoint_dir: {final} exists; name a new directory or remove it")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"checkpointing.checkpoint_dir={final.parent} cannot be written: {error}"
+        ) from error
+    if not os.access(final.parent, os.W_OK):
+        raise ConfigError(f"checkpointing.checkpoint_dir={final.parent} cannot be written: no permission")
+    return final
+
+
+def export_final(policy: Policy, final: Path | None, world: World) -> None:
+    """Export the policy as a Hugging Face directory, atomically; every rank calls it, the first one writes."""
+    if final is None:
+        return
+    if not world.rank and final.exists():
+        remove_checkpoint(final)
+    policy.save(final)

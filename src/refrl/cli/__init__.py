@@ -15,8 +15,8 @@ from types import FrameType
 from refrl.errors import ConfigError, out_of_memory
 
 COMMANDS = {
-    "grpo": ("refrl.cli.grpo", "train with group-relative policy optimization"),
-    "sft": ("refrl.cli.sft", "fine-tune on the answers"),
+    "grpo": ("refrl.cli.train", "train with group-relative policy optimization"),
+    "sft": ("refrl.cli.train", "fine-tune on the answers"),
     "recipes": ("refrl.cli.recipes", "list the configurations that come with refrl"),
     "new": ("refrl.cli.new", "write a loss, a verifier or a task to start from, with a test"),
     "make-model": ("refrl.cli.make_model", "make a tiny byte-level model as a Hugging Face directory"),

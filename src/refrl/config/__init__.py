@@ -5,31 +5,33 @@ an error that names the nearest known one. Options that exclude one another are 
 """
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
-from refrl.config.asynchronous import AsyncGRPOConfig
 from refrl.config.checkpointing import CheckpointingConfig
 from refrl.config.data import DataConfig
-from refrl.config.data_plane import DataPlaneConfig
 from refrl.config.dtensor import DTensorConfig
 from refrl.config.loading import ConfigError, load_config, validate_config
-from refrl.config.lora import LoraConfig
 from refrl.config.megatron import MegatronConfig
-from refrl.config.optimizer import OptimizerConfig, SchedulerConfig
 from refrl.config.policy import (
     BatchTokensConfig,
     ColocatedConfig,
     DeltaCompressionConfig,
     GenerationConfig,
+    LoraConfig,
+    OptimizerConfig,
     PolicyConfig,
+    SchedulerConfig,
     TokenizerConfig,
 )
 from refrl.config.run import (
+    AsyncGRPOConfig,
+    ClusterConfig,
+    DataPlaneConfig,
     GRPOConfig,
     GRPORunConfig,
+    LoggerConfig,
     RewardShapingConfig,
     SFTConfig,
     SFTRunConfig,
 )
-from refrl.config.surroundings import ClusterConfig, LoggerConfig
 
 __all__ = [
     "AdvantageConfig",

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from refrl.config.base import Section
 from refrl.config.loading import ConfigError
-from refrl.config.options import parse_options
-from refrl.config.registry import Registry
+from refrl.config.registry import Registry, parse_options
 
 LOSSES = Registry(
     "loss",

@@ -8,13 +8,17 @@ torch nor unused parts. An installed package offers a part by an entry point of 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from refrl.config.loading import ConfigError
+from pydantic import BaseModel, ValidationError
+
+from refrl.config.base import Section
+from refrl.config.loading import ConfigError, describe_problems
 from refrl.nearest import hint, meant
 
 
@@ -109,3 +113,29 @@ def _import_failure(path: str, module_name: str, key: str, error: Exception) -> 
 
 def _package(point: metadata.EntryPoint) -> str:
     return point.dist.name if point.dist is not None else "an unnamed package"
+
+
+OptionsT = TypeVar("OptionsT", bound=BaseModel)
+
+
+class NoOptions(Section):
+    """The schema of a part without options."""
+
+
+def parse_options(schema: type[OptionsT], options: Mapping[str, Any], key: str) -> OptionsT:
+    """Return the options as an instance of their schema.
+
+    Args:
+        schema: of the part.
+        options: as configured.
+        key: their key in the configuration, for messages.
+
+    Raises:
+        ValueError: one line that names each dotted key at fault.
+    """
+    try:
+        return schema.model_validate_json(json.dumps(dict(options)), strict=True)
+    except ValidationError as error:
+        if not schema.model_fields:
+            raise ValueError(f"{key}.{next(iter(options))} is unknown; there are no options") from error
+        raise ValueError(describe_problems(schema, error, prefix=f"{key}.")) from error

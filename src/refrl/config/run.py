@@ -2,18 +2,115 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
-from refrl.config.asynchronous import AsyncGRPOConfig
-from refrl.config.base import Section
+from refrl.config.base import Directory, Section
 from refrl.config.checkpointing import CheckpointingConfig
 from refrl.config.data import DataConfig
-from refrl.config.data_plane import DataPlaneConfig
 from refrl.config.policy import PolicyConfig
-from refrl.config.surroundings import ClusterConfig, LoggerConfig
+
+
+class LoggerConfig(Section):
+    """Where metrics go."""
+
+    log_dir: Directory
+    """Directory of everything that the run logs; created by the run."""
+    tensorboard_enabled: bool = True
+    """Write the scalars to `<log_dir>/tensorboard`."""
+    observers: tuple[str, ...] = ()
+    """Observers of the run, each by the name that an installed package offers (entry points of `refrl.observers`) or by
+    import path: a callable that takes the configuration and returns a `refrl.training.session.Observer`."""
+    log_train_data: bool = True
+    """Write the rows of each step to `train_data_step<N>.jsonl`, and those of a validation to
+    `validation_data_step<N>.jsonl`."""
+
+
+MAX_THREADS = 1024
+"""Torch starts any requested number of threads, and crashes with a segmentation fault if the system has no more."""
+
+
+class ClusterConfig(Section):
+    """The processes and devices of the run."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` uses CUDA if available."""
+    num_threads: int | None = Field(default=None, gt=0, le=MAX_THREADS)
+    """Threads of a CPU operation, at most 1024; None leaves torch's default."""
+    num_processes: int = Field(default=1, gt=0)
+    """Processes that each sample, reward, score and train their share of the rows. If more than one, refrl starts them,
+    or `torchrun --nproc-per-node`, with the same number."""
+    placement: Literal["process", "ray"] = "process"
+    """Where refrl starts them: on this host (a single one is the command's own process), or each in an actor of a
+    Ray cluster, spread over its nodes, with its own GPU if training uses one."""
+    ray_address: str | None = None
+    """Ray cluster to join if ranks or another part are placed on Ray, as `host:port` of its head; None starts one on
+    this host that stops with the run."""
+
+
+class DataPlaneConfig(Section):
+    """The store of rollout rows between producers and the trainer."""
+
+    implementation: Literal["local", "ray", "transfer_queue"] = "local"
+    """`local` serves one process; the others serve all processes of a Ray cluster."""
+    lease_s: float = Field(default=600.0, gt=0)
+    """Seconds after which claimed samples are released, unless the claim sets its own."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Seconds after which a store that does not answer is an error, also while it is being restored (not for `local`).
+    Putting or reading the rows of one step must take less."""
+    name: str = "refrl-data-plane"
+    """Name of the store among the cluster's actors; clients with the same name share one store (not for `local`)."""
+    journal: str | None = None
+    """File from which a control actor that crashed is restored (`ray` and `transfer_queue`); None: a crash is final."""
+
+    @model_validator(mode="after")
+    def _options_have_effect(self) -> Self:
+        for name in ("timeout_s", "name", "journal"):
+            if (
+                self.implementation == "local"
+                and getattr(self, name) != type(self).model_fields[name].default
+            ):
+                raise ValueError(
+                    f"data_plane.{name} is for a store in separate processes, and data_plane.implementation=local "
+                    f"has none: leave {name} out, or use ray"
+                )
+        return self
+
+
+class AsyncGRPOConfig(Section):
+    """Rollouts sampled while the policy trains; needs `policy.generation.colocated.enabled=false`."""
+
+    enabled: bool = False
+    """Sample while the policy trains, with weights that may be older than the trainer's."""
+    max_trajectory_age_steps: int = Field(default=1, gt=0)
+    """Most training steps between the weights that began a completion and those that train on it."""
+    in_flight_weight_updates: bool = False
+    """New weights do not wait for running completions: these continue with the new weights, which first recompute what
+    was sampled so far, and their rows record the weight version of each token."""
+    num_replicas: int = Field(default=1, gt=0)
+    """Generation engines that share the rows; `policy.generation.placement=process` runs each in its own process."""
+    stall_timeout_seconds: float = Field(default=1800.0, gt=0)
+    """The run ends with an error if a step waits this long and no rollout arrives."""
+    drop_zero_variance: bool = False
+    """Drop groups whose rewards, before any shaping, are all equal, and wait for other groups instead."""
+    drop_longer_than: int | None = Field(default=None, gt=0)
+    """Drop groups with a row of more tokens than this, prompt and completion together; None drops none."""
+
+    @model_validator(mode="after")
+    def _options_have_effect(self) -> AsyncGRPOConfig:
+        changed = [
+            name
+            for name, field in type(self).model_fields.items()
+            if name != "enabled" and getattr(self, name) != field.default
+        ]
+        if changed and not self.enabled:
+            raise ValueError(
+                f"grpo.async_grpo.{changed[0]} has no effect without grpo.async_grpo.enabled=true: set it, or leave "
+                f"{changed[0]} out"
+            )
+        return self
 
 
 class RewardShapingConfig(Section):

@@ -18,12 +18,11 @@ import ray
 import ray.exceptions
 import torch
 
-from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.run import DataPlaneConfig
 from refrl.data_plane.client import StoreClient
 from refrl.data_plane.columns import Column
-from refrl.data_plane.control import ControlState
+from refrl.data_plane.control import ControlState, restored
 from refrl.data_plane.errors import DataLostError, StoreUnavailableError
-from refrl.data_plane.journal import restored
 from refrl.data_plane.records import NewBlock
 from refrl.data_plane.store import BlockGoneError, new_blocks
 

@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torch import Tensor
 
-from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.run import DataPlaneConfig
 from refrl.data_plane.client import StoreClient
 from refrl.data_plane.columns import Column
 from refrl.data_plane.errors import StoreUnavailableError

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from refrl.generation.messages import Message, dtype_name, named_dtype, receive, send
 from refrl.generation.process import SocketLink
-from refrl.weight_sync.broadcast import BroadcastPair
-from refrl.weight_sync.packed import pack, packed_size, unpack
+from refrl.weight_sync.broadcast import BroadcastPair, pack, packed_size, unpack
 
 WEIGHTS = "receive"
 """Kind of the messages whose tensors are broadcast."""

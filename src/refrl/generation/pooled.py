@@ -15,9 +15,15 @@ import torch
 
 from refrl.errors import GenerationError
 from refrl.generation.base import Completion, Generator, SamplingParams
-from refrl.generation.pool import GenerationPool, ReplicaLostError
+from refrl.generation.pool import (
+    GenerationPool,
+    GenerationReply,
+    GenerationRequest,
+    ReplicaLostError,
+    answer,
+    carry_on,
+)
 from refrl.generation.process import GeneratorLostError
-from refrl.generation.requests import GenerationReply, GenerationRequest, answer, carry_on
 from refrl.weight_sync.base import WeightSync
 
 AnswerT = TypeVar("AnswerT")

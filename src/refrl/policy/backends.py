@@ -12,7 +12,7 @@ from refrl.config import PolicyConfig
 from refrl.distributed import World
 from refrl.policy.base import Policy
 
-MAKERS = {"dtensor": "refrl.policy.dtensor.making", "megatron": "refrl.policy.megatron.making"}
+MAKERS = {"dtensor": "refrl.policy.dtensor.policy", "megatron": "refrl.policy.megatron.making"}
 """Modules with a function `make_policy`, by `PolicyConfig.backend`."""
 
 

@@ -15,11 +15,10 @@ from refrl.config import ConfigError
 from refrl.distributed import World
 from refrl.policy.auxiliary import Auxiliary
 from refrl.policy.base import LossFunction, Update
-from refrl.policy.cuts import row_numbers
 from refrl.policy.optimizer import ClippedAdamW
 from refrl.policy.scoring import Cut, Scoring
 from refrl.policy.tensors import FROZEN_DIFFER, digest
-from refrl.policy.updates import Accumulated, Parts, UpdatingPolicy
+from refrl.policy.updates import Accumulated, Parts, UpdatingPolicy, row_numbers
 
 Pass = tuple[slice | list[int] | None, Batch]
 """(own rows, micro-batch) of one pass through the model; None for a pass that only keeps up with other processes."""

@@ -1,7 +1,7 @@
 """Verifiers: completion text and answer in, a reward between 0 and 1 out."""
 
-from refrl.rewards.registry import VERIFIERS
 from refrl.rewards.scoring import (
+    VERIFIERS,
     Scores,
     join_scores,
     make_verifier,

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from refrl.config import ConfigError
-from refrl.rewards.registry import VERIFIER_REGISTRY
-from refrl.rewards.verifiers import RewardError, Verifier, VerifierError, judge
+from refrl.config import ConfigError, RewardShapingConfig
+from refrl.config.registry import Registry
+from refrl.rewards.verifiers import RewardError, Verifier, VerifierError, judge, soft_overlong_penalty
 from refrl.rewards.weighted import Part, WeightedVerifier
+
+VERIFIERS: dict[str, Any] = {
+    "exact_match": "refrl.rewards.verifiers:exact_match",
+    "character_match": "refrl.rewards.verifiers:character_match",
+    "byte_closeness": "refrl.rewards.verifiers:byte_closeness",
+    "integer_match": "refrl.rewards.verifiers:integer_match",
+    "math_equivalence": "refrl.rewards.math:math_equivalence",
+    "multiple_choice": "refrl.rewards.verifiers:multiple_choice",
+    "code_output": "refrl.rewards.code:code_output",
+    "program_form": "refrl.rewards.code:program_form",
+    "format_match": "refrl.rewards.verifiers:format_match",
+}
+"""The built-in verifiers by the name that `data.verifier` takes."""
+
+VERIFIER_REGISTRY = Registry("verifier", "refrl.verifiers", VERIFIERS)
+"""What `data.verifier` and `data.verifiers` may name: built in, of an installed package, or by import path."""
 
 
 @dataclass(frozen=True)
@@ -123,3 +140,23 @@ def score_completions(
             raise RewardError(f"row {row}: {error}") from error
         rewards.append(reward)
     return Scores(rewards, len(errors), errors[0] if errors else None, failed=failed)
+
+
+def penalise_length(
+    scores: Scores, num_tokens: Sequence[int], config: RewardShapingConfig, max_new_tokens: int
+) -> Scores:
+    """Return scores less the penalty on each completion's length; unchanged where shaping is switched off.
+
+    Args:
+        scores: of the verifier.
+        num_tokens: of each completion, the end token included.
+        config: buffer, weight, longest response.
+        max_new_tokens: the longest response where the configuration names none.
+    """
+    if not config.enabled or config.overlong_buffer_length is None:
+        return scores
+    longest = config.max_response_length or max_new_tokens
+    buffer, weight = config.overlong_buffer_length, config.overlong_buffer_penalty
+    penalties = [weight * soft_overlong_penalty(num, max_length=longest, buffer=buffer) for num in num_tokens]
+    rewards = [reward + penalty for reward, penalty in zip(scores.rewards, penalties, strict=True)]
+    return replace(scores, rewards=rewards, penalties=penalties, unshaped=scores.rewards)

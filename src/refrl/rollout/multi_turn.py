@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from refrl.generation.base import Completion, Sampler, SamplingParams
-from refrl.generation.requests import join
+from refrl.generation.pool import join
 from refrl.models.tokenization import decode_completions
-from refrl.rollout.environments.base import Environment
+from refrl.rollout.environments import Environment
 from refrl.streams import random_stream
 
 

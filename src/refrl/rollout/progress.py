@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from refrl.rollout.plain import from_plain, to_plain
+from refrl.rollout.columns import from_plain, to_plain
 from refrl.rollout.sync import Rollouts
 from refrl.tasks import Example, PromptSource
 

@@ -23,8 +23,7 @@ from refrl.data_plane import (
     read_columns,
 )
 from refrl.errors import TrainingError
-from refrl.rollout.columns import FIELDS, TAGS, from_columns, to_columns, to_tags
-from refrl.rollout.plain import from_plain, to_plain
+from refrl.rollout.columns import FIELDS, TAGS, from_columns, from_plain, to_columns, to_plain, to_tags
 from refrl.rollout.sync import Rollouts
 
 PARTITION, TASK = "rollouts", "train"

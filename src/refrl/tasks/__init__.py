@@ -1,8 +1,7 @@
 """Prompts whose answers can be verified: made tasks and files of the user's, cut into disjoint seeded splits."""
 
-from refrl.tasks.base import PromptSource, Task, default_verifier, make_splits, make_task
+from refrl.tasks.base import TASKS, PromptSource, Task, default_verifier, make_splits, make_task
 from refrl.tasks.examples import Example, Splits, longest_prompts
-from refrl.tasks.registry import TASKS
 
 __all__ = [
     "TASKS",

@@ -8,9 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from refrl.config import ConfigError, DataConfig
+from refrl.config.registry import Registry
 from refrl.tasks.examples import Example, Splits, stable_id
 from refrl.tasks.files.splits import make_file_splits
-from refrl.tasks.registry import TASK_REGISTRY
+
+TASKS: dict[str, str] = {
+    "reverse": "refrl.tasks.text:ReverseTask",
+    "add": "refrl.tasks.text:AddTask",
+    "count_letters": "refrl.tasks.text:CountLettersTask",
+    "lookup": "refrl.tasks.lookup:LookupTask",
+    "colour": "refrl.tasks.media:ColourTask",
+    "pitch": "refrl.tasks.media:PitchTask",
+    "code_print": "refrl.tasks.code:CodePrintTask",
+}
+"""The built-in tasks by the name that `data.task` takes."""
+
+TASK_REGISTRY = Registry("task", "refrl.tasks", TASKS)
+"""What `data.task` may name: built in, of an installed package, or by import path."""
+
 
 MADE_TRAIN, MADE_VALIDATION = 1024, 128
 """Prompts of a made task where the configuration does not say."""

@@ -18,12 +18,9 @@ from refrl.policy.base import Update
 from refrl.rollout.sync import Rollouts
 from refrl.training.asynchronous import collecting
 from refrl.training.build import build_advantages, build_batch, build_loss
-from refrl.training.observed import TrainedStep
-from refrl.training.observers import shown
 from refrl.training.opening import open_session
-from refrl.training.session import Observer, Session
-from refrl.training.step_metrics import check_update
-from refrl.training.step_records import Filtered, log_step
+from refrl.training.session import Observer, Session, TrainedStep, shown
+from refrl.training.step_records import Filtered, check_update, log_step
 from refrl.training.steps import Steps
 from refrl.training.validation import is_validation_step, validate
 

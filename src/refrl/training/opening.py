@@ -9,7 +9,7 @@ from dataclasses import asdict
 from refrl.checkpointing.attempts import begin_attempt
 from refrl.checkpointing.base import Stateful
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts, metric_tag
-from refrl.checkpointing.export import final_directory
+from refrl.checkpointing.layout import final_directory
 from refrl.config import GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
 from refrl.distributed import join, placement
 from refrl.generation.sampling import check_stop_ids
@@ -17,14 +17,12 @@ from refrl.logging import RunLogger
 from refrl.rewards.code import sandbox_of
 from refrl.rollout.environments import make_environment
 from refrl.rollout.progress import RolloutProgress
-from refrl.rollout.shared import shared
-from refrl.rollout.sync import RolloutWorker
+from refrl.rollout.sync import RolloutWorker, shared
 from refrl.tasks import PromptSource
 from refrl.timing import Timer
 from refrl.training import build
 from refrl.training.build_generation import build_generator, build_weight_sync
-from refrl.training.observers import make_observer
-from refrl.training.session import Observer, Session
+from refrl.training.session import Observer, Session, make_observer
 
 
 @contextmanager

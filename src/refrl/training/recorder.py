@@ -17,8 +17,7 @@ from torch import Tensor
 from refrl.algorithms.batching import Batch
 from refrl.policy.base import Update
 from refrl.rollout.sync import Rollouts
-from refrl.training.observed import TrainedStep, TunedStep
-from refrl.training.session import Observer, Session
+from refrl.training.session import Observer, Session, TrainedStep, TunedStep
 
 Recording = dict[str, Any]
 DRAFT, MOMENTS = "draft.", "draft.optimizer."

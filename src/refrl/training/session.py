@@ -5,25 +5,73 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from refrl.algorithms.batching import Batch
 from refrl.checkpointing.attempts import Attempt
 from refrl.checkpointing.checkpointer import Checkpointer
+from refrl.config import GRPORunConfig, SFTRunConfig
+from refrl.config.registry import Registry
 from refrl.distributed import World
 from refrl.generation.base import Generator, SamplingParams
 from refrl.logging import RunLogger
 from refrl.models.prompts import PromptEncoder
-from refrl.policy.base import Policy
+from refrl.policy.base import LossFunction, Policy, Update
 from refrl.rewards.verifiers import Verifier
-from refrl.rollout.collect import RolloutSource
+from refrl.rollout.collect import GroupFate, RolloutSource
 from refrl.rollout.progress import RolloutProgress
 from refrl.rollout.sync import Rollouts, RolloutWorker
 from refrl.tasks import Example, PromptSource
 from refrl.timing import Timer
-from refrl.training.observed import PassedBatch, TrainedStep, TunedStep
 from refrl.weight_sync.base import WeightSync
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedStep:
+    """One GRPO step, after it was logged."""
+
+    step: int
+    served: Sequence[Example]
+    """Every prompt drawn for the step, in order."""
+    rollouts: Rollouts
+    discarded: Rollouts | None
+    """Rows that dynamic sampling sampled and discarded; None if there are none."""
+    fates: Sequence[GroupFate]
+    """Asynchronous rollouts: the groups that the step trained on, and those that were too old for it."""
+    batch: Batch
+    """The batch as trained on, with log-probabilities, advantages and masks."""
+    updates: Sequence[Update]
+    """One per optimizer step; empty if the observer does not need gradients."""
+    metrics: Mapping[str, float]
+    """Scalars logged under `train/`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedStep:
+    """One SFT step, after it was logged."""
+
+    step: int
+    batch: Batch
+    """Prompts with their answers, as trained on."""
+    updates: Sequence[Update]
+    """One per optimizer step; empty if the observer does not need gradients."""
+    metrics: Mapping[str, float]
+    """Scalars logged under `train/`."""
+
+
+class PassedBatch(NamedTuple):
+    """A micro-batch in the training pass."""
+
+    batch: Batch
+    logprobs_BT: Tensor
+    """Attached to the graph."""
+    global_valid_tokens: Tensor
+    """Divisor of the loss if it averages over tokens: a scalar."""
+    global_valid_seqs: Tensor
+    """Divisor of the loss if it averages over sequences: a scalar."""
 
 
 class Observer:
@@ -120,3 +168,99 @@ class Session:
                 figures = self.weight_sync.sync()
         self.observer.synced(self)
         return figures
+
+
+class Observers(Observer):
+    """Several observers as one; each event is passed to all of them in order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        """Combine observers."""
+        self._observers = observers
+        self.needs_gradients = any(observer.needs_gradients for observer in observers)
+
+    def started(self, session: Session) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.started(session)
+
+    def synced(self, session: Session) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.synced(session)
+
+    def passed(self, session: Session, micro: PassedBatch) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.passed(session, micro)
+
+    def trained(self, session: Session, step: TrainedStep) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.trained(session, step)
+
+    def tuned(self, session: Session, step: TunedStep) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.tuned(session, step)
+
+    def scored(self, session: Session, step: int, batch: Batch, loss: float) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.scored(session, step, batch, loss)
+
+    def validated(
+        self, session: Session, step: int, rollouts: Rollouts, metrics: Mapping[str, float]
+    ) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.validated(session, step, rollouts, metrics)
+
+    def saved(self, session: Session, step: int) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.saved(session, step)
+
+    def ended(self, session: Session) -> None:
+        """Notify each observer."""
+        for observer in self._observers:
+            observer.ended(session)
+
+
+OBSERVERS = Registry("observer", "refrl.observers", {})
+"""What `logger.observers` may name in addition to import paths."""
+
+
+def make_observer(config: GRPORunConfig | SFTRunConfig, given: Observer | None = None) -> Observer:
+    """Return all observers of a run: those that its configuration names, then the caller's.
+
+    Raises:
+        ConfigError: a name is unknown, or its module cannot be imported.
+    """
+    named = [OBSERVERS.find(name, "logger.observers")(config) for name in config.logger.observers]
+    observers = [*named, *([] if given is None else [given])]
+    return observers[0] if len(observers) == 1 else Observers(observers)
+
+
+def shown(session: Session, loss: LossFunction) -> LossFunction:
+    """Return a loss that passes every micro-batch to the observer before it is computed."""
+
+    def observed(
+        logprobs_BT: Tensor,
+        entropy_BT: Tensor,
+        batch: Batch,
+        *,
+        global_valid_tokens: Tensor,
+        global_valid_seqs: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        session.observer.passed(
+            session, PassedBatch(batch, logprobs_BT, global_valid_tokens, global_valid_seqs)
+        )
+        return loss(
+            logprobs_BT,
+            entropy_BT,
+            batch,
+            global_valid_tokens=global_valid_tokens,
+            global_valid_seqs=global_valid_seqs,
+        )
+
+    return observed

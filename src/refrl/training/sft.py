@@ -13,11 +13,9 @@ from refrl.logging import console_line
 from refrl.policy.base import Update
 from refrl.tasks import Example
 from refrl.training.build import build_batch
-from refrl.training.observed import TunedStep
-from refrl.training.observers import shown
 from refrl.training.opening import open_session
-from refrl.training.session import Observer, Session
-from refrl.training.step_metrics import check_update, performance_metrics
+from refrl.training.session import Observer, Session, TunedStep, shown
+from refrl.training.step_records import check_update, performance_metrics
 from refrl.training.steps import Steps
 from refrl.training.validation import is_validation_step, validate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from refrl.checkpointing.export import export_final
+from refrl.checkpointing.layout import export_final
 from refrl.training.session import Session
 
 

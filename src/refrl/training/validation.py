@@ -10,7 +10,7 @@ from refrl.config import GRPOConfig, SFTConfig
 from refrl.rollout.sync import Rollouts
 from refrl.streams import random_stream
 from refrl.training.session import Session
-from refrl.training.step_metrics import verifier_metrics
+from refrl.training.step_records import verifier_metrics
 
 
 def is_validation_step(loop: GRPOConfig | SFTConfig, step: int) -> bool:

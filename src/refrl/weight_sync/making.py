@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from refrl.config import GenerationConfig
 from refrl.timing import Timer
 from refrl.weight_sync.base import WeightReceiver, WeightSource, WeightSync, WeightTarget
-from refrl.weight_sync.colocated import CopiedWeights, SharedWeights
 from refrl.weight_sync.transferred import TransferredWeights
+
+
+class SharedWeights:
+    """A `refrl.weight_sync.base.WeightSync`: the generator samples with the policy's own tensors (colocated)."""
+
+    def __init__(self, source: WeightSource, target: WeightTarget) -> None:
+        """Share the storage once."""
+        self._source, self._target = source, target
+        target.share_weights(source.named_weights())
+        target.weight_version = source.version
+
+    def sync(self) -> Mapping[str, float]:
+        """Set the generator's version; the weights are shared."""
+        self._target.weight_version = self._source.version
+        return {}
+
+
+class CopiedWeights:
+    """A `refrl.weight_sync.base.WeightSync`: the generator has a copy of its own.
+
+    The copy changes in `sync` and nowhere else: without it the generator samples with old weights.
+    """
+
+    def __init__(self, source: WeightSource, target: WeightTarget) -> None:
+        """Copy the weights as they are now."""
+        self._source, self._target = source, target
+        target.load_weights(source.named_weights(), source.version)
+
+    def sync(self) -> Mapping[str, float]:
+        """Copy every parameter and buffer, unless the generator has this version already."""
+        if self._target.weight_version != self._source.version:
+            self._target.load_weights(self._source.named_weights(), self._source.version)
+        return {}
 
 
 class _Target(WeightTarget, WeightReceiver, Protocol):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from refrl.timing import Timer
 from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
-from refrl.weight_sync.fingerprints import fingerprint
+from refrl.weight_sync.tensors import fingerprint
 
 
 class Receiver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -67,3 +68,15 @@ def _check(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
             raise WeightSyncError(
                 f"{name} has shape {tuple(tensor.shape)}, and the generator's {tuple(own[name].shape)}"
             )
+
+
+def fingerprint(tensor: Tensor) -> str:
+    """Return 32 hexadecimal digits of a tensor's type, shape and bits, its elements in row-major order.
+
+    Bits, not values: a NaN equals itself, and minus zero is not zero.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    digest.update(f"{dtype} {tuple(tensor.shape)} ".encode())
+    digest.update(as_bytes(tensor.cpu()))
+    return digest.hexdigest()

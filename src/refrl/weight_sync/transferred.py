@@ -13,7 +13,7 @@ from refrl.config import DeltaCompressionConfig
 from refrl.timing import Timer
 from refrl.weight_sync.base import Part, TensorSpec, WeightReceiver, WeightSource
 from refrl.weight_sync.changes import Changes, changes
-from refrl.weight_sync.fingerprints import fingerprint
+from refrl.weight_sync.tensors import fingerprint
 
 _PHASES = "prepare_for_generation/weight_transfer"
 

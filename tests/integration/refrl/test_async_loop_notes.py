@@ -12,8 +12,7 @@ from refrl.config import GRPORunConfig
 from refrl.errors import TrainingError
 from refrl.rewards import VERIFIERS
 from refrl.training.grpo import run_grpo
-from refrl.training.observed import TrainedStep
-from refrl.training.session import Observer, Session
+from refrl.training.session import Observer, Session, TrainedStep
 
 from .test_async_grpo import ASYNC, fates
 from .test_grpo_run import rows, series, smoke

@@ -21,7 +21,7 @@ from refrl.models.tokenization import make_byte_tokenizer
 from refrl.timing import Timer
 from refrl.training.build_generation import build_generator
 from refrl.weight_sync.base import Part, WeightSyncError
-from refrl.weight_sync.fingerprints import fingerprint
+from refrl.weight_sync.tensors import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights
 
 pytestmark = pytest.mark.usefixtures("forked_processes")

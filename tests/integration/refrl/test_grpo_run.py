@@ -352,7 +352,7 @@ def test_a_tokenizer_of_another_model_is_refused(
     tokenizer.add_tokens(["reverse"])
     tokenizer.save_pretrained(str(tmp_path / "other"))
     config = smoke(overrides("a"), f"policy.tokenizer.name={tmp_path / 'other'}")
-    with pytest.raises(ConfigError, match=r"id 259 and the model in .* knows 259"):
+    with pytest.raises(ConfigError, match=r"id 259, and the model in .* has 259 ids"):
         run_grpo(config)
 
 

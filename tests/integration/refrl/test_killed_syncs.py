@@ -24,7 +24,7 @@ from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.runtime.generator_process import serve
 from refrl.timing import Timer
 from refrl.weight_sync.base import Part, WeightSyncError
-from refrl.weight_sync.fingerprints import fingerprint
+from refrl.weight_sync.tensors import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights
 
 LIMIT = 10.0

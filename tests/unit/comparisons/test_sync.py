@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from refrl.weight_sync.fingerprints import fingerprint
+from refrl.weight_sync.tensors import fingerprint
 from seatrial.cli import main
 from seatrial.comparisons.sync import compare_served
 from seatrial.comparisons.tensors import of_tensors, write_tensors

@@ -7,10 +7,9 @@ import pytest
 
 from refrl.algorithms.schedule import Schedule
 from refrl.data_plane import column_io, columns, filters, flow
-from refrl.data_plane.control import ControlState
+from refrl.data_plane.control import ControlState, Journal
+from refrl.data_plane.factory import LocalControl
 from refrl.data_plane.filters import WholeGroups, ZeroVarianceFilter
-from refrl.data_plane.journal import Journal
-from refrl.data_plane.local import LocalControl
 from refrl.data_plane.metadata import KVBatchMeta
 from refrl.data_plane.partition import Partition
 from refrl.rollout import columns as rollout_columns

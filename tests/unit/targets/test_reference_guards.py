@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from refrl.training.grpo import run_grpo
-from refrl.training.observed import TrainedStep, TunedStep
-from refrl.training.observers import Observers
-from refrl.training.session import Session
+from refrl.training.session import Observers, Session, TrainedStep, TunedStep
 from refrl.training.sft import run_sft
 from seatrial.targets.reference.configuration import configuration, least, tuning_configuration
 from seatrial.targets.reference.guards.observer import RecordingGuards

@@ -13,9 +13,7 @@ import torch
 from refrl.config import GRPORunConfig, load_config
 from refrl.recipes import find_config
 from refrl.training.grpo import run_grpo
-from refrl.training.observed import TrainedStep
-from refrl.training.observers import Observers
-from refrl.training.session import Observer, Session
+from refrl.training.session import Observer, Observers, Session, TrainedStep
 from refrl.training.sft import run_sft
 from seatrial.guards import Guards
 from seatrial.targets.reference.configuration import configuration, tuning_configuration

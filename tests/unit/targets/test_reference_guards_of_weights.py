@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from refrl.training.observers import Observers
-from refrl.training.session import Observer, Session
+from refrl.training.session import Observer, Observers, Session
 from refrl.training.sft import run_sft
 from seatrial.targets.reference.configuration import tuning_configuration
 from seatrial.targets.reference.guards.observer import RecordingGuards

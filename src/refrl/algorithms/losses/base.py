@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel
 
-from refrl.config.options import NoOptions, parse_options
+from refrl.config.registry import NoOptions, parse_options
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from torch import Tensor
 from refrl.algorithms.batching import Batch
 from refrl.algorithms.kl import kl_estimate, kl_for_loss
 from refrl.algorithms.losses.base import TokenInputs
-from refrl.algorithms.losses.importance import importance_weights
+from refrl.algorithms.losses.ratios import importance_weights
 from refrl.algorithms.metrics import (
     approx_entropy,
     importance_metrics,

@@ -20,8 +20,7 @@ from transformers import PreTrainedModel
 
 from refrl.generation.base import SamplingParams
 from refrl.generation.decoder import PaddedPrompts
-from refrl.generation.lean_decoder import LeanDecoder, rotary_tables
-from refrl.generation.lean_weights import LeanWeights, read_weights
+from refrl.generation.lean_decoder import LeanDecoder, LeanWeights, read_weights, rotary_tables
 from refrl.generation.sampling import is_filtered
 from refrl.generation.static.ops import Counters, Ops, TorchOps
 

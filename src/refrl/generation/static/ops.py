@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from refrl.generation.base import SamplingParams
-from refrl.generation.lean_weights import LayerWeights, Norm
+from refrl.generation.lean_decoder import LayerWeights, Norm
 from refrl.generation.sampling import draw, is_filtered
 
 

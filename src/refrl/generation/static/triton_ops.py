@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from refrl.generation.base import SamplingParams
-from refrl.generation.lean_weights import LayerWeights, Norm
+from refrl.generation.lean_decoder import LayerWeights, Norm
 from refrl.generation.static.ops import Counters, TorchOps, needs_torch_sampling
 
 VOCABULARY_BLOCK = 2048

@@ -80,11 +80,10 @@ def _make(
     from refrl.policy.megatron.adapters import add_adapters
     from refrl.policy.megatron.architecture import check_divides, read_architecture
     from refrl.policy.megatron.conversion import ConversionError
-    from refrl.policy.megatron.forward import Scorer
+    from refrl.policy.megatron.forward import Scorer, sum_gradients
     from refrl.policy.megatron.model import load_model
     from refrl.policy.megatron.optimizer import MegatronOptimizer
     from refrl.policy.megatron.parallel import join_parallel
-    from refrl.policy.megatron.passes import sum_gradients
     from refrl.policy.megatron.policy import MegatronPolicy
     from refrl.policy.megatron.weights import Weights
 

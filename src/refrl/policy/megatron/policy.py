@@ -19,16 +19,13 @@ from transformers import PreTrainedTokenizerBase
 from refrl.algorithms.batching import Batch
 from refrl.config import ConfigError, PolicyConfig
 from refrl.policy.base import Backend, LossFunction
-from refrl.policy.cuts import row_numbers
-from refrl.policy.megatron.even import even_passes
 from refrl.policy.megatron.exchange import take
-from refrl.policy.megatron.forward import Scorer
+from refrl.policy.megatron.forward import Scorer, even_passes, score_passes, train_passes
 from refrl.policy.megatron.optimizer import MegatronOptimizer
-from refrl.policy.megatron.passes import score_passes, train_passes
 from refrl.policy.megatron.weights import Weights
 from refrl.policy.scoring import make_cuts
 from refrl.policy.tensors import FROZEN_DIFFER, class_name, digest, forms
-from refrl.policy.updates import Accumulated, Parts, UpdatingPolicy
+from refrl.policy.updates import Accumulated, Parts, UpdatingPolicy, row_numbers
 
 
 class MegatronPolicy(UpdatingPolicy):

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerBase
 
 from refrl.policy.megatron.adapters import MegatronAdapters
 from refrl.policy.megatron.architecture import rotary_buffers
+from refrl.policy.megatron.checkpoint_files import save_directory
 from refrl.policy.megatron.conversion import in_memory
 from refrl.policy.megatron.exchange import gather
-from refrl.policy.megatron.export import save_directory
 from refrl.policy.megatron.model import LocalModel
 
 

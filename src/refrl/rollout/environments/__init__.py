@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from refrl.config import ConfigError, DataConfig
 from refrl.config.registry import Registry
-from refrl.rollout.environments.base import Environment as Environment
+
+
+class Environment(Protocol):
+    """Answers between the turns of a model. One instance serves all rows, so its state must come from the turns."""
+
+    max_turns: int
+    """Turns of the model after which an episode ends."""
+
+    def respond(self, turns: Sequence[str]) -> str | None:
+        """Return the text that follows the model's last turn, or None to end the episode.
+
+        Args:
+            turns: texts of the model's turns so far, the last one last, without special tokens.
+        """
+        ...
+
 
 ENVIRONMENTS: dict[str, Any] = {"lookup": "refrl.rollout.environments.lookup:LookupEnvironment"}
 """The built-in environments by the name that `data.environment` takes."""

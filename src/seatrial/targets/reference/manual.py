@@ -6,7 +6,7 @@ import argparse
 import importlib
 
 from refrl.cli import COMMANDS
-from refrl.config.page import configuration_page
+from refrl.config.describe import configuration_page
 
 __all__ = ["command_parsers", "configuration_page"]
 

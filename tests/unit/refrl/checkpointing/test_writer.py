@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 import torch
 
-from refrl.checkpointing.writer import BackgroundWriter
+from refrl.checkpointing.tensors import BackgroundWriter
 
 
 @pytest.fixture(params=[True, False], ids=["in the background", "at once"])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.run import DataPlaneConfig
 from refrl.data_plane import DataPlaneClient, KVBatchMeta, build_data_plane_client
 
 FIELDS = ("input_ids", "logprobs", "content")

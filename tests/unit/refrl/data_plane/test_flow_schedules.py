@@ -8,7 +8,7 @@ import pytest
 
 from refrl.data_plane.client import StoreClient
 from refrl.data_plane.control import ControlState
-from refrl.data_plane.local import LocalControl
+from refrl.data_plane.factory import LocalControl
 from refrl.data_plane.store import LocalStore
 from seatrial.targets.reference.data_plane.schedules import Schedule
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from refrl.data_plane import DataPlaneError
-from refrl.data_plane.control import ControlState
-from refrl.data_plane.journal import restored
+from refrl.data_plane.control import ControlState, restored
 from refrl.data_plane.partition import PartitionSpec
 from refrl.data_plane.records import NewBlock
 

@@ -24,8 +24,7 @@ from refrl.lifeline import LISTENING, RENDEZVOUS
 from refrl.models.loading import load_model
 from refrl.models.tiny import TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
-from refrl.rollout.shared import shared
-from refrl.rollout.sync import RolloutWorker
+from refrl.rollout.sync import RolloutWorker, shared
 from refrl.tasks import Example
 from refrl.training.build import build_policy
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from refrl.generation.decoding import compacting_order
-from refrl.generation.kv_cache import KVCache, LayerSlots
+from refrl.generation.lean_decoder import KVCache, LayerSlots
 
 
 def numbered(num_rows: int, num_tokens: int, offset: float) -> torch.Tensor:

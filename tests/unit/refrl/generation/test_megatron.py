@@ -15,7 +15,7 @@ from refrl.generation.base import Generator, SamplingParams
 from refrl.models.loading import load_model
 from refrl.training.build_generation import build_engine
 from refrl.weight_sync.base import Part, WeightSyncError
-from refrl.weight_sync.fingerprints import fingerprint
+from refrl.weight_sync.tensors import fingerprint
 
 pytest.importorskip(
     "megatron.core", reason="Megatron-core is not installed: pip install 'seatrial[megatron]'"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from refrl.generation.vllm.experts import unpacked
+from refrl.generation.vllm.weights import unpacked
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -12,8 +12,7 @@ from refrl.algorithms.batching import TrainSample, make_batch
 from refrl.config import ConfigError, DataConfig, PolicyConfig, validate_config
 from refrl.generation.base import Completion, SamplingParams
 from refrl.media import PLACEHOLDER
-from refrl.models.tiny import Family, TinyModelSpec, make_model
-from refrl.models.tiny_media import MEDIA_TOKEN_ID
+from refrl.models.tiny import MEDIA_TOKEN_ID, Family, TinyModelSpec, make_model
 from refrl.policy.hf import HFPolicy
 from refrl.rollout.sync import RolloutWorker
 from refrl.tasks import Example, make_splits

@@ -7,7 +7,7 @@ import pytest
 from refrl.rewards import VerifierError, VerifierTimeout, make_verifier, score_completions
 from refrl.rewards.code import extract_code
 from refrl.rewards.math import MathVerifier
-from refrl.rewards.text_rules import soft_overlong_penalty
+from refrl.rewards.verifiers import soft_overlong_penalty
 from refrl.rewards.weighted import Part, WeightedVerifier
 
 ADDS = json.dumps([{"stdin": "2 3\n", "stdout": "5\n"}, {"stdin": "1 1\n", "stdout": "2"}])

@@ -13,10 +13,10 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from refrl import cli
 from refrl.config import ConfigError
-from refrl.config.surroundings import ClusterConfig
+from refrl.config.run import ClusterConfig
 from refrl.directories import naming
 from refrl.errors import out_of_memory
-from refrl.generation.cached_decoder import CachedDecoder
+from refrl.generation.torch_engine import CachedDecoder
 from refrl.logging import EventWriter, write_atomically
 from refrl.models.loading import load_model, save_directory
 

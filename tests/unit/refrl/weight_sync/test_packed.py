@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from refrl.weight_sync.packed import pack, packed_size, unpack
+from refrl.weight_sync.broadcast import pack, packed_size, unpack
 
 
 def test_every_type_and_shape_comes_back_to_the_bit() -> None:

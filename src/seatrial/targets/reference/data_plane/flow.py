@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.run import DataPlaneConfig
 from refrl.data_plane import (
     BaseRolloutFilter,
     ConsumePlan,
@@ -26,8 +26,8 @@ from refrl.data_plane import (
 )
 from refrl.data_plane.client import StoreClient
 from refrl.data_plane.columns import Column
-from refrl.data_plane.journal import restored
-from refrl.data_plane.local import LocalControl
+from refrl.data_plane.control import restored
+from refrl.data_plane.factory import LocalControl
 from refrl.data_plane.observability import ObservedClient
 from refrl.data_plane.store import LocalStore
 from refrl.generation.base import Completion

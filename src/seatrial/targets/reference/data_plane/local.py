@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.run import DataPlaneConfig
 from refrl.data_plane import KVBatchMeta, StalenessFilter, build_data_plane_client, shard_meta_for_dp
 from seatrial.relations.not_served import NotServed
 

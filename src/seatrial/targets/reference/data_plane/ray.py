@@ -18,7 +18,7 @@ from typing import Any, Literal
 import psutil
 import ray
 
-from refrl.config.data_plane import DataPlaneConfig
+from refrl.config.run import DataPlaneConfig
 from refrl.data_plane import build_data_plane_client
 from refrl.data_plane.ray import NAMESPACE
 from seatrial.targets.reference.data_plane.local import ReferenceDataPlane

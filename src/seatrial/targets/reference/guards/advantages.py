@@ -9,7 +9,7 @@ import torch
 
 from refrl.config import GRPORunConfig
 from refrl.config.algorithms import ADVANTAGES
-from refrl.training.observed import TrainedStep
+from refrl.training.session import TrainedStep
 from seatrial.guards import Guards
 from seatrial.relations.measures.rows import overlong_penalty, rewards_by_prompt
 from seatrial.relations.oracles.runs import expected_advantages

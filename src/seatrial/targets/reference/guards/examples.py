@@ -10,8 +10,7 @@ from typing import Any
 from refrl.algorithms.batching import Batch
 from refrl.models.chat import BYTE_CHAT_TEMPLATE
 from refrl.tasks import Example
-from refrl.training.observed import TunedStep
-from refrl.training.session import Session
+from refrl.training.session import Session, TunedStep
 from seatrial.evidence.ledger.laws.rewards import answer_of
 from seatrial.guards import Guards
 from seatrial.targets.reference.configuration import least, table

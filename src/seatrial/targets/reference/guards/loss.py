@@ -17,8 +17,7 @@ from refrl.algorithms.batching import Batch
 from refrl.algorithms.losses.base import TokenInputs
 from refrl.config import GRPORunConfig, SFTRunConfig
 from refrl.config.algorithms import LOSSES
-from refrl.training.observed import PassedBatch
-from refrl.training.session import Session
+from refrl.training.session import PassedBatch, Session
 from seatrial.guards import Guards
 from seatrial.relations import oracles
 from seatrial.relations.oracles.runs import loss_spec

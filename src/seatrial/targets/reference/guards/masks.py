@@ -9,8 +9,7 @@ from refrl.algorithms.batching import TrainSample
 from refrl.config import GRPORunConfig
 from refrl.generation.base import Completion
 from refrl.training.build import build_batch
-from refrl.training.observed import TrainedStep
-from refrl.training.session import Session
+from refrl.training.session import Session, TrainedStep
 from seatrial.guards import Guards
 from seatrial.relations.measures.rows import rewards_by_prompt
 from seatrial.targets.reference.guards.base import check

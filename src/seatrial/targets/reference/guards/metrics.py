@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from refrl.config import GRPORunConfig
 from refrl.rollout.sync import Rollouts
-from refrl.training.observed import TrainedStep, TunedStep
-from refrl.training.session import Session
+from refrl.training.session import Session, TrainedStep, TunedStep
 from seatrial.guards import Guards
 from seatrial.relations.measures.rows import OF_ROWS, mean, metric_errors
 from seatrial.relations.records.run import RunRow

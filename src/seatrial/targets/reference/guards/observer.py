@@ -21,9 +21,8 @@ from torch import Tensor
 from refrl.algorithms.batching import Batch
 from refrl.config import GRPORunConfig
 from refrl.rollout.sync import Rollouts
-from refrl.training.observed import PassedBatch, TrainedStep, TunedStep
 from refrl.training.recorder import recorded_rows
-from refrl.training.session import Observer, Session
+from refrl.training.session import Observer, PassedBatch, Session, TrainedStep, TunedStep
 from seatrial.files import write_whole
 from seatrial.guards import GuardError, Guards
 from seatrial.guards.guards import WeightSample, sample_weights

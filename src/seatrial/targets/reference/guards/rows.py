@@ -13,8 +13,7 @@ from refrl.generation.base import Completion
 from refrl.media import stack
 from refrl.rollout.sync import Rollouts
 from refrl.tasks import Example
-from refrl.training.observed import TrainedStep
-from refrl.training.session import Session
+from refrl.training.session import Session, TrainedStep
 from seatrial.guards import Guards
 from seatrial.targets.reference.guards.base import check, is_checked_closely, updates_per_step
 

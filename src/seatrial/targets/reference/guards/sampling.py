@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from refrl.config import GRPORunConfig
 from refrl.rollout.sync import Rollouts
-from refrl.training.observed import TrainedStep
-from refrl.training.session import Session
+from refrl.training.session import Session, TrainedStep
 from seatrial.guards import Guards
 from seatrial.relations.measures.rows import ending_error
 from seatrial.targets.reference.guards.base import check, rows_per_step

@@ -18,7 +18,7 @@ from refrl.generation.base import Completion, MediaSampler, SamplingParams
 from refrl.rollout.sync import Rollouts
 from refrl.tasks import Example
 from refrl.tasks.base import make_task
-from refrl.training.observed import TrainedStep, TunedStep
+from refrl.training.session import TrainedStep, TunedStep
 from seatrial.guards import Guards
 from seatrial.targets.reference.guards.base import RunConfig, check, loop_of
 from seatrial.targets.reference.guards.files import distinct_rows, small_enough

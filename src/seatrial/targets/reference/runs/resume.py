@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from refrl.training.grpo import run_grpo
-from refrl.training.observed import TunedStep
-from refrl.training.session import Observer, Session
+from refrl.training.session import Observer, Session, TunedStep
 from refrl.training.sft import run_sft
 from seatrial.evidence.read import read_logs
 from seatrial.relations import NotServed

@@ -9,8 +9,7 @@ import torch
 from refrl.algorithms.batching import Batch
 from refrl.config import ConfigError, LossConfig, PolicyConfig, validate_config
 from refrl.models.loading import load_model
-from refrl.models.tiny import Family, TinyModelSpec, make_model
-from refrl.models.tiny_media import FRAMES, IMAGE_SIZE, MEDIA_TOKEN_ID, MEL_BINS
+from refrl.models.tiny import FRAMES, IMAGE_SIZE, MEDIA_TOKEN_ID, MEL_BINS, Family, TinyModelSpec, make_model
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.policy.base import Policy
 from refrl.policy.draft import load_draft

@@ -1,11 +1,9 @@
-"""Command-line arguments that `grpo` and `sft` share."""
+"""`refrl grpo` and `refrl sft`."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TypeVar
-
-from pydantic import BaseModel
+import gc
 
 from refrl.config import GRPORunConfig, SFTRunConfig, load_config
 from refrl.config.describe import effective_yaml
@@ -13,10 +11,8 @@ from refrl.recipes import find_config
 from refrl.runtime.launcher import is_launcher, launch
 from refrl.runtime.ray_cluster import ray_cluster
 
-SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
-
-def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare `--config FILE [--print-config] key=value ...`."""
     parser.add_argument(
         "--config",
@@ -37,7 +33,9 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_config(arguments: argparse.Namespace, schema: type[SchemaT]) -> SchemaT | None:
+def _read_config(
+    arguments: argparse.Namespace, schema: type[GRPORunConfig | SFTRunConfig]
+) -> GRPORunConfig | SFTRunConfig | None:
     """Return the validated configuration; with `--print-config`, print it and return None.
 
     Raises:
@@ -50,7 +48,7 @@ def read_config(arguments: argparse.Namespace, schema: type[SchemaT]) -> SchemaT
     return None
 
 
-def launch_processes(arguments: argparse.Namespace, config: GRPORunConfig | SFTRunConfig) -> bool:
+def _launch_processes(arguments: argparse.Namespace, config: GRPORunConfig | SFTRunConfig) -> bool:
     """Run the command as ranks if several are configured, and wait for them; return False if this process must train.
 
     Raises:
@@ -62,3 +60,21 @@ def launch_processes(arguments: argparse.Namespace, config: GRPORunConfig | SFTR
     with ray_cluster(config):
         launch([arguments.command, "--config", arguments.config, *arguments.overrides], config.cluster)
     return True
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train in this process or in several; the configuration is validated before torch is imported."""
+    config = _read_config(arguments, GRPORunConfig if arguments.command == "grpo" else SFTRunConfig)
+    if config is None or _launch_processes(arguments, config):
+        return
+    gc.disable()  # garbage collection during the import of thousands of modules frees nothing
+    from refrl.training.grpo import run_grpo
+    from refrl.training.sft import run_sft
+
+    gc.enable()
+
+    with ray_cluster(config):
+        if isinstance(config, GRPORunConfig):
+            run_grpo(config)
+        else:
+            run_sft(config)
