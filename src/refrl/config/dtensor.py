@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from refrl.config.base import Section
+from refrl.config.base import SwitchedSection
 
 
-class DTensorConfig(Section):
+class DTensorConfig(SwitchedSection):
     """The policy on PyTorch's own parallelism (DTensor): any Hugging Face causal language model."""
 
+    key = "policy.dtensor_cfg"
     enabled: bool = False
     """Use this backend; its weights are float32 and sharded over the processes that share rows."""
     tensor_parallel_size: int = Field(default=1, gt=0)
@@ -27,13 +28,7 @@ class DTensorConfig(Section):
         return self.tensor_parallel_size * self.context_parallel_size
 
     @model_validator(mode="after")
-    def _options_have_effect(self) -> DTensorConfig:
-        for name, field in type(self).model_fields.items():
-            if name != "enabled" and not self.enabled and getattr(self, name) != field.default:
-                raise ValueError(
-                    f"policy.dtensor_cfg.{name} has no effect without policy.dtensor_cfg.enabled=true: set it, or "
-                    f"leave {name} out"
-                )
+    def _sequences_are_shared(self) -> DTensorConfig:
         if self.sequence_parallel and self.tensor_parallel_size == 1:
             raise ValueError(
                 "policy.dtensor_cfg.sequence_parallel shares activations among tensor-parallel processes: set "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from refrl.config.base import Section
+from refrl.config.base import SwitchedSection
 
 
-class MegatronConfig(Section):
+class MegatronConfig(SwitchedSection):
     """The policy on Megatron-core's GPTModel: Llama, Qwen2, Qwen3 and Qwen3-MoE, converted from Hugging Face files."""
 
+    key = "policy.megatron_cfg"
     enabled: bool = False
     """Use this backend; needs the extra `megatron`."""
     tensor_model_parallel_size: int = Field(default=1, gt=0)
@@ -39,13 +40,7 @@ class MegatronConfig(Section):
         )
 
     @model_validator(mode="after")
-    def _options_have_effect(self) -> MegatronConfig:
-        for name, field in type(self).model_fields.items():
-            if name != "enabled" and not self.enabled and getattr(self, name) != field.default:
-                raise ValueError(
-                    f"policy.megatron_cfg.{name} has no effect without policy.megatron_cfg.enabled=true: set it, or "
-                    f"leave {name} out"
-                )
+    def _sizes_fit(self) -> MegatronConfig:
         if (
             self.expert_model_parallel_size == 1
             and self.expert_tensor_size != self.tensor_model_parallel_size

@@ -6,14 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from refrl.config.base import Section
+from refrl.config.base import Section, SwitchedSection
 from refrl.config.dtensor import DTensorConfig
 from refrl.config.megatron import MegatronConfig
 
 
-class LoraConfig(Section):
+class LoraConfig(SwitchedSection):
     """Low-rank adapters (LoRA, arXiv 2106.09685) in place of training all weights (NeMo RL's `lora_cfg`)."""
 
+    key = "policy.lora_cfg"
     enabled: bool = False
     """Freeze the model, and train adapters on its linear layers."""
     dim: int = Field(default=8, gt=0)
@@ -28,18 +29,6 @@ class LoraConfig(Section):
     """Directory of an adapter in PEFT's format to start from; None starts with adapters that have no effect."""
     seed: int = Field(default=0, ge=0)
     """Seed of the randomly initialised half of new adapters."""
-
-    @model_validator(mode="after")
-    def _options_have_effect(self) -> LoraConfig:
-        given = sorted(self.model_fields_set - {"enabled"})
-        if not self.enabled and any(
-            getattr(self, name) != LoraConfig.model_fields[name].default for name in given
-        ):
-            raise ValueError(
-                f"policy.lora_cfg.{given[0]} has no effect without policy.lora_cfg.enabled=true: set it, or leave "
-                "it out"
-            )
-        return self
 
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -206,21 +195,14 @@ class BatchTokensConfig(Section):
     """Most tokens of a forward pass that only scores; None allows `logprob_batch_size` rows of the longest length."""
 
 
-class DraftConfig(Section):
+class DraftConfig(SwitchedSection):
     """A draft head that is trained with the policy (NeMo RL's `policy.draft`)."""
 
+    key = "policy.draft"
     enabled: bool = False
     """Train a head that predicts the token after next from the policy's hidden states."""
     model_name: str | None = None
     """Directory of the head; None takes the folder `draft` in `policy.model_name`."""
-
-    @model_validator(mode="after")
-    def _options_have_effect(self) -> DraftConfig:
-        if self.model_name is not None and not self.enabled:
-            raise ValueError(
-                "policy.draft.model_name has no effect without policy.draft.enabled=true: set it, or leave it out"
-            )
-        return self
 
 
 class PolicyConfig(Section):

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from refrl.config.algorithms import AdvantageConfig, LossConfig
-from refrl.config.base import Directory, Section
+from refrl.config.base import Directory, Section, SwitchedSection
 from refrl.config.checkpointing import CheckpointingConfig
 from refrl.config.data import DataConfig
 from refrl.config.policy import PolicyConfig
@@ -79,9 +79,10 @@ class DataPlaneConfig(Section):
         return self
 
 
-class AsyncGRPOConfig(Section):
+class AsyncGRPOConfig(SwitchedSection):
     """Rollouts sampled while the policy trains; needs `policy.generation.colocated.enabled=false`."""
 
+    key = "grpo.async_grpo"
     enabled: bool = False
     """Sample while the policy trains, with weights that may be older than the trainer's."""
     max_trajectory_age_steps: int = Field(default=1, gt=0)
@@ -97,20 +98,6 @@ class AsyncGRPOConfig(Section):
     """Drop groups whose rewards, before any shaping, are all equal, and wait for other groups instead."""
     drop_longer_than: int | None = Field(default=None, gt=0)
     """Drop groups with a row of more tokens than this, prompt and completion together; None drops none."""
-
-    @model_validator(mode="after")
-    def _options_have_effect(self) -> AsyncGRPOConfig:
-        changed = [
-            name
-            for name, field in type(self).model_fields.items()
-            if name != "enabled" and getattr(self, name) != field.default
-        ]
-        if changed and not self.enabled:
-            raise ValueError(
-                f"grpo.async_grpo.{changed[0]} has no effect without grpo.async_grpo.enabled=true: set it, or leave "
-                f"{changed[0]} out"
-            )
-        return self
 
 
 class RewardShapingConfig(Section):

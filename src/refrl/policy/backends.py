@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -13,32 +13,27 @@ from refrl.distributed import World
 from refrl.policy.base import Policy
 
 MAKERS = {"dtensor": "refrl.policy.dtensor.policy", "megatron": "refrl.policy.megatron.making"}
-"""Modules with a function `make_policy`, by `PolicyConfig.backend`."""
+"""Modules with a function `make_policy` of a `PolicyRequest`, by `PolicyConfig.backend`."""
 
 
-class MakePolicy(Protocol):
-    """Makes a policy from its configuration."""
+@dataclass(frozen=True, kw_only=True)
+class PolicyRequest:
+    """The arguments of `refrl.training.build.build_policy`."""
 
-    def __call__(
-        self,
-        config: PolicyConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        device: torch.device,
-        num_updates: int,
-        with_reference: bool,
-        world: World,
-        temperature: float,
-    ) -> Policy:
-        """Return the policy (see `refrl.training.build.build_policy`).
-
-        Raises:
-            ConfigError: the model cannot be loaded, scored or distributed as configured.
-        """
-        ...
+    config: PolicyConfig
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+    num_updates: int
+    with_reference: bool
+    world: World
+    temperature: float
 
 
-def policy_maker(backend: str) -> MakePolicy:
-    """Return what makes policies of a backend."""
-    make: MakePolicy = import_module(MAKERS[backend]).make_policy
-    return make
+def make_policy(request: PolicyRequest) -> Policy:
+    """Return the policy of a backend other than `hf`.
+
+    Raises:
+        ConfigError: the model cannot be loaded, scored or distributed as configured.
+    """
+    policy: Policy = import_module(MAKERS[request.config.backend]).make_policy(request)
+    return policy

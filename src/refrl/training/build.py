@@ -34,7 +34,7 @@ from refrl.models.tokenization import load_tokenizer
 from refrl.policy.activations import compile_layers
 from refrl.policy.adapter_files import make_adapters
 from refrl.policy.auxiliaries import make_auxiliary
-from refrl.policy.backends import policy_maker
+from refrl.policy.backends import PolicyRequest, make_policy
 from refrl.policy.base import LossFunction, Policy
 from refrl.policy.hf import HFPolicy
 from refrl.policy.optimizer import ClippedAdamW
@@ -191,14 +191,16 @@ def build_policy(
         ConfigError: the model cannot be loaded, scored, checkpointed or distributed as configured.
     """
     if config.backend != "hf":
-        return policy_maker(config.backend)(
-            config,
-            tokenizer,
-            device=device,
-            num_updates=num_updates,
-            with_reference=with_reference,
-            world=world,
-            temperature=temperature or config.generation.temperature,
+        return make_policy(
+            PolicyRequest(
+                config=config,
+                tokenizer=tokenizer,
+                device=device,
+                num_updates=num_updates,
+                with_reference=with_reference,
+                world=world,
+                temperature=temperature or config.generation.temperature,
+            )
         )
     model = load_model(Path(config.model_name)).eval()
     model.to(device=device)

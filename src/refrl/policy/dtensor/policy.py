@@ -19,6 +19,7 @@ from refrl.models.loading import load_model
 from refrl.policy.adapter_files import make_adapters
 from refrl.policy.auxiliaries import make_auxiliary
 from refrl.policy.auxiliary import Auxiliary
+from refrl.policy.backends import PolicyRequest
 from refrl.policy.base import Backend
 from refrl.policy.dtensor.meshes import Meshes, make_meshes
 from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
@@ -211,33 +212,27 @@ class DTensorPolicy(ModulePolicy):
         return ((name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad)
 
 
-def make_policy(
-    config: PolicyConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    device: torch.device,
-    num_updates: int,
-    with_reference: bool,
-    world: World,
-    temperature: float,
-) -> DTensorPolicy:
+def make_policy(request: PolicyRequest) -> DTensorPolicy:
     """Return the policy; before anything is trained it is held against the model as one process scores it.
 
     Raises:
         ConfigError: the model cannot be loaded, sharded or scored as configured.
     """
+    config, device, temperature = request.config, request.device, request.temperature
     model = load_model(Path(config.model_name))
     _check_language(config, model)
-    meshes = make_meshes(config.dtensor_cfg, world, device)
+    meshes = make_meshes(config.dtensor_cfg, request.world, device)
     dtype = getattr(torch, config.precision)
     adapters = make_adapters(model, config.lora_cfg)
     probe = probe_batch(model)
     with torch.no_grad():
         expected_BT = padded_forward(temperature)(model, probe)[0]
     spread_model = _spread(model, config, meshes, device, dtype, adapters)
-    optimizer = ClippedAdamW(model, config, num_updates, clip_spread_gradients, precision=torch.float32)
-    reference = spread_model if with_reference and adapters is not None else None
-    if with_reference and adapters is None:
+    optimizer = ClippedAdamW(
+        model, config, request.num_updates, clip_spread_gradients, precision=torch.float32
+    )
+    reference = spread_model if request.with_reference and adapters is not None else None
+    if request.with_reference and adapters is None:
         frozen = load_model(Path(config.model_name)).requires_grad_(False)
         reference = _spread(frozen, config, meshes, device, dtype)
     positions = OwnPositions(meshes, config.dtensor_cfg.sequence_parallel)
@@ -247,16 +242,16 @@ def make_policy(
     _check_probe(config, found_BT, expected_BT)
     return DTensorPolicy(
         spread_model,
-        tokenizer,
+        request.tokenizer,
         scoring=scoring,
         optimizer=optimizer,
         reference=reference,
         global_batch_size=config.train_global_batch_size,
-        world=world,
+        world=request.world,
         auxiliary=make_auxiliary(
             config,
             model,
-            num_updates=num_updates,
+            num_updates=request.num_updates,
             temperature=temperature,
             positions=positions,
             read=spread_model.whole,

@@ -8,34 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
-from refrl.config import ConfigError, PolicyConfig
-from refrl.distributed import World
+from refrl.config import ConfigError
 from refrl.models.loading import check_model_directory
+from refrl.policy.backends import PolicyRequest
 
 if TYPE_CHECKING:
     from refrl.policy.megatron.policy import MegatronPolicy
 
 
-def make_policy(
-    config: PolicyConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    device: torch.device,
-    num_updates: int,
-    with_reference: bool,
-    world: World,
-    temperature: float,
-) -> MegatronPolicy:
+def make_policy(request: PolicyRequest) -> MegatronPolicy:
     """Return the policy (see `refrl.training.build.build_policy`).
 
     Raises:
         ConfigError: Megatron-core is not installed; the model cannot be converted, or not be spread as configured.
     """
-    check_available("policy.megatron_cfg.enabled", device)
-    sizes = config.megatron_cfg
-    if device.type == "cpu" and min(sizes.expert_model_parallel_size, sizes.expert_tensor_size) > 1:
+    check_available("policy.megatron_cfg.enabled", request.device)
+    sizes = request.config.megatron_cfg
+    if request.device.type == "cpu" and min(sizes.expert_model_parallel_size, sizes.expert_tensor_size) > 1:
         raise ConfigError(
             "policy.megatron_cfg.expert_model_parallel_size with experts that are spread too: ranks then gather parts "
             "of unequal size, which gloo does not; set expert_tensor_parallel_size to 1, or use cluster.device=cuda"
@@ -43,7 +33,7 @@ def make_policy(
     with warnings.catch_warnings():
         # Megatron-core warns of its own defaults, and at every import that Transformer Engine and Apex are not there.
         warnings.simplefilter("ignore")
-        return _make(config, tokenizer, device, num_updates, with_reference, world, temperature)
+        return _make(request)
 
 
 def check_available(option: str, device: torch.device) -> None:
@@ -67,15 +57,7 @@ def check_available(option: str, device: torch.device) -> None:
         )
 
 
-def _make(
-    config: PolicyConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    device: torch.device,
-    num_updates: int,
-    with_reference: bool,
-    world: World,
-    temperature: float,
-) -> MegatronPolicy:
+def _make(request: PolicyRequest) -> MegatronPolicy:
     from refrl.policy.megatron import cpu
     from refrl.policy.megatron.adapters import add_adapters
     from refrl.policy.megatron.architecture import check_divides, read_architecture
@@ -87,14 +69,15 @@ def _make(
     from refrl.policy.megatron.policy import MegatronPolicy
     from refrl.policy.megatron.weights import Weights
 
+    config, device = request.config, request.device
     cpu.prepare()
     directory = Path(config.model_name)
     check_model_directory(directory)
     architecture = read_architecture(directory)
     check_divides(architecture, config.megatron_cfg)
-    parallel = join_parallel(config.megatron_cfg, world)
+    parallel = join_parallel(config.megatron_cfg, request.world)
     precision = getattr(torch, config.precision)
-    own_reference = with_reference and not config.lora_cfg.enabled
+    own_reference = request.with_reference and not config.lora_cfg.enabled
     try:
         local = load_model(directory, architecture, parallel, config, device)
         reference = load_model(directory, architecture, parallel, config, device) if own_reference else None
@@ -102,7 +85,7 @@ def _make(
         raise ConfigError(f"policy.model_name={directory}: {error}") from error
     adapters = add_adapters(local, config.lora_cfg) if config.lora_cfg.enabled else None
     weights = Weights(local, precision, adapters)
-    optimizer = MegatronOptimizer(weights.trained, config, num_updates)
+    optimizer = MegatronOptimizer(weights.trained, config, request.num_updates)
     local.module.to(dtype=precision)
     if reference is not None:
         reference.module.to(dtype=precision).requires_grad_(False)
@@ -112,15 +95,15 @@ def _make(
     return MegatronPolicy(
         weights,
         trained,
-        tokenizer,
+        request.tokenizer,
         config,
         scorer=Scorer(
             parallel,
             vocab_size=architecture.vocab_size,
-            temperature=temperature,
+            temperature=request.temperature,
             packs=config.sequence_packing.enabled,
             dtype=precision,
         ),
         optimizer=optimizer,
-        reference=weights if with_reference and adapters is not None else kept,
+        reference=weights if request.with_reference and adapters is not None else kept,
     )
