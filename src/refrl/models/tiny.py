@@ -19,7 +19,7 @@ import numpy.typing as npt
 from refrl.config.loading import ConfigError
 from refrl.directories import new_directory
 from refrl.media import PLACEHOLDER
-from refrl.models.tokenization import (
+from refrl.models.byte_tokenizer import (
     BOS,
     EOS,
     PAD,

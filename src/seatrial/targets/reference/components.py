@@ -14,7 +14,7 @@ from refrl.algorithms.batching import Batch, make_batch
 from refrl.algorithms.losses.base import specification as loss_specification
 from refrl.algorithms.metrics import merge_metrics
 from refrl.algorithms.packing import assign_packs
-from refrl.models.tokenization import VOCAB_SIZE
+from refrl.models.byte_tokenizer import VOCAB_SIZE
 from refrl.policy.base import Policy
 from refrl.training import build
 from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec

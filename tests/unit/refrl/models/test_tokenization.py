@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refrl.config import ConfigError
+from refrl.models.byte_tokenizer import EOS, VOCAB_SIZE
 from refrl.models.tokenization import (
-    EOS,
-    VOCAB_SIZE,
     decode_completions,
     encode_answers,
     encode_prompts,

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from refrl.algorithms.batching import TrainSample
 from refrl.media import pack
+from refrl.models.byte_tokenizer import VOCAB_SIZE
 from refrl.models.loading import media_token_id
 from refrl.models.tiny import FRAMES, IMAGE_SIZE, MEL_BINS, Family, TinyModelSpec, make_model
-from refrl.models.tokenization import VOCAB_SIZE
 
 ADAPTER_RANK, ADAPTER_ALPHA = 3, 6.0
 """Rank and scale of the adapters that some layouts train; the rank is divided by no number of processes."""
