@@ -47,10 +47,10 @@ of bug, not for the plant. A rate that includes laws written afterwards is no lo
 | then, at once and blind, of those left | 184 | 75.0% |
 | blind, in what spreads a policy over processes and in its checkpoints | 25 | 68.0% |
 | blind, in vLLM as the engine, in what brings weights to engines, and in checkpoints | 19 | 21.1% |
-| blind, in layouts, adapters and architectures; the laws nearest to the module and the trial asked alone | 23 | 47.8% |
-| blind, in policies and layouts, of those left of that set; the same laws asked | 19 | 78.9% |
+| blind, in layouts, adapters and architectures; the nearest laws and the trial alone | 23 | 47.8% |
+| blind, in policies and layouts, of those left of that set; the same laws | 19 | 78.9% |
 | blind, in media, draft heads, routers, int8, adapters, resumes, optimizers; the nearest laws alone | 24 | 75.0% |
-| blind, in the static decoder (blocks of 3 tokens, on CPU); 15 relations asked of most, no trial | 42 | 92.9% |
+| blind, in the static decoder (blocks of 3 tokens, on CPU); 15 relations run on most, no trial | 42 | 92.9% |
 
 Of the 46 that the second measurement missed, three were misses of a switch: a new section of the configuration made the
 adapter skip all laws of fine-tuning, which nothing said. Most others were of classes without a law: what a run leaves

@@ -137,8 +137,8 @@ def test_a_complete_run_is_not_trained_again(overrides: Overrides) -> None:
     [
         ("sft.seed=1", "other seed"),
         ("data.num_train=41", "other training prompts"),
-        ("policy.precision=bfloat16", "lacks .* tensors .*master"),
-        ("policy.lora_cfg.enabled=true", "lacks .* tensors"),
+        ("policy.precision=bfloat16", "is missing .* tensors .*master"),
+        ("policy.lora_cfg.enabled=true", "is missing .* tensors"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(overrides: Overrides, change: str, message: str) -> None:

@@ -25,7 +25,7 @@ from refrl.generation.sampling import is_filtered
 from refrl.generation.static.ops import Counters, Ops, TorchOps
 
 SLOTS_MULTIPLE = 128
-"""The cache has a multiple of so many slots, so that prompts of other lengths find room in the one that is there."""
+"""The cache has a multiple of so many slots, so that prompts of other lengths fit the one that is there."""
 JOIN_LIMIT_BYTES = 4 * 2**30
 """Layers up to this size have their projections joined by a copy (see `lean_weights.read_weights`)."""
 
@@ -54,7 +54,7 @@ class _Buffers:
     counters: Counters
 
     def fits(self, num_rows: int, num_slots: int, num_tokens: int, kept_width: int) -> bool:
-        """Return whether a call of this size finds room."""
+        """Return whether a call of this size fits."""
         return (
             num_rows <= self.cache_L2RKSH.shape[2]
             and num_slots <= self.cache_L2RKSH.shape[4]
