@@ -122,3 +122,16 @@ def test_other_lengths_and_numbers_of_rows(model: PreTrainedModel) -> None:
             for one in (engine, TorchGenerator(model, 0, block_tokens=0))
         )
         assert [row.ids for row in found] == [row.ids for row in right]
+
+
+def test_calls_that_grow_capture_again(model: PreTrainedModel) -> None:
+    """Each call needs larger buffers than those that are there, so that all graphs go before new ones are captured."""
+    engine = TorchGenerator(model, 0)
+    for rows in (2, 9, 30, 70):
+        params = SamplingParams(8 + rows, stop_token_ids=STOPS)
+        found, right = (
+            one.generate([[3, 4]] * rows, params, torch.Generator().manual_seed(3))
+            for one in (engine, TorchGenerator(model, 0, block_tokens=0))
+        )
+        assert [row.ids for row in found] == [row.ids for row in right]
+        torch.cuda.empty_cache()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -83,7 +82,6 @@ class StaticDecoder:
         self._buffers: _Buffers | None = None
         self._graphs: dict[tuple[int, SamplingParams], torch.cuda.CUDAGraph] = {}
         """By number of rows, and by what of the parameters a step depends on."""
-        self._pool: Any = None
 
     @property
     def num_graphs(self) -> int:
@@ -262,9 +260,10 @@ class StaticDecoder:
 
     def _capture(self, num_rows: int) -> None:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # Graphs share the memory of one that is held: a pool ends with the last graph of it.
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self._step(num_rows)
-        self._pool = graph.pool()
         self._graphs[num_rows, self._params] = graph
 
 
