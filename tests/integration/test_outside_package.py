@@ -125,7 +125,7 @@ def test_the_relation_and_the_target_are_known(run: Run) -> None:
 @pytest.mark.e2e
 def test_the_target_goes_through_level_0(run: Run) -> None:
     """Its loss, on trial."""
-    ran = run("seatrial", "run", "--target", "my-stack", "--level", "0")
+    ran = run("seatrial", "run", "--target", "my-stack", "--level", "0", "-v")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "loss_fn.kind=weighted_reinforce" in ran.stdout
     refused = run("seatrial", "run", "--target", "my-stack", "--level", "0", "loss_fn.kind=gspo")

@@ -80,4 +80,6 @@ def test_another_rate_is_named_where_it_was_asked_for_and_fails_where_it_was_not
     (logs / "run_info.json").write_text(json.dumps(healthy))
     found = said(folder, logs)
     assert found["baseline-same"]["outcome"] == "Fail"
-    assert "train/lr is 0.005 at step 2, 0.001 in all 4 healthy runs" in str(found["baseline-same"]["reason"])
+    assert '"train/lr" is 0.005 at step 2, 0.001 in all 4 healthy runs' in str(
+        found["baseline-same"]["reason"]
+    )

@@ -108,7 +108,7 @@ def test_a_run_over_two_nodes_goes_on_without_an_actor(
         process.kill()
     assert process.returncode == 0, output
     assert len(raylets) == 2, "both actors lie on one node"
-    assert "it went on" in output
+    assert "it continued" in output
     assert [fate["number"] for fate in fates(tmp_path)] == list(range(4 * NUM_STEPS))
     assert {fate["fate"] for fate in fates(tmp_path)} == {"trained"}
     # Ray ends what was stopped in its own time.

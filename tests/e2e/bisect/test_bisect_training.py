@@ -90,7 +90,7 @@ def test_a_reward_that_rises_is_no_culprit_unless_any_change_is_asked_for(
     command = ("--", sys.executable, "-S", "train.py", "{logs}")
     better = bisect(repository, *asked, *command)
     assert better.returncode == 1, better.out + better.err
-    assert "worse: lower values, for train/reward is reward/mean" in better.out
+    assert "worse: lower values: train/reward is reward/mean" in better.out
     assert "--worse either searches for any change" in better.result()["answer"]["advice"]
     either = bisect(repository, *asked, "--worse", "either", *command)
     assert either.suspects() == [mended], either.out + either.err

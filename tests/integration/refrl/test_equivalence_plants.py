@@ -6,6 +6,7 @@ grpo-processes in tests/unit/refrl/distributed.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -104,11 +105,14 @@ def first_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 trains its share of the rows, and the gradients of rank 1 never arrive."""
     right = hf.HFPolicy.accumulate
 
+    def passes_of_first_rows(self: Any, batch: Batch, cut: Any, micro_batches: object = None) -> Any:
+        return self._even(cut.micro_batches(batch.rows(slice(0, 8))), batch)
+
     def lonely(
         self: hf.HFPolicy, update: Batch, loss: LossFunction, micro_batches: object = None, **options: bool
     ) -> object:
         with monkeypatch.context() as patch:
-            patch.setattr(hf.HFPolicy, "_own", lambda self, batch: batch.rows(slice(0, 8)))
+            patch.setattr(hf.HFPolicy, "_passes", passes_of_first_rows)
             return right(self, update, loss, None, **options)
 
     monkeypatch.setattr(hf.HFPolicy, "accumulate", lonely)

@@ -42,7 +42,12 @@ def run(overrides: list[str], *more: str) -> GRPORunConfig:
 @pytest.mark.usefixtures("flat_on_odd_letters")
 def test_dynamic_sampling_fills_every_step_with_groups_that_differ(overrides: Overrides) -> None:
     """Whole groups of different prompts; every group sampled is trained on, dropped or discarded."""
-    config = run(overrides("a"), "grpo.use_dynamic_sampling=true", "data.num_train=100")
+    config = run(
+        overrides("a"),
+        "grpo.use_dynamic_sampling=true",
+        "data.num_train=100",
+        "data.task_args={max_length: 3, alphabet_size: 8}",
+    )
     found = series(config)
     for step in (1, 2):
         trained = rows(config, step)

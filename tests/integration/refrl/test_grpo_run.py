@@ -97,6 +97,8 @@ def test_rows_are_what_was_trained_on(overrides: Overrides, tiny_model: Path) ->
     assert [row["index"] for row in first] == list(range(16))
     assert set(Counter(row["prompt_id"] for row in first).values()) == {4}
     model = AutoModelForCausalLM.from_pretrained(str(tiny_model))
+    stop_ids = config.policy.generation.stop_token_ids
+    assert stop_ids is not None
     for row in first:
         prompt_ids, ids = row["token_ids"][: row["prompt_length"]], row["token_ids"][row["prompt_length"] :]
         assert bytes(prompt_ids[1:]).decode() == row["prompt"]
@@ -105,7 +107,7 @@ def test_rows_are_what_was_trained_on(overrides: Overrides, tiny_model: Path) ->
         assert row["reward"] == pytest.approx(
             make_verifier("byte_closeness")(row["completion"], row["answer"])
         )
-        assert row["finish_reason"] == ("stop" if ids[-1] == 258 else "length")
+        assert row["finish_reason"] == ("stop" if ids[-1] in stop_ids else "length")
         with torch.no_grad():
             logprobs_SV = model(torch.tensor([row["token_ids"]])).logits[0].log_softmax(-1)
         expected = [float(logprobs_SV[row["prompt_length"] + t - 1, token]) for t, token in enumerate(ids)]
@@ -117,7 +119,7 @@ def test_rows_are_what_was_trained_on(overrides: Overrides, tiny_model: Path) ->
         expected_advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
         assert [row["advantage"] for row in group] == pytest.approx(expected_advantages.tolist(), abs=1e-4)
     held_out = rows(config, 0, "validation_data")
-    assert len(held_out) == 16
+    assert len(held_out) == config.data.num_validation
     trained_on = {row["prompt"] for step in (1, 2, 3) for row in rows(config, step)}
     assert not trained_on & {row["prompt"] for row in held_out}
 

@@ -15,7 +15,7 @@ def test_sums(left: int, right: int) -> None:
     assert answer_of(f"{left}+{right}=") == str(left + right)
 
 
-@given(st.text("abcdefgh", min_size=1, max_size=12))
+@given(st.text("abcdefgh", max_size=12))
 def test_reversed_words(word: str) -> None:
     """Slicing backwards is another way."""
     assert answer_of(f"reverse {word}=") == word[::-1]
@@ -27,7 +27,7 @@ def test_letters(letter: str, word: str) -> None:
     assert answer_of(f"count {letter} in {word}=") == str(word.count(letter))
 
 
-@pytest.mark.parametrize("prompt", ["", "reverse =", "12+=", "12+7", "count ab in abc=", "What is 1+1="])
+@pytest.mark.parametrize("prompt", ["", "reverse", "12+=", "12+7", "count ab in abc=", "What is 1+1="])
 def test_another_form_has_no_answer(prompt: str) -> None:
     """Nothing is guessed."""
     assert answer_of(prompt) is None

@@ -62,9 +62,9 @@ def test_a_module_that_is_imported_already_is_not_planted_in() -> None:
 
 def test_a_table_that_is_out_of_date_is_refused() -> None:
     """Text that does not stand exactly once cannot be replaced in silence."""
-    with pytest.raises(PlantingError, match="is there 0 times"):
+    with pytest.raises(PlantingError, match="occurs 0 times"):
         changed_source("x = 1\n", edit("no such text", ""))
-    with pytest.raises(PlantingError, match="is there 2 times"):
+    with pytest.raises(PlantingError, match="occurs 2 times"):
         changed_source("x = 1\nx = 1\n", edit("x = 1", ""))
 
 

@@ -195,7 +195,7 @@ def drained_is_latched_on_any_task(patch: pytest.MonkeyPatch) -> None:
 
 @fault("35")
 def a_clear_leaves_the_cursor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(partition.Cursor, "forget", lambda self, samples: None)
+    patch.setattr(partition.Cursor, "discard", lambda self, samples: None)
 
 
 @fault("33")

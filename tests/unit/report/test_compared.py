@@ -23,8 +23,8 @@ def write_log(path: Path, *, broken: bool = False, number: int = 60, **more: lis
             row = {
                 "step": step,
                 "loss": 0.0 if gone else random.standard_normal() / 100,
-                "reward": 0.0 if gone else 0.2 + step / 100,
-                "reward_std": 0.0 if gone else 0.1,
+                "reward": 0.2 + step / 100,
+                "reward_std": 0.1,
                 "grad_norm": 0.0 if gone else float(1 + random.random()),
                 "frac_reward_zero_std": 0.0,
                 "learning_rate": 1e-5,
