@@ -107,7 +107,6 @@ class StaticDecoder:
         kept_width = -(-vocab_size // 8) if self._is_filtered else 0
         buffers = self._buffers_for(self._bucket(num_rows), width + num_tokens, num_tokens, kept_width)
         self._num_rows = num_rows
-        self._num_sampled = 0
         self._num_kept = 0
         prompt_reader = LeanDecoder(self._model, 0)
         logits_BV = prompt_reader.prefill(prompts)[prompt_of_row_B]
@@ -167,8 +166,8 @@ class StaticDecoder:
             buffers.cache_L2RKSH[:, :, moved] = buffers.cache_L2RKSH[:, :, origin]
             for one in (buffers.first_slot_R, buffers.last_ids_R):
                 one[moved] = one[origin]
-            for many in (buffers.uniforms_TR, buffers.ids_TR, buffers.logprobs_TR):
-                many[:, moved] = many[:, origin]
+            # What was sampled before has been read: only the random numbers still to come move along.
+            buffers.uniforms_TR[:, moved] = buffers.uniforms_TR[:, origin]
         self._num_rows = len(columns)
 
     @property
