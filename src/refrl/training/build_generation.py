@@ -20,7 +20,7 @@ from refrl.generation.vllm.engine import VllmGenerator
 from refrl.models.loading import load_model
 from refrl.timing import Timer
 from refrl.weight_sync.base import WeightSource, WeightSync
-from refrl.weight_sync.making import make_weight_sync
+from refrl.weight_sync.colocated import make_weight_sync
 
 
 def build_generator(

@@ -20,7 +20,7 @@ from refrl.policy import activations, hf, scoring
 from refrl.policy.base import LossFunction
 from refrl.training import build
 from refrl.training.grpo import run_grpo
-from refrl.weight_sync.making import CopiedWeights
+from refrl.weight_sync.colocated import CopiedWeights
 from seatrial.comparisons.equivalence import Configuration, EquivalenceClass, compare_member, load_class
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog

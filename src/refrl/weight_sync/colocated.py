@@ -1,4 +1,4 @@
-"""Which weight sync serves a configuration."""
+"""Weight sync within one process: shared (colocated) or copied. Also chooses the weight sync of a configuration."""
 
 from __future__ import annotations
 
