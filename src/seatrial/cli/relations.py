@@ -94,6 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reference target 2 where there are two cores)",
     )
     parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="also run the laws that take long, such as those on pairs of options",
+    )
+    parser.add_argument(
         "--list",
         action="store_true",
         help="list the relations and stop; with --target or MODULE:OBJECT, those of each adapter with their laws",
@@ -138,6 +143,7 @@ def _judge(
     arguments: argparse.Namespace, stacks: Stacks, relations: Sequence[Relation], output: Captured
 ) -> int:
     from seatrial.relations import failure_message
+    from seatrial.relations.conclusion import report_once
     from seatrial.relations.engine import DEFAULT_SEEDS, run_relation
     from seatrial.relations.expected import check_expected_failures
     from seatrial.relations.jobs import judge_all
@@ -160,21 +166,29 @@ def _judge(
             relation,
             stacks.adapters[name],
             seeds=arguments.seed or stacks.seeds or DEFAULT_SEEDS,
+            thorough=arguments.thorough,
+            adapter_package=stacks.adapter_package,
             shrink_seconds=arguments.shrink_seconds,
         )
         return replace(found, name=f"{name}: {found.name}") if name else found
 
-    pairs = list(stacks.pairs(relations))
+    pairs = [
+        (relation, name)
+        for relation, name in stacks.pairs(relations)
+        if relation.chosen_laws(thorough=arguments.thorough)
+    ]
+    reported: dict[str, dict[str, str]] = {}
     num_jobs = min(arguments.jobs or min(stacks.jobs, os.cpu_count() or 1), len(pairs) or 1)
     with sharing_runs(), imports_frozen():
-        for (relation, _), verdict in zip(pairs, judge_all(judge, pairs, num_jobs), strict=True):
+        for (relation, name), found in zip(pairs, judge_all(judge, pairs, num_jobs), strict=True):
+            verdict = report_once(found, reported.setdefault(name, {}))
             verdicts.append(verdict)
             if verdict.outcome is Outcome.FAIL:
                 text = failure_message(relation.statement, verdict)
             else:
                 text = f"{verdict.name}: {_figures(verdict)}"
             output.print(f"{verdict.outcome.value:<13} {text}")
-    whole = combine(verdicts)
+    whole = _whole(verdicts)
     counts = Counter(verdict.outcome for verdict in verdicts)
     summary = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
     output.print(f"\n{whole.value} - {summary}")
@@ -188,6 +202,13 @@ def _judge(
         }
         write_text(arguments.json, json.dumps(document, indent=2, default=str) + "\n", option="--json")
     return exit_code(whole)
+
+
+def _whole(verdicts: Sequence[Verdict]) -> Outcome:
+    """Combine verdicts; adapters whose package is missing leave the decision to the others, if any can decide."""
+    others = [verdict for verdict in verdicts if not verdict.details.get("missing_packages")]
+    whole = combine(others)
+    return combine(verdicts) if whole is Outcome.SKIPPED else whole
 
 
 def _list(stacks: Stacks, relations: Sequence[Relation], output: Captured) -> None:
@@ -205,9 +226,9 @@ def _list(stacks: Stacks, relations: Sequence[Relation], output: Captured) -> No
         for relation in held:
             output.print(f"  {relation.id:<20} {relation.component:<16} {relation.statement}")
             for law in relation.laws:
-                output.print(f"      {law.name}")
+                output.print(f"      {law.name}{' (thorough)' if law.thorough else ''}")
     for name, unavailable in stacks.unavailable.items():
-        output.print(f"{name}: not in this release: {unavailable.reason}")
+        output.print(f"{name}: {'' if unavailable.blocked else 'not in this release: '}{unavailable.reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +243,18 @@ class Stacks:
     """Version by package."""
     jobs: int = 1
     """Processes that judge relations at once, by default."""
+    adapter_package: str | None = None
+    """See `seatrial.relations.engine.run_relation`."""
 
     def missing(self) -> Iterator[Verdict]:
-        """Yield a verdict for every adapter whose component the installed release does not have."""
+        """Yield a verdict for every adapter that cannot be made in this environment, or of this release."""
         for name, unavailable in self.unavailable.items():
-            yield Verdict(name=name, outcome=Outcome.NOT_REQUESTED, reason=unavailable.reason)
+            yield Verdict(
+                name=name,
+                outcome=Outcome.BLOCKED if unavailable.blocked else Outcome.NOT_REQUESTED,
+                reason=unavailable.reason,
+                details={"missing_packages": [unavailable.package]} if unavailable.package else {},
+            )
 
     def pairs(self, relations: Iterable[Relation]) -> Iterator[tuple[Relation, str]]:
         """Yield each relation with the adapter to run it on; several adapters get only relations they support."""
@@ -285,6 +313,7 @@ def find_stacks(stack: str | None, target: str | None, names: Sequence[str]) -> 
         seeds=getattr(chosen, "relation_seeds", ()),
         releases=releases,
         jobs=getattr(chosen, "relation_jobs", 1),
+        adapter_package=getattr(chosen, "adapter_package", None),
     )
 
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.relations.expected import Expected
-from seatrial.relations.law import Law, Measure, MissingDependency, NotExercised, Relation, Violation
+from seatrial.relations.law import (
+    Law,
+    Measure,
+    Misfit,
+    MissingDependency,
+    NotExercised,
+    Relation,
+    Violation,
+)
+from seatrial.relations.raised import place_of
 from seatrial.verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
 class LawResult:
-    """Result of one law: measures that held, and at most one of the other three."""
+    """Result of one law: measures that held, and at most one of the other four."""
 
     law: Law
     measures: tuple[Measure, ...] = ()
     violation: Violation | None = None
     idle: NotExercised | None = None
     missing: MissingDependency | None = None
+    misfit: Misfit | None = None
 
     @property
     def num_cases(self) -> int:
@@ -29,7 +39,7 @@ class LawResult:
     @property
     def held(self) -> bool:
         """Whether the law was exercised and held."""
-        return bool(self.measures) and self.violation is None and self.missing is None
+        return bool(self.measures) and not (self.violation or self.missing or self.misfit)
 
 
 def conclude(
@@ -46,11 +56,54 @@ def conclude(
             if _is_expected(result, expected)
         },
         "facts": dict(facts),
+        "raises": _grouped(
+            (f"{type(one.raised).__name__} at {place_of(one.raised)}", one.sentence(), one.law.name)
+            for one in _unexpected(results, expected)
+            if one.raised is not None
+        ),
+        "misfits": _grouped(
+            (one.misfit.reason, one.misfit.reason, one.law.name) for one in results if one.misfit
+        ),
     }
     return (
         _failed(relation, results, expected, notes, details)
         or _blocked(relation, results, notes, details)
         or _not_failed(relation, results, notes, details)
+    )
+
+
+def _grouped(exceptions: Iterable[tuple[str, str, str]]) -> list[dict[str, Any]]:
+    """Return each exception once, with the first sentence about it and the laws that it was raised for.
+
+    Args:
+        exceptions: what makes two of them one, the sentence, and the law.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for same, sentence, law in exceptions:
+        found.setdefault(same, {"same": same, "sentence": sentence, "laws": []})["laws"].append(law)
+    return list(found.values())
+
+
+def report_once(verdict: Verdict, reported: dict[str, str]) -> Verdict:
+    """Return the verdict; Skipped if its only cause are exceptions that another relation has reported.
+
+    Args:
+        verdict: of a relation on an adapter.
+        reported: by exception, the verdict that reported it; of the same adapter. New ones are added.
+    """
+    raised = [*verdict.details.get("raises", ()), *verdict.details.get("misfits", ())]
+    known = [reported[one["same"]] for one in raised if one["same"] in reported]
+    reported.update((one["same"], verdict.name) for one in raised if one["same"] not in reported)
+    nothing_else = not verdict.details.get("laws_broken") and not verdict.details.get("laws_fixed")
+    if not raised or len(known) < len(raised) or not nothing_else or verdict.outcome is Outcome.SKIPPED:
+        return verdict
+    kinds = "raises" if verdict.details["raises"] else "does not fit this release"
+    return replace(
+        verdict,
+        outcome=Outcome.SKIPPED,
+        reason=f"{kinds} as reported for {known[0]}, in {_counted(sum(len(one['laws']) for one in raised), 'law')}",
+        value=None,
+        bound=None,
     )
 
 
@@ -71,6 +124,10 @@ def _fixed(relation: Relation, results: Sequence[LawResult], expected: Expected)
     return fixed
 
 
+def _unexpected(results: Sequence[LawResult], expected: Expected) -> list[Violation]:
+    return [result.violation for result in results if result.violation and not _is_expected(result, expected)]
+
+
 def _failed(
     relation: Relation,
     results: Sequence[LawResult],
@@ -78,23 +135,27 @@ def _failed(
     notes: Sequence[str],
     details: dict[str, Any],
 ) -> Verdict | None:
-    violations = [
-        result.violation for result in results if result.violation and not _is_expected(result, expected)
-    ]
+    unexpected = _unexpected(results, expected)
+    violations = [violation for violation in unexpected if violation.raised is None]
     fixed = _fixed(relation, results, expected)
-    if not violations and not fixed:
+    if not unexpected and not fixed:
         return None
     sentences = [violation.sentence() for violation in violations]
+    sentences += [
+        one["sentence"]
+        + (f", and in {_counted(more, 'other law')}" if (more := len(one["laws"]) - 1) else "")
+        for one in details["raises"]
+    ]
     sentences += [
         f"{what} is in expected_failures but holds: remove the entry ({reason})"
         for what, reason in fixed.items()
     ]
-    first = violations[0] if violations else None
+    first = next(iter([*violations, *unexpected]), None)
     measure = first.measure if first else None
     broken = {
         "laws_broken": [violation.law.name for violation in violations],
         "laws_fixed": list(fixed),
-        "known_bugs_like_this": list(relation.catalogue),
+        "known_bugs_like_this": list(relation.catalogue) if violations else [],
     }
     smallest = {"seed": first.seed, "smallest_case": dict(first.case.describe())} if first else {}
     return Verdict(
@@ -112,17 +173,21 @@ def _blocked(
     relation: Relation, results: Sequence[LawResult], notes: Sequence[str], details: dict[str, Any]
 ) -> Verdict | None:
     packages = sorted({result.missing.package for result in results if result.missing})
-    if not packages:
+    reasons = [
+        f"the adapter's call does not fit this release: {one['sentence']}" for one in details["misfits"]
+    ]
+    if packages:
+        reasons.append(
+            f"the stack needs {', '.join(packages)}, which cannot be imported: install it in this environment"
+        )
+    if not reasons:
         return None
-    reason = (
-        f"the stack needs {', '.join(packages)}, which cannot be imported: install it in this environment"
-    )
     return Verdict(
         name=_name(relation),
         outcome=Outcome.BLOCKED,
-        reason="; ".join([reason, *notes]),
+        reason="; ".join([*reasons, *notes]),
         num_samples=_num_cases(results),
-        details=details,
+        details={**details, "missing_packages": packages},
     )
 
 

@@ -19,6 +19,7 @@ from seatrial.relations.facts import describe_facts
 from seatrial.relations.law import (
     Law,
     Measure,
+    Misfit,
     MissingDependency,
     NoCase,
     NotExercised,
@@ -26,6 +27,7 @@ from seatrial.relations.law import (
     Violation,
 )
 from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import misfit_of, refusal_of
 from seatrial.relations.runs import sharing_runs
 from seatrial.verdict import Outcome, Verdict
 
@@ -34,7 +36,7 @@ MAX_SHRINK_CALLS = 200
 SHRINK_SECONDS = 20.0
 """Limit for shrinking a violation; a call that has started is completed."""
 
-_Found = Measure | Violation | NotExercised | MissingDependency
+_Found = Measure | Violation | NotExercised | MissingDependency | Misfit
 
 
 def run_relation(
@@ -43,14 +45,28 @@ def run_relation(
     *,
     seeds: Sequence[int] = DEFAULT_SEEDS,
     tidy: bool = False,
+    thorough: bool = False,
+    adapter_package: str | None = None,
     shrink_seconds: float = SHRINK_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Verdict:
     """Exercise every law of a relation with every seed and conclude.
 
-    Fail if a law is broken that is not in the stack's `expected_failures`, or if a law listed there holds; Blocked if a
-    package that the stack needs is missing; Skipped if a law was not exercised, unless the stack's declared facts
-    exclude its input; otherwise Pass.
+    Fail if a law is broken that is not in the stack's `expected_failures`, if a law listed there holds, or if the stack
+    crashes; Blocked if a package that the stack needs is missing, or a call of the adapter does not fit the installed
+    release; Skipped if a law was not exercised, unless the stack's declared facts exclude its input; otherwise Pass.
+
+    Args:
+        relation: the laws.
+        stack: the adapter.
+        seeds: of the cases.
+        tidy: whether cases have no traps.
+        thorough: whether to run the laws that take long as well.
+        adapter_package: where the adapter's code is, if it serves several releases of a stack that is installed apart.
+            An exception with which the stack refuses an input, or that a call from this package raises, is then no
+            crash.
+        shrink_seconds: limit for finding a smaller case.
+        clock: seconds.
     """
     if not isinstance(stack, COMPONENTS[relation.component]):
         return Verdict(
@@ -61,8 +77,10 @@ def run_relation(
     expected = expected_of(relation, stack)
     with sharing_runs():
         results = [
-            _run_law(law, stack, seeds, tidy, _Shrinker(shrink_seconds, clock), expected)
-            for law in relation.laws
+            _run_law(
+                law, _Judged(stack, adapter_package), seeds, tidy, _Shrinker(shrink_seconds, clock), expected
+            )
+            for law in relation.chosen_laws(thorough=thorough)
         ]
     return conclude(relation, results, expected, describe_facts(stack))
 
@@ -77,14 +95,22 @@ def first_violation(
     if not isinstance(stack, COMPONENTS[relation.component]):
         return None
     with sharing_runs():
-        for law in relation.laws:
+        for law in relation.chosen_laws(thorough=False):
             if law.excluded(stack):
                 continue
             for seed in _seeds_of(law, seeds):
-                found = _exercise(law, stack, seed, tidy)
+                found = _exercise(law, _Judged(stack), seed, tidy)
                 if isinstance(found, Violation):
                     return found
     return None
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A stack, and where its adapter's code is; see `run_relation`."""
+
+    stack: Any
+    adapter_package: str | None = None
 
 
 def _seeds_of(law: Law, seeds: Sequence[int]) -> Sequence[int]:
@@ -93,57 +119,64 @@ def _seeds_of(law: Law, seeds: Sequence[int]) -> Sequence[int]:
 
 def _run_law(
     law: Law,
-    stack: Any,
+    judged: _Judged,
     seeds: Sequence[int],
     tidy: bool,
     shrinker: _Shrinker,
     expected: Expected,
 ) -> LawResult:
     """Run a law with every seed; stop at the first violation."""
-    declaration = law.excluded(stack)
+    declaration = law.excluded(judged.stack)
     if declaration:
         return LawResult(law=law, idle=NotExercised(law=law, reason=declaration, declared=True))
     measures: list[Measure] = []
     idle = NotExercised(law=law, reason="it did not apply to the cases of these seeds")
     for seed in _seeds_of(law, seeds):
-        found = _exercise(law, stack, seed, tidy)
+        found = _exercise(law, judged, seed, tidy)
         if isinstance(found, Measure):
             measures.append(found)
         elif isinstance(found, NotExercised):
             idle = found
         elif isinstance(found, MissingDependency):
             return LawResult(law=law, measures=tuple(measures), missing=found)
+        elif isinstance(found, Misfit):
+            return LawResult(law=law, measures=tuple(measures), misfit=found)
         else:
-            smallest = found if expected.reason(law.name) else shrinker.shrink(found, stack)
+            smallest = found if expected.reason(law.name) else shrinker.shrink(found, judged)
             return LawResult(law=law, measures=tuple(measures), violation=smallest)
     return LawResult(law=law, measures=tuple(measures), idle=None if measures else idle)
 
 
-def _exercise(law: Law, stack: Any, seed: int, tidy: bool) -> _Found:
+def _exercise(law: Law, judged: _Judged, seed: int, tidy: bool) -> _Found:
     """Make the law's case for the stack, and measure it."""
     case: Case = NoCase()
     try:
-        case = law.make(stack, seed, tidy)
+        case = law.make(judged.stack, seed, tidy)
     except Exception as error:  # noqa: BLE001  see `_judge_raised`
-        return _judge_raised(error, law, stack, seed, case)
-    return _measure(law, stack, seed, case)
+        return _judge_raised(error, law, judged, seed, case)
+    return _measure(law, judged, seed, case)
 
 
-def _measure(law: Law, stack: Any, seed: int, case: Case) -> _Found:
+def _measure(law: Law, judged: _Judged, seed: int, case: Case) -> _Found:
     try:
-        measure = law.measure(stack, case)
+        measure = law.measure(judged.stack, case)
     except Exception as error:  # noqa: BLE001  see `_judge_raised`
-        return _judge_raised(error, law, stack, seed, case)
+        return _judge_raised(error, law, judged, seed, case)
     if measure is None:
         return NotExercised(law=law, reason="it did not apply to the cases of these seeds")
     return measure if measure.holds else Violation(law=law, seed=seed, case=case, measure=measure)
 
 
-def _judge_raised(error: Exception, law: Law, stack: Any, seed: int, case: Case) -> _Found:
-    """Return a violation for any exception of the stack, except `NotServed` and a missing package."""
+def _judge_raised(error: Exception, law: Law, judged: _Judged, seed: int, case: Case) -> _Found:
+    """Return what an exception is: a refusal, a missing package, a call that does not fit, or a crash."""
     if isinstance(error, NotServed):
         return NotExercised(law=law, reason=str(error) or "not served")
-    missing = _missing_package(error, stack) if isinstance(error, ImportError) else None
+    if judged.adapter_package is not None:
+        if (words := refusal_of(error)) is not None:
+            return NotExercised(law=law, reason=f"refused: {words}")
+        if (misfit := misfit_of(error, judged.adapter_package)) is not None:
+            return Misfit(law=law, reason=misfit)
+    missing = _missing_package(error, judged.stack) if isinstance(error, ImportError) else None
     if missing is not None:
         return MissingDependency(law=law, package=missing)
     return Violation(law=law, seed=seed, case=case, measure=None, raised=error)
@@ -163,7 +196,7 @@ class _Shrinker:
     seconds: float
     clock: Callable[[], float]
 
-    def shrink(self, violation: Violation, stack: Any) -> Violation:
+    def shrink(self, violation: Violation, judged: _Judged) -> Violation:
         """Return the violation on the simplest case found that still breaks the same law in the same way."""
         calls, smallest, progress, end = 0, violation, True, self.clock() + self.seconds
         while progress:
@@ -172,7 +205,7 @@ class _Shrinker:
                 if calls >= MAX_SHRINK_CALLS or self.clock() >= end:
                     return smallest
                 calls += 1
-                found = _measure(violation.law, stack, violation.seed, case)
+                found = _measure(violation.law, judged, violation.seed, case)
                 if isinstance(found, Violation) and (found.raised is None) == (violation.raised is None):
                     smallest, progress = found, True
                     break

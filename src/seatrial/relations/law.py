@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts import COMPONENTS
+from seatrial.relations.raised import error_line, place_of
 from seatrial.relations.worst import Worst
 
 
@@ -89,6 +90,8 @@ class Law:
     excluded: Excluded = nothing_excluded
     seeded: bool = True
     """Whether other seeds make other cases; a law that is not seeded runs with the first seed only."""
+    thorough: bool = False
+    """Whether the law runs only if a thorough run is requested, because it takes long."""
     position: int = 0
     """Position among the decorators of its relation."""
 
@@ -112,6 +115,8 @@ class Relation:
     """Default for laws without `excluded`."""
     seeded: bool = True
     """Default for laws without `seeded`."""
+    thorough: bool = False
+    """Default for laws without `thorough`."""
     laws: Sequence[Law] = ()
     """In the order in which their decorators are written."""
     _num_decorators: int = field(default=0, init=False, repr=False)
@@ -132,6 +137,7 @@ class Relation:
         cases: MakeCase | None = None,
         excluded: Excluded | None = None,
         seeded: bool | None = None,
+        thorough: bool | None = None,
         **arguments: Any,
     ) -> Callable[[F], F]:
         """Return a decorator that makes a law of a function `(stack, case, **arguments) -> Measure | None`.
@@ -142,6 +148,7 @@ class Relation:
             cases: makes the law's case; default: the relation's.
             excluded: returns the declaration with which a stack excludes the input; default: the relation's.
             seeded: whether other seeds make other cases; default: the relation's.
+            thorough: whether it runs only if a thorough run is requested; default: the relation's.
             **arguments: passed to the function after stack and case.
 
         Raises:
@@ -162,6 +169,7 @@ class Relation:
                 suspects=suspects,
                 excluded=excluded or self.excluded,
                 seeded=self.seeded if seeded is None else seeded,
+                thorough=self.thorough if thorough is None else thorough,
                 position=position,
             )
             self.laws = sorted((*self.laws, law), key=lambda one: one.position)
@@ -175,6 +183,10 @@ class Relation:
         if len(set(names)) != len(names):
             raise ValueError(f"relation {self.id}: two laws have the same name")
 
+    def chosen_laws(self, *, thorough: bool) -> list[Law]:
+        """Return the laws of a thorough run, or of an ordinary one."""
+        return [law for law in self.laws if thorough or not law.thorough]
+
     def key(self, law: Law) -> str:
         """Return the id of one law, as `expected_failures` names it."""
         return f"{self.id}/{law.name}"
@@ -182,21 +194,22 @@ class Relation:
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """A law that a stack broke."""
+    """A law that a stack broke, or during which it crashed."""
 
     law: Law
     seed: int
     case: Case
     measure: Measure | None
     raised: BaseException | None = None
+    """The crash; it says nothing about the law."""
 
     def sentence(self) -> str:
-        """Return which law is broken, by how much, and the usual causes."""
+        """Return which law is broken, by how much, and the usual causes; of a crash only what was raised and where."""
         if self.raised is not None:
-            broke = f"raised {type(self.raised).__name__}: {self.raised}"
-        else:
-            assert self.measure is not None
-            broke = f"{self.measure.what}: {self.measure.error:.3g}, allowed {self.measure.bound:.3g}"
+            where = f"at {place_of(self.raised)} (law {self.law.name!r}, seed {self.seed})"
+            return f"raises {error_line(self.raised)}, {where}"
+        assert self.measure is not None
+        broke = f"{self.measure.what}: {self.measure.error:.3g}, allowed {self.measure.bound:.3g}"
         return f"law {self.law.name!r} broken (seed {self.seed}): {broke}. Usually: {self.law.suspects}"
 
 
@@ -216,3 +229,11 @@ class MissingDependency:
 
     law: Law
     package: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """A law that could not run because a call of the adapter does not fit the installed release."""
+
+    law: Law
+    reason: str

@@ -6,5 +6,6 @@ from __future__ import annotations
 class NotServed(Exception):  # noqa: N818  not an error of the stack: a declaration
     """The stack excludes this input by design; the text says why. A law during which it is raised is not exercised.
 
-    `NotImplementedError` is a violation instead: torch raises it for a missing kernel.
+    Other exceptions are crashes, `NotImplementedError` included, which torch raises for a missing kernel. A refusal in
+    the own words of a stack that is installed apart is recognised: see `raised.refusal_of`.
     """

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
-from seatrial.errors import UsageError
+from seatrial.errors import BlockedError, UsageError
 from seatrial.relations import laws
 from seatrial.relations.contracts import COMPONENTS
 from seatrial.relations.law import Relation
@@ -35,7 +35,17 @@ def all_relations() -> tuple[Relation, ...]:
 
 
 def own_relations() -> tuple[Relation, ...]:
-    """Return the relations that the modules below `seatrial.relations.laws` define."""
+    """Return the relations that the modules below `seatrial.relations.laws` define.
+
+    Raises:
+        BlockedError: torch, which laws compute with, is missing or broken.
+    """
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        raise BlockedError(
+            f"relations need torch, which cannot be imported here ({error}): install it in the stack's environment"
+        ) from error
     modules = pkgutil.walk_packages(laws.__path__, prefix=f"{laws.__name__}.")
     names = [module.name for module in modules if not module.ispkg]
     # A relation that two modules add laws to is a name of both.

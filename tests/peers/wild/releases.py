@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
-from tests.peers.wild.runner import HERE, Task, verdicts_of
+from tests.peers.wild.runner import HERE, Task, failed_laws, verdicts_of
 
 _TABLE = tomllib.loads((HERE / "releases.toml").read_text(encoding="utf-8"))
 RELEASES: tuple[Mapping[str, Any], ...] = tuple(_TABLE["release"])
@@ -55,7 +55,7 @@ def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
         relation, details = rest.split()[0], verdict["details"]
         row["held"] += len(details["laws"])
         row["declared"] += [f"{relation}/{law}" for law in details["expected_failures"]]
-        row["broken"] += [f"{relation}/{law}" for law in details.get("laws_broken", [])]
+        row["broken"] += [f"{relation}/{law}" for law in failed_laws(details)]
         row["mended"] += [f"{relation}/{law}" for law in details.get("laws_fixed", [])]
         row["blocked"] += [verdict["reason"]] if verdict["outcome"] == "Blocked" else []
     return found

@@ -61,7 +61,7 @@ class Judged:
         return [
             f"{verdict['name'].split(': ')[-1].split()[0]}/{law}"
             for verdict in self.verdicts
-            for law in verdict["details"].get("laws_broken", [])
+            for law in failed_laws(verdict["details"])
         ]
 
     @property
@@ -84,6 +84,14 @@ class Judged:
         """Whether something passed and nothing was blocked."""
         outcomes = {verdict["outcome"] for verdict in self.verdicts}
         return "Pass" in outcomes and "Blocked" not in outcomes
+
+
+def failed_laws(details: Mapping[str, Any]) -> list[str]:
+    """Return the laws that are broken, and those during which the stack raised."""
+    return [
+        *details.get("laws_broken", []),
+        *(law for one in details.get("raises", []) for law in one["laws"]),
+    ]
 
 
 def layer(python: Path, folder: Path, requirements: Sequence[str]) -> Path:

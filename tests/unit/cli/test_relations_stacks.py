@@ -1,17 +1,20 @@
 """`seatrial relations` runs every adapter of a target on the relations that it has the component for."""
 
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from seatrial.cli import main
 from seatrial.cli import relations as module
 from seatrial.cli.relations import expect_more, find_stacks
 from seatrial.errors import BlockedError, UsageError
 from seatrial.relations.facts import StackFacts
-from seatrial.relations.registry import select
+from seatrial.relations.registry import all_relations, select
 from seatrial.targets.common.target import Gone, Unavailable, available, find_name
-from seatrial.verdict import Outcome
+from seatrial.verdict import Outcome, Verdict
 
 
 class Facts:
@@ -73,17 +76,50 @@ def test_a_name_that_moved_is_found_and_one_that_is_gone_is_named() -> None:
             raise Gone("no such thing")
 
     assert available({"a": Facts, "b": Missing})["b"] == Unavailable("no such thing")
+    with pytest.raises(
+        BlockedError, match=r"none of the 1 adapters of stack 0\.1 can be made here: no such thing"
+    ):
+        available({"b": Missing}, "stack 0.1")
 
 
-def test_a_package_that_the_stack_misses_blocks_it() -> None:
-    """A missing dependency is not a broken law."""
+class Needy:
+    """Its package is missing."""
 
-    class Needy:
-        def __init__(self) -> None:
-            raise ModuleNotFoundError("No module named 'deep'", name="deep")
+    def __init__(self) -> None:
+        raise ModuleNotFoundError("No module named 'deep'", name="deep")
 
-    with pytest.raises(BlockedError, match="imports deep, which is not installed here"):
-        available({"a": Needy})
+
+class Broken:
+    """The stack is broken at import."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "words", "outcome"),
+    [
+        (Needy, "imports deep, which is not installed here", Outcome.PASS),
+        (
+            Broken,
+            "cannot be made: RuntimeError: operator torchvision::nms does not exist, at .*py:",
+            Outcome.BLOCKED,
+        ),
+    ],
+)
+def test_what_the_environment_prevents_is_blocked(
+    adapter: type, words: str, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stack without any adapter ends with one line; a missing package alone leaves the verdict to the others."""
+    with pytest.raises(BlockedError, match=words):
+        available({"a": adapter})
+    monkeypatch.setattr(Target, "components", lambda self: available({"one": Facts, "a": adapter}))
+    (verdict,) = find_stacks(None, "stack", []).missing()
+    assert verdict.outcome is Outcome.BLOCKED
+    assert re.search(words, verdict.reason)
+    good = Verdict(name="one", outcome=Outcome.PASS, reason="held", num_samples=1)
+    assert module._whole([good, verdict]) is outcome
+    assert module._whole([verdict]) is Outcome.BLOCKED
 
 
 def test_a_stack_that_is_not_installed_is_blocked(forked_python: str) -> None:
@@ -96,6 +132,16 @@ def test_a_stack_that_is_not_installed_is_blocked(forked_python: str) -> None:
     )
     assert ran.returncode == 3
     assert "run this command in the environment that has openrlhf" in ran.stdout + ran.stderr
+
+
+def test_an_environment_without_torch_is_blocked_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    all_relations.cache_clear()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["relations", "--target", "trl"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Blocked: relations need torch, which cannot be imported here" in line
 
 
 KNOWN = 'R18.facts/masked rows are refused" = "version 1.0 does not refuse them, 1.1 does"\n'

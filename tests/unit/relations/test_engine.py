@@ -1,13 +1,17 @@
 """The engine obeys the verdict algebra and finds the smallest input."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 
 from seatrial.errors import UsageError
 from seatrial.relations import NotServed, failure_message, parametrize_with_relations
+from seatrial.relations.conclusion import report_once
 from seatrial.relations.engine import run_relation
 from seatrial.relations.law import Law, Measure, Relation
 from seatrial.relations.registry import all_relations, select
@@ -98,15 +102,119 @@ def test_a_missing_component_is_not_requested() -> None:
     assert run_relation(relation(law(lambda *_: measure_of(0))), object()).outcome is Outcome.NOT_REQUESTED
 
 
-def test_an_exception_is_a_violation_that_names_it() -> None:
-    """Whatever a component raises on a lawful input is the finding."""
+def raising(error: Exception) -> Any:
+    """Return a law's function during which this exception is raised by a statement of Python."""
 
-    def broken(stack: Any, case: Any) -> Measure:
-        raise IndexError("off the end")
+    def broken(*_: Any) -> Any:
+        raise error
 
-    verdict = run_relation(relation(law(broken)), Stack())
+    return broken
+
+
+def named(name: str, measure: Any) -> Law:
+    """Return a law with this name."""
+    return replace(law(measure), name=name)
+
+
+def test_a_crash_is_reported_once_without_a_cause() -> None:
+    """Of laws during which the same line raises, one sentence; a law that is broken comes before it."""
+    crash = raising(IndexError("off the\nend"))
+    verdict = run_relation(relation(named("one", crash), named("two", crash)), Stack())
     assert verdict.outcome is Outcome.FAIL
-    assert "raised IndexError: off the end" in verdict.reason
+    assert re.fullmatch(
+        r"raises IndexError: off the end, at tests/unit/relations/test_engine\.py:\d+ "
+        r"\(law 'one', seed 0\), and in 1 other law",
+        verdict.reason,
+    )
+    assert verdict.details["laws_broken"] == verdict.details["known_bugs_like_this"] == []
+    assert verdict.details["raises"][0]["laws"] == ["one", "two"]
+    both = run_relation(relation(named("one", crash), named("bad", lambda *_: measure_of(2))), Stack())
+    assert both.details["laws_broken"] == ["bad"]
+    assert re.match(r"law 'bad' broken .*Usually: the usual suspect \| raises IndexError", both.reason)
+
+
+def test_a_crash_of_one_component_is_reported_for_its_first_relation() -> None:
+    """Others are Skipped, unless something else is broken there."""
+    crash, reported = raising(IndexError("off")), dict[str, str]()
+    first, second, worse = (
+        report_once(run_relation(relation(*laws), Stack()), reported)
+        for laws in (
+            [law(crash)],
+            [law(crash)],
+            [named("one", crash), named("bad", lambda *_: measure_of(2))],
+        )
+    )
+    assert (first.outcome, second.outcome, worse.outcome) == (Outcome.FAIL, Outcome.SKIPPED, Outcome.FAIL)
+    assert second.reason == "raises as reported for R99.test test, in 1 law"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotImplementedError(),
+        ValueError("padding_free is only supported with flash attention"),
+        ValueError("packing is not yet supported"),
+    ],
+)
+def test_a_refusal_in_the_words_of_a_stack_is_no_crash(error: Exception) -> None:
+    """Only for a stack that is installed apart; the law is not exercised, and says why."""
+    refused = run_relation(relation(law(raising(error))), Stack(), adapter_package="elsewhere")
+    assert refused.outcome is Outcome.SKIPPED
+    assert f"refused: {type(error).__name__}" in refused.reason
+    assert run_relation(relation(law(raising(error))), Stack()).outcome is Outcome.FAIL
+
+
+def test_other_errors_and_missing_kernels_are_no_refusal() -> None:
+    def kernel(stack: Any, case: Any) -> Measure:
+        return measure_of(float(torch.eye(2).to_sparse().cumsum(0).sum()))
+
+    for measure in (kernel, raising(ValueError("10 rows for 8 prompts")), raising(KeyError("not supported"))):
+        verdict = run_relation(relation(law(measure)), Stack(), adapter_package="elsewhere")
+        assert verdict.outcome is Outcome.FAIL
+
+
+def trainer(rows: int, *, beta: float = 0.1) -> None:
+    """What a release offers."""
+    sorted(rows)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda *_: trainer(1, temperature=2),
+            r"unexpected keyword.* at .*py:\d+; it takes trainer\(rows: .*beta",
+        ),  # type: ignore[call-arg]
+        (lambda *_: trainer(), "missing 1 required positional"),  # type: ignore[call-arg]
+        (lambda *_: trainer.gone, "has no attribute 'gone'"),  # type: ignore[attr-defined]
+    ],
+)
+def test_a_call_that_does_not_fit_the_release_is_blocked(call: Any, words: str) -> None:
+    """With the signature; it says nothing about the stack."""
+    verdict = run_relation(relation(law(call)), Stack(), adapter_package=__name__)
+    assert verdict.outcome is Outcome.BLOCKED
+    assert verdict.reason.startswith("the adapter's call does not fit this release: ")
+    assert re.search(words, verdict.reason)
+    assert run_relation(relation(law(call)), Stack()).outcome is Outcome.FAIL
+
+
+def test_the_same_error_inside_the_stack_is_a_crash() -> None:
+    verdict = run_relation(
+        relation(law(lambda *_: json.dumps({}, indent=object()))),  # type: ignore[call-overload]
+        Stack(),
+        adapter_package=__name__,
+    )
+    assert verdict.outcome is Outcome.FAIL
+    assert "raises TypeError" in verdict.reason
+    assert "at json/" in verdict.reason
+
+
+def test_a_thorough_law_runs_on_request() -> None:
+    """An ordinary run does not count it as not exercised."""
+    bad = replace(law(lambda *_: measure_of(2)), thorough=True, name="slow")
+    both = relation(law(lambda *_: measure_of(0)), bad)
+    assert run_relation(both, Stack()).outcome is Outcome.PASS
+    assert run_relation(both, Stack(), thorough=True).outcome is Outcome.FAIL
 
 
 def test_the_smallest_input_is_reported() -> None:

@@ -56,10 +56,17 @@ def _calls() -> queue.SimpleQueue[dict[str, Any] | None]:
     return calls
 
 
+def adapter_package(module: str) -> str:
+    """Return the package with the adapters of a stack that is installed apart, by the module of one of them."""
+    root = module.partition(".")[0]
+    return "seatrial.targets" if root == "seatrial" else root
+
+
 def _answer(call: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from seatrial.relations.not_served import NotServed
+    from seatrial.relations.raised import error_line, misfit_of, place_of, refusal_of
 
     module, _, name = call["function"].partition(":")
     try:
@@ -68,8 +75,14 @@ def _answer(call: dict[str, Any]) -> dict[str, Any]:
         return {"not_served": str(error)}
     except ModuleNotFoundError as error:
         return {"missing": error.name, "text": str(error)}
-    except Exception:  # noqa: BLE001  passed to the process that called, which raises it
-        return {"failed": traceback.format_exc(limit=-4)}
+    except Exception as error:  # noqa: BLE001  passed to the process that called, which raises it
+        words, misfit = refusal_of(error), misfit_of(error, adapter_package(module))
+        if words is not None:
+            return {"not_served": f"refused: {words}"}
+        return {
+            "failed": traceback.format_exc(limit=-4),
+            "raised": {"error": error_line(error), "at": place_of(error), "misfit": misfit},
+        }
     return {}
 
 

@@ -26,6 +26,7 @@ import torch
 from seatrial.relations.cases.examples import Example
 from seatrial.relations.contracts.ranks import Layout
 from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import ProcessError
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.rank_worker import RENDEZVOUS
 
@@ -37,7 +38,7 @@ GRACE_SECONDS = 2.0
 """For the others to end after one has failed."""
 
 
-class RankError(RuntimeError):
+class RankError(ProcessError):
     """Raised if a rank raises, crashes or does not answer; the text says which and how."""
 
 
@@ -123,7 +124,7 @@ class _Group:
             if "missing" in answer:
                 raise ModuleNotFoundError(answer["text"], name=answer["missing"])
             if "failed" in answer:
-                raise RankError(f"rank {rank}: {answer['failed']}")
+                raise RankError(f"rank {rank}: {answer['failed']}", **answer.get("raised", {}))
         refusals = [answer["not_served"] for answer in answers.values() if answer]
         if refusals:
             self.is_in_step = len(refusals) == len(self._processes)

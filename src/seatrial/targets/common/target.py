@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError, UsageError
+from seatrial.relations.raised import error_line, place_of
 from seatrial.targets.base import Job, JobRequest, TrainingJob
+from seatrial.targets.common.rank_worker import adapter_package
 
 
 class Gone(Exception):  # noqa: N818  no error: a fact about a release
@@ -21,9 +23,13 @@ class Gone(Exception):  # noqa: N818  no error: a fact about a release
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Replaces an adapter whose component the installed release does not have."""
+    """Replaces an adapter that cannot be made."""
 
     reason: str
+    blocked: bool = False
+    """Whether the environment prevents it; else the installed release does not have the component."""
+    package: str | None = None
+    """The missing package, if that is all that prevents it."""
 
 
 def release(package: str) -> str:
@@ -54,11 +60,11 @@ def find_name(package: str, places: Sequence[str]) -> Any:
     raise Gone(f"{package} {release(package)} has no {names}")
 
 
-def available(adapters: Mapping[str, type]) -> dict[str, Any]:
-    """Return an adapter of each kind, or why the installed release has none.
+def available(adapters: Mapping[str, type], stack: str = "the stack") -> dict[str, Any]:
+    """Return an adapter of each kind, or why there is none.
 
     Raises:
-        BlockedError: a package is missing that the stack imports.
+        BlockedError: there is none at all: the release is too old, or broken at import.
     """
     made: dict[str, Any] = {}
     for name, adapter in adapters.items():
@@ -67,9 +73,19 @@ def available(adapters: Mapping[str, type]) -> dict[str, Any]:
         except Gone as gone:
             made[name] = Unavailable(str(gone))
         except ModuleNotFoundError as missing:
-            raise BlockedError(
-                f"the stack imports {missing.name}, which is not installed here: install it with the stack"
-            ) from missing
+            made[name] = Unavailable(
+                f"the stack imports {missing.name}, which is not installed here: install it with the stack",
+                blocked=True,
+                package=missing.name,
+            )
+        except Exception as error:  # noqa: BLE001  reported; an adapter only imports and looks up names here
+            made[name] = Unavailable(
+                f"cannot be made: {error_line(error)}, at {place_of(error)}", blocked=True
+            )
+    if made and all(isinstance(one, Unavailable) for one in made.values()):
+        # What the environment prevents explains more than what a release does not have.
+        first = max(made.values(), key=lambda one: one.blocked)
+        raise BlockedError(f"none of the {len(made)} adapters of {stack} can be made here: {first.reason}")
     return made
 
 
@@ -82,6 +98,11 @@ class ComponentsTarget(ABC):
     relation_seeds: tuple[int, ...] = (0,)
     """A case is a training step of a real trainer."""
 
+    @property
+    def adapter_package(self) -> str:
+        """The package that the adapters are in; see `seatrial.relations.engine.run_relation`."""
+        return adapter_package(type(self).__module__)
+
     @abstractmethod
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name; the stack itself is imported where one is made."""
@@ -89,7 +110,7 @@ class ComponentsTarget(ABC):
     def components(self) -> dict[str, Any]:
         """Return an adapter of each kind; one that the installed release has no component for says so."""
         self.preflight()
-        return available(self.adapters())
+        return available(self.adapters(), f"{self.name} {release(self.packages[0])}")
 
     def preflight(self) -> None:
         """Check whether the stack is installed."""
