@@ -24,6 +24,7 @@ from seatrial.trials.parallel import ParallelLayout
 from seatrial.trials.plan import all_trials
 from seatrial.trials.refit import RefitDelta, RefitNoncolocated, refit_claims
 from seatrial.trials.resume_diamond import SftResumeDiamond
+from seatrial.trials.supervised_smoke import DpoSmoke, SftSmoke
 
 INTRODUCTION = """# Claims of trials
 
@@ -69,7 +70,7 @@ def broken_claims() -> tuple[Broken, ...]:
 
 def claims_of(trial: Trial) -> Sequence[Claim]:
     """Return what a trial claims of the reference stack with the recipe as it is."""
-    if isinstance(trial, SftResumeDiamond | ParallelLayout):
+    if isinstance(trial, SftResumeDiamond | ParallelLayout | SftSmoke | DpoSmoke):
         return trial.claims()
     if isinstance(trial, AsyncFilterFlow):
         return ASYNC_CLAIMS

@@ -7,10 +7,12 @@ and which components it exposes to relations. It launches nothing and judges not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from seatrial.launch import Launched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,25 @@ class AdvantageFacts:
     epsilon: float
 
 
+class Collect(Protocol):
+    """Finds what a training command left, after it has ended."""
+
+    def __call__(
+        self, job: TrainingJob, launched: Launched, run: Callable[[Job], Launched]
+    ) -> tuple[TrainingJob, Launched]:
+        """Return the job with the places and facts of this run's evidence, and how the last command ended.
+
+        Args:
+            job: as it was launched.
+            launched: how it ended.
+            run: runs a further command, such as an export, and records it.
+
+        Raises:
+            BlockedError: the evidence is missing or ambiguous; the message names the remedy.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(Job):
     """A training command and the paths of its evidence; fields that do not apply to a recipe keep their defaults."""
@@ -52,7 +73,9 @@ class TrainingJob(Job):
     adapter_dir: Path | None = None
     """Folder of the trained adapters in PEFT's form; None where the model's own weights are trained."""
     checkpoint_dir: Path | None = None
-    """Folder of the checkpoints: `step_<N>/policy/*.safetensors`; None where none are saved."""
+    """Folder of the checkpoints; None where none are saved."""
+    checkpoint_form: str = "step_{step}/policy"
+    """Place of a step's tensors below that folder, in a form that `seatrial.evidence.checkpoints` reads."""
     checkpoint_steps: tuple[int, ...] = ()
     """Steps whose checkpoints exist at the end."""
     num_steps: int
@@ -80,6 +103,13 @@ class TrainingJob(Job):
     """Checks of the stack's own series that a smoke trial adds, each with what a pass means."""
     expected_failures: Mapping[str, str] = field(default_factory=dict)
     """Verdicts, by name, that the stack is known to fail, each with the reason: Skipped, and Fail if they hold."""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Evidence that the target cannot give (`rows`, `export`, `answers`), each with the reason and what to add: a
+    verdict that needs it ends NotRequested, and the claims that rest on it are not made."""
+    first_step: int = 1
+    """First step that this start logs; above 1 where it continues a run whose log is kept apart."""
+    collect: Collect | None = None
+    """Called when the command has ended; None where the places above are known before."""
     guards_file: Path | None = None
     """Where the run writes what its guards saw (`seatrial.guards.Guards.summary`); None where it has none."""
     vocabulary_size: int | None

@@ -11,6 +11,7 @@ from seatrial.evidence.identity.origins import Import
 from seatrial.evidence.identity.redaction import Redactor
 from seatrial.targets.base import Target
 from seatrial.trials.results import TrialResult
+from seatrial.trials.run_evidence import NOT_GIVEN
 from seatrial.verdict import Outcome, Verdict
 
 
@@ -56,10 +57,28 @@ class TrialContext:
             self.save()
 
     def claim(self, *claims: Claim) -> None:
-        """Say what this run of the trial proves, once its verdicts stand; a claim without evidence fails it."""
-        self.result.proves = "; ".join(claim.text for claim in claims)
-        self.result.key_verdicts = [name for claim in claims for name in claim.verdicts]
+        """Record what this run of the trial proves, after its verdicts; a claim without evidence fails it.
+
+        A claim that rests on evidence which the target does not give is not made: the limitations name it. If no claim
+        is left, the trial is blocked.
+        """
+        held: list[Claim] = []
         for claim in claims:
+            reasons = [
+                str(verdict.details[NOT_GIVEN])
+                for verdict in self.result.verdicts
+                if verdict.name in claim.verdicts and NOT_GIVEN in verdict.details
+            ]
+            if reasons:
+                self.result.limitations.append(f"not judged: {claim.text}: {reasons[0]}")
+            else:
+                held.append(claim)
+        self.result.proves = "; ".join(claim.text for claim in held)
+        self.result.key_verdicts = [name for claim in held for name in claim.verdicts]
+        if claims and not held:
+            reason = self.result.limitations[-1]
+            self.record(Verdict(name="something is left to prove", outcome=Outcome.BLOCKED, reason=reason))
+        for claim in held:
             verdict = unproved(claim, self.result.verdicts)
             if verdict is not None:
                 self.record(verdict)

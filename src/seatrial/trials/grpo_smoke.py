@@ -13,7 +13,7 @@ from seatrial.evidence.ledger.laws.rewards import REWARDS
 from seatrial.files import write_text
 from seatrial.targets.base import Job, JobRequest, MakesArchitectures, Target, TrainingJob
 from seatrial.trials.base import Claim, TrialContext
-from seatrial.trials.launching import exit_verdict, launch
+from seatrial.trials.launching import exit_verdict, launch, train
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors import ledger as ledger_sensors
 from seatrial.trials.sensors.guards import GUARDS_HOLD
@@ -92,9 +92,15 @@ def guard_sensors(job: TrainingJob) -> list[Sensor]:
     return [] if job.guards_file is None else [GUARDS_HOLD]
 
 
+STEPS_TAKEN = Claim(
+    text="every step is taken, and every logged value is finite", verdicts=(STEPS_REACHED.name, FINITE.name)
+)
+
+
 def smoke_claims(job: TrainingJob) -> list[Claim]:
     """Return what a run of the smoke proves; a claim that the job's own choices put out of reach is not made."""
     claims = [
+        *([STEPS_TAKEN] if "rows" in job.absent else []),
         Claim(
             text="the loop closes: policy, reference, rollout, reward, log-probabilities and optimizer run together",
             verdicts=(STEPS_REACHED.name, FINITE.name, "ledger: every trained row is there, once"),
@@ -148,11 +154,19 @@ class GrpoSmoke:
 
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
-        target = context.target
-        target.preflight()
-        for module, folder in target.expected_origins().items():
-            context.record(driver_origin(module, folder))
+        check_origins(context)
         train_and_judge(context, self.name, smoke_sensors, smoke_claims)
+
+
+def check_origins(context: TrialContext) -> None:
+    """Check that the stack can run here, and record where this process imports its modules from.
+
+    Raises:
+        BlockedError: something is missing.
+    """
+    context.target.preflight()
+    for module, folder in context.target.expected_origins().items():
+        context.record(driver_origin(module, folder))
 
 
 def train_and_judge(
@@ -181,9 +195,9 @@ def train_and_judge(
             overrides=context.overrides,
         )
     )
-    launched = launch(context, job, context.directory / "run.log")
-    if judge_run(context, RunEvidence(job, launched, context.imports), sensors(job)):
-        context.claim(*claims(job))
+    evidence = train(context, job, context.directory / "run.log")
+    if judge_run(context, evidence, sensors(evidence.job)):
+        context.claim(*claims(evidence.job))
 
 
 def prepare_model(

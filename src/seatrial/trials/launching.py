@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 from pathlib import Path
@@ -10,10 +11,11 @@ from seatrial.errors import BlockedError
 from seatrial.evidence.identity.origins import observing_environment, read_imports
 from seatrial.files import write_text
 from seatrial.launch import Launched, run_command
-from seatrial.targets.base import Job
+from seatrial.targets.base import Job, TrainingJob
 from seatrial.triage.diagnose import diagnose_file
 from seatrial.triage.patterns import environment_cause, last_lines
 from seatrial.trials.base import TrialContext
+from seatrial.trials.run_evidence import RunEvidence
 from seatrial.verdict import EXIT_USAGE, Outcome, Verdict
 
 
@@ -42,6 +44,23 @@ def launch(context: TrialContext, job: Job, log_path: Path) -> Launched:
     )
     context.imports += read_imports(imports_file)
     return launched
+
+
+def train(context: TrialContext, job: TrainingJob, log_path: Path) -> RunEvidence:
+    """Run a training command and what follows it; return the evidence that it left.
+
+    Raises:
+        BlockedError: it cannot be started, or its evidence is missing or ambiguous.
+        KeyboardInterrupt: the run was interrupted; the command has been stopped.
+    """
+    launched = launch(context, job, log_path)
+    if job.collect is not None:
+        followers = (log_path.with_name(f"{log_path.stem}-{number}.log") for number in itertools.count(2))
+        job, launched = job.collect(job, launched, lambda command: launch(context, command, next(followers)))
+    context.result.limitations += [
+        reason for reason in job.absent.values() if reason not in context.result.limitations
+    ]
+    return RunEvidence(job, launched, context.imports)
 
 
 def _write_command(context: TrialContext, job: Job, words: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.identity.origins import driver_origin
 from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.trials.base import Claim, TrialContext
-from seatrial.trials.grpo_smoke import LEDGER_SENSORS, judge_run, prepare_model
-from seatrial.trials.launching import exit_verdict, launch
-from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.grpo_smoke import LEDGER_SENSORS, check_origins, judge_run, prepare_model
+from seatrial.trials.launching import exit_verdict, train
+from seatrial.trials.run_evidence import NotGivenError
 from seatrial.trials.sensors.learning import (
     GRADIENT_ALIVE,
     TREND,
@@ -66,9 +65,7 @@ class LearningSignal:
     def run(self, context: TrialContext) -> None:
         """Warm up, train once per seed, sense each run, conclude over all."""
         target = context.target
-        target.preflight()
-        for module, folder in target.expected_origins().items():
-            context.record(driver_origin(module, folder))
+        check_origins(context)
         model = self._warm_model(context)
         if model is None:
             return
@@ -89,11 +86,13 @@ class LearningSignal:
                 )
             )
             num_steps = job.num_steps
-            launched = launch(context, job, directory / "run.log")
-            evidence = RunEvidence(job, launched, context.imports)
-            judge_run(context, evidence, learning_sensors(job), prefix=f"seed {number}: ")
+            evidence = train(context, job, directory / "run.log")
+            launched = evidence.launched
+            judge_run(context, evidence, learning_sensors(evidence.job), prefix=f"seed {number}: ")
             try:
                 outcomes.append(validation_outcomes(evidence))
+            except NotGivenError as error:
+                raise BlockedError(f"nothing shows that the model learned: {error}") from error
             except (BlockedError, ValueError) as error:
                 causes.append(_unanswered(error, number, launched.ok))
         context.record(self._conclude(context, outcomes, causes, num_steps))
@@ -109,10 +108,11 @@ class LearningSignal:
         job = context.target.job(
             JobRequest(recipe="sft-warmup", model=model, directory=directory, seed=context.seed)
         )
-        launched = launch(context, job, directory / "run.log")
-        if launched.ok and job.final_model.is_dir():
-            return job.final_model
-        context.record(exit_verdict("the model is warmed up by SFT", launched))
+        warmed = train(context, job, directory / "run.log")
+        warmed.need("export")
+        if warmed.launched.ok and warmed.job.final_model.is_dir():
+            return warmed.job.final_model
+        context.record(exit_verdict("the model is warmed up by SFT", warmed.launched))
         return None
 
     def _conclude(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
@@ -16,6 +16,7 @@ from seatrial.trials.learning_signal import LearningSignal
 from seatrial.trials.parallel import layout_trials
 from seatrial.trials.refit import RefitDelta, RefitNoncolocated
 from seatrial.trials.resume_diamond import SftResumeDiamond, backend_diamonds
+from seatrial.trials.supervised_smoke import DpoSmoke, SftSmoke
 
 MAX_LEVEL = 6
 
@@ -24,6 +25,8 @@ def all_trials() -> list[Trial]:
     """Return every trial, lowest level first."""
     return [
         GrpoSmoke(),
+        SftSmoke(),
+        DpoSmoke(),
         GrpoLora(),
         CheckpointSave(),
         SftResumeDiamond(),
@@ -57,8 +60,15 @@ def parse_levels(text: str) -> list[int]:
     return sorted(levels)
 
 
-def select_trials(levels: Sequence[int] | None, names: Sequence[str]) -> list[Trial]:
+def select_trials(
+    levels: Sequence[int] | None, names: Sequence[str], offered: Collection[str] | None = None
+) -> list[Trial]:
     """Return the trials of these levels, or these trials by name; of both, those that both name.
+
+    Args:
+        levels: of the trials; None: any.
+        names: of the trials; empty: any.
+        offered: trials that the target has a run for; None: all but those for stacks without GRPO.
 
     Raises:
         UsageError: a name is unknown (the nearest is named), or nothing is left.
@@ -66,13 +76,27 @@ def select_trials(levels: Sequence[int] | None, names: Sequence[str]) -> list[Tr
     known = all_trials()
     for name in names:
         if name not in {trial.name for trial in known}:
-            names = [trial.name for trial in known]
-            raise UsageError(f"--trial {name!r} is unknown; {hint(name, names)}")
-    chosen = [
+            raise UsageError(f"--trial {name!r} is unknown; {hint(name, [trial.name for trial in known])}")
+        if offered is not None and name not in offered:
+            raise UsageError(
+                f"--trial {name}: the target has no recipe {name}; {hint(name, sorted(offered))}"
+            )
+    named = [
         trial
         for trial in known
         if (levels is None or trial.level in levels) and (not names or trial.name in names)
     ]
+    left_out = (
+        {SftSmoke.name, DpoSmoke.name} if offered is None else {trial.name for trial in known} - {*offered}
+    )
+    chosen = [trial for trial in named if trial.name in names or trial.name not in left_out]
+    if not chosen and named:
+        possible = ", ".join(trial.name for trial in named)
+        raise UsageError(f"the target has no recipe for level {_words(levels)}: add one of {possible}")
     if not chosen:
-        raise UsageError(f"--trial {', '.join(names)} is not of level {', '.join(map(str, levels or ()))}")
+        raise UsageError(f"--trial {', '.join(names)} is not of level {_words(levels)}")
     return chosen
+
+
+def _words(levels: Sequence[int] | None) -> str:
+    return ", ".join(map(str, levels or ()))

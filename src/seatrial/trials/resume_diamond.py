@@ -14,8 +14,8 @@ from seatrial.evidence.weights import compare_weights
 from seatrial.targets.base import JobRequest
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import guard_sensors, judge_run, prepare_model, within_reach
-from seatrial.trials.launching import exit_verdict, launch
-from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.launching import exit_verdict, train
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.run import (
     FINITE,
     LOG_UNDAMAGED,
@@ -23,6 +23,7 @@ from seatrial.trials.sensors.run import (
     STEP_TAG,
     STEPS_REACHED,
     as_expected,
+    not_given,
 )
 from seatrial.trials.sensors.served import need, served
 from seatrial.verdict import Outcome, Verdict
@@ -44,8 +45,13 @@ def compare_series(what: str, whole: RunEvidence, resumed: RunEvidence, *, toler
     """Compare series of the two runs step by step; differences are relative where values are above 1."""
     wrong, largest, num, steps = [], 0.0, 0, set()
     written = [tag for tag in COMPARED[what] if tag not in whole.job.unlogged]
+    if not written:
+        raise NotGivenError(f"the stack logs no {what} ({', '.join(COMPARED[what])})")
     for tag in written:
         one, other = whole.series(tag), resumed.series(tag)
+        if one is not None:
+            logged = one.steps >= resumed.job.first_step
+            one = replace(one, steps=one.steps[logged], values=one.values[logged])
         if one is None or other is None or not len(one):
             wrong.append(f"{tag} is not logged by {'both' if one is other else 'one of the two'}")
         elif one.steps.tolist() != other.steps.tolist() or other.duplicates or other.abandoned:
@@ -71,6 +77,7 @@ def compare_series(what: str, whole: RunEvidence, resumed: RunEvidence, *, toler
 
 def compare_final_weights(whole: RunEvidence, resumed: RunEvidence, *, tolerance: float = 0.0) -> Verdict:
     """Compare the exported weights of the two runs; the tolerance is relative to each tensor's norm."""
+    whole.need("export")
     found = compare_weights(whole.job.final_model, resumed.job.final_model)
     wrong = [*found.only_before, *found.only_after, *found.reshaped]
     wrong += [
@@ -99,7 +106,7 @@ def went_on(evidence: RunEvidence, before: frozenset[str]) -> Verdict:
     new = {str(path) for path in log_dir.rglob("*") if path.is_file()} - before
     series = read_logs(log_dir, sources=new).series.get(STEP_TAG) if new else None
     steps = [] if series is None else series.steps.tolist()
-    wanted = list(range(2, evidence.job.num_steps + 1))
+    wanted = list(range(max(2, evidence.job.first_step), evidence.job.num_steps + 1))
     return Verdict(
         name=CONTINUED,
         outcome=Outcome.PASS if steps == wanted else Outcome.FAIL,
@@ -157,17 +164,14 @@ class SftResumeDiamond:
             if way == "resumed":
                 early = replace(request, words=_words(self.backends and self.backends[0]))
                 first = target.job(early.ending_early())
-                launched = launch(context, first, request.directory / "first.log")
-                context.record(exit_verdict("resumed: the first start ends with status 0", launched))
+                ended = train(context, first, request.directory / "first.log")
+                context.record(exit_verdict("resumed: the first start ends with status 0", ended.launched))
                 if self.backends is not None:
-                    ended = RunEvidence(first, launched, context.imports)
                     context.record(served(ended, self.backends[0], {}, name=FIRST_SERVED))
-                files = (path for path in first.log_dir.rglob("*") if path.is_file())
+                files = (path for path in ended.job.log_dir.rglob("*") if path.is_file())
                 before = frozenset(map(str, files))
             job = target.job(request)
-            evidence[way] = RunEvidence(
-                job, launch(context, job, request.directory / "run.log"), context.imports
-            )
+            evidence[way] = train(context, job, request.directory / "run.log")
             sensors = [LOG_UNDAMAGED, STEPS_REACHED, FINITE, *guard_sensors(job)]
             if not judge_run(context, evidence[way], sensors, f"{way}: "):
                 return
@@ -176,17 +180,20 @@ class SftResumeDiamond:
     def _compare(
         self, context: TrialContext, whole: RunEvidence, resumed: RunEvidence, before: frozenset[str]
     ) -> None:
-        verdicts: list[Callable[[], Verdict]] = [
-            partial(went_on, resumed, before),
-            *(partial(compare_series, what, whole, resumed, tolerance=self.tolerance) for what in COMPARED),
-            partial(compare_final_weights, whole, resumed, tolerance=self.tolerance),
-            partial(PARAMETERS_MOVED.judge, whole),
-        ]
+        verdicts: dict[str, Callable[[], Verdict]] = {CONTINUED: partial(went_on, resumed, before)}
+        for what in COMPARED:
+            verdicts[f"diamond: same {what}"] = partial(
+                compare_series, what, whole, resumed, tolerance=self.tolerance
+            )
+        verdicts[WEIGHTS] = partial(compare_final_weights, whole, resumed, tolerance=self.tolerance)
+        verdicts[PARAMETERS_MOVED.name] = partial(PARAMETERS_MOVED.judge, whole)
         if self.backends is not None:
-            verdicts.append(partial(served, resumed, self.backends[1], {}, name=LAST_SERVED))
-        for ask in verdicts:
+            verdicts[LAST_SERVED] = partial(served, resumed, self.backends[1], {}, name=LAST_SERVED)
+        for name, ask in verdicts.items():
             try:
                 context.record(as_expected(ask(), whole.job))
+            except NotGivenError as error:
+                context.record(not_given(name, str(error)))
             except BlockedError as error:
                 context.record(Verdict(name="diamond: evidence", outcome=Outcome.BLOCKED, reason=str(error)))
         context.claim(*within_reach(self.claims(), whole.job))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
+from seatrial.errors import BlockedError
 from seatrial.evidence.identity.origins import Import
 from seatrial.evidence.ledger.read import read_ledger
 from seatrial.evidence.ledger.readers.refrl import read_validation
@@ -16,6 +17,13 @@ from seatrial.evidence.weights import WeightComparison, compare_weights
 from seatrial.launch import Launched
 from seatrial.targets.base import TrainingJob
 from seatrial.vocabulary import tags_read_as
+
+NOT_GIVEN = "not given"
+"""Detail of a NotRequested verdict whose evidence the target does not give."""
+
+
+class NotGivenError(BlockedError):
+    """The target does not say where a run leaves this evidence, so nothing that needs it is judged."""
 
 
 class RunEvidence:
@@ -28,6 +36,15 @@ class RunEvidence:
         self.imports = imports
         self.find_unreached: Callable[[RunEvidence], frozenset[str]] = lambda evidence: frozenset()
 
+    def need(self, part: str) -> None:
+        """Check that the target gives this evidence.
+
+        Raises:
+            NotGivenError: it does not.
+        """
+        if part in self.job.absent:
+            raise NotGivenError(self.job.absent[part])
+
     @cached_property
     def log(self) -> RunLog:
         """The logged series."""
@@ -36,16 +53,19 @@ class RunEvidence:
     @cached_property
     def ledger(self) -> Sequence[LedgerRow]:
         """The trained rows."""
+        self.need("rows")
         return read_ledger(self.job.ledger_dir).rows
 
     @cached_property
     def validation(self) -> dict[int, list[ValidationRow]]:
         """The rows of each validation, by step."""
+        self.need("answers")
         return read_validation(self.job.ledger_dir)
 
     @cached_property
     def weights(self) -> WeightComparison:
         """The trained model against the one it started from."""
+        self.need("export")
         return compare_weights(self.job.initial_model, self.job.final_model)
 
     @cached_property
@@ -60,10 +80,21 @@ class RunEvidence:
 
     @cached_property
     def steps_without_signal(self) -> list[int]:
-        """Steps at which every group of the ledger has equal rewards: no advantage, and nothing to learn from."""
+        """Steps at which every group of the ledger has equal rewards: no advantage, and nothing to learn from.
+
+        None where the target gives no rows.
+        """
+        if "rows" in self.job.absent:
+            return []
         rewards: dict[int, dict[int, set[float | None]]] = defaultdict(lambda: defaultdict(set))
         for row in self.ledger:
             rewards[row.step][row.prompt_id].add(row.reward)
         return [
             step for step, groups in sorted(rewards.items()) if all(len(of) == 1 for of in groups.values())
         ]
+
+    @property
+    def is_without_signal(self) -> bool:
+        """Whether there are rows, and every group of every step has equal rewards."""
+        silent = self.steps_without_signal
+        return bool(silent) and len(silent) == len({row.step for row in self.ledger})

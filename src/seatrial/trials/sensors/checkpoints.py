@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seatrial.errors import BlockedError
+from seatrial.evidence.checkpoints import checkpoint_tensors, saved_steps
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.paths import by_step, run_facts
@@ -46,11 +48,11 @@ def kept_steps(evidence: RunEvidence) -> list[int]:
 def checkpoints_whole(evidence: RunEvidence) -> Verdict:
     """The checkpoints that were to be kept are there and no others, and each holds finite tensors, whole."""
     name, wanted = CHECKPOINTS_WHOLE.name, kept_steps(evidence)
-    found = sorted(int(path.name.removeprefix("step_")) for path in _root(evidence).glob("step_*"))
+    found = saved_steps(_root(evidence), evidence.job.checkpoint_form)
     wrong, num_tensors = [], 0
     for step in found:
         try:
-            tensors = stored_tensors(_tensors_of(evidence, step))
+            tensors = _tensors_of(evidence, step)
             bad = [key for key, tensor in tensors.items() if not np.isfinite(tensor.read()).all()]
         except BlockedError as error:
             wrong.append(f"step {step}: {error}")
@@ -71,8 +73,9 @@ def checkpoints_whole(evidence: RunEvidence) -> Verdict:
 def last_is_the_export(evidence: RunEvidence) -> Verdict:
     """The model of the last checkpoint is what was exported, to the bit."""
     name = LAST_IS_THE_EXPORT.name
+    evidence.need("export")
     exported = stored_tensors(evidence.job.final_model)
-    saved = _part(stored_tensors(_tensors_of(evidence, evidence.job.num_steps)), WEIGHT)
+    saved = _part(_tensors_of(evidence, evidence.job.num_steps), WEIGHT)
     wrong = [f"{key} was not saved" for key in sorted(exported.keys() - saved.keys())]
     wrong += [
         f"{key} differs"
@@ -99,7 +102,7 @@ def checkpoints_as_held(evidence: RunEvidence) -> Verdict:
     for step in kept_steps(evidence):
         of_step = held.get(str(step), {})
         wrong += [] if of_step else [f"step {step}: the run did not record what it saved"]
-        for key, tensor in stored_tensors(_tensors_of(evidence, step)).items():
+        for key, tensor in _tensors_of(evidence, step).items():
             if key in of_step:
                 num += 1
                 size = tensor.end - tensor.start
@@ -123,13 +126,12 @@ def moments_saved(evidence: RunEvidence) -> Verdict:
     name = MOMENTS_SAVED.name
     wrong: list[str] = []
     num = 0
+    trained = _trained(evidence)
     for step in kept_steps(evidence):
-        tensors = stored_tensors(_tensors_of(evidence, step))
+        tensors = _tensors_of(evidence, step)
         moments = {key: tensor for key, tensor in tensors.items() if key.endswith(MOMENT)}
         num += len(moments)
-        trained = _trained(evidence)
-        missing = [key for key in trained if f"optimizer.{key}{MOMENT}" not in moments]
-        wrong += [f"step {step}: no second moment of {key}" for key in missing[:2]]
+        wrong += [f"step {step}: no second moment of {key}" for key in _without_moment(trained, moments)[:2]]
         if step == evidence.job.num_steps:  # the first gradient of A is zero: B starts at zero
             wrong += [f"step {step}: {key} is zero" for key, of in moments.items() if not of.read().any()][:2]
     return _verdict(
@@ -140,7 +142,7 @@ def moments_saved(evidence: RunEvidence) -> Verdict:
 def adapters_trained(evidence: RunEvidence) -> Verdict:
     """Every B left zero, where it starts, and every A left the value that it had after the first step."""
     name, adapters = ADAPTERS_TRAINED.name, _adapters(evidence)
-    first = _part(stored_tensors(_tensors_of(evidence, min(kept_steps(evidence)))), WEIGHT)
+    first = _part(_tensors_of(evidence, min(kept_steps(evidence))), WEIGHT)
     wrong = []
     smallest = np.inf
     for key, tensor in sorted(adapters.items()):
@@ -161,6 +163,7 @@ def adapters_trained(evidence: RunEvidence) -> Verdict:
 def base_frozen(evidence: RunEvidence) -> Verdict:
     """Tensors without an adapter are bitwise the initial ones, in the run's precision; others are those plus B A."""
     name, job = BASE_FROZEN.name, evidence.job
+    evidence.need("merged")
     before, after, adapters = (
         stored_tensors(job.initial_model),
         stored_tensors(job.final_model),
@@ -212,14 +215,15 @@ def _verdict(name: str, wrong: Sequence[str], good: str, *, bound: str, num_samp
 
 
 def _root(evidence: RunEvidence) -> Path:
+    evidence.need("checkpoints")
     root = evidence.job.checkpoint_dir
     if root is None:
         raise BlockedError("the target does not say where the run saves its checkpoints")
     return root
 
 
-def _tensors_of(evidence: RunEvidence, step: int) -> Path:
-    return _root(evidence) / f"step_{step}" / "policy"
+def _tensors_of(evidence: RunEvidence, step: int) -> dict[str, StoredTensor]:
+    return checkpoint_tensors(_root(evidence) / evidence.job.checkpoint_form.format(step=step))
 
 
 def _adapters(evidence: RunEvidence) -> dict[str, StoredTensor]:
@@ -228,11 +232,21 @@ def _adapters(evidence: RunEvidence) -> dict[str, StoredTensor]:
     return _part(stored_tensors(evidence.job.adapter_dir), PREFIX)
 
 
-def _trained(evidence: RunEvidence) -> list[str]:
-    """Return the names of the tensors that training changes."""
-    return sorted(
-        _adapters(evidence) if evidence.job.adapter_dir else stored_tensors(evidence.job.final_model)
-    )
+def _trained(evidence: RunEvidence) -> dict[str, StoredTensor]:
+    """Return the tensors that training changes."""
+    if evidence.job.adapter_dir:
+        return _adapters(evidence)
+    evidence.need("export")
+    return stored_tensors(evidence.job.final_model)
+
+
+def _without_moment(trained: Mapping[str, StoredTensor], moments: Mapping[str, StoredTensor]) -> list[str]:
+    """Return what has no second moment: names of tensors, or shapes where a checkpoint numbers its moments."""
+    if moments and all(key.split(".")[1].isdecimal() for key in moments):
+        missing = Counter(one.shape for one in trained.values())
+        missing.subtract(Counter(one.shape for one in moments.values()))
+        return [f"{abs(count)} tensors of shape {shape}" for shape, count in missing.items() if count]
+    return [key for key in sorted(trained) if f"optimizer.{key}{MOMENT}" not in moments]
 
 
 def _part(tensors: Mapping[str, StoredTensor], prefix: str) -> dict[str, StoredTensor]:

@@ -10,7 +10,7 @@ from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.schema import ValidationRow
 from seatrial.statistics.paired_test import paired_test, power
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.run import Sensor
+from seatrial.trials.sensors.run import Sensor, need_logged
 from seatrial.verdict import Outcome, Verdict
 
 ALPHA = 1e-3
@@ -95,6 +95,7 @@ def rise_verdict(
 def trend(evidence: RunEvidence) -> Verdict:
     """The training reward is not flat, and its last window is above its first: not best-of, not one point."""
     name = TREND.name
+    need_logged(["train/reward"], evidence)
     series = evidence.series("train/reward")
     if evidence.log.damage:
         raise BlockedError(f"the log is damaged: {evidence.log.damage[0].what}")
@@ -126,6 +127,7 @@ def trend(evidence: RunEvidence) -> Verdict:
 def gradient_alive(evidence: RunEvidence) -> Verdict:
     """No step with a signal has a zero gradient, and most steps have a signal."""
     name = GRADIENT_ALIVE.name
+    need_logged(["train/grad_norm"], evidence)
     series = evidence.series("train/grad_norm")
     if series is None or not len(series):
         return Verdict(name=name, outcome=Outcome.FAIL, reason="train/grad_norm is not logged")

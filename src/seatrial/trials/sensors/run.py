@@ -13,7 +13,7 @@ from seatrial.checks.evaluate import HAND_SET
 from seatrial.checks.judge import Questions, judge_logs
 from seatrial.errors import BlockedError
 from seatrial.targets.base import TrainingJob
-from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.run_evidence import NOT_GIVEN, NotGivenError, RunEvidence
 from seatrial.verdict import Outcome, Verdict
 
 STEP_TAG = "train/loss"
@@ -33,9 +33,16 @@ def ask(sensors: Sequence[Sensor], evidence: RunEvidence, record: Callable[[Verd
     for sensor in sensors:
         try:
             verdict = replace(sensor.judge(evidence), name=sensor.name)
+        except NotGivenError as error:
+            verdict = not_given(sensor.name, str(error))
         except BlockedError as error:
             verdict = Verdict(name=sensor.name, outcome=Outcome.BLOCKED, reason=str(error))
         record(verdict)
+
+
+def not_given(name: str, reason: str) -> Verdict:
+    """Return NotRequested for a verdict whose evidence the target does not give; claims on it are not made."""
+    return Verdict(name=name, outcome=Outcome.NOT_REQUESTED, reason=reason, details={NOT_GIVEN: reason})
 
 
 def not_judged(sensors: Sequence[Sensor], cause: Verdict, record: Callable[[Verdict], None]) -> None:
@@ -61,18 +68,23 @@ def check_sensor(text: str, meaning: str, *, source: str = HAND_SET) -> Sensor:
     check = parse_check(text)
 
     def judge(evidence: RunEvidence) -> Verdict:
-        unlogged = evidence.job.unlogged
-        missing = [tag for tag in sorted(check.tags() & unlogged.keys()) if evidence.series(tag) is None]
-        if missing:
-            return Verdict(
-                name=text,
-                outcome=Outcome.NOT_REQUESTED,
-                reason=f"the stack does not log {missing[0]}: {unlogged[missing[0]]}",
-            )
+        need_logged(sorted(check.tags()), evidence)
         verdict = _judged(check, evidence, source)
         return replace(verdict, details={**verdict.details, "why": meaning})
 
     return Sensor(text, judge)
+
+
+def need_logged(tags: Sequence[str], evidence: RunEvidence) -> None:
+    """Check that the stack writes these series.
+
+    Raises:
+        NotGivenError: the job says that it never writes one of them, and the log does not hold it.
+    """
+    unlogged = evidence.job.unlogged
+    for tag in tags:
+        if tag in unlogged and evidence.series(tag) is None:
+            raise NotGivenError(f"the stack does not log {tag}: {unlogged[tag]}")
 
 
 def _judged(check: Check, evidence: RunEvidence, source: str = HAND_SET) -> Verdict:
@@ -129,12 +141,12 @@ def log_undamaged(evidence: RunEvidence) -> Verdict:
 
 def steps_reached(evidence: RunEvidence) -> Verdict:
     """The run took and logged every optimizer step that was asked for."""
-    wanted = evidence.job.num_steps
+    first, wanted = evidence.job.first_step, evidence.job.num_steps
     series = evidence.series(STEP_TAG)
     steps = sorted({int(step) for step in series.steps}) if series is not None else []
     bound = f"== {wanted} of {wanted}"
-    missing = sorted(set(range(1, wanted + 1)) - set(steps))
-    beyond = [step for step in steps if not 1 <= step <= wanted]
+    missing = sorted(set(range(first, wanted + 1)) - set(steps))
+    beyond = [step for step in steps if not first <= step <= wanted]
     if evidence.log.damage:
         raise BlockedError(f"the log is damaged: {evidence.log.damage[0].what}")
     if missing or beyond:
@@ -145,7 +157,7 @@ def steps_reached(evidence: RunEvidence) -> Verdict:
             else f"extra: {_few(beyond)}"
         )
     else:
-        reason = f"every step from 1 to {wanted} is logged"
+        reason = f"every step from {first} to {wanted} is logged"
     return Verdict(
         name=STEPS_REACHED.name,
         outcome=Outcome.FAIL if missing or beyond else Outcome.PASS,
@@ -188,6 +200,7 @@ def every_series_finite(evidence: RunEvidence) -> Verdict:
 
 def gradient_positive(evidence: RunEvidence) -> Verdict:
     """The gradient norm is positive at every step; not triggered at steps whose groups all have equal rewards."""
+    need_logged(["train/grad_norm"], evidence)
     verdict = _judged(_GRADIENT, evidence)
     series = evidence.series("train/grad_norm")
     if verdict.outcome is Outcome.PASS:
@@ -210,6 +223,7 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
     """Every trained tensor changed, none is lost, added, reshaped or not finite."""
     name = PARAMETERS_MOVED.name
     job = evidence.job
+    evidence.need("export")
     if not job.final_model.is_dir():
         return Verdict(
             name=name,
@@ -237,8 +251,7 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
     }
     wrong = [f"{len(of)} tensors {what}: {_few(list(of))}" for what, of in names.items() if of]
     smallest = min((change.max_abs_change for change in found.changes), default=0.0)
-    num_steps = len({row.step for row in evidence.ledger})
-    if unmoved and len(wrong) == 1 and len(evidence.steps_without_signal) == num_steps:
+    if unmoved and len(wrong) == 1 and evidence.is_without_signal:
         return Verdict(
             name=name,
             outcome=Outcome.SKIPPED,
@@ -265,9 +278,9 @@ def _few(items: Sequence[object]) -> str:
 
 def left_reference(evidence: RunEvidence) -> Verdict:
     """The policy has left its frozen reference; not triggered where no step has anything to learn from."""
+    need_logged(["train/kl_penalty"], evidence)
     verdict = _judged(_REFERENCE, evidence)
-    num_steps = len({row.step for row in evidence.ledger})
-    if verdict.outcome is not Outcome.FAIL or len(evidence.steps_without_signal) < num_steps:
+    if verdict.outcome is not Outcome.FAIL or not evidence.is_without_signal:
         return verdict
     return replace(
         verdict, outcome=Outcome.SKIPPED, reason="not triggered: at every step every group has equal rewards"
