@@ -75,7 +75,7 @@ class TrainingJob(Job):
     checkpoint_dir: Path | None = None
     """Folder of the checkpoints; None where none are saved."""
     checkpoint_form: str = "step_{step}/policy"
-    """Place of a step's tensors below that folder, in a form that `seatrial.evidence.checkpoints` reads."""
+    """Place of a step's tensors below that folder, in a form that `seatrial.trials.sensors.saved` reads."""
     checkpoint_steps: tuple[int, ...] = ()
     """Steps whose checkpoints exist at the end."""
     num_steps: int

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.checkpoints import checkpoint_tensors, saved_steps
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.paths import by_step, run_facts
 from seatrial.trials.sensors.run import Sensor
+from seatrial.trials.sensors.saved import checkpoint_tensors, saved_steps
 from seatrial.verdict import Outcome, Verdict
 
 WEIGHT, MOMENT = "model.", ".exp_avg_sq"
