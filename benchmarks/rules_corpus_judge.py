@@ -3,9 +3,9 @@
     python benchmarks/rules_corpus_judge.py FOLDER [--half tuning|held-out] [--page FILE] [--json FILE]
 
 FOLDER holds ID/NAME for each log (`rules_corpus.py --fetch`). Each log is judged by the command with its defaults, in a
-process of its own. A troubled run counts as found if a rule alarms, and as noticed if the only thing is a notice; an
-alarm on a healthy run is a false alarm. Logs labelled "cannot say" are run for crashes alone. `--page` replaces the
-table between the markers of that page.
+process of its own. A troubled run counts as found if a rule alarms, as named if a notice of a rule in `NAMES` is all
+that there is, and as noticed if another notice is; an alarm on a healthy run is a false alarm. Logs labelled "cannot
+say" are run for crashes alone. `--page` replaces the table between the markers of that page.
 """
 
 from __future__ import annotations
@@ -23,6 +23,34 @@ from typing import Any
 import rules_corpus
 
 TROUBLED = ("stuck", "at the limit", "length runs away", "collapsed", "exploded", "saturated", "hacked")
+NAMES = {
+    "stuck": (
+        "does-not-learn",
+        "loss-does-not-fall",
+        "reward-constant",
+        "gradient-zero",
+        "groups-silent",
+        "groups-never-differ",
+        "groups-zero-variance",
+        "policy-deterministic",
+        "updates-stop",
+        "learning-rate-zero",
+        "validation-freezes",
+    ),
+    "at the limit": ("length-at-cap", "length-at-limit", "truncated-and-flat", "length-with-reward"),
+    "length runs away": ("length-runs-away", "length-with-reward"),
+    "collapsed": (
+        "reward-collapse",
+        "reward-declines",
+        "reward-falls-at-once",
+        "length-collapse",
+        "entropy-collapse",
+    ),
+    "exploded": ("loss-exploding", "gradient-exploding", "entropy-explosion", "kl-drift", "finite"),
+    "saturated": ("preference-saturated",),
+    "hacked": ("reward-hacked", "validation-falls"),
+}
+"""Rules whose notice names the trouble."""
 LIMIT_S = 120
 BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
 
@@ -53,6 +81,11 @@ def judge(log: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
+def is_named(label: str, one: dict[str, Any]) -> bool:
+    """Say whether a notice names the trouble of a label."""
+    return bool(set(NAMES.get(label, ())) & set(one["notices"]))
+
+
 def table(logs: list[dict[str, Any]], judged: dict[str, dict[str, Any]]) -> str:
     """Draw the counts by half and label, then every log that was judged wrongly."""
     lines = []
@@ -62,8 +95,8 @@ def table(logs: list[dict[str, Any]], judged: dict[str, dict[str, Any]]) -> str:
             continue
         lines += [
             "",
-            f"| {half} half | logs | alarm | notice alone | neither | not judged |",
-            "|---|---|---|---|---|---|",
+            f"| {half} half | logs | alarm | notice that names it | other notice | neither | not judged |",
+            "|---|---|---|---|---|---|---|",
         ]
         groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for log in own:
@@ -75,16 +108,20 @@ def table(logs: list[dict[str, Any]], judged: dict[str, dict[str, Any]]) -> str:
             skipped = [one for one in found if one["exit"] not in (0, 1)]
             ran = [one for one in found if one["exit"] in (0, 1)]
             alarmed = sum(bool(one["alarms"]) for one in ran)
-            noticed = sum(bool(one["notices"]) and not one["alarms"] for one in ran)
-            rest = len(ran) - alarmed - noticed
-            lines.append(f"| {label} | {len(found)} | {alarmed} | {noticed} | {rest} | {len(skipped)} |")
+            quiet = [one for one in ran if not one["alarms"]]
+            named = sum(is_named(label, one) for one in quiet)
+            noticed = sum(bool(one["notices"]) for one in quiet) - named
+            rest = len(quiet) - named - noticed
+            lines.append(
+                f"| {label} | {len(found)} | {alarmed} | {named} | {noticed} | {rest} | {len(skipped)} |"
+            )
     lines += ["", "Judged wrongly, or not at all:", "", "| log | half | label | said |", "|---|---|---|---|"]
     for log in logs:
         one = judged.get(log["id"])
         if one is None or (log["label"] == "cannot say" and one["exit"] != "traceback"):
             continue
         wrong = bool(one["alarms"]) == log["label"].startswith("healthy") or one["exit"] not in (0, 1)
-        if wrong:
+        if wrong and not (one["exit"] == 0 and is_named(log["label"], one)):
             said = (
                 f"alarm: {', '.join(one['alarms'])}"
                 if one["alarms"]

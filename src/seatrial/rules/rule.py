@@ -21,7 +21,16 @@ from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.healthy import Baseline
 from seatrial.rules.windows import Flags, Floats
 from seatrial.verdict import Outcome, Verdict
-from seatrial.vocabulary import Stack, by_parts, canonical, plain_names, recognise, tag_of
+from seatrial.vocabulary import (
+    Stack,
+    by_parts,
+    canonical,
+    evaluates,
+    is_task_score,
+    plain_names,
+    recognise,
+    tag_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,7 @@ def streams_of(log: RunLog, stack: Stack | None = None, baseline: Baseline | Non
     stack = stack or recognise(tags)
     by_name: dict[str, list[Series]] = {}
     guessed: dict[str, list[Series]] = {}
+    scores: list[Series] = []
     for tag, series in log.series.items():
         metric = canonical(tag, stack)
         name = metric.name if metric else plain_names().get(tag) if stack is None else None
@@ -67,6 +77,8 @@ def streams_of(log: RunLog, stack: Stack | None = None, baseline: Baseline | Non
                 by_name.setdefault(name, []).append(series)
             elif (name := by_parts(tag)) is not None:
                 guessed.setdefault(name, []).append(series)
+            elif is_task_score(tag):
+                scores.append(series)
     # Words of a tag count where no table lists another tag of that metric, and one tag alone, or the shortest
     # path, has them.
     for name, several in guessed.items():
@@ -74,10 +86,24 @@ def streams_of(log: RunLog, stack: Stack | None = None, baseline: Baseline | Non
         is_clear = len(several) == 1 or several[0].tag.count("/") < several[1].tag.count("/")
         if name not in by_name and (is_clear or name == "validation/score"):
             by_name[name] = several
+    _place_scores(by_name, scores, tags)
     for name, several in by_name.items():
         first = tag_of(name, stack, [one.tag for one in several])
         several.sort(key=lambda one: (one.tag != first, one.tag.count("/"), one.tag))
     return Streams(log=log, stack=stack, by_name=by_name, baseline=baseline)
+
+
+def _place_scores(by_name: dict[str, list[Series]], scores: list[Series], tags: Sequence[str]) -> None:
+    """Name scores of the task: validation next to a reward with twice the points, the reward where there is none."""
+    if not scores or any(name.startswith("preference/") for name in by_name):
+        return
+    reward = by_name.get("reward/mean")
+    if reward is None:
+        by_name["reward/mean"] = scores[:1]
+    elif "validation/score" not in by_name:
+        sparse = [one for one in scores if 2 * len(one) <= len(reward[0]) or evaluates(tags)]
+        if sparse:
+            by_name["validation/score"] = sparse
 
 
 @dataclass(frozen=True, kw_only=True)

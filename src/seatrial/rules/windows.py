@@ -124,6 +124,19 @@ def is_rounded(*columns: Floats) -> bool:
     )
 
 
+def most_gained(values: Floats) -> float:
+    """Return how far the last third may lie above the first, in spreads of the points: the end of a 95 % interval.
+
+    Points of a noisy series may differ without a gain; few points leave the interval wide, and say nothing.
+    """
+    third = len(values) // 3
+    began, late = values[:third], values[len(values) - third :]
+    spread = float(np.sqrt((began.var(ddof=1) + late.var(ddof=1)) / 2))
+    if spread == 0:
+        return 0.0 if late.mean() <= began.mean() else float("inf")
+    return float((late.mean() - began.mean()) / spread + 1.645 * np.sqrt(2 / third))
+
+
 _BLOCKS = 20
 
 
@@ -153,3 +166,35 @@ def looks(number: int, first: int) -> list[int]:
         found.append(at)
         at = max(at + 1, at * 5 // 4)
     return found
+
+
+def rises(values: Floats, first: int, z: float) -> Flags:
+    """Say from each look on whether the series up to it has a trend upwards; see `trend` and `looks`."""
+    found = np.zeros(len(values), dtype=np.bool_)
+    for number in looks(len(values), first):
+        found[number - 1 :] = trend(values[:number]) > z
+    return found
+
+
+def run_lengths(condition: Flags) -> npt.NDArray[np.int64]:
+    """Return how many points in a row, up to each point, a condition has been true."""
+    places = np.arange(1, len(condition) + 1)
+    return np.asarray(places - np.maximum.accumulate(np.where(condition, 0, places)))
+
+
+def by_chance(condition: Flags, share: Floats, chance: float) -> Flags:
+    """Say where a condition has been true so many times in a row as chance explains.
+
+    `share` is the probability of one such point, as the run so far shows it. A run of k points is by chance where
+    share**k, times the number of points so far, exceeds `chance`.
+    """
+    number = np.arange(1, len(condition) + 1)
+    return np.asarray(share ** run_lengths(condition) * number > chance)
+
+
+def share_before(condition: Flags) -> Floats:
+    """Return the share of points with a condition among those before the present run of it; 0 where there are none."""
+    counts, number = np.cumsum(condition), np.arange(1, len(condition) + 1)
+    lengths = run_lengths(condition)
+    before = number - lengths
+    return np.where(before > 0, (counts - lengths) / np.maximum(before, 1), 0.0)

@@ -143,6 +143,8 @@ _SCORE = re.compile(
     r"(?:accuracy|acc|score|scores|reward|rewards|pass_(?:at_|rate)?\d*|(?:recall|ndcg|precision|hit|mrr|map)(?:_at)?_\d+"
     r"|f1|em|exact_match|win_?rate|success_?rate|solve_?rate)(?:_score)?"
 )
+_RANKING = re.compile(r"(?:recall|ndcg|precision|hit|mrr|map|pass)(?:_at)?_\d+")
+_EVALUATES = re.compile(r"(?:^|[/_.])(?:eval|evaluation|heldout|held_out|holdout)(?:[/_.]|$)", re.IGNORECASE)
 
 
 def by_parts(tag: str) -> str | None:
@@ -151,7 +153,7 @@ def by_parts(tag: str) -> str | None:
     words = [word for word in re.split(r"[/.\s_:@-]+", tag.lower()) if word]
     if _VALIDATION & set(words[:2]):
         kept = "_".join(word for word in words if word not in scopes | _VALIDATION)
-        if kept == "loss":
+        if _parts().get(kept) == "loss":
             return "validation/loss"
         return "validation/score" if _SCORE.fullmatch(kept) else None
     # The scope may be all that there is: `policy/loss`, `grad/norm`, `loss/policy`.
@@ -160,6 +162,18 @@ def by_parts(tag: str) -> str | None:
         if found is not None:
             return found
     return None
+
+
+def is_task_score(tag: str) -> bool:
+    """Say whether a tag names how well the task is solved (`accuracy`, `recall@10`) and not on which prompts."""
+    scopes = frozenset(_table_of_parts()["scopes"])
+    words = "_".join(word for word in re.split(r"[/.\s_:@-]+", tag.lower()) if word and word not in scopes)
+    return words in _table_of_parts()["tasks"] or _RANKING.fullmatch(words) is not None
+
+
+def evaluates(tags: Collection[str]) -> bool:
+    """Say whether a log has figures of held-out prompts in the rows of training."""
+    return any(_EVALUATES.search(tag) for tag in tags)
 
 
 @cache

@@ -122,3 +122,30 @@ def test_a_row_that_is_cut_is_said(tmp_path: Path) -> None:
 def test_a_text_without_a_row_is_named_as_such(tmp_path: Path) -> None:
     with pytest.raises(BlockedError, match="text in which no line is a row of metrics"):
         read_logs(written(tmp_path, "Traceback (most recent call last):\nNotImplementedError\n"))
+
+
+def test_rows_of_words_with_lists_and_shares(tmp_path: Path) -> None:
+    """A share is its value, a list its mean; what is neither is left out, and a sentence is no row."""
+    text = (
+        "[step 1/200] correct=3/4 rewards=['0.80', '0.01', '0.80', '0.39'] loss=-0.0051 lr=0.00e+00 mode=grpo\n"
+        "[step 2/200] correct=1/4 rewards=[1, 0] loss=0.5 lr=1e-6\n"
+        "[step 3] see a=b and c=d\n"
+        "[step 4] loss=0.1399 rewards(c/r)=-0.02/-0.01\n"
+    )
+    log = read_logs(written(tmp_path, text))
+    assert not log.damage
+    assert log.series["correct"].values.tolist() == [0.75, 0.25]
+    assert log.series["rewards"].values.tolist() == [0.5, 0.5]
+    assert log.series["loss"].steps.tolist() == [1, 2, 4]
+    assert log.total_steps == 200
+    assert "rewards(c/r)" not in log.series
+
+
+def test_names_of_several_words(tmp_path: Path) -> None:
+    """minimind's GRPO prints `Avg Response Len: 205.12` and counts its steps within an epoch."""
+    row = (
+        "Epoch:[2/2](3/10), Reward: -1.8, KL_ref: -0.02, Avg Response Len: 205.12, Learning Rate: 0.0000003\n"
+    )
+    log = read_logs(written(tmp_path, row))
+    assert log.series["Avg Response Len"].steps.tolist() == [13]
+    assert log.series["Learning Rate"].values.tolist() == [3e-7]

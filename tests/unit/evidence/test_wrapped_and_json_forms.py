@@ -95,3 +95,38 @@ def test_a_pipe_is_named_and_does_not_hang(tmp_path: Path) -> None:
         read_logs(tmp_path / "log.jsonl")
     with pytest.raises(BlockedError, match="no log can be read"):
         read_logs(tmp_path)
+
+
+def test_an_object_that_holds_rows_next_to_settings(tmp_path: Path) -> None:
+    """Settings are left out; of two lists of rows with one tag each keeps its own; lists may hold one metric each."""
+    steps = range(1, 13)
+    document = {
+        "model": "tiny",
+        "lr": 1e-5,
+        "target": [1, 2],
+        "step_log": [{"step": step, "loss": step / 4, "reward": 0.5} for step in steps],
+        "scalars": {"kl": [{"step": step, "kl": 0.1, "epoch": 0} for step in steps]},
+        "by_step": {"10": 0.5, "20": 0.75},
+    }
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(document))
+    log = read_logs(path)
+    assert not log.damage
+    assert log.series["loss"].steps.tolist() == list(steps)
+    assert log.series["by_step"].steps.tolist() == [10, 20]
+    assert set(log.series) >= {"loss", "reward", "kl", "by_step"}
+    assert "model" not in log.series
+
+
+def test_a_settings_file_is_no_log(tmp_path: Path) -> None:
+    """Short lists of numbers among other entries are settings."""
+    document = {"eos_token_id": [1, 2, 3], "betas": [0.9, 0.95], "hidden": 64, "name": "x", "dropout": 0.1}
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    with pytest.raises(BlockedError):
+        read_logs(tmp_path)
+
+
+def test_an_epoch_is_the_step_of_a_table_without_another(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,avg_reward,timestamp\n1,0.5,2026-01-01T00:00:00\n2,0.75,2026-01-01T00:01:00\n")
+    assert read_logs(path).series["avg_reward"].steps.tolist() == [1, 2]

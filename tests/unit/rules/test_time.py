@@ -169,3 +169,134 @@ def test_the_spread_of_a_reward_function_is_no_reward() -> None:
     mean = canonical("train/rewards/format/mean", trl)
     assert mean is not None and mean.name == "reward/component"
     assert canonical("train/rewards/format/std", trl) is None
+
+
+def test_zero_gradients_that_chance_explains_are_a_notice() -> None:
+    """A log of one step in five: 85 % of groups agree, so that runs of zero gradients come and go."""
+    random = np.random.default_rng(5)
+    zero = random.random(80) < 0.85
+    columns = {
+        "train/reward": 0.8 + 0.1 * random.standard_normal(80),
+        "train/reward_std": 0.1 + 0.1 * random.random(80),
+        "train/frac_reward_zero_std": 0.8 + 0.1 * random.random(80),
+        "train/grad_norm": np.where(zero, 0.0, 0.2),
+    }
+    for rule in ("gradient-zero", "gradient-dead"):
+        assert finding(rule, columns, 5).level < Level.ALARM
+    columns["train/frac_reward_zero_std"] *= 0
+    columns["train/grad_norm"] = np.where(np.arange(80) < 40, 0.2, 0.0)
+    assert finding("gradient-zero", columns, 5).level is Level.ALARM
+
+
+def test_zero_losses_of_solved_steps_are_no_deterministic_policy() -> None:
+    """Half of the steps have the best reward and no loss; the rest still has one."""
+    random = np.random.default_rng(2)
+    solved = np.arange(100) % 2 == 0
+    reward = np.where(solved, 1.0, 0.5 * random.random(100))
+    loss = np.where(solved & (np.arange(100) > 30), 0.0, -1 - random.random(100))
+    columns = {"train/reward": reward, "train/loss": loss, "train/reward_std": 0.1 + 0 * loss}
+    assert finding("policy-deterministic", columns).level is not Level.ALARM
+    columns["train/loss"] = np.where(np.arange(100) > 40, 0.0, loss)
+    columns["train/reward"] = 0.3 + 0.2 * random.standard_normal(100)
+    assert finding("policy-deterministic", columns).level is Level.ALARM
+
+
+@pytest.mark.parametrize("number", [15, 60])
+def test_a_loss_that_is_zero_for_a_third_of_the_run(number: int) -> None:
+    random = np.random.default_rng(4)
+    late = np.arange(number) >= number // 2
+    loss = np.where(late, 0.0, 0.1 * random.standard_normal(number))
+    columns = {"train/loss": loss, "train/reward": random.standard_normal(number)}
+    assert finding("updates-stop", columns).level is Level.ALARM
+    tiny = {**columns, "train/loss": 1e-6 * random.standard_normal(number)}
+    assert finding("updates-stop", tiny).level is Level.QUIET
+    assert (
+        finding("updates-stop", {**columns, "train/reward": np.where(late, 1.0, 0.2)}).level is Level.NOTICE
+    )
+
+
+def test_lengths_that_are_one_whole_number_are_at_the_limit() -> None:
+    """No share of cut completions and no longest one is logged: a mean of 128.0 in every step shows it."""
+    random = np.random.default_rng(6)
+    reward = 0.02 * random.random(100)
+    flat = {
+        "train/completion_length": np.full(100, 128.0),
+        "train/reward": reward,
+        "train/reward_std": reward,
+    }
+    assert finding("length-at-limit", flat).level is Level.ALARM
+    moving = {**flat, "train/completion_length": 128 - random.random(100)}
+    assert finding("length-at-limit", moving).level is Level.QUIET
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_a_validation_that_falls_on_its_own_steps(falls: bool) -> None:
+    """Ranking scores under bare names, at one step in twenty, while the reward rises; another score rises."""
+    random = np.random.default_rng(8)
+    steps = np.arange(140)
+    score = 0.04 - 0.002 * np.arange(7) * falls + 1e-5 * random.standard_normal(7)
+    columns = {
+        "reward_mean": (steps, steps / 700 + 0.02 * random.standard_normal(140)),
+        "recall@10": (steps[::20], score),
+        "cold_recall@10": (steps[::20], np.linspace(0.01, 0.02, 7)),
+    }
+    series = {tag: Series(tag=tag, steps=at, values=values) for tag, (at, values) in columns.items()}
+    found = judge_log(RunLog(sources=["made"], series=series), select(["reward-hacked"]))[0].finding
+    assert (found.level is Level.ALARM) == falls
+    assert ('"recall@10"' in found.reason) == falls
+
+
+@pytest.mark.parametrize(
+    ("late", "level"),
+    [(0.45, Level.ALARM), (0.6, Level.QUIET), (None, Level.QUIET)],
+    ids=["below", "best", "moves"],
+)
+def test_a_validation_that_freezes(late: float | None, level: Level) -> None:
+    """Below its best to the last digit for most of the run; at its best, or moving, it is in order."""
+    random = np.random.default_rng(9)
+    score = np.round(0.5 + 0.1 * random.random(20), 3)
+    score[2] = 0.6
+    if late is not None:
+        score[8:] = late
+    assert finding("validation-freezes", {"val_accuracy": score}).level is level
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_reward_that_declines(sign: int) -> None:
+    random = np.random.default_rng(10)
+    columns = {"reward": sign * np.arange(60) / 30 + 0.3 * random.standard_normal(60)}
+    assert finding("reward-declines", columns).level is (Level.ALARM if sign < 0 else Level.QUIET)
+    still = [finding("reward-declines", {"reward": random.standard_normal(100)}).level for _ in range(100)]
+    assert still.count(Level.ALARM) <= 1
+
+
+def _supervised(shape: str) -> Floats:
+    random = np.random.default_rng(11)
+    noise, steps = random.standard_normal(200), np.arange(200)
+    return {
+        "falls": 1 + np.exp(-steps / 50) + 0.05 * noise,
+        "flat": 1 + 0.05 * noise,
+        "rises": 1 + steps / 100 + 0.05 * noise,
+        "zero": np.where(steps > 50, 0.0, 1 + 0.05 * noise),
+        "explodes": np.where(steps > 50, 1e8, 1 + 0.05 * noise),
+    }[shape]
+
+
+@pytest.mark.parametrize(
+    ("shape", "rule", "level"),
+    [
+        ("flat", "loss-does-not-fall", Level.NOTICE),
+        ("rises", "loss-rises", Level.ALARM),
+        ("zero", "loss-zero", Level.ALARM),
+        ("explodes", "loss-exploding", Level.ALARM),
+    ],
+)
+def test_losses_of_fine_tuning(shape: str, rule: str, level: Level) -> None:
+    """Each fault has its rule; a loss that falls has none; a log with a reward is not one of fine-tuning."""
+    columns = {"loss": _supervised(shape), "lr": np.full(200, 1e-5)}
+    assert finding(rule, columns).level is level
+    assert finding(rule, {**columns, "loss": _supervised("falls")}).level is Level.QUIET
+    if rule != "loss-exploding":
+        assert finding(rule, {**columns, "reward": columns["loss"]}).level is Level.NOT_TRIGGERED
+    judged = judge_log(log_of(columns), select([]))
+    assert is_evidence(judged)

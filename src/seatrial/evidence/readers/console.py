@@ -9,6 +9,7 @@ numbered from 1, and the rows of an evaluation or a summary belong to the row be
 | `{'loss': 0.1, 'reward': '0.5', 'epoch': 0.04}` | Hugging Face trainers (their ProgressCallback): TRL, ms-swift |
 | `3/100 | loss=-0.5 | reward=0.25` and `step 3: loss=0.5, reward=0.25` | custom training loops |
 | `Epoch:[2/4](20/4292), loss: 0.66, lr: 0.1` | minimind; the step counts through the epochs |
+| `[step 4/200] loss=0.01 correct=3/4 rewards=[1.0, 0.0]` | custom loops; a share is its value, a list its mean |
 """
 
 from __future__ import annotations
@@ -54,12 +55,15 @@ _ITEM = re.compile(r"'([^']+)': ('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,'\"\[\]{}]+)(?
 _COUNTED = re.compile(r"(?:^|[\s(\[])(\d+)/(\d+)\)?\]?\s*[|,:-]\s*(\S.*)$")
 _EPOCHS = re.compile(r"Epoch:?\s*\[(\d+)/\d+\]\s*\((\d+)/(\d+)\)\s*[|,:-]?\s*(\S.*)$", re.IGNORECASE)
 _NAMED = re.compile(
-    r"(?:^|[\s\[(])(?:global[_ ])?(?:step|iter|iteration)[\s:=#]+(\d+)(?:/\d+)?[\])]?\s*[|,:-]\s*(\S.*)$",
+    r"(?:^|[\s\[(])(?:global[_ ])?(?:step|iter|iteration|update|episode)[\s:=#]+(\d+)(?:/(\d+))?"
+    r"(?:[\])]\s*[|,:-]?|\s*[|,:-])\s*(\S.*)$",
     re.IGNORECASE,
 )
-_PAIR = re.compile(
-    r"([A-Za-z_][\w./@()-]*(?: [a-z]+)?)\s*[=:]\s*([-+]?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf))([a-zA-Z%/]*)"
-)
+_NAME = r"[A-Za-z_][\w./@()-]*"
+_NUMBER = r"[-+]?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf)"
+_PAIR = re.compile(rf"({_NAME}(?: [\w()]+){{0,3}})\s*[=:]\s*\$?({_NUMBER})(?:\s?[a-zA-Z%/]*)", re.IGNORECASE)
+_WORDS = re.compile(rf"({_NAME})=(\[[^\]]*\]|[^\s,;|]+)[\s,;|]*")
+_SHARE = re.compile(r"(\d+)/(\d+)")
 _OF_TRAINERS = frozenset({"epoch", "train_runtime", "eval_loss", "eval_runtime"})
 
 
@@ -124,18 +128,43 @@ def _of_pairs(line: str) -> ConsoleRow | None:
     elif found := _COUNTED.search(line):
         step, rest, total = int(found[1]), found[3], int(found[2])
     elif found := _NAMED.search(line):
-        step, rest = int(found[1]), found[2]
+        step, rest, total = int(found[1]), found[3], int(found[2]) if found[2] else None
     else:
         return None
-    metrics = {}
-    for item in re.split(r"\s*[|,;]\s*", rest.strip()):
-        pair = _PAIR.fullmatch(item)
-        if pair is None:
-            return None
-        metrics[pair[1]] = pair[2]
+    metrics = _pairs(rest.strip())
     if len(metrics) < 2:
+        metrics = _words(rest.strip())
+    if not metrics:
         return None
     return ConsoleRow(step, metrics, open_ended=True, last=[*metrics][-1], total=total)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Return the pairs of `a: 1 | b: 2`, none where a part is no pair."""
+    metrics = {}
+    for item in re.split(r"\s*[|,;]\s*", text):
+        pair = _PAIR.fullmatch(item)
+        if pair is None:
+            return {}
+        metrics[pair[1]] = pair[2]
+    return metrics
+
+
+def _words(text: str) -> dict[str, str]:
+    """Return the numbers of `a=1 b=[1, 0] c=3/4`: the mean of a list, the value of a share; none of other text."""
+    found = _WORDS.findall(text)
+    if len(found) < 2 or _WORDS.sub("", text):
+        return {}
+    metrics = {}
+    for name, value in found:
+        share = _SHARE.fullmatch(value)
+        numbers = [decode(one.strip(" '\"")) for one in value.strip("[]").split(",")]
+        values = [one.value for one in numbers if one is not None]
+        if share and int(share[2]):
+            metrics[name] = str(int(share[1]) / int(share[2]))
+        elif len(values) == len(numbers):
+            metrics[name] = str(sum(values) / len(values)) if len(values) > 1 else value.strip("[]'\"")
+    return metrics
 
 
 NAME = "console"

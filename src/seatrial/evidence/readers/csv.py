@@ -22,7 +22,8 @@ from seatrial.evidence.runlog import RunLog
 NAME = "CSV"
 PRIORITY = 10
 
-_STEP_NAMES = ("step", "global_step", "_step", "iteration", "iter")
+_STEP_NAMES = ("step", "global_step", "_step", "iteration", "iter", "update", "episode", "epoch", "round")
+"""The first that is there counts: an epoch is the step only of a log that has no other."""
 _TIME_NAMES = ("wall time", "wall_time", "time", "_timestamp", "timestamp")
 _DELIMITERS = ",\t;"
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)\s*$")

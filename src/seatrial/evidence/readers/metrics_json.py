@@ -48,7 +48,12 @@ def claims(file: Path, head: bytes) -> bool:
         document = json.loads(read_text(file))
     except (ValueError, RecursionError, BlockedError):
         return False
-    return isinstance(document, dict) and any(_is_series(content) for content in document.values())
+    if not isinstance(document, dict):
+        return False
+    contents = document.values()
+    # An object of columns may hold a series by step too; `json_columns` reads both.
+    lists = sum(isinstance(content, list) and len(content) > 1 for content in contents)
+    return sum(_is_series(content) for content in contents) > lists
 
 
 def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:

@@ -7,6 +7,7 @@ results on the other half).
 MODULES = (
     "values",
     "arithmetic",
+    "loss",
     "gradient",
     "entropy",
     "kl",

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
-from seatrial.rules.windows import Flags, changes, early_median, in_a_row, lasting, near_its_best
+from seatrial.rules.windows import (
+    Flags,
+    by_chance,
+    changes,
+    early_median,
+    in_a_row,
+    lasting,
+    near_its_best,
+    share_before,
+    trailing_mean,
+)
 
 
 def no_spread(values: Values) -> Flags:
@@ -21,9 +31,13 @@ def _zero(values: Values, limits: Limits) -> Marks:
     # Where the log has no spread, a reward that stays the same shows it.
     explained = in_a_row(no_spread(values), number)
     same = in_a_row(np.isfinite(reward) & ~changes(reward), number - 1)
+    # A trainer that logs every n steps logs the gradient of one of them next to the means of all.
+    silent = trailing_mean(np.nan_to_num(values["reward/zero_variance_fraction"]), number)
+    share = np.fmax(share_before(gradient == 0), np.where(silent >= limits["silent"], silent, 0.0))
+    chance = by_chance(gradient == 0, share, limits["chance"])
     long = in_a_row(gradient == 0, int(limits["sparse"]))
     solved = (explained | same) & (near_its_best(reward, number) | (same & (reward > 0)))
-    return Marks(gradient, zero & ~solved & (~(explained | same) | long), zero)
+    return Marks(gradient, zero & ~solved & (~(explained | same | chance) | long), zero)
 
 
 def _constant(values: Values, limits: Limits) -> Marks:
@@ -51,13 +65,17 @@ def _dead(values: Values, limits: Limits) -> Marks:
     factor = np.where(level > 0, gradient / level, np.nan)
     dead = factor < limits["factor"]
     of_last = int(limits["of_last"])
-    spread = values["reward/std"] > 0
+    # Of a step among many without a signal, a gradient of exactly zero is no contradiction to rewards that differ.
+    silent = values["reward/zero_variance_fraction"] >= limits["silent"]
+    spread = (values["reward/std"] > 0) & ~((gradient == 0) & silent)
     return Marks(
         factor,
         lasting(dead & spread, limits) & ~near_its_best(values["reward/mean"], of_last),
         lasting(dead, limits),
     )
 
+
+_SILENT = "hand-set: share of groups without a signal, from which on a step may have none"
 
 RULES = (
     StepRule(
@@ -74,6 +92,10 @@ RULES = (
             ),
             "sparse": Parameter(
                 50, "hand-set: points, where the reward stays the same and no spread is logged"
+            ),
+            "silent": Parameter(0.5, _SILENT),
+            "chance": Parameter(
+                0.01, "hand-set: a run of zeros that the share of zeros before it makes as likely is no fault"
             ),
         },
         meaning="rewards that never differ, a mask of zeros, frozen parameters, or an update that is skipped",
@@ -114,10 +136,13 @@ RULES = (
         family="gradient",
         statement="the gradient is almost zero although rewards differ and the task is not solved",
         needs=("grad_norm",),
-        uses=("reward/std", "reward/mean"),
+        uses=("reward/std", "reward/zero_variance_fraction", "reward/mean"),
         mark=_dead,
         bound=">= {factor} of the median of the first {early} points in {of_last} steps, where rewards differ",
-        parameters=figures(WILD, early=10, factor=1e-3, held=20, of_last=25),
+        parameters={
+            **figures(WILD, early=10, factor=1e-3, held=20, of_last=25),
+            "silent": Parameter(0.5, _SILENT),
+        },
         meaning="a policy that has become deterministic, or a loss that saturates",
         remedy="read completions of one group: if all are alike, go back to a checkpoint before the entropy fell",
         min_points=25,

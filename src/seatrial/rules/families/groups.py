@@ -6,7 +6,7 @@ import numpy as np
 
 from seatrial.rules.families.gradient import no_spread
 from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
-from seatrial.rules.windows import changes, early_median, in_a_row, lasting, looks, near_its_best, trend
+from seatrial.rules.windows import changes, early_median, in_a_row, lasting, looks, near_its_best, rises
 
 
 def _from_start(values: Values, limits: Limits) -> Marks:
@@ -22,9 +22,7 @@ def _persistent(values: Values, limits: Limits) -> Marks:
     dead = lasting(silent, limits)
     reward = values["reward/mean"]
     same = in_a_row(~changes(reward) & (reward > 0), of_last - 1)
-    learns = np.zeros(len(reward), dtype=np.bool_)
-    for number in looks(len(reward), of_last):
-        learns[number - 1 :] = trend(reward[:number]) > limits["z"]
+    learns = rises(reward, of_last, limits["z"])
     return Marks(values["reward/std"], dead & ~near_its_best(reward, of_last) & ~same & ~learns, dead)
 
 
@@ -36,11 +34,30 @@ def _share(values: Values, limits: Limits) -> Marks:
 
 
 def _deterministic(values: Values, limits: Limits) -> Marks:
-    loss = np.abs(values["loss"])
+    loss, reward = np.abs(values["loss"]), values["reward/mean"]
     level = early_median(loss, int(limits["early"]))
     of_last = int(limits["of_last"])
-    gone = lasting((loss < limits["loss"]) & (level > limits["before"]), limits)
-    return Marks(loss, gone & ~near_its_best(values["reward/mean"], of_last), gone)
+    zero = (loss < limits["loss"]) & (level > limits["before"])
+    # Where a step has the best reward, its groups agree and no loss is due.
+    best, worst = np.fmax.accumulate(reward), np.fmin.accumulate(reward)
+    unsolved = zero & ~((best > worst) & (best - reward <= limits["band"] * (best - worst)))
+    return Marks(loss, lasting(unsolved, limits) & ~near_its_best(reward, of_last), lasting(zero, limits))
+
+
+def _stops(values: Values, limits: Limits) -> Marks:
+    loss, reward = values["loss"], values["reward/mean"]
+    alarm = np.zeros(len(loss), dtype=np.bool_)
+    notice = np.zeros(len(loss), dtype=np.bool_)
+    for number in looks(len(loss), int(limits["points"])):
+        third = number // 3
+        began, late = loss[:third], loss[number - third : number]
+        smallest = limits["share"] * np.median(np.abs(began))
+        stopped = np.mean(np.abs(began) <= limits["zero"]) <= 0.5 and np.all(
+            np.abs(late) <= min(smallest, limits["zero"])
+        )
+        notice[number - 1] = stopped
+        alarm[number - 1] = stopped and not near_its_best(reward[:number], third)[-1]
+    return Marks(loss, alarm, notice)
 
 
 RULES = (
@@ -105,10 +122,29 @@ RULES = (
         parameters={
             "loss": Parameter(1e-7, WILD),
             "before": Parameter(1e-5, "a loss that is as small from the start says nothing"),
+            "band": Parameter(0.1, "share of the range of rewards that is at their best"),
             **figures(WILD, early=20, held=35, of_last=50),
         },
         meaning="a policy that gives one completion a prompt: rewards of a group are equal, no advantage is left",
         remedy="read the completions of one group; sample at a higher temperature from an earlier checkpoint",
         min_points=50,
+    ),
+    StepRule(
+        id="updates-stop",
+        family="groups",
+        statement="the policy loss has been zero for the last third of the run, and the task is not solved",
+        needs=("loss", "reward/mean"),
+        mark=_stops,
+        bound="|loss| > {zero} in one of the last third of {points} points or more, or less than {share} of its start",
+        parameters={
+            "zero": Parameter(1e-4, "four decimals, as loops print a loss"),
+            "share": Parameter(
+                0.01, "of the median of the first third: a loss that was small all along says nothing"
+            ),
+            "points": Parameter(15, "least number of points"),
+        },
+        meaning="a policy that gives one completion a prompt, or an optimizer that skips every step",
+        remedy="read the completions of one group; look at the count of skipped steps and at the entropy",
+        min_points=15,
     ),
 )

@@ -11,6 +11,7 @@ from seatrial.rules.windows import (
     looks,
     repeated,
     risen,
+    rises,
     trailing_mean,
     trend,
 )
@@ -29,9 +30,7 @@ def _cut_and_flat(values: Values, limits: Limits) -> Marks:
     window = int(limits["window"])
     cut = trailing_mean(share, 2 * window) > limits["share"]
     flat = ~risen(reward, window, limits["errors"])
-    climbs = np.zeros(len(reward), dtype=np.bool_)
-    for number in looks(len(reward), 2 * window):
-        climbs[number - 1 :] = trend(reward[:number]) > limits["z"]
+    climbs = rises(reward, 2 * window, limits["z"])
     return Marks(trailing_mean(share, 2 * window), cut & flat & ~climbs, cut & flat)
 
 
@@ -40,7 +39,9 @@ def _at_limit(values: Values, limits: Limits) -> Marks:
     share, length = values["truncation_fraction"], values["length/completion_mean"]
     longest = values["length/completion_max"]
     full = (longest == np.fmax.accumulate(longest)) & (length >= limits["of_longest"] * longest)
-    at_limit = (share >= limits["share"]) | (~np.isfinite(share) & full)
+    # A mean that is the same whole number again and again is that of completions that are all cut there.
+    whole = (length == np.fmax.accumulate(length)) & (length == np.round(length)) & (length > 1)
+    at_limit = (share >= limits["share"]) | (~np.isfinite(share) & (full | whole))
     steps, reward = values["step"], values["reward/mean"]
     found, better = np.zeros(len(length), dtype=np.bool_), np.zeros(len(length), dtype=np.bool_)
     for number in looks(len(length), int(limits["points"])):

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from seatrial.rules.rule import HAND_SET, WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.evidence.runlog import Series
+from seatrial.rules.rule import (
+    HAND_SET,
+    WILD,
+    Finding,
+    Level,
+    Limits,
+    Marks,
+    Parameter,
+    Rule,
+    StepRule,
+    Streams,
+    Values,
+    figures,
+    not_triggered,
+)
 from seatrial.rules.windows import (
     best_so_far,
     changes,
@@ -12,6 +30,7 @@ from seatrial.rules.windows import (
     in_a_row,
     lasting,
     looks,
+    most_gained,
     near_its_best,
     repeated,
     trailing_mean,
@@ -44,6 +63,18 @@ def _collapse(values: Values, limits: Limits) -> Marks:
     return Marks(now, lasting(lost | below, limits), lost | below)
 
 
+def _declines(values: Values, limits: Limits) -> Marks:
+    reward = values["reward/mean"]
+    falls, far = np.zeros(len(reward), dtype=np.bool_), np.zeros(len(reward), dtype=np.bool_)
+    for number in looks(len(reward), int(limits["points"])):
+        third = number // 3
+        began, late = reward[:third], reward[number - third : number]
+        spread = np.sqrt((began.var(ddof=1) + late.var(ddof=1)) / 2)
+        falls[number - 1] = trend(reward[:number]) < -limits["z"]
+        far[number - 1] = began.mean() - late.mean() > limits["spreads"] * spread
+    return Marks(reward, falls & far, falls)
+
+
 def _falls_at_once(values: Values, limits: Limits) -> Marks:
     reward = values["reward/mean"]
     window = int(limits["window"])
@@ -68,28 +99,86 @@ def _validation_falls(values: Values, limits: Limits) -> Marks:
     return Marks(score, both, lost & rising)
 
 
-def _hacked(values: Values, limits: Limits) -> Marks:
-    score, reward = values["validation/score"], values["reward/mean"]
-    found, far = np.zeros(len(score), dtype=np.bool_), np.zeros(len(score), dtype=np.bool_)
-    best = best_so_far(score)
+@dataclass(frozen=True, kw_only=True)
+class Hacked(Rule):
+    """A reward that rises while a validation score falls; each has its own steps."""
+
+    family: str = "reward"
+    needs: Sequence[str] = ("validation/score", "reward/mean")
+
+    def judge(self, streams: Streams) -> Finding:
+        """Test the trend of each score, and of the reward up to the same step."""
+        reward, scores = streams.one("reward/mean"), streams.by_name.get("validation/score", ())
+        missing = tuple(name for name in self.needs if streams.one(name) is None)
+        if reward is None or missing:
+            return not_triggered(f"log {', '.join(missing)}", missing)
+        limits = {name: parameter.value for name, parameter in self.parameters.items()}
+        least = int(limits["points"])
+        judged = [one for one in scores if np.isfinite(one.values).sum() >= least]
+        if not judged:
+            return not_triggered(f"none of the scores has the {least} points that it needs")
+        found: list[tuple[Level, int, Series, float]] = []
+        for score in judged:
+            best = best_so_far(score.values)
+            for number in looks(len(score), least):
+                step, z = int(score.steps[number - 1]), trend(score.values[:number])
+                if z > -limits["notice"] or trend(reward.values[reward.steps <= step]) < limits["notice"]:
+                    continue
+                lost = best[number - 1] - score.values[number - 1] > limits["share"] * abs(best[number - 1])
+                level = Level.ALARM if z < -limits["z"] and lost else Level.NOTICE
+                found.append((level, step, score, z))
+        if not found:
+            return self._finding(Level.QUIET, judged[0], reward, limits)
+        level, at, score, score_z = min(found, key=lambda one: (-one[0], one[1]))
+        return self._finding(level, score, reward, limits, at, score_z)
+
+    def _finding(
+        self,
+        level: Level,
+        score: Series,
+        reward: Series,
+        limits: Limits,
+        step: int | None = None,
+        z: float | None = None,
+    ) -> Finding:
+        fired = f'"{score.tag}": {self.statement}; usually {self.meaning}'
+        return Finding(
+            level=level,
+            reason="in order" if level is Level.QUIET else fired,
+            tags=(score.tag, reward.tag),
+            step=step,
+            value=z,
+            bound=f"z of the score's trend >= -{limits['z']:g}, while that of the reward is > {limits['notice']:g}",
+            num_samples=len(score),
+            steps=(int(score.steps[0]), int(score.steps[-1])),
+        )
+
+
+def _freezes(values: Values, limits: Limits) -> Marks:
+    score = values["validation/score"]
+    frozen = np.zeros(len(score), dtype=np.bool_)
     for number in looks(len(score), int(limits["points"])):
-        found[number - 1] = trend(reward[:number]) > limits["z"] and trend(score[:number]) < -limits["z"]
-        far[number - 1] = best[number - 1] - score[number - 1] > limits["share"] * np.abs(best[number - 1])
-    return Marks(score, found & far, found)
+        began, late = score[: number // 2], score[number // 2 : number]
+        varied = len(np.unique(began)) >= limits["different"]
+        frozen[number - 1] = varied and np.ptp(late) == 0 and 0 < late[0] < began.max()
+    return Marks(score, frozen)
 
 
 def _does_not_learn(values: Values, limits: Limits) -> Marks:
     reward, steps = values["reward/mean"], values["step"]
     others = [values[name] for name in ("entropy", "kl/reference", "length/completion_mean")]
     others = [one for one in others if np.isfinite(one).sum() >= limits["points"]]
-    stuck, long = np.zeros(len(reward), dtype=np.bool_), np.zeros(len(reward), dtype=np.bool_)
-    for number in looks(len(reward), int(limits["points"])) if others else ():
+    flat, stuck = np.zeros(len(reward), dtype=np.bool_), np.zeros(len(reward), dtype=np.bool_)
+    moves = np.fmax.accumulate(reward) > np.fmin.accumulate(reward)
+    unsolved = moves & ~near_its_best(reward, int(limits["points"]))
+    for number in looks(len(reward), int(limits["points"])):
         span = steps[number - 1] - steps[0]
-        still = all(abs(trend(one[:number])) < limits["z"] for one in (reward, *others))
-        stuck[number - 1] = span >= limits["steps"] and still
-        long[number - 1] = span >= 2 * limits["steps"] and len(others) > 1
-    moved = np.ptp(reward) > 0 if len(reward) else False
-    return Marks(reward, stuck & long & moved & ~near_its_best(reward, int(limits["points"])), stuck)
+        if abs(trend(reward[:number])) >= limits["z"]:
+            continue
+        flat[number - 1] = span >= limits["notice"] and most_gained(reward[:number]) < limits["gain"]
+        still = len(others) > 1 and all(abs(trend(one[:number])) < limits["z"] for one in others)
+        stuck[number - 1] = span >= 2 * limits["steps"] and still
+    return Marks(reward, stuck & unsolved, flat & unsolved)
 
 
 def _verifier_errors(values: Values, limits: Limits) -> Marks:
@@ -113,7 +202,7 @@ def _validation_repeats(values: Values, limits: Limits) -> Marks:
     return Marks(score, repeated(same, limits))
 
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     StepRule(
         id="verifier-errors",
         family="reward",
@@ -194,6 +283,22 @@ RULES = (
         min_points=20,
     ),
     StepRule(
+        id="reward-declines",
+        family="reward",
+        statement="the reward falls over the whole run",
+        needs=("reward/mean",),
+        mark=_declines,
+        bound="z of a Mann-Kendall test >= -{z}; alarm: the last third below the first by {spreads} spreads",
+        parameters={
+            "z": Parameter(2.57, "a reward without a trend falls so in 0.5 % of runs"),
+            "spreads": Parameter(1, "hand-set: of the points within a third"),
+            "points": Parameter(30, "least number of points"),
+        },
+        meaning="updates of the wrong sign or size, or prompts that get harder",
+        remedy="score the prompts of the first steps again with the last weights",
+        min_points=30,
+    ),
+    StepRule(
         id="reward-falls-at-once",
         family="reward",
         statement="the reward fell to its lowest within a few steps and does not leave it",
@@ -208,13 +313,18 @@ RULES = (
     StepRule(
         id="does-not-learn",
         family="reward",
-        statement="the reward has no trend over hundreds of steps, and entropy, KL and length do not move either",
+        statement="the reward has no trend over the run, and is not at its best",
         needs=("reward/mean",),
         uses=("entropy", "kl/reference", "length/completion_mean"),
         mark=_does_not_learn,
-        bound="|z| >= {z} in a Mann-Kendall test of one over {steps} steps (alarm: two others, twice the steps)",
+        bound="|z| >= {z} in a Mann-Kendall test, or a gain that may exceed {gain} spreads; alarm: entropy, KL and "
+        "length without a trend over 2 x {steps} steps",
         parameters={
             "z": Parameter(1.96, "a series without a trend exceeds it in 5 % of runs"),
+            "notice": Parameter(120, "hand-set: steps"),
+            "gain": Parameter(
+                0.5, "hand-set: spreads of the points that the last third may be above the first"
+            ),
             "steps": Parameter(200, HAND_SET),
             "points": Parameter(20, "least number of points"),
         },
@@ -223,21 +333,32 @@ RULES = (
         remedy="compare a weight before and after a step; look at the share of groups whose rewards differ",
         min_points=20,
     ),
-    StepRule(
+    Hacked(
         id="reward-hacked",
-        family="reward",
         statement="the reward rises while the task's own validation falls: the reward is hacked",
-        needs=("validation/score", "reward/mean"),
-        mark=_hacked,
-        bound="no trend up of the reward and down of validation at |z| > {z}; alarm: {share} below the best",
         parameters={
-            "z": Parameter(1.96, "both together in fewer than 0.1 % of runs without a trend"),
-            "share": Parameter(0.1, HAND_SET),
+            "z": Parameter(2.57, "a score without a trend falls so in 0.5 % of runs, by a Mann-Kendall test"),
+            "notice": Parameter(1.96, "2.5 % of runs"),
+            "share": Parameter(0.1, "hand-set: of the best score, which it must have lost"),
             "points": Parameter(5, "least number of validations"),
         },
         meaning="a reward that can be had without solving the task",
         remedy="read completions with a high reward; compare the verifiers of training and validation",
-        min_points=5,
+    ),
+    StepRule(
+        id="validation-freezes",
+        family="reward",
+        statement="the validation score stays at one value below its best, to the last digit",
+        needs=("validation/score",),
+        mark=_freezes,
+        bound="two values in the second half of {points} validations or more, or the best, 0 or 1",
+        parameters={
+            "points": Parameter(10, "least number of validations"),
+            "different": Parameter(3, "hand-set: values in the first half, so that the score can move"),
+        },
+        meaning="a policy that gives one answer to every prompt: it collapsed, or its updates stopped",
+        remedy="read the completions of two validations; go back to the checkpoint of the best one",
+        min_points=10,
     ),
     StepRule(
         id="validation-falls",

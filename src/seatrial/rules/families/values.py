@@ -65,13 +65,8 @@ def _first(bad: np.ndarray, series: Series) -> tuple[int, Series, float]:
     return int(series.steps[place]), series, float(series.values[place])
 
 
-_OF_OTHER_LOSSES = (
-    "reward/mean",
-    "preference/margin",
-    "preference/accuracy",
-    "advantages/mean",
-    "kl/reference",
-)
+_OF_PAIRS = ("preference/margin", "preference/accuracy")
+_OF_OTHER_LOSSES = ("reward/mean", *_OF_PAIRS, "advantages/mean", "kl/reference")
 """A log that has one of these may have a loss below 0."""
 _WORDS_OF_OTHER_LOSSES = re.compile(
     r"(?:^|[/_.])(?:pg|ppo|grpo|actor|critic|policy|advantages?|rewards?|rollouts?|teacher|student|distill\w*|kl|kld"
@@ -141,16 +136,25 @@ def _outside(metric: Metric, series: Series, slack: float) -> Flags:
     return np.asarray((series.values < low - slack) | (series.values > high + slack))
 
 
+def is_supervised(streams: Streams) -> bool:
+    """Say whether the loss is that of supervised training or of pairs: nothing in the log is of a policy gradient.
+
+    Losses of policy gradients and of distillation may be negative, under any name.
+    """
+    if any(name in streams.by_name for name in _OF_PAIRS):
+        return True
+    if any(name in streams.by_name for name in _OF_OTHER_LOSSES):
+        return False
+    return not any(_WORDS_OF_OTHER_LOSSES.search(tag) for tag in streams.log.tags())
+
+
 class NegativeLikelihoodLoss(_OfManySeries):
     """The loss of supervised training, where the log says nothing of rewards, pairs or a reference."""
 
     def wrong(self, streams: Streams) -> Sequence[tuple[Series, Flags]]:
         """Look at the loss, unless it may be another kind."""
         loss = streams.one("loss")
-        if loss is None or any(streams.one(name) is not None for name in _OF_OTHER_LOSSES):
-            return []
-        # Losses of policy gradients and of distillation may be negative, under any name.
-        if any(_WORDS_OF_OTHER_LOSSES.search(tag) for tag in streams.log.tags()):
+        if loss is None or not is_supervised(streams) or any(name in streams.by_name for name in _OF_PAIRS):
             return []
         return [(loss, np.asarray(loss.values < -self.parameters["slack"].value))]
 
