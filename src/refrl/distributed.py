@@ -134,7 +134,16 @@ def join(config: ClusterConfig) -> Iterator[World]:
         return
     world = World(rank=int(os.environ["RANK"]), size=started)
     backend = "cpu:gloo,cuda:nccl" if config.device != "cpu" and torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, rank=world.rank, world_size=world.size, **_meeting(world))
+    try:
+        dist.init_process_group(backend, rank=world.rank, world_size=world.size, **_meeting(world))
+    except dist.DistNetworkError as error:
+        where = (
+            os.environ.get(RENDEZVOUS) or f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        )
+        raise ConfigError(
+            f"the ranks cannot meet at {where}: {' '.join(str(error).split())[:200]}; if another process has the port, "
+            "give torchrun another --master-port"
+        ) from error
     quiet = contextlib.redirect_stdout(io.StringIO()) if world.rank else contextlib.nullcontext()
     with quiet:
         yield world

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
+import sys
 import threading
 
 RENDEZVOUS = "REFRL_RENDEZVOUS"
@@ -20,6 +23,28 @@ TORCHRUN = "TORCHELASTIC_RUN_ID"
 """Variable that torchrun sets in the ranks that it starts."""
 LOST_LAUNCHER = 1
 """Exit status of a rank whose launcher is gone."""
+
+
+PARENT = "REFRL_PARENT"
+"""Variable of a generator's process with the number of the process that started it."""
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies; call it before anything slow is imported.
+
+    Linux alone can do it; elsewhere, and in a process that was not started by `PARENT` itself, nothing is set. The
+    kernel acts when the *thread* that started this process ends, so `PARENT` is set by main threads only.
+    """
+    parent = int(os.environ.pop(PARENT, "0"))
+    if not parent:
+        return
+    if os.getppid() == parent and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the signal was set
+            os._exit(LOST_LAUNCHER)
+
+
+_SET_PARENT_DEATH_SIGNAL = 1
 
 
 def is_started() -> bool:

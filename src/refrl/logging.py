@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from refrl.config import ConfigError, LoggerConfig
 from refrl.directories import naming
+from refrl.masking import masked, masked_word
 
 
 class RunLogger:
@@ -78,6 +79,10 @@ class RunLogger:
         logged_at, value = self._latest.get(tag, (None, math.nan))
         return value if logged_at == step else None
 
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that were logged under a prefix."""
+        return [tag.removeprefix(f"{prefix}/") for tag in self._latest if tag.startswith(f"{prefix}/")]
+
     def log_rows(self, rows: Iterable[Mapping[str, Any]], name: str, step: int) -> None:
         """Write rows of a step to `<name>_step<N>.jsonl`, one JSON object per line (ASCII: no odd line ends)."""
         if self._log_train_data:
@@ -99,7 +104,12 @@ class RunLogger:
         """
         if not self._writes:
             return
-        info = {**run_info(device), "seed": seed, "config": config.model_dump(mode="json"), **(attempt or {})}
+        info = {
+            **run_info(device),
+            "seed": seed,
+            "config": masked(config.model_dump(mode="json")),
+            **(attempt or {}),
+        }
         if sandbox is not None:
             info["sandbox"] = sandbox
         write_atomically(self.directory / "run_info.json", json.dumps(info, indent=1) + "\n")
@@ -151,7 +161,7 @@ def run_info(device: str) -> dict[str, Any]:
     """Return the command, the process, where modules came from, and versions."""
     modules = {name: sys.modules.get(name) for name in ("refrl", "torch", "transformers", "tokenizers")}
     return {
-        "argv": sys.argv,
+        "argv": [masked_word(word) for word in sys.argv],
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "started_at": time.time(),

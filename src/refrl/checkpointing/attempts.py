@@ -22,6 +22,7 @@ from refrl.checkpointing.layout import latest_checkpoint, remove_unfinished
 from refrl.config import CheckpointingConfig, ConfigError, LoggerConfig
 from refrl.directories import naming
 from refrl.distributed import World
+from refrl.masking import masked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,11 @@ def begin_attempt(
     Raises:
         ConfigError: the log directory belongs to another run than the checkpoint.
     """
-    found = [] if world.rank else [_look(config.model_dump(mode="json"), checkpointing, Path(logger.log_dir))]
+    found = (
+        []
+        if world.rank
+        else [_look(masked(config.model_dump(mode="json")), checkpointing, Path(logger.log_dir))]
+    )
     return world.gather(found)[0]
 
 
@@ -82,7 +87,7 @@ def _look(config: Mapping[str, Any], checkpointing: CheckpointingConfig, log_dir
                 "name the log directory of that run or a new one, or another checkpointing.checkpoint_dir"
             )
         print(f"resuming after step {checkpoint.info.step} from {checkpoint.directory}", flush=True)
-        for note in _changes(checkpoint.info.config, config):
+        for note in _changes(masked(checkpoint.info.config), config):
             print(f"resuming with a changed option: {note}", flush=True)
     resumed_from = None if checkpoint is None else checkpoint.info.step
     if continues:

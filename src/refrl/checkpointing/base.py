@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 SCHEMA_VERSION = 1
+NO_DIGEST = "0" * 64
+"""Stands for the digest of a file while it is computed."""
 
 
 class Stateful(Protocol):
@@ -78,6 +80,8 @@ class TrainingInfo(BaseModel):
     """Bytes of every other file."""
     digests: dict[str, str] = {}
     """SHA-256 of every other file; empty in checkpoints of earlier versions, which only sizes can check."""
+    digest: str = ""
+    """SHA-256 of this file with `NO_DIGEST` in place of the value; empty in checkpoints of earlier versions."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from refrl.checkpointing.layout import (
     INFO,
     TENSORS,
     file_digest,
+    info_bytes,
     remove_checkpoint,
     remove_superfluous,
     step_directory,
@@ -27,6 +28,7 @@ from refrl.checkpointing.tensors import BackgroundWriter, read_tensors, write_te
 from refrl.config import CheckpointingConfig, ConfigError
 from refrl.directories import naming, new_directory
 from refrl.distributed import World
+from refrl.nearest import hint
 from refrl.policy.tensors import whole
 from refrl.streams import global_streams, restore_global_streams
 from refrl.tasks import Example
@@ -162,6 +164,14 @@ class Checkpointer:
         if self._world.rank < len(checkpoint.info.streams):
             restore_global_streams(checkpoint.info.streams[self._world.rank])
 
+    def check_training_metric(self, logged: Collection[str]) -> None:
+        """Check `checkpointing.metric_name` against the metrics that a step of training logs.
+
+        Raises:
+            ConfigError: it is a metric of training that is not among them.
+        """
+        check_metric_name(self._config, "train", logged)
+
     def wait(self) -> None:
         """Wait until the last checkpoint is complete and on disk; older ones may still be being removed.
 
@@ -198,8 +208,8 @@ class Checkpointer:
                 if path.is_file()
             }
             digests = {name: file_digest(folder / name) for name in sizes}
-            text = info.model_copy(update={"files": sizes, "digests": digests}).model_dump_json(indent=1)
-            (folder / INFO).write_text(text + "\n", encoding="utf-8")
+            whole_info = info.model_copy(update={"files": sizes, "digests": digests})
+            (folder / INFO).write_bytes(info_bytes(whole_info))
             for path in (*folder.rglob("*"), folder):
                 _to_disk(path)
         _to_disk(self._root)
@@ -211,6 +221,26 @@ def metric_tag(config: CheckpointingConfig) -> str | None:
         return None
     prefix, _, name = config.metric_name.partition(":")
     return f"{'validation' if prefix == 'val' else prefix}/{name}"
+
+
+def check_metric_name(config: CheckpointingConfig, prefix: str, logged: Collection[str]) -> None:
+    """Raise if `checkpointing.metric_name` has a prefix, and names none of the metrics that are logged under it.
+
+    Args:
+        config: names the metric.
+        prefix: `val` or `train`.
+        logged: names of the run's metrics of this kind.
+
+    Raises:
+        ConfigError: with the nearest name, and all names.
+    """
+    given, _, name = (config.metric_name or "").partition(":")
+    if given == prefix and name not in logged:
+        known = [f"{prefix}:{one}" for one in sorted(logged)]
+        raise ConfigError(
+            f"checkpointing.metric_name={config.metric_name!r} is not a metric of this run: "
+            f"{hint(f'{prefix}:{name}', known)}"
+        )
 
 
 def _to_disk(path: Path) -> None:

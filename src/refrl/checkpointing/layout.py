@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from refrl.checkpointing.base import SCHEMA_VERSION, Checkpoint, TrainingInfo
+from refrl.checkpointing.base import NO_DIGEST, SCHEMA_VERSION, Checkpoint, TrainingInfo
 from refrl.config import CheckpointingConfig, ConfigError
 from refrl.distributed import World
 from refrl.policy.base import Policy
@@ -34,13 +34,16 @@ def step_directory(root: Path, step: int) -> Path:
 def read_checkpoint(directory: Path) -> Checkpoint | str:
     """Return the checkpoint in a directory, or the reason why it is not complete."""
     try:
-        info = TrainingInfo.model_validate_json((directory / INFO).read_bytes())
+        content = (directory / INFO).read_bytes()
+        info = TrainingInfo.model_validate_json(content)
     except FileNotFoundError:
         return f"it has no {INFO}"
     except ValidationError as error:
         return f"{INFO}: {error.errors()[0]['msg']}"
     if info.schema_version != SCHEMA_VERSION:
         return f"{INFO} has schema_version {info.schema_version}, this refrl reads {SCHEMA_VERSION}"
+    if info.digest and info.digest != _digest_of_info(content, info.digest):
+        return f"{INFO} does not match its digest"
     for name, size in info.files.items():
         file = directory / name
         found = file.stat().st_size if file.is_file() else None
@@ -74,6 +77,17 @@ def latest_checkpoint(root: Path) -> Checkpoint | None:
             flush=True,
         )
     return None
+
+
+def info_bytes(info: TrainingInfo) -> bytes:
+    """Return `training_info.json` with its own digest."""
+    blank = (info.model_copy(update={"digest": NO_DIGEST}).model_dump_json(indent=1) + "\n").encode()
+    return blank.replace(NO_DIGEST.encode(), _digest_of_info(blank, NO_DIGEST).encode())
+
+
+def _digest_of_info(content: bytes, digest: str) -> str:
+    """Return the SHA-256 of `training_info.json` with `NO_DIGEST` in place of the digest that it holds."""
+    return hashlib.sha256(content.replace(digest.encode(), NO_DIGEST.encode())).hexdigest()
 
 
 def file_digest(path: Path) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from refrl.errors import ConfigError, out_of_memory
+from refrl.masking import masked_text
 
 COMMANDS = {
     "grpo": ("refrl.cli.train", "train with group-relative policy optimization"),
@@ -75,7 +76,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _fail(command: str, reason: object, code: int) -> int:
-    print(f"refrl {command}: {' '.join(str(reason).split())}", file=sys.stderr)
+    print(f"refrl {command}: {masked_text(' '.join(str(reason).split()))}", file=sys.stderr)
     return code
 
 

@@ -155,6 +155,9 @@ class GRPOConfig(Section):
     arXiv 2503.14476, section 3.4)."""
     zero_variance_filter: bool = False
     """Exclude groups whose rewards are all equal from the loss: their advantage is 0, but they count in its divisor."""
+    max_verifier_error_share: float = Field(default=0.9, ge=0, le=1)
+    """The run ends with an error after a step in which the verifier could not judge a larger share of the completions;
+    at 1 it never does."""
     use_dynamic_sampling: bool = False
     """Sample further prompts until a step has enough groups whose rewards differ (DAPO, section 3.2)."""
     dynamic_sampling_max_gen_batches: int | None = Field(default=None, gt=0)

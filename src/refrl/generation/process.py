@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +22,7 @@ import refrl
 from refrl.config import ConfigError, PolicyConfig
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.messages import Message, named_dtype, pack_parts, receive, send
+from refrl.lifeline import PARENT
 from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl.runtime.generator_process")
@@ -86,6 +88,8 @@ class SocketLink:
             ConfigError: there is no such interpreter.
         """
         command, environment = COMMAND, dict(os.environ)
+        if threading.current_thread() is threading.main_thread():
+            environment[PARENT] = str(os.getpid())
         if python is not None:
             command = (python, "-m", "refrl.runtime.generator_process")
             source = str(Path(refrl.__file__).parents[1])

@@ -90,6 +90,7 @@ def load_model(directory: Path) -> PreTrainedModel:
         ConfigError: the directory, its configuration or its weights are missing or unreadable.
     """
     check_model_directory(directory)
+    from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -101,13 +102,28 @@ def load_model(directory: Path) -> PreTrainedModel:
             is_text = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
             of_kind: Any = AutoModelForCausalLM if is_text else AutoModelForMultimodalLM
             loaded: Any = of_kind.from_pretrained(
-                str(directory), local_files_only=True, dtype=torch.float32, output_loading_info=True
+                str(directory),
+                local_files_only=True,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are in the report
             )
+    except StrictDataclassError as error:
+        raise ConfigError(
+            f"{directory}/config.json is not valid: {' '.join(str(error).split())}; copy config.json and weights of "
+            "one model"
+        ) from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"the model in {directory} cannot be loaded: {reason}") from error
     model: PreTrainedModel
     model, report = loaded
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, stored, wanted = mismatched[0]
+        raise ConfigError(
+            f"{len(mismatched)} weights in {directory} have other shapes than its config.json gives: {name} is "
+            f"{list(stored)}, and config.json needs {list(wanted)}; copy config.json and weights of one model"
+        )
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:3])
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     Raises:
         ConfigError: the directory or its tokenizer is missing or unreadable, or it has no end-of-sequence token.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer
 
     if not directory.is_dir():
@@ -62,9 +64,10 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
             f"{directory} holds no tokenizer (tokenizer.json); copy the model's tokenizer files there or set "
             "policy.tokenizer.name to the directory that has them"
         )
+    _check_tokenizer_file(directory / "tokenizer.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError) as error:
         raise ConfigError(
             f"the tokenizer in {directory} cannot be read: {' '.join(str(error).split())}"
         ) from error
@@ -73,3 +76,25 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _check_tokenizer_file(path: Path) -> None:
+    """Raise if there is a `tokenizer.json` without a tokenizer, such as `{}` or an empty file.
+
+    Raises:
+        ConfigError: names the file and what it lacks.
+    """
+    if not path.exists():
+        return
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}; copy the model's tokenizer files there"
+        ) from error
+    lacks = [key for key in ("model", "added_tokens") if not isinstance(content, dict) or key not in content]
+    if lacks:
+        raise ConfigError(
+            f"{path} holds no tokenizer (it lacks {' and '.join(map(repr, lacks))}); copy the model's tokenizer files "
+            "there"
+        )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from refrl.config import ConfigError, LoraConfig
 from refrl.policy.tensors import named_weights
@@ -157,6 +158,7 @@ def chosen_layers(model: PreTrainedModel, config: LoraConfig) -> dict[str, nn.Li
     Raises:
         ConfigError: as `add_adapters`.
     """
+    _refuse_transposed(model, config)
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     head = model.get_output_embeddings()
     if config.target_modules is None:
@@ -181,6 +183,23 @@ def chosen_layers(model: PreTrainedModel, config: LoraConfig) -> dict[str, nn.Li
                 "would not change; leave it out"
             )
     return chosen
+
+
+def _refuse_transposed(model: PreTrainedModel, config: LoraConfig) -> None:
+    """Raise if the chosen layers are transposed ones (`Conv1D`, as GPT-2 has), which have no adapter here.
+
+    Raises:
+        ConfigError: names some of the layers.
+    """
+    layers = [name for name, module in model.named_modules() if isinstance(module, Conv1D)]
+    targets = config.target_modules
+    chosen = [name for name in layers if targets is None or _ends(name, targets)]
+    if chosen:
+        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in chosen}))
+        raise ConfigError(
+            f"policy.lora_cfg: {type(model).__name__} keeps {kinds} as Conv1D layers, whose weights are transposed; "
+            "adapters are for linear layers: set policy.lora_cfg.enabled=false, or take a model with linear layers"
+        )
 
 
 def _ends(name: str, targets: Sequence[str]) -> bool:

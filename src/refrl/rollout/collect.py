@@ -57,6 +57,12 @@ class Collected:
         return {**self.rollouts.metrics(), "num_verifier_errors": float(num_errors)}
 
     @property
+    def verifier_error_share(self) -> float:
+        """Share of the judged rows that the verifier could not judge."""
+        failed = [one for part in self._parts() for one in part.scores.failed]
+        return sum(failed) / len(failed) if failed else 0.0
+
+    @property
     def first_error(self) -> str | None:
         """The first verifier error."""
         errors = (part.scores.first_error for part in self._parts())

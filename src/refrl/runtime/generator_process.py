@@ -11,6 +11,11 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 
+from refrl.lifeline import end_with_parent
+
+if __name__ == "__main__":
+    end_with_parent()  # importing torch takes seconds
+
 import torch
 
 from refrl.config import PolicyConfig

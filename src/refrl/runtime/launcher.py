@@ -86,6 +86,13 @@ def _local_ranks(
 ) -> Iterator[Sequence[Rank]]:
     """Start the ranks as processes of this host, and stop them at the end of the block."""
     size = cluster.num_processes
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if size > num_cores:
+        print(
+            f"cluster.num_processes={size} is more than the {num_cores} processors of this host: the ranks wait for "
+            "one another",
+            file=sys.stderr,
+        )
     ranks: list[Rank] = []
     with tempfile.TemporaryDirectory(prefix="refrl-") as folder:
         rendezvous = (Path(folder) / "rendezvous").as_uri()

@@ -42,6 +42,11 @@ def ray_cluster(config: GRPORunConfig | SFTRunConfig) -> Iterator[None]:
         raise ConfigError(
             "the configuration places parts of the run on Ray, which is not installed: pip install 'seatrial[ray]'"
         ) from error
+    if not hasattr(ray, "is_initialized"):
+        where = getattr(ray, "__file__", None) or "an empty folder"
+        raise ConfigError(
+            f"the module 'ray' is {where}, which is not Ray: rename it, or take it off PYTHONPATH"
+        )
     if ray.is_initialized():
         yield
         return

@@ -19,8 +19,8 @@ from refrl.rollout.sync import Rollouts
 from refrl.training.asynchronous import collecting
 from refrl.training.build import build_advantages, build_batch, build_loss
 from refrl.training.opening import open_session
-from refrl.training.session import Observer, Session, TrainedStep, shown
-from refrl.training.step_records import Filtered, check_update, log_step
+from refrl.training.session import Observer, Observers, Session, TrainedStep, shown
+from refrl.training.step_records import Filtered, check_rewards, check_update, log_step
 from refrl.training.steps import Steps
 from refrl.training.validation import is_validation_step, validate
 
@@ -34,12 +34,13 @@ def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
 
     Raises:
         ConfigError: the configuration names something that is missing or does not fit.
-        TrainingError: the gradient is not finite; the step is in the log.
+        TrainingError: the gradient is not finite, or the verifier judges too few completions; the step is in the log.
         FloatingPointError: the model's logits are not finite, so nothing can be sampled.
     """
     num_rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     num_updates = config.grpo.max_num_steps * (num_rows // config.policy.train_global_batch_size)
     with_reference = config.loss_fn.reference_policy_kl_penalty > 0
+    observer = Observers([RewardNote(), *([] if observer is None else [observer])])
     with (
         open_session(
             config, config.grpo, num_updates=num_updates, with_reference=with_reference, observer=observer
@@ -56,6 +57,34 @@ def run_grpo(config: GRPORunConfig, observer: Observer | None = None) -> None:
         steps.export()
 
 
+class RewardNote(Observer):
+    """Prints a line at the end of a run in which no completion had a reward."""
+
+    def __init__(self) -> None:
+        """Start before the first step."""
+        self._steps: list[int] = []
+        self._is_rewarded = self._is_answered = False
+
+    def trained(self, session: Session, step: TrainedStep) -> None:
+        """Look at the rewards of a step, and whether the environment answered."""
+        self._steps.append(step.step)
+        self._is_rewarded |= any(step.rollouts.scores.verified)
+        self._is_answered |= any(completion.mask is not None for completion in step.rollouts.completions)
+
+    def ended(self, session: Session) -> None:
+        """Print the line if no step had a reward."""
+        if not self._steps or self._is_rewarded:
+            return
+        turns = ""
+        if session.worker.environment is not None and not self._is_answered:
+            turns = "; data.environment answered no completion, so that every one is a single turn"
+        print(
+            f"every completion of steps {self._steps[0]} to {self._steps[-1]} has reward 0: the policy had nothing to "
+            f"learn from{turns}",
+            flush=True,
+        )
+
+
 def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
     """Consume the step's rollouts from the data plane, score, update, log."""
     source = session.collector
@@ -68,6 +97,7 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
     if collected.fates:
         session.logger.log_rows(map(asdict, collected.fates), "group_data", step)
     check_update(trained, step, session.logger.directory)
+    check_rewards(collected, config.grpo.max_verifier_error_share, step, session.logger.directory)
     session.observer.trained(
         session,
         TrainedStep(

@@ -14,6 +14,7 @@ from refrl.config import GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
 from refrl.distributed import join, placement
 from refrl.generation.sampling import check_stop_ids
 from refrl.logging import RunLogger
+from refrl.masking import masked
 from refrl.rewards.code import sandbox_of
 from refrl.rollout.environments import make_environment
 from refrl.rollout.progress import RolloutProgress
@@ -23,6 +24,7 @@ from refrl.timing import Timer
 from refrl.training import build
 from refrl.training.build_generation import build_generator, build_weight_sync
 from refrl.training.session import Observer, Session, make_observer
+from refrl.training.validation import check_validation_metric
 
 
 @contextmanager
@@ -48,6 +50,7 @@ def open_session(
     Raises:
         ConfigError: something that the configuration names is missing, too small, or cannot be written.
     """
+    check_validation_metric(config, loop)
     watching = make_observer(config, observer)
     verifier = build.build_rewards(config.data)
     sandbox = sandbox_of(config.data.verifiers or [build.verifier_name(config.data)])
@@ -75,7 +78,7 @@ def open_session(
             run_id=attempt.run_id,
             seed=loop.seed,
             examples=splits.train,
-            config=config.model_dump(mode="json"),
+            config=masked(config.model_dump(mode="json")),
         )
         progress = build_progress(config, prompts)
         parts: dict[str, Stateful] = {"prompts": prompts} if progress is None else {"rollouts": progress}

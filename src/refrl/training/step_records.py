@@ -111,6 +111,27 @@ def check_update(trained: Mapping[str, float], step: int, log_directory: Path) -
         )
 
 
+def check_rewards(collected: Collected, limit: float, step: int, log_directory: Path) -> None:
+    """Raise if the verifier could not judge too many completions; call it after the step has been logged.
+
+    Args:
+        collected: the step's rollouts.
+        limit: `grpo.max_verifier_error_share`.
+        step: names the step in the message.
+        log_directory: where the step is logged.
+
+    Raises:
+        TrainingError: with the first error of the verifier.
+    """
+    share = collected.verifier_error_share
+    if share > limit:
+        raise TrainingError(
+            f"step {step}: the verifier could not judge {share:.0%} of the completions, which is more than "
+            f"grpo.max_verifier_error_share={limit:g}; the first error is {collected.first_error}; the step is logged "
+            f"in {log_directory}: take the verifier that fits the answers (data.verifier), or correct them"
+        )
+
+
 SHOWN = (
     "reward",
     "loss",

@@ -15,8 +15,8 @@ class Steps:
         """Continue after the last step of earlier attempts.
 
         Args:
+            session: of the run.
             num_steps: number of steps of the whole run.
-            num_steps: of the whole run.
         """
         self._session = session
         self._num_steps = num_steps
@@ -36,6 +36,8 @@ class Steps:
                 return
             self._has_trained = True
             yield step
+            if step == self._first:
+                checkpointer.check_training_metric(self._session.logger.names("train"))
             self._is_complete |= step == self._num_steps
             is_out_of_time = checkpointer.is_out_of_time()
             if checkpointer.is_due(step, ends=self._is_complete, is_out_of_time=is_out_of_time):

@@ -6,11 +6,39 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from refrl.config import GRPOConfig, SFTConfig
+from refrl.checkpointing.checkpointer import check_metric_name
+from refrl.config import ConfigError, GRPOConfig, GRPORunConfig, SFTConfig, SFTRunConfig
 from refrl.rollout.sync import Rollouts
 from refrl.streams import random_stream
 from refrl.training.session import Session
 from refrl.training.step_records import verifier_metrics
+
+METRICS = ("accuracy", "reward", "avg_length", "truncation_rate", "num_verifier_errors")
+"""What every validation logs."""
+
+
+def check_validation_metric(config: GRPORunConfig | SFTRunConfig, loop: GRPOConfig | SFTConfig) -> None:
+    """Check that the run logs the validation metric that ranks its checkpoints, if one does.
+
+    Raises:
+        ConfigError: the run never validates after a step, or its validations do not log the metric.
+    """
+    name = config.checkpointing.metric_name or ""
+    if not name.startswith("val:"):
+        return
+    if not loop.val_period and not loop.val_at_end:
+        section = "grpo" if isinstance(config, GRPORunConfig) else "sft"
+        raise ConfigError(
+            f"checkpointing.metric_name={name!r} ranks checkpoints by a validation, and this run has none after a "
+            f"step: set {section}.val_period to a divisor of checkpointing.save_period"
+        )
+    loss = ["val_loss"] if isinstance(config, SFTRunConfig) else []
+    parts = [
+        f"verifier/{part}/{figure}"
+        for part in config.data.verifiers or ()
+        for figure in ("reward", "num_errors", "num_timeouts")
+    ]
+    check_metric_name(config.checkpointing, "val", [*METRICS, *loss, *parts])
 
 
 def is_validation_step(loop: GRPOConfig | SFTConfig, step: int) -> bool:
@@ -49,6 +77,10 @@ def validate(session: Session, loop: GRPOConfig | SFTConfig, step: int) -> float
     session.logger.log({**session.timer.take(), **judging}, step, "timing/validation")
     session.logger.log_rows(validation_rows(rollouts, step), "validation_data", step)
     session.observer.validated(session, step, rollouts, metrics)
+    if rollouts.scores.first_error:
+        print(
+            f"step {step}  validation: {rollouts.scores.num_errors} verifier errors: {rollouts.scores.first_error}"
+        )
     print(f"step {step}  validation accuracy {accuracy:.3f} ({len(rewards)} held-out prompts)", flush=True)
     return accuracy
 

@@ -47,7 +47,7 @@ def last_state(config: SFTRunConfig) -> dict[str, object]:
         for path in (checkpoint.directory / "policy").iterdir()
         for name, value in load_file(path).items()
     }
-    kept = checkpoint.info.model_dump(exclude={"run_id", "config", "files", "streams"})
+    kept = checkpoint.info.model_dump(exclude={"run_id", "config", "files", "digest", "streams"})
     return {**tensors, **kept}
 
 

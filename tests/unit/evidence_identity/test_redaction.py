@@ -31,6 +31,9 @@ HEX40 = "0123456789abcdef0123456789abcdef01234567"
         "logger.wandb.api_key",
         "clientSecret",
         "SSH_PRIVATE_KEY",
+        "PGPASSWORD",
+        "dbpassword",
+        "accesstoken",
     ],
 )
 def test_names_of_secrets(name: str) -> None:
@@ -83,6 +86,10 @@ def test_names_of_the_field_are_no_secrets(name: str) -> None:
         ("pa55word!", "export DB_PASSWORD={}"),
         ("pa55word!", '{{"password": "{}", "user": "me"}}'),
         ("pa55word!", "logger.wandb.api_key={}"),
+        ("pa/ss@word", "https://user:{}@db.example.org/x"),
+        ("pa/ss@word", "policy.model_name=https:/user:{}@db.example.org/x is not a directory"),
+        ("4711", "data.task_args.password={}"),
+        ("ab1", '{{"api_key": "{}"}}'),
         ("line one\nline two", "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----"),
     ],
 )
@@ -101,6 +108,8 @@ def test_a_secret_is_taken_out_and_said_to_be(secret: str, text: str) -> None:
         "eos_token_id=151643 pad_token='<|endoftext|>'",
         "https://example.org/path?step=3",
         "policy.tokenizer.name=/models/qwen token=123456",
+        "http://localhost:6006/packages/@scope and a@b",
+        "password=None secret: false token: 12",
         "ratio 0.79 < key < 1.21",
     ],
 )
@@ -136,6 +145,11 @@ def test_words_of_a_command() -> None:
     assert Redactor().argv(words) == [
         "prog", "--api-key", MARK, "--lr", "0.1", f"HF_TOKEN={MARK}", "--token", "--verbose", "grpo.seed=1",
     ]  # fmt: skip
+
+
+def test_the_whole_value_of_a_secret_looking_option_goes() -> None:
+    """It may hold blanks and commas."""
+    assert Redactor().argv(["data.task_args.api_key=one, two;3"]) == [f"data.task_args.api_key={MARK}"]
 
 
 def test_environment_is_chosen_by_prefix_and_redacted() -> None:

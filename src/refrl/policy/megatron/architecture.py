@@ -59,12 +59,14 @@ def read_architecture(directory: Path) -> Architecture:
     Raises:
         ConfigError: the Megatron-core policy does not support the model; the message names the feature.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"the configuration in {directory} cannot be read: {error}") from error
+    except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"the configuration in {directory} cannot be read: {reason}") from error
     return architecture_of(config)
 
 
@@ -75,7 +77,7 @@ def architecture_of(config: PreTrainedConfig) -> Architecture:
         ConfigError: as `read_architecture`.
     """
     if config.model_type not in FAMILIES:
-        raise _refusal(f"model_type={config.model_type}; {', '.join(FAMILIES)} are converted")
+        raise _refusal(f"model_type={config.model_type} (it converts {', '.join(FAMILIES)})")
     _check(config)
     num_experts = int(getattr(config, "num_experts", 0))
     return Architecture(
@@ -153,20 +155,20 @@ def _check(config: PreTrainedConfig) -> None:
     )
     kind = rope.get("rope_type", "default")
     if kind not in ("default", "linear", "llama3"):
-        raise _refusal(f"rope_type={kind}; default, linear and llama3 are converted")
+        raise _refusal(f"rope_type={kind} (it converts default, linear and llama3)")
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise _refusal(f"partial_rotary_factor={rope['partial_rotary_factor']}")
     for name in ("attention_bias", "mlp_bias"):
         if getattr(config, name, False):
             raise _refusal(f"{name}=true")
     if config.hidden_act != "silu":
-        raise _refusal(f"hidden_act={config.hidden_act}; silu is converted")
+        raise _refusal(f"hidden_act={config.hidden_act} (it converts silu)")
     if getattr(config, "use_sliding_window", False) and config.sliding_window is not None:
         raise _refusal(f"a sliding window of {config.sliding_window} tokens")
 
 
 def _refusal(what: str) -> ConfigError:
     return ConfigError(
-        f"policy.megatron_cfg.enabled: the model has {what}, which the Megatron-core policy does not have; "
+        f"policy.megatron_cfg.enabled: the Megatron-core policy does not convert a model with {what}; "
         "set policy.megatron_cfg.enabled=false to train it with its Hugging Face code"
     )

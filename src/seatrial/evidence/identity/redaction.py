@@ -16,6 +16,12 @@ _SECRET_NAME = re.compile(
     r"secret|secrets|token|passwd|password|passphrase|credential|credentials|authorization|cookie)(?:$|[_\-.])",
     re.IGNORECASE,
 )
+_SECRET_WORD = re.compile(
+    r"password|passwd|passphrase|secret(?!ar)|(?:api|access|private|secret|signing|encryption|storage)[_\-]?key|"
+    r"(?:api|access|auth|bearer|refresh|session|hf)[_\-]?token(?![a-z])",
+    re.IGNORECASE,
+)
+"""Words that name a secret wherever they are in a name (`PGPASSWORD`, `dbpassword`, `accesstoken`)."""
 _SECRET_VARIABLE = re.compile(r"[A-Z0-9_]+_(?:KEY|TOKENS|AUTH|PAT|PWD)")
 _PUBLIC_NAME = re.compile(
     r"(?:token_ids?|(?:pad|eos|bos|unk|mask|sep|cls|stop|image|end|start)_token|token_mult\w*|token_file)$|per_token",
@@ -39,11 +45,17 @@ _SHAPES: tuple[re.Pattern[str], ...] = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9+/=._\-]{8,}")
-_URL_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)[^\s/@:]*:[^\s/@]+@")
-_URL_TOKEN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)[^\s/@:]{12,}@")
-_ASSIGNED = re.compile(
-    r"(?P<name>[A-Za-z][A-Za-z0-9_.\-]*)(?P<quote>[\"']?)(?P<glue>\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;&]{6,})"
+_URL_CREDENTIALS = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*:/{1,2})[^\s/@:]*:(?:(?!\d{1,5}/)[^\s\"'<>]+|[^\s/@]+)@"
 )
+"""A password may contain `/` and `@`: it ends at the last `@`. A port and a path are no password.
+One slash is enough: paths join two."""
+_URL_TOKEN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*:/{1,2})[^\s/@:]{12,}@")
+_ASSIGNED = re.compile(
+    r"(?P<name>[A-Za-z][A-Za-z0-9_.\-]*)(?P<quote>[\"']?)(?P<glue>\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;&]+)"
+)
+_NO_VALUE = re.compile(r"none|null|true|false|~|[*x.]+|\[redacted\].*", re.IGNORECASE)
+"""What a secret-looking key may have in place of a secret."""
 _OPTION = re.compile(r"^--?(?P<name>[A-Za-z][A-Za-z0-9_\-]*)$")
 
 
@@ -53,7 +65,7 @@ def is_secret_name(name: str) -> bool:
     Names of the field that only contain such a word (`pad_token_id`, `max_new_tokens`) do not.
     """
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-"))
-    named = _SECRET_NAME.search(name) or _SECRET_VARIABLE.fullmatch(name)
+    named = _SECRET_NAME.search(name) or _SECRET_WORD.search(name) or _SECRET_VARIABLE.fullmatch(name)
     return bool(named) and not _PUBLIC_NAME.search(name)
 
 
@@ -87,7 +99,18 @@ class Redactor:
         after_secret = False
         for word in argv:
             option = _OPTION.match(word)
-            words.append(MARK if after_secret and not option else self.text(word))
+            name, equals, value = word.partition("=")
+            if after_secret and not option:
+                words.append(MARK)
+            elif (
+                equals
+                and _SECRET_WORD.search(name)
+                and is_secret_name(name)
+                and not _NO_VALUE.fullmatch(value)
+            ):
+                words.append(f"{name}={MARK}")
+            else:
+                words.append(self.text(word))
             after_secret = option is not None and is_secret_name(option["name"])
         return words
 
@@ -102,8 +125,14 @@ class Redactor:
 
 
 def _redact_assigned(match: re.Match[str]) -> str:
-    """Redact `name=value` and `"name": "value"`; a number is no secret, a metric may be called token."""
-    value = match["value"]
-    if not is_secret_name(match["name"]) or MARK in value or value.replace(".", "").isdigit():
+    """Redact `name=value` and `"name": "value"`.
+
+    A short or numeric value of a name such as `token` stays: it may be a count of tokens.
+    """
+    name, value = match["name"], match["value"]
+    if not is_secret_name(name) or _NO_VALUE.fullmatch(value):
         return match[0]
-    return f"{match['name']}{match['quote']}{match['glue']}{MARK}"
+    is_short = len(value) < _MIN_VALUE or value.replace(".", "").isdigit()
+    if is_short and not _SECRET_WORD.search(name):
+        return match[0]
+    return f"{name}{match['quote']}{match['glue']}{MARK}"

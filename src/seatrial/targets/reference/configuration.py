@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import yaml
 
 from refrl.config import ConfigError, GRPORunConfig, PolicyConfig, SFTRunConfig, load_config, validate_config
+from refrl.masking import masked
 from refrl.models.tiny import TinyModelSpec, make_model
 from seatrial.relations import NotServed
 from seatrial.relations.cases.pairwise import names_of, pairwise
@@ -155,7 +156,7 @@ def allowed(options: Mapping[str, Any]) -> bool:
 
 def effective(config: GRPORunConfig) -> dict[str, Any]:
     """Return every option by dotted name, with the resolved values of defaults."""
-    return dotted(config.model_dump(mode="json")) | {
+    return dotted(masked(config.model_dump(mode="json"))) | {
         "grpo.advantage.scale": config.grpo.advantage.resolved_scale
     }
 

@@ -62,6 +62,7 @@ grpo.batch_multiplier
 grpo.dynamic_sampling_max_gen_batches
 grpo.max_num_steps
 grpo.max_val_samples
+grpo.max_verifier_error_share
 grpo.num_generations_per_prompt
 grpo.num_prompts_per_step
 grpo.overlong_filtering

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 from refrl import cli
-from refrl.config import ConfigError
+from refrl.config import ConfigError, LoraConfig, SFTRunConfig
 from refrl.config.run import ClusterConfig
 from refrl.directories import naming
+from refrl.distributed import join
 from refrl.errors import out_of_memory
 from refrl.generation.torch_engine import CachedDecoder
 from refrl.logging import EventWriter, write_atomically
 from refrl.models.loading import load_model, save_directory
+from refrl.models.tokenization import load_tokenizer
+from refrl.policy.lora import add_adapters
+from refrl.policy.megatron.architecture import architecture_of
+from refrl.runtime.launcher import launch
+from refrl.runtime.ray_cluster import ray_cluster
 
 
 @pytest.fixture
@@ -44,6 +54,81 @@ def test_layers_of_the_weights_that_the_configuration_cuts_are_refused(
     assert "MISSING" not in "".join(capfd.readouterr())
     path.write_text(json.dumps(content))
     assert load_model(model_directory).config.num_hidden_layers == content["num_hidden_layers"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"layer_types": ["full_attention"] * 5},
+            r"config\.json is not valid: .*num_hidden_layers.*layer_types",
+        ),
+        ({"intermediate_size": 300}, r"down_proj\.weight is \[64, 192\], and config\.json needs \[64, 300\]"),
+    ],
+)
+def test_a_configuration_of_another_model_is_refused_with_what_differs(
+    model_directory: Path, changes: dict[str, Any], words: str
+) -> None:
+    path = model_directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ConfigError, match=words):
+        load_model(model_directory)
+
+
+@pytest.mark.parametrize("content", ["{}", "", "[]", '{"model": {}}'])
+def test_a_tokenizer_file_without_a_tokenizer_is_named(model_directory: Path, content: str) -> None:
+    (model_directory / "tokenizer.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json (holds no tokenizer|cannot be read)"):
+        load_tokenizer(model_directory)
+
+
+def test_adapters_on_transposed_layers_are_refused_by_name() -> None:
+    """GPT-2 has no linear layer but its head."""
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=8, n_positions=8))
+    with pytest.raises(ConfigError, match="GPT2LMHeadModel keeps c_attn, c_fc, c_proj as Conv1D layers"):
+        add_adapters(model, LoraConfig(enabled=True))
+
+
+def test_a_model_that_megatron_does_not_convert_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"does not convert a model with model_type=gpt2 \(it converts llama, "
+    ):
+        architecture_of(GPT2Config())
+
+
+def test_a_module_named_ray_that_is_not_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("ray")
+    module.__file__ = "/home/me/ray.py"
+    monkeypatch.setitem(sys.modules, "ray", module)
+    monkeypatch.setattr("refrl.runtime.ray_cluster.needs_ray", lambda config: True)
+    with (
+        pytest.raises(ConfigError, match=r"the module 'ray' is /home/me/ray\.py, which is not Ray"),
+        ray_cluster(SFTRunConfig.model_construct()),
+    ):
+        pass
+
+
+def test_a_port_in_use_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun's ranks meet: rank 0 listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        for name, value in {**given, "MASTER_PORT": str(port)}.items():
+            monkeypatch.setenv(name, value)
+        with (
+            pytest.raises(ConfigError, match=rf"the ranks cannot meet at 127\.0\.0\.1:{port}: "),
+            join(ClusterConfig(num_processes=2, device="cpu")),
+        ):
+            pass
+
+
+def test_more_processes_than_processors_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(*arguments: object, **options: object) -> NoReturn:
+        raise ConfigError("not started here")
+
+    with pytest.raises(ConfigError, match="not started here"):
+        launch(["grpo"], ClusterConfig(num_processes=4096), start=refuse)
+    assert capsys.readouterr().err.startswith("cluster.num_processes=4096 is more than the ")
 
 
 def test_states_that_cannot_be_reordered_are_refused_by_name() -> None:
