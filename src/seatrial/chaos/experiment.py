@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from seatrial.chaos.acts import ACTS, find_victim
+from seatrial.chaos.acts import ACTS, PARTS, find_victim
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.read import read_logs
 from seatrial.launch.local import Launched, run_command
@@ -51,6 +52,21 @@ def at_line(pattern: str, console: Path) -> Moment:
         return any(expression.search(line) for line in text.splitlines())
 
     return Moment(f"a line of {console} matches {pattern!r}", has_come)
+
+
+def at_parts(logs: Path, since: float) -> Moment:
+    """Return the moment at which a run has named its parts.
+
+    Args:
+        logs: its log folder.
+        since: `time.time()` of its start; an older file is of an earlier start.
+    """
+    path = logs / PARTS
+
+    def has_come() -> bool:
+        return path.exists() and path.stat().st_mtime >= since
+
+    return Moment(f"{path} is written", has_come)
 
 
 def last_step(logs: Path) -> int:
@@ -101,7 +117,9 @@ class Disturbance:
     seconds: float | None = None
     """Of a pause or a slowness; None: until the run ends."""
     patience: float = 600.0
-    """Seconds to wait for the moment."""
+    """Seconds to wait for the moment, and for the run to name its parts."""
+    since: float = 0.0
+    """`time.time()` of the run's start; 0: it runs already."""
 
 
 @dataclass
@@ -118,11 +136,13 @@ class Outcomes:
 
 def disturb(disturbance: Disturbance, outcomes: Outcomes) -> None:
     """Wait for the moment and act; the result is stored in `outcomes`."""
-    outcomes.why_not = wait_for(
-        disturbance.moment(), seconds=disturbance.patience, is_over=outcomes.over.is_set
-    )
-    if outcomes.why_not is not None:
-        return
+    moments = [disturbance.moment()]
+    if disturbance.logs is not None and not disturbance.who.isdecimal():
+        moments.append(at_parts(disturbance.logs, disturbance.since))
+    for moment in moments:
+        outcomes.why_not = wait_for(moment, seconds=disturbance.patience, is_over=outcomes.over.is_set)
+        if outcomes.why_not is not None:
+            return
     try:
         victim = find_victim(disturbance.who, disturbance.logs)
     except UsageError as error:
@@ -161,6 +181,7 @@ def run_disturbed(
         timeout_seconds: after these a run that still runs counts as hanging and is stopped.
     """
     outcomes = Outcomes()
+    disturbance = replace(disturbance, since=time.time())
     watcher = threading.Thread(target=disturb, args=(disturbance, outcomes), name="seatrial-chaos")
     watcher.start()
     try:
@@ -196,13 +217,22 @@ def _act_verdict(disturbance: Disturbance, outcomes: Outcomes) -> Verdict:
 def _end_verdict(
     launched: Launched, disturbance: Disturbance, text: str, *, seconds: float, within: float
 ) -> Verdict:
-    """A good end: the run continued and succeeded, or it ended in time with a message that names the part."""
+    """A good end: the run continued and succeeded, or it ended in time with a message that names the part.
+
+    The command's own process can print nothing when it is killed: then it must end by that signal.
+    """
     name = "chaos: the run continues, or ends in time and names the part"
     bound = f"exit status 0, or a message that names {disturbance.who} within {within:g} s"
     how = f"{launched.describe()}, {seconds:.1f} s after the {disturbance.act}"
     names_it = disturbance.who in text
     if launched.ok:
         reason = f"it continued: {how}"
+        return Verdict(
+            name=name, outcome=Outcome.PASS, reason=reason, value=seconds, bound=bound, num_samples=1
+        )
+    if disturbance.act == "kill" and launched.returncode == -signal.SIGKILL and seconds <= within:
+        left = f"; {launched.num_stragglers} processes outlived it, ended" if launched.num_stragglers else ""
+        reason = f"the command's own process was killed, and {how}{left}"
         return Verdict(
             name=name, outcome=Outcome.PASS, reason=reason, value=seconds, bound=bound, num_samples=1
         )
@@ -220,3 +250,57 @@ def _end_verdict(
     else:
         reason = f"{how}: too late"
     return Verdict(name=name, outcome=Outcome.FAIL, reason=reason, value=seconds, bound=bound, num_samples=1)
+
+
+def run_again(
+    argv: Sequence[str], *, environment: dict[str, str], log_path: Path, timeout_seconds: float
+) -> Verdict:
+    """Run the command that was disturbed once more, and judge whether it resumes and ends well."""
+    launched = run_command(argv, log_path=log_path, environment=environment, timeout_seconds=timeout_seconds)
+    return Verdict(
+        name="chaos: the same command ends well when it is started again",
+        outcome=Outcome.PASS if launched.ok else Outcome.FAIL,
+        reason=f"{launched.describe()}, output in {log_path}",
+        value=launched.describe(),
+        bound="exit status 0",
+        num_samples=1,
+    )
+
+
+NOT_REPEATED = ("timing/", "performance/")
+"""Beginnings of the names of series that no two runs have in common."""
+
+
+def compare_logs(logs: Path, unbroken: Path) -> Verdict:
+    """Compare the series of a run that was resumed with those of the same run without a break, bit by bit.
+
+    Raises:
+        BlockedError: one of the logs cannot be read.
+    """
+    resumed, whole = (
+        {
+            name: dict(zip(points.steps.tolist(), points.values.tolist(), strict=True))
+            for name, points in read_logs(folder).series.items()
+            if not name.startswith(NOT_REPEATED)
+        }
+        for folder in (logs, unbroken)
+    )
+    wrong = [f"{name} is in one log only" for name in sorted(resumed.keys() ^ whole.keys())]
+    number = 0
+    for name in sorted(resumed.keys() & whole.keys()):
+        steps = sorted(resumed[name].keys() | whole[name].keys())
+        number += len(steps)
+        for step in steps:
+            one, other = resumed[name].get(step), whole[name].get(step)
+            if repr(one) != repr(other):  # as text: NaN equals NaN
+                wrong.append(f"{name} at step {step} is {one}, without a break {other}")
+                break
+    return Verdict(
+        name="chaos: the resumed run equals the unbroken one",
+        outcome=Outcome.PASS if number and not wrong else Outcome.FAIL,
+        reason="; ".join(wrong[:3])
+        or (f"{number} values are equal" if number else "the logs have no values"),
+        value=len(wrong),
+        bound=f"the values of {unbroken}",
+        num_samples=number,
+    )

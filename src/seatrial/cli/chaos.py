@@ -15,13 +15,15 @@ from seatrial.chaos.experiment import (
     after_seconds,
     at_line,
     at_step,
+    compare_logs,
     disturb,
     judge_alone,
+    run_again,
     run_disturbed,
 )
 from seatrial.cli.verdict_table import print_verdicts
 from seatrial.errors import UsageError
-from seatrial.verdict import combine, exit_code
+from seatrial.verdict import Outcome, Verdict, combine, exit_code
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time after which a run counts as hanging (default: 3600)",
     )
     parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="start COMMAND again after it has ended; it must then end well",
+    )
+    parser.add_argument(
+        "--unbroken",
+        metavar="LOGS",
+        type=Path,
+        help="log folder of the same run without a break, which the resumed run must equal (needs --resume, --log)",
+    )
+    parser.add_argument(
         "argv",
         metavar="-- COMMAND",
         nargs="*",
@@ -92,6 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--at-line reads the run's output: name its file with --console")
     if act == "kill" and arguments.seconds is not None:
         raise UsageError("--for applies to --pause and --slow, not to --kill")
+    if arguments.resume and not arguments.argv:
+        raise UsageError("--resume starts the command again: give the command after --")
+    if arguments.unbroken is not None and not (arguments.resume and arguments.log):
+        raise UsageError("--unbroken is compared with the resumed run: add --resume, and --log LOGS")
     disturbance = Disturbance(
         act=act,
         who=getattr(arguments, act),
@@ -111,6 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
             timeout_seconds=arguments.timeout,
         )
         print(f"the run: {launched.describe()}, output in {console}")
+        if arguments.resume and combine(verdicts) is Outcome.PASS:
+            verdicts += _resume(arguments, console)
     else:
         if act != "kill" and arguments.seconds is None:
             raise UsageError(f"--{act} of a run that is not started here needs --for SECONDS")
@@ -120,6 +139,18 @@ def run(arguments: argparse.Namespace) -> int:
     outcome = combine(verdicts)
     print_verdicts(verdicts, outcome)
     return exit_code(outcome)
+
+
+def _resume(arguments: argparse.Namespace, console: Path) -> list[Verdict]:
+    again = run_again(
+        arguments.argv,
+        environment=dict(os.environ),
+        log_path=console.with_name(f"{console.stem}.resumed{console.suffix}"),
+        timeout_seconds=arguments.timeout,
+    )
+    if arguments.unbroken is None or again.outcome is not Outcome.PASS:
+        return [again]
+    return [again, compare_logs(arguments.log, arguments.unbroken)]
 
 
 def _moment(arguments: argparse.Namespace, console: Path | None) -> Moment:

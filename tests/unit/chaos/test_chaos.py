@@ -68,6 +68,41 @@ def test_the_act_comes_at_a_line_of_the_output(tmp_path: Path) -> None:
     assert 9 <= last_step(tmp_path / "logs") < 3000
 
 
+def test_a_killed_trainer_ends_by_the_signal_and_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It can name nothing; what can be observed is the signal, and that the same command reaches the same end."""
+    whole, logs = tmp_path / "whole", tmp_path / "logs"
+    subprocess.run([sys.executable, str(TOY), str(whole), "40", "names"], check=True, capture_output=True)
+    words = ["--kill", "trainer", "--at-step", "5", "--resume", "--unbroken", str(whole)]
+    assert chaos(tmp_path, "names", *words, num_steps=40) == 0
+    shown = capsys.readouterr().out
+    assert "the command's own process was killed" in shown
+    assert "40 values are equal" in shown
+    assert last_step(logs) == 40
+
+
+def test_a_resumed_run_that_differs_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends well, and is another run."""
+    whole = tmp_path / "whole"
+    subprocess.run([sys.executable, str(TOY), str(whole), "40", "names"], check=True, capture_output=True)
+    words = ["--kill", "trainer", "--at-step", "5", "--resume", "--unbroken", str(whole)]
+    assert chaos(tmp_path, "drifts", *words, num_steps=40) == 1
+    assert "without a break" in capsys.readouterr().out
+
+
+def test_the_act_waits_until_the_run_has_named_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that still imports has named none, and a file of an earlier start names others."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "parts.json").write_text('{"other": 1}')
+    os.utime(tmp_path / "logs" / "parts.json", (1, 1))
+    monkeypatch.setenv("TOY_IMPORTS_SECONDS", "0.5")
+    assert chaos(tmp_path, "names", "--kill", "worker/0", num_steps=3000) == 0
+    assert "it ended with a message" in capsys.readouterr().out
+
+
 def test_an_act_that_never_came_is_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run was good, and was never disturbed: nothing is known."""
     assert chaos(tmp_path, "names", "--kill", "worker/0", "--at-step", "99", num_steps=5) == 3
@@ -121,6 +156,8 @@ def test_a_number_that_was_given_to_a_younger_process_is_left_alone(
         (["--kill", "5", "--at-line", "(", "--console", "f"], "not a regular expression"),
         (["--kill", "5", "--for", "2"], "not to --kill"),
         (["--pause", "5"], "needs --for"),
+        (["--kill", "5", "--resume"], "give the command after --"),
+        (["--kill", "5", "--unbroken", "x"], "add --resume, and --log LOGS"),
     ],
 )
 def test_wrong_usage_is_one_message(
