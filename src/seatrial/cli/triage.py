@@ -8,6 +8,7 @@ from pathlib import Path
 
 from seatrial.report.rows import printable
 from seatrial.triage.diagnose import Diagnosis, diagnose_file
+from seatrial.triage.patterns import BOUNDARIES
 from seatrial.verdict import combine, exit_code
 
 
@@ -35,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
             document = {
                 "log": str(path),
                 "verdict": diagnosis.verdict.to_json(),
-                "first_error": {"line": error.line, "who": error.who, "text": error.text} if error else None,
+                "first_error": error
+                and {"line": error.line, "who": error.who, "text": error.text, "raised_in": error.raised_in},
             }
             print(json.dumps(document, allow_nan=False))
         else:
@@ -47,13 +49,17 @@ def _print(path: Path, diagnosis: Diagnosis) -> None:
     verdict, error, pattern = diagnosis.verdict, diagnosis.error, diagnosis.pattern
     lines = [f"{verdict.outcome.value:8}{path}: {pattern.id if pattern else verdict.reason}"]
     if pattern is not None:
-        lines += [f"  boundary     {pattern.boundary}", f"  meaning      {pattern.meaning}"]
+        lines += [f"  boundary     {pattern.boundary}: {BOUNDARIES[pattern.boundary]}"]
+        lines += [f"  meaning      {pattern.meaning}"]
+    if error is not None:
+        lines += [f"  process      {error.process or 'the log does not name it'}"]
+        lines += [f"  raised in    {error.raised_in}"] if error.raised_in else []
+    if pattern is not None:
         lines += [f"  next         {pattern.next}"]
         lines += [f"  rerun alone  {pattern.isolate}"] if pattern.isolate else []
         if diagnosis.shown_by is not None:
             lines.append(f"  line {diagnosis.shown_by.number:<8}{diagnosis.shown_by.text.strip()[:300]}")
     if error is not None:
-        who = f" of {error.who}" if error.who else ""
-        lines.append(f"  first error{who}, line {error.line}:")
+        lines.append(f"  first error, line {error.line}:")
         lines += [f"    {text[:300]}" for text in (*error.context, error.text)]
     print("\n".join(printable(line) for line in lines))

@@ -74,6 +74,10 @@ _NOTICED = re.compile(
 """What a process prints when its neighbour failed: torchrun may see it fail first."""
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
+_FRAME = re.compile(
+    r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>(?!<(?:list|set|dict)comp>|<genexpr>).+)$'
+)
+_RAY_TASK = re.compile(r"RayTaskError\(\w+\): ray::(?P<task>[^ ]+) \(pid=(?P<pid>\d+)")
 _SHOWN_LINES = 6
 
 
@@ -84,7 +88,9 @@ class FirstError:
     line: int
     """Number of its line, from 1."""
     who: str
-    """The process; empty if unknown."""
+    """The process as the launcher names it at the start of each line; empty if unknown."""
+    process: str
+    """The same, or else the Ray task whose error it is; empty if unknown."""
     text: str
     """The error's own line."""
     context: Sequence[str]
@@ -93,6 +99,12 @@ class FirstError:
     """The code of every frame of its traceback."""
     raised: bool = False
     """Whether it is an exception of the program itself, not one about the end of another process."""
+
+    @property
+    def raised_in(self) -> str:
+        """Function, file and line of the innermost frame of its traceback; empty if the log has no traceback."""
+        found = next((frame for text in reversed(self.frames) if (frame := _FRAME.match(text))), None)
+        return f"{found['function']}, {found['file']} line {found['line']}" if found else ""
 
 
 def first_error(lines: Sequence[Line]) -> FirstError | None:
@@ -109,12 +121,15 @@ def first_error(lines: Sequence[Line]) -> FirstError | None:
     before = [
         line.text for line in lines[: chosen.number - 1] if line.who == chosen.who and line.text.strip()
     ]
+    frames = _frames(before)
+    task = _RAY_TASK.search(before[-len(frames) - 1]) if len(before) > len(frames) else None
     return FirstError(
         line=chosen.number,
         who=chosen.who,
+        process=chosen.who or (f"Ray task {task['task']}, pid {task['pid']}" if task else ""),
         text=chosen.text.strip(),
         context=before[-_SHOWN_LINES:],
-        frames=_frames(before),
+        frames=frames,
         raised=bool(_ERROR.match(chosen.text)) and chosen in causes,
     )
 

@@ -18,9 +18,15 @@ import yaml
 
 from seatrial.verdict import Outcome
 
-BOUNDARIES = ("environment", "producer", "transport", "consumer", "loader", "metric")
-"""Where a failure can be: the machine and installation; who makes data or weights; what carries them; who receives
-and uses them; the loader of weights and checkpoints; a metric that is out of bounds."""
+BOUNDARIES = {
+    "environment": "the machine, the installation, the scheduler, the hub or the configuration",
+    "producer": "the code that makes data, rewards, or weights to send",
+    "transport": "the code that carries them: collectives, rendezvous, connections",
+    "consumer": "the code that receives and uses them: the inference engine, kernels",
+    "loader": "the code that loads and saves weights and checkpoints",
+    "metric": "a logged number that is out of bounds or not finite",
+}
+"""Where a failure can be."""
 _TAIL_BYTES = 16384
 _TAIL_LINES = 40
 

@@ -49,7 +49,7 @@ PROVOKED: dict[str, tuple[str, str, str]] = {
     "torchrun-segfault": ("rank-crashed", "consumer", "gloo"),
     "trl-batch": ("batch-arithmetic", "environment", "must be divisible by num_generations"),
     "trl-column": ("data-column", "producer", "KeyError: 'prompt'"),
-    "trl-reward": ("data-column", "producer", "KeyError: 'answer'"),
+    "trl-reward": ("verifier", "producer", "KeyError: 'answer'"),
 }
 """By the name of a log: the row, the boundary, and what the first error says."""
 
@@ -236,7 +236,13 @@ def test_the_command_explains_and_exits_by_the_verdict(
 ) -> None:
     """1 for the stack, 3 for the environment and for a log that is not there, 5 where there is no error."""
     assert main(["triage", str(LOGS / "shapes.log")]) == 1
-    assert "boundary     producer" in capsys.readouterr().out
+    assert "boundary     producer: the code that makes data" in capsys.readouterr().out
+    main(["triage", str(LOGS / "trl-reward.log")])
+    shown = capsys.readouterr().out
+    assert "raised in    reward, /run/train.py line 8\n" in shown
+    assert "process      the log does not name it\n" in shown
+    main(["triage", str(LOGS / "ray-task.log")])
+    assert "process      Ray task collate(), pid 14080\n" in capsys.readouterr().out
     assert main(["triage", str(LOGS / "disk-full.log")]) == 3
     assert main(["triage", "--json", str(LOGS / "ray-task.log")]) == 1
     capsys.readouterr()
