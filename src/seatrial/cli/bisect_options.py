@@ -8,9 +8,18 @@ from pathlib import Path
 from seatrial.bisect.launchers import NAMES
 from seatrial.bisect.likelihood import EITHER, Noise, Worse
 
+EXAMPLES = """examples (the command follows --; {logs} is a new folder for each run):
+  seatrial bisect --good v1.0 --bad HEAD --metric 'mean(data["train/reward"], last(5))' -- python train.py '{logs}'
+  seatrial bisect --good v1.0 --bad HEAD --check 'max(data["train/grad_norm"]) < 10' -- python train.py '{logs}'
+  seatrial bisect --good v1.0 --bad HEAD -- bash tests/functional/sft.sh
+  seatrial bisect --good v1.0 --bad HEAD --test tests/unit/test_loss.py::test_mask
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `seatrial bisect`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
     what = parser.add_argument_group("the question")
     what.add_argument("--good", metavar="REF", help="commit that is good (default: $GOOD)")
     what.add_argument("--bad", metavar="REF", help="commit that is bad (default: $BAD)")
@@ -24,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--metric",
         metavar="EXPR",
-        help='search by this value from a run\'s logs, such as mean(data["train/reward"], -5, 0)',
+        help='search by this value from a run\'s logs, such as mean(data["train/reward"], last(5))',
     )
     what.add_argument("--test", metavar="NODEID", help="search by one pytest test")
     what.add_argument(

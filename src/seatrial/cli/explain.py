@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Facts = Iterator[tuple[str, str]]
 """Label and text of each line."""
-_LABEL_WIDTH = 12
+_LABEL_WIDTH = 13
 _MAX_WIDTH = 110
 
 

@@ -14,11 +14,12 @@ from seatrial.report.console import make_console, print_conclusion, print_result
 from seatrial.report.files import write_views
 from seatrial.report.rows import WORDS, printable
 from seatrial.report.summary import summary_text
+from seatrial.report.watched import rule_counts
 from seatrial.rules.rule import Level
 from seatrial.trials.rundir import RESULTS, read_results
 from seatrial.verdict import exit_code
 
-PAGE = Path("comparison.html")
+PAGE_OF_ONE, PAGE_OF_TWO = Path("report.html"), Path("comparison.html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run directory, such as runs/20260102T030405Z-reference; or one or two logs of any stack",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help=f"of the page of logs, or of two runs (default: {PAGE})"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"page of one log (default: {PAGE_OF_ONE}), or of two runs (default: {PAGE_OF_TWO})",
     )
     parser.add_argument(
         "--baseline",
@@ -63,18 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
         return _views(paths[0])
     healthy = healthy_runs(arguments.baseline, paths[0]) if arguments.baseline else None
     sections = sections_of(paths, healthy)
-    output = arguments.output or PAGE
+    output = arguments.output or (PAGE_OF_ONE if len(paths) == 1 else PAGE_OF_TWO)
     write_text(output, page_of(sections))
     for section in sections:
         for watched in section.runs:
+            name = f"{watched.name} {section.title}".strip()
             for item in watched.at(Level.ALARM):
                 print(
-                    printable(
-                        f"{watched.name}: {item.rule.id} from step {item.finding.step}: {item.finding.reason}"
-                    )
+                    printable(f"{name}: {item.rule.id} from step {item.finding.step}: {item.finding.reason}")
                 )
+            print(printable(f"{name}: {rule_counts(watched.judged)}"))
     outcome = outcome_of(sections)
-    print(f"{WORDS[outcome]}: {output}")
+    print(f"{WORDS[outcome]} - for a browser: {output}")
     return exit_code(outcome)
 
 

@@ -13,6 +13,7 @@ from seatrial.cli.progress import StatusLine
 from seatrial.errors import UsageError
 from seatrial.evidence.identity.redaction import MARK, Redactor
 from seatrial.launch.interrupts import termination_interrupts
+from seatrial.report.causes import advice_of, by_importance
 from seatrial.report.console import make_console, print_results
 from seatrial.report.files import write_views
 from seatrial.report.github import write_to_github
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         with directory:
             try:
                 with StatusLine() as status:
-                    run_trials(directory, results, target, request, status.say, _print_trial)
+                    run_trials(directory, results, target, request, status.say, print_trial)
             finally:
                 # Written after an interruption too, with the results so far.
                 if (directory.path / "results.json").exists():
@@ -103,17 +104,21 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code(results.outcome)
 
 
-def _print_trial(trial: TrialResult) -> None:
+def print_trial(trial: TrialResult) -> None:
     """Print one line for a trial, and one for each of its first failed or blocked verdicts."""
     seconds = "" if trial.seconds is None else f"{trial.seconds:.1f} s"
     counts = _counts(verdict.outcome for verdict in trial.verdicts)
     print(
         f"{WORDS[trial.outcome]:<13} level {trial.level} {trial.name:<40} {seconds:>9}  {counts}", flush=True
     )
-    wrong = [verdict for verdict in trial.verdicts if verdict.outcome in {Outcome.FAIL, Outcome.BLOCKED}]
+    wrong = by_importance(trial.verdicts)
     for verdict in wrong[:MAX_REASONS]:
         text = f"{verdict.name}: {verdict.reason}"
         print(printable(f"    {WORDS[verdict.outcome]:<10}{text[:MAX_REASON_LENGTH]}"), flush=True)
+        if verdict is wrong[0]:
+            advice = advice_of(verdict, trial.verdicts)
+            for line in (f"usual cause: {advice.cause}", f"next: {advice.next}"):
+                print(printable(f"{'':14}{line}"), flush=True)
     if len(wrong) > MAX_REASONS:
         print(f"    and {len(wrong) - MAX_REASONS} more; see the report", flush=True)
 

@@ -13,7 +13,7 @@ import numpy as np
 from seatrial.cli.verdict_table import plain_lines
 from seatrial.evidence.runlog import Series
 from seatrial.report.rows import printable
-from seatrial.report.watched import SHOWN
+from seatrial.report.watched import SHOWN, rule_counts
 from seatrial.rules.engine import Judged
 from seatrial.rules.monitor import Look
 from seatrial.rules.rule import Level
@@ -84,9 +84,7 @@ def report_lines(look: Look, verdicts: Sequence[Verdict], path: Path) -> Iterato
         names = [item.rule.id for item in look.judged if item.finding.level is level]
         if names:
             yield f"{level.word}: {', '.join(names)}"
-    counts = {level: sum(item.finding.level is level for item in look.judged) for level in Level}
-    summary = ", ".join(f"{counts[level]} {level.word}" for level in sorted(Level, reverse=True))
-    yield f"{combine(verdicts).value}: {len(look.judged)} rules: {summary}"
+    yield f"{combine(verdicts).value}: {rule_counts(look.judged)}"
 
 
 def _chart(item: Judged, look: Look) -> Iterator[str]:

@@ -29,9 +29,19 @@ _COMMAND = "ends with status"
 
 @cache
 def _known() -> list[dict[str, str]]:
-    """Return the table: a pattern of a verdict's name, the usual cause, what to do."""
+    """Return the table: a pattern of a verdict's name, the usual cause, what to do; the closest to a cause first."""
     text = (files("seatrial.report") / "causes.yaml").read_text(encoding="utf-8")
     return cast("list[dict[str, str]]", yaml.safe_load(text))
+
+
+def by_importance(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the failed verdicts, then the blocked ones, those closest to a cause first: the table's order."""
+
+    def place(verdict: Verdict) -> tuple[int, int]:
+        known = (place for place, entry in enumerate(_known()) if re.search(entry["name"], verdict.name))
+        return _WRONG.index(verdict.outcome), next(known, len(_known()))
+
+    return sorted((verdict for verdict in verdicts if verdict.outcome in _WRONG), key=place)
 
 
 def advice_of(verdict: Verdict, of_trial: Sequence[Verdict] = ()) -> Advice:

@@ -17,7 +17,7 @@ from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.configuration import find_configuration
 from seatrial.evidence.identity.redaction import MARK, Redactor, is_secret_name
 from seatrial.pages import render
-from seatrial.report.causes import Advice, advice_of
+from seatrial.report.causes import Advice, advice_of, by_importance
 from seatrial.report.rows import HEADINGS, WORDS, format_value, row
 from seatrial.report.samples import Samples, trial_samples
 from seatrial.report.summary import not_requested_line, summary_text, unfinished
@@ -159,15 +159,14 @@ def _page(trial: TrialResult, directory: Path, seed: int) -> TrialPage:
 
 
 def _failures(trial: TrialResult, anchors: Mapping[str, Verdict]) -> list[Failure]:
+    anchor_of = {id(verdict): anchor for anchor, verdict in anchors.items()}
     found = [
         Failure(
             verdict.outcome, verdict.name, _figures(verdict), verdict.reason,
-            advice_of(verdict, trial.verdicts), anchor,
+            advice_of(verdict, trial.verdicts), anchor_of[id(verdict)],
             "\n".join(str(line).rstrip("\n") for line in verdict.details.get("last_lines", ())),
         )
-        for outcome in (Outcome.FAIL, Outcome.BLOCKED)
-        for anchor, verdict in anchors.items()
-        if verdict.outcome is outcome
+        for verdict in by_importance(trial.verdicts)
     ]  # fmt: skip
     if not found and trial.outcome is Outcome.BLOCKED:
         advice = Advice(

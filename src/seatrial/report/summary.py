@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from seatrial.report.causes import advice_of
+from seatrial.report.causes import advice_of, by_importance
 from seatrial.report.rows import WORDS, format_value
 from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.verdict import Outcome, Verdict
@@ -52,7 +52,7 @@ def _sentence(results: Results) -> str:
 
 
 def _first_reason(trial: TrialResult) -> str:
-    wanted = [verdict for verdict in trial.verdicts if verdict.outcome is trial.outcome]
+    wanted = [verdict for verdict in by_importance(trial.verdicts) if verdict.outcome is trial.outcome]
     if wanted:
         return f"{wanted[0].name}: {wanted[0].reason}"
     return unfinished(trial)
@@ -140,8 +140,7 @@ def _follow_ups(results: Results) -> list[str]:
     for trial in results.requested_trials():
         lines += [
             f"{trial.name}: {verdict.name}: {verdict.reason}. Usual cause: {advice.cause}. Next: {advice.next}"
-            for verdict in trial.verdicts
-            if verdict.outcome in {Outcome.FAIL, Outcome.BLOCKED}
+            for verdict in by_importance(trial.verdicts)
             for advice in [advice_of(verdict, trial.verdicts)]
         ]
         if trial.state is not TrialState.CONCLUDED:

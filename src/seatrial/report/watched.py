@@ -40,6 +40,19 @@ SHOWN = (
 """Canonical metrics that a page and a terminal show of a run, where it logs them."""
 
 
+_MEANINGS = {Level.QUIET: "found nothing", Level.NOT_TRIGGERED: "lack an input: `seatrial watch --missing`"}
+
+
+def rule_counts(judged: Sequence[Judged]) -> str:
+    """Return how many rules there are, and how many of each level."""
+    words = []
+    for level in sorted(Level, reverse=True):
+        number = sum(item.finding.level is level for item in judged)
+        meaning = f" ({_MEANINGS[level]})" if level in _MEANINGS else ""
+        words.append(f"{number} {level.word}{meaning}")
+    return f"{len(judged)} rules: {', '.join(words)}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class WatchedRun:
     """A run and what the rules find in it."""

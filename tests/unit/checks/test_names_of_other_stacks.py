@@ -10,6 +10,7 @@ from tests.unit.evidence.event_writers import write_series
 
 from seatrial.checks import parse_check
 from seatrial.checks.judge import Questions, judge_logs
+from seatrial.evidence.read import read_logs
 from seatrial.verdict import Outcome, Verdict
 
 NORMS = [0.5, 0.75, 2.0]
@@ -71,3 +72,13 @@ def test_a_range_that_is_known_holds_under_either_name(tmp_path: Path) -> None:
         console(tmp_path, VERL), Questions(checks=[parse_check('min(data["grad_norm"]) >= 0')])
     )
     assert told.outcome is Outcome.SKIPPED and "is read from actor/grad_norm" in told.reason
+
+
+def test_a_tag_read_under_another_name_is_counted_once(tmp_path: Path) -> None:
+    """`check`, `tags` and `watch` give the same number for one log."""
+    logs = state(tmp_path, TRL)
+    questions = Questions(
+        checks=[parse_check(f'max(data["{tag}"]) < 9') for tag in ("actor/grad_norm", "unknown")]
+    )
+    _, missing = judge_logs(logs, questions)
+    assert missing.reason.endswith(f"it holds {', '.join(read_logs(logs).tags())}")

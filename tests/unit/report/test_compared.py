@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,12 @@ def test_two_runs_are_drawn_in_the_same_charts(tmp_path: Path, capsys: pytest.Ca
     good, bad = write_log(tmp_path / "good.jsonl"), write_log(tmp_path / "bad.jsonl", broken=True)
     page = tmp_path / "page.html"
     assert main(["report", str(good), str(bad), "--output", str(page)]) == 1
-    assert "bad.jsonl: gradient-zero from step 35" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "bad.jsonl: gradient-zero from step 35" in shown
+    assert re.search(
+        r"good.jsonl: \d+ rules: 0 alarm, \d+ notice, \d+ quiet \(found nothing\), \d+ not trig", shown
+    )
+    assert shown.endswith(f"Fail - for a browser: {page}\n")
     reader = read(page.read_text())
     text = " ".join(reader.text)
     assert "good.jsonl against bad.jsonl" in text

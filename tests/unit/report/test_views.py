@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.cli.run import print_trial
+from seatrial.report.causes import by_importance
 from seatrial.report.console import make_console, print_conclusion, print_results
 from seatrial.report.files import write_views
+from seatrial.report.html import report_html
 from seatrial.report.junit import junit_xml
 from seatrial.report.markdown import report_markdown
 from seatrial.report.rows import format_value, row
@@ -63,6 +66,28 @@ def test_every_requested_deliverable_has_a_line() -> None:
         "- level 6 learning-signal: Blocked - interrupted before it concluded",
     ]
     assert "- 1 trial not requested (level 2)" in lines
+
+
+def test_the_failure_closest_to_the_cause_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the console, in the summary and on the page, with its usual cause and the next step."""
+    moved, penalty = (
+        Verdict(name=name, outcome=Outcome.FAIL, reason="no", value=0, num_samples=1)
+        for name in ("every trainable tensor moved", 'max(data["train/kl_penalty"]) > 0')
+    )
+    blocked = Verdict(name="origin of refrl", outcome=Outcome.BLOCKED, reason="no")
+    results = make_results()
+    trial = results.trials[0]
+    trial.verdicts = [blocked, penalty, moved]
+    assert by_importance(trial.verdicts) == [moved, penalty, blocked]
+    print_trial(trial)
+    shown = capsys.readouterr().out
+    first, cause, following, second = (line.strip() for line in shown.splitlines()[1:5])
+    assert first.startswith("Fail      every trainable tensor moved")
+    assert cause.startswith("usual cause: The learning rate is 0")
+    assert following.startswith("next: Check the learning rate")
+    assert second.startswith("Fail      max(")
+    for text in (summary_text(results), report_html(results, Path("nowhere"))):
+        assert 0 < text.find("every trainable tensor moved") < text.find("kl_penalty")
 
 
 def test_the_summary_says_what_is_not_proven_and_what_to_do() -> None:

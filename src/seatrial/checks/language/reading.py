@@ -266,7 +266,7 @@ def _missing(reference: SeriesRef, log: RunLog) -> str:
     owner = "the log" if reference.run is None else f'the log of run "{reference.run}"'
     if reference.tag in log.unread:
         return f'"{reference.tag}" in {owner} holds {log.unread[reference.tag]}, not scalars'
-    names = [name for name in log.tags() if name != reference.tag]
+    names = [name for name in log.tags() if name != reference.tag and name not in log.read_as]
     if not names:
         return f'"{reference.tag}" is missing: {owner} holds no scalars at all'
     near = nearest(reference.tag, names)
