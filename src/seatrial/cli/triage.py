@@ -37,7 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
                 "log": str(path),
                 "verdict": diagnosis.verdict.to_json(),
                 "first_error": error
-                and {"line": error.line, "who": error.who, "text": error.text, "raised_in": error.raised_in},
+                and {
+                    "line": error.line,
+                    "who": error.who,
+                    "text": error.text,
+                    "raised_in": error.raised_in,
+                    "own_frame": error.own_frame,
+                },
             }
             print(json.dumps(document, allow_nan=False))
         else:
@@ -54,6 +60,7 @@ def _print(path: Path, diagnosis: Diagnosis) -> None:
     if error is not None:
         lines += [f"  process      {error.process or 'the log does not name it'}"]
         lines += [f"  raised in    {error.raised_in}"] if error.raised_in else []
+        lines += [f"  your code    {error.own_frame}"] if error.own_frame not in ("", error.raised_in) else []
     if pattern is not None:
         lines += [f"  next         {pattern.next}"]
         lines += [f"  rerun alone  {pattern.isolate}"] if pattern.isolate else []

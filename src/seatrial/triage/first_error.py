@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import NamedTuple
+
+import yaml
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 _WRAPPINGS = (
@@ -15,6 +19,8 @@ _WRAPPINGS = (
     re.compile(r"^\[(?P<name>rank|default|trainer|worker)(?P<number>\d+)\]:\s?"),
     # Ray's autoscaler: `(autoscaler +26s) text`.
     re.compile(r"^\((?P<name>autoscaler) \+(?P<number>\w+)\)\s?"),
+    # deepspeed on several hosts: `work-1: text`.
+    re.compile(r"^(?P<name>(?:work(?:er)?|node)-?)(?P<number>\d+): "),
     # srun --label: `1: text`.
     re.compile(r"^(?P<name>)(?P<number>\d{1,5}): "),
 )
@@ -53,7 +59,8 @@ _FATAL = re.compile(
     r"^(?:Segmentation fault|Killed|Bus error|Aborted|Fatal Python error|terminate called|FATAL|fatal:|F\d{4} |"
     r"E\d{4} .*(?:failed|error)|slurmstepd: error|srun: error|sbatch: error|ninja: build stopped|make: \*\*\*|"
     r"\S+: (?:line )?\d+: .*(?:not found|No such file|Killed|Permission denied)|"
-    r"\S+: error: |ERROR:? .{10,}|Error: .{5,}|Signal 9 \(SIGKILL\)|Out of memory: Killed)|"
+    r"\S+: error: |Accelerate [\w ]+: error: |error: subprocess-exited|(?:× )?Failed to build |ERROR:? .{10,}|"
+    r"Error: .{5,}|Signal 9 \(SIGKILL\)|Out of memory: Killed)|"
     r"^\S*python\S*: can't open file"
 )
 _WRAPPERS = re.compile(
@@ -61,17 +68,22 @@ _WRAPPERS = re.compile(
     r"EngineDeadError|Engine core initialization failed|EngineCore failed|BrokenProcessPool|SystemExit|"
     r"FAILED$|Root Cause)"
 )
-_NOISE = re.compile(
-    r"(?:Exception ignored in|leaked (?:semaphore|shared_memory)|resource_tracker|destroy_process_group|"
-    r"atexit|Sending process \d+ closing signal|SIGTERM handler|warnings\.warn|FutureWarning|DeprecationWarning|"
-    r"failed \(exitcode: -?\d+\) local_rank|error_file|To enable traceback)"
-)
 _NOTICED = re.compile(
     r"Connection (?:reset|closed) by (?:remote )?peer|Connection refused|Broken pipe|Socket closed|"
     r"remote worker crashing",
     re.IGNORECASE,
 )
 """What a process prints when its neighbour failed: torchrun may see it fail first."""
+_AFTER_TRACEBACK = re.compile(r"^[A-Za-z_][\w.]*(?::\s|:?$)")
+"""The last line of a traceback, also where the name does not end in Error: `pyarrow.lib.ArrowInvalid: text`."""
+_TRACEBACK = "Traceback (most recent call last):"
+_PROGRESS = re.compile(r"^\{'loss': |\bstep:\d+ - |\d+%\|.*\d+/\d+ \[|\bstep \d+.*\b(?:loss|reward)\b")
+"""What a run prints while it trains: rows of metrics and progress bars."""
+_SURVIVED = 3
+"""After so many lines of progress, an error was not what ended the run."""
+_NOT_OWN = re.compile(
+    r"site-packages|dist-packages|^<|lib/python3|\.pyx$|/bin/\w+$|multiprocessing/spawn\.py$"
+)
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _FRAME = re.compile(
@@ -103,13 +115,27 @@ class FirstError:
     @property
     def raised_in(self) -> str:
         """Function, file and line of the innermost frame of its traceback; empty if the log has no traceback."""
-        found = next((frame for text in reversed(self.frames) if (frame := _FRAME.match(text))), None)
-        return f"{found['function']}, {found['file']} line {found['line']}" if found else ""
+        return self._innermost(re.compile("(?!)"))
+
+    @property
+    def own_frame(self) -> str:
+        """The same of the innermost frame in a file that is no installed package; empty if there is none."""
+        return self._innermost(_NOT_OWN)
+
+    def _innermost(self, passed_over: re.Pattern[str]) -> str:
+        found = [frame for text in reversed(self.frames) if (frame := _FRAME.match(text))]
+        frame = next((one for one in found if not passed_over.search(one["file"])), None)
+        return f"{frame['function']}, {frame['file']} line {frame['line']}" if frame else ""
 
 
 def first_error(lines: Sequence[Line]) -> FirstError | None:
-    """Return the first error that is no wrapper and no noise of a shutdown; a wrapper where nothing else is."""
+    """Return the first error that is no wrapper and is harmless in no list; a wrapper where nothing else is.
+
+    An error after which the run continued counts only where there is no other.
+    """
     candidates = list(_candidates(lines))
+    ended = [line for line in candidates if line.number > _last_progress(lines)]
+    candidates = ended or candidates
     rank = _root_rank(lines)
     own = [line for line in candidates if not _WRAPPERS.search(line.text)]
     of_rank = [line for line in own if rank is not None and line.who.split()[-1:] == [rank]]
@@ -132,6 +158,19 @@ def first_error(lines: Sequence[Line]) -> FirstError | None:
         frames=frames,
         raised=bool(_ERROR.match(chosen.text)) and chosen in causes,
     )
+
+
+def _last_progress(lines: Sequence[Line]) -> int:
+    """Return the number of the line up to which the run surely continued: the third-last line of progress."""
+    numbers = [line.number for line in lines if _PROGRESS.search(line.text)]
+    return numbers[-_SURVIVED] if len(numbers) >= _SURVIVED else 0
+
+
+@cache
+def harmless() -> re.Pattern[str]:
+    """Return the expression of lines that look like an error and end nothing (harmless.yaml)."""
+    text = resources.files("seatrial.triage").joinpath("harmless.yaml").read_text(encoding="utf-8")
+    return re.compile("|".join(row["pattern"] for row in yaml.safe_load(text)))
 
 
 def last_of_chain(lines: Sequence[Line], error: FirstError) -> Line | None:
@@ -160,13 +199,19 @@ def _frames(before: Sequence[str]) -> list[str]:
 def _candidates(lines: Sequence[Line]) -> Iterator[Line]:
     """Yield lines that are errors, in the order in which they were written."""
     ignored: set[str] = set()
+    in_traceback: set[str] = set()
     for line in lines:
         text = line.text.strip()
         if text.startswith("Exception ignored in"):
             # What follows up to its error is noise of the same process.
             ignored.add(line.who)
         is_error = bool(_ERROR.match(line.text) or _FATAL.match(text))
-        if not is_error or _NOISE.search(text):
+        if text == _TRACEBACK:
+            in_traceback.add(line.who)
+        elif line.who in in_traceback and text and not line.text.startswith(" "):
+            in_traceback.discard(line.who)
+            is_error = is_error or bool(_AFTER_TRACEBACK.match(line.text))
+        if not is_error or harmless().search(text):
             continue
         if line.who in ignored:
             ignored.discard(line.who)
