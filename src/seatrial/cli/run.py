@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default=None,
-        metavar="NAME",
-        help=f"stack to test: {', '.join(target_names())} (default: reference)",
+        metavar="NAME|FILE",
+        help=f"stack to test: {', '.join(target_names())}, or a YAML file (default: reference)",
     )
     parser.add_argument(
         "--level", default=None, metavar="LEVELS", help="such as 0, or 0,6, or 0-2 (default: 0)"
@@ -159,7 +159,7 @@ def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target,
     levels = parse_levels(arguments.level) if arguments.level is not None else None
     if levels is None and not arguments.trial:
         levels = [0]
-    trials = select_trials(levels, arguments.trial)
+    trials = select_trials(levels, arguments.trial, getattr(target, "trials", None))
     target.check_overrides(arguments.overrides)
     words = [f"level {','.join(map(str, levels))}"] if levels is not None else []
     words += [f"trial {name}" for name in arguments.trial]

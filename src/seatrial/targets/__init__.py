@@ -10,6 +10,7 @@ arguments, which gives a `seatrial.targets.base.Target`:
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
@@ -37,16 +38,20 @@ def _points() -> dict[str, EntryPoint]:
 
 
 def target_names() -> list[str]:
-    """Return the names that `--target` takes."""
+    """Return the names that `--target` takes, in addition to YAML files."""
     return sorted(_points())
 
 
 def get_target(name: str) -> Target:
-    """Return a target by name; its module is imported now.
+    """Return a target by name, whose module is imported now, or the target of a YAML file.
 
     Raises:
-        UsageError: it is unknown (the nearest name is given), or its package cannot be imported.
+        UsageError: it is unknown (the nearest name is given), its package cannot be imported, or the file is wrong.
     """
+    if name.endswith((".yaml", ".yml")):
+        from seatrial.targets.command.target import CommandTarget
+
+        return CommandTarget(Path(name))
     points = _points()
     if name not in points:
         raise UsageError(f"--target {name!r} is unknown; {hint(name, sorted(points))}")

@@ -81,7 +81,7 @@ def exit_verdict(name: str, launched: Launched) -> Verdict:
         return Verdict(
             name=name,
             outcome=Outcome.PASS,
-            reason=f"ended by itself after {launched.seconds:.1f} s{left}",
+            reason=f"ended by itself after {launched.seconds:.1f} s{left}{_traceback(launched.log_path)}",
             value=launched.describe(),
             bound="exit status 0",
             num_samples=1,
@@ -96,6 +96,20 @@ def exit_verdict(name: str, launched: Launched) -> Verdict:
         num_samples=1,
         details={"last_lines": last_lines(launched.log_path, 5), "triage": _triage(launched.log_path)},
     )
+
+
+def _traceback(log_path: Path) -> str:
+    """Return the error of a traceback at the end of a log, in words; empty where there is none."""
+    lines = [line.rstrip() for line in last_lines(log_path, 50)]
+    starts = [
+        place for place, line in enumerate(lines) if line.endswith("Traceback (most recent call last):")
+    ]
+    if not starts:
+        return ""
+    error = next(
+        (line for line in lines[starts[-1] + 1 :] if line and not line.startswith(" ")), "unknown error"
+    )
+    return f"; a traceback is at the end of its log, so only the evidence shows what it did: {error[:200]}"
 
 
 def _why(launched: Launched) -> tuple[Outcome, str]:

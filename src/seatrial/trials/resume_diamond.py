@@ -15,7 +15,7 @@ from seatrial.targets.base import JobRequest
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import guard_sensors, judge_run, prepare_model, within_reach
 from seatrial.trials.launching import exit_verdict, train
-from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence, find_series
 from seatrial.trials.sensors.run import (
     FINITE,
     LOG_UNDAMAGED,
@@ -104,7 +104,7 @@ def went_on(evidence: RunEvidence, before: frozenset[str]) -> Verdict:
     """
     log_dir = evidence.job.log_dir
     new = {str(path) for path in log_dir.rglob("*") if path.is_file()} - before
-    series = read_logs(log_dir, sources=new).series.get(STEP_TAG) if new else None
+    series = find_series(read_logs(log_dir, sources=new), STEP_TAG) if new else None
     steps = [] if series is None else series.steps.tolist()
     wanted = list(range(max(2, evidence.job.first_step), evidence.job.num_steps + 1))
     return Verdict(

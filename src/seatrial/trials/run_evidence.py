@@ -26,6 +26,12 @@ class NotGivenError(BlockedError):
     """The target does not say where a run leaves this evidence, so nothing that needs it is judged."""
 
 
+def find_series(log: RunLog, tag: str) -> Series | None:
+    """Return a series of a log, also one that the stack calls otherwise; None if the log does not have it."""
+    held = tags_read_as({tag}, log.tags()).get(tag, tag)
+    return log.series.get(tag, log.series.get(held))
+
+
 class RunEvidence:
     """Evidence of one training run; a part that cannot be read raises BlockedError when it is asked for."""
 
@@ -75,8 +81,7 @@ class RunEvidence:
 
     def series(self, tag: str) -> Series | None:
         """Return one logged series, also one that the stack calls otherwise; None when the run did not log it."""
-        held = tags_read_as({tag}, self.log.tags()).get(tag, tag)
-        return self.log.series.get(tag, self.log.series.get(held))
+        return find_series(self.log, tag)
 
     @cached_property
     def steps_without_signal(self) -> list[int]:

@@ -43,7 +43,7 @@ def new_results(directory: RunDirectory, target: Target, request: Request, redac
     wanted = {trial.name for trial in request.trials}
     return Results(
         run=directory.path.name,
-        target=target.name,
+        target=getattr(target, "source", target.name),
         requested=request.words,
         seed=request.seed,
         overrides=redactor.argv(request.overrides),

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.ledger.made_ledgers import WRITERS, change, right_ledger
 
 from seatrial.cli import main
+from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.read import read_ledger
 from seatrial.verdict import EXIT_FAIL, EXIT_PASS
 
@@ -220,3 +221,27 @@ def test_a_conversation_is_told_by_its_words(tmp_path: Path) -> None:
     assert [row.prompt for row in read][:3] == ["hello"] * 3
     assert read[3].prompt_id != read[0].prompt_id
     assert read[1].completion == "hi 1"
+
+
+def test_rows_of_ms_swift_are_lists_of_a_step_and_its_last_step_is_there_twice(tmp_path: Path) -> None:
+    """The rewards are recomputed from the user's words in the chat template."""
+    prompt = "<|im_start|>system\nBe good.<|im_end|>\n<|im_start|>user\nreverse ab=<|im_end|>\n<|im_start|>assistant\n"
+    line = {
+        "step": ["1", "1"],
+        "prompt": [prompt, prompt],
+        "completion": ["ba", "ab"],
+        "Right": [1.0, 0.0],
+        "advantages": [0.5, -0.5],
+    }
+    (tmp_path / "completions.jsonl").write_text(f"{json.dumps(line)}\n" * 2)
+    rows = read_ledger(tmp_path).rows
+    assert [(row.step, row.index, row.group, row.reward, row.advantage) for row in rows] == [
+        (1, 0, 0, 1.0, 0.5),
+        (1, 1, 0, 0.0, -0.5),
+    ]
+    _, verdicts = judged(tmp_path, "--verifier", "exact_match")
+    assert verdicts["rewards recomputed equal the logged"]["outcome"] == "Pass"
+    short = {**line, "advantages": [0.5]}
+    (tmp_path / "completions.jsonl").write_text(json.dumps(short))
+    with pytest.raises(BlockedError, match="2 steps, and 1 of advantages"):
+        read_ledger(tmp_path)

@@ -8,9 +8,9 @@ import pytest
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.ledger.laws.rewards import REWARDS, answer_of
 from seatrial.targets.base import JobRequest
+from seatrial.targets.common.questions import NUM_HELD_OUT, SCORES, answers, questions
 from seatrial.targets.trl.recipes import RECIPES
 from seatrial.targets.trl.runs import OWN_CHECKS, UNLOGGED, making_job, model_of, training_job
-from seatrial.targets.trl.tasks import NUM_HELD_OUT, SCORES, answers, questions
 
 
 def request_for(recipe: str, folder: Path, **fields: object) -> JobRequest:
@@ -82,7 +82,8 @@ def test_a_whole_given_model_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_model_is_made_by_a_command(tmp_path: Path) -> None:
-    assert making_job(tmp_path, 7).argv[3:] == ("make-model", "--output", str(tmp_path), "--seed", "7")
+    words = ("-m", "seatrial.targets.common.tiny", "--output", str(tmp_path), "--seed", "7")
+    assert making_job(tmp_path, 7).argv[1:] == words
 
 
 def test_splits_share_no_prompt() -> None:

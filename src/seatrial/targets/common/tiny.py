@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import string
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -152,3 +154,23 @@ def _tokenizer(pad_is_end: bool, padding_side: str) -> Any:
 @lru_cache(maxsize=4)
 def _model(pad_is_end: bool, seed: int) -> Any:
     return tiny_model(tiny_tokenizer(pad_is_end=pad_is_end), seed)
+
+
+def make_model(output: Path, seed: int) -> None:
+    """Write a tiny model with a byte-level tokenizer."""
+    tokenizer = tiny_tokenizer()
+    tiny_model(tokenizer, seed).save_pretrained(output)
+    tokenizer.save_pretrained(output)
+
+
+def main() -> None:
+    """Write the model that the command line names."""
+    parser = argparse.ArgumentParser(description="Make a tiny model with a byte-level tokenizer.")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    make_model(given.output, given.seed)
+
+
+if __name__ == "__main__":
+    main()

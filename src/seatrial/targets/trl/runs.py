@@ -100,8 +100,16 @@ def training_job(request: JobRequest) -> TrainingJob:
 
 def making_job(output: Path, seed: int) -> Job:
     """Return the command that makes a tiny model with a byte-level tokenizer."""
-    words = ("make-model", "--output", str(output), "--seed", str(seed))
-    return Job(what="making a tiny model", argv=_argv(words), environment=_environment())
+    argv = (
+        sys.executable,
+        "-m",
+        "seatrial.targets.common.tiny",
+        "--output",
+        str(output),
+        "--seed",
+        str(seed),
+    )
+    return Job(what="making a tiny model", argv=argv, environment=_environment())
 
 
 def check_options(overrides: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """A short run of one of TRL's own trainers, as a command of its own: what `seatrial run --target trl` launches.
 
-    python -m seatrial.targets.trl.training make-model --output DIR [--seed N]
     python -m seatrial.targets.trl.training RECIPE --model DIR --directory DIR [--seed N] [name=value ...]
 
 The trainers are TRL's as they are installed, with their own sampling, loss, log and rows. Here are only the prompts,
@@ -18,11 +17,10 @@ from typing import Any
 
 import torch
 
-from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
+from seatrial.targets.common.questions import SCORES, Question, answers, questions
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.recipes import MAX_COMPLETION_LENGTH, RECIPES, Recipe
 from seatrial.targets.trl.saved import write_checkpoints
-from seatrial.targets.trl.tasks import SCORES, Question, answers, questions
 
 QUIET: Mapping[str, Any] = {
     "use_cpu": True,
@@ -195,20 +193,12 @@ def _validate(
     (folder / f"validation_data_step{step}.jsonl").write_text(text, encoding="utf-8")
 
 
-def make_model(output: Path, seed: int) -> None:
-    """Write a tiny model with a byte-level tokenizer."""
-    tokenizer = tiny_tokenizer()
-    tiny_model(tokenizer, seed).save_pretrained(output)
-    tokenizer.save_pretrained(output)
-
-
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("recipe", choices=["make-model", *RECIPES])
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("recipe", choices=list(RECIPES))
     parser.add_argument("--model", type=Path)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--seed", type=int, default=0)
@@ -217,17 +207,14 @@ def main() -> None:
     parser.add_argument("options", nargs="*", metavar="name=value")
     asked = parser.parse_intermixed_args()
     torch.set_num_threads(1)
-    if asked.recipe == "make-model":
-        make_model(asked.output, asked.seed)
-    else:
-        train(
-            RECIPES[asked.recipe],
-            asked.model,
-            asked.directory,
-            seeds=(asked.seed, asked.data_seed),
-            given=asked.options,
-            ends_early=asked.ends_early,
-        )
+    train(
+        RECIPES[asked.recipe],
+        asked.model,
+        asked.directory,
+        seeds=(asked.seed, asked.data_seed),
+        given=asked.options,
+        ends_early=asked.ends_early,
+    )
 
 
 if __name__ == "__main__":

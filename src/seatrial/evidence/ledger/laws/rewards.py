@@ -14,6 +14,7 @@ from itertools import zip_longest
 from seatrial.evidence.ledger.law import Fault, LawResult, at, having, missing, not_exercised
 from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 
+_USER = re.compile(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", re.DOTALL)
 _REVERSE = re.compile(r"reverse ([a-z]*)=")
 _ADD = re.compile(r"(\d+)\+(\d+)=")
 _COUNT = re.compile(r"count ([a-z]) in ([a-z]+)=")
@@ -22,8 +23,9 @@ _COUNT = re.compile(r"count ([a-z]) in ([a-z]+)=")
 def answer_of(prompt: str) -> str | None:
     """Return the right answer of a prompt of a reference task; None when its form is not known.
 
-    Forms: `reverse abc=`, `12+7=`, `count b in abcb=`.
+    Forms: `reverse abc=`, `12+7=`, `count b in abcb=`, also as the last message of a user in a ChatML template.
     """
+    prompt = (_USER.findall(prompt) or [prompt])[-1]
     if match := _REVERSE.fullmatch(prompt):
         letters = list(match[1])
         letters.reverse()

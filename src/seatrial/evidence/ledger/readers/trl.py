@@ -2,7 +2,8 @@
 
 Source: trl/trainer/grpo_trainer.py, 1.16.0: columns `step`, `prompt`, `completion` (text or messages), one a reward
 function, further ones of the user, and `advantage`. Groups of `num_generations` rows follow one another. The
-rewards are before weighting; where weights are not given they are TRL's default, 1 each.
+rewards are before weighting; where weights are not given they are TRL's default, 1 each. ms-swift (4.6.0) writes
+`completions.jsonl` with a line for each step, whose fields are lists over its rows, and `advantages`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def claims(file: Path, row: Mapping[str, Any] | None) -> bool:
         return file.name.startswith("completions")
     if row is None:
         return False
+    if _is_step(row):
+        return True
     columns = row.get("columns")
     return row.keys() >= _OWN or (isinstance(columns, list) and set(map(str, columns)) >= _OWN)
 
@@ -61,7 +64,11 @@ def _table(file: Path) -> _Rows:
     if file.suffix == ".parquet":
         return _parquet(file)
     if file.suffix == ".jsonl":
-        return list(lines(file))
+        # ms-swift writes its last step again when the run ends.
+        read = list(lines(file))
+        if len(read) > 1 and _is_step(read[-1][1]) and read[-1][1] == read[-2][1]:
+            read.pop()
+        return [one for place, row in read for one in _rows_of_line(place, row)]
     try:
         table = json.loads(file.read_text(encoding="utf-8", errors="replace"))
         return [
@@ -70,6 +77,34 @@ def _table(file: Path) -> _Rows:
         ]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BlockedError(f"{file} is damaged: {error}") from error
+
+
+def _is_step(row: Mapping[str, Any]) -> bool:
+    """Return whether an object holds all rows of a step, as ms-swift writes it."""
+    return row.keys() >= {"step", "prompt", "completion", "advantages"} and isinstance(row["step"], list)
+
+
+def _rows_of_line(place: str, row: Mapping[str, Any]) -> _Rows:
+    """Return the rows of a line: one, or those of a step.
+
+    Raises:
+        BlockedError: the lists of a step differ in length.
+    """
+    if not _is_step(row):
+        return [(place, row)]
+    num_rows = len(row["step"])
+    columns = {name: value for name, value in row.items() if isinstance(value, list)}
+    short = [name for name, value in columns.items() if len(value) != num_rows]
+    if short:
+        raise BlockedError(
+            f"{place} is damaged: {num_rows} steps, and {len(columns[short[0]])} of {short[0]}"
+        )
+    columns["advantage"] = columns.pop("advantages")
+    columns["step"] = [int(step) if str(step).isdecimal() else step for step in columns["step"]]
+    return [
+        (f"{place} row {number_of + 1}", {name: value[number_of] for name, value in columns.items()})
+        for number_of in range(num_rows)
+    ]
 
 
 def _parquet(file: Path) -> _Rows:

@@ -1,0 +1,69 @@
+"""A stack that trains nothing and leaves right evidence in a moment; `mode` says how it misbehaves.
+
+python toy_command.py kind=sft model=DIR out=DIR steps=N seed=N [from=CHECKPOINT] [mode=NAME]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+
+def main() -> int:
+    """Run; write a line of the log and a checkpoint for each step, and the model at the end."""
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    mode, out, steps = given.get("mode", "right"), Path(given["out"]), int(given["steps"])
+    if mode == "forks":
+        detached = [sys.executable, __file__, *sys.argv[1:-1], "mode=slow"]
+        subprocess.Popen(
+            detached, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        return 0
+    if mode == "slow":
+        subprocess.run(["sleep", "60"], check=True)
+    start = given.get("from")
+    first = 1 if start is None else int(Path(start).name.partition("-")[2]) + 1
+    weights = load_file(Path(start or given["model"]) / "model.safetensors")
+    if mode == "forgets":
+        first, weights = 1, load_file(Path(given["model"]) / "model.safetensors")
+    folders = ["run-1", "run-2"] if mode == "two-runs" else ["run-1"]
+    for step in range(first, steps + 1):
+        weights = {name: value + np.float32(0.5 / step) for name, value in weights.items()}
+        line = {"step": step, "loss": 1.0 / step, "grad_norm": 0.5, "lr": 0.1 / step}
+        if mode == "nan":
+            line["loss"] = float("nan")
+        if mode == "dpo":
+            line["loss"] = 0.693147 / step
+        for folder in folders if mode != "no-log" else []:
+            (out / folder).mkdir(exist_ok=True)
+            with (out / folder / "log.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+        print(f"\r{step}/{steps}", end="", flush=True)
+        save(out / f"checkpoint-{step}", weights)
+        if mode == "stops" and step == 1:
+            print(
+                '\nTraceback (most recent call last):\n  File "x.py", line 1\nValueError: lost',
+                file=sys.stderr,
+            )
+            return 0
+    save(
+        out / "final",
+        load_file(Path(given["model"]) / "model.safetensors") if mode == "stale-export" else weights,
+    )
+    return 0
+
+
+def save(folder: Path, weights: dict[str, np.ndarray]) -> None:
+    """Save tensors and what else makes a model folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text('{"vocab_size": 259}')
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
