@@ -1,9 +1,12 @@
 """A GRPO step of refrl and of TRL on one GPU, in turns, at equal model, rows and tokens; first and second step too.
 
-    python benchmarks/gpu/grpo_step_vs_trl.py [--repeats 2] [--steps 8] [--side refrl --side trl] [--json FILE]
+    python benchmarks/gpu/grpo_step_vs_trl.py [--repeats 2] [--steps 8] [--side refrl/16 --side refrl/64 --side trl/32]
+    python benchmarks/gpu/grpo_step_vs_trl.py --model 1.7b --prompts 8 --prompt-tokens 1008 --new-tokens 2048 \
+        --reference --side refrl/4 --side trl/4 --steps 2 --repeats 1
 
 Both train one Qwen3 of random weights (494 M parameters by default) in bfloat16 with AdamW on 256 rows of 32 prompt and
-256 new tokens, 8 completions a prompt, without a reference, taking the old log-probabilities from the training pass.
+256 new tokens, 8 completions a prompt, taking the old log-probabilities from the training pass. The number of a side is
+its micro-batch in rows. By default there is no reference.
 No row ends early: refrl has no end token, and TRL masks it. Each side runs in a process of its
 own. A step is the time between the ends of two successive steps, after the device has finished.
 """
@@ -23,6 +26,26 @@ from pathlib import Path
 from typing import Any
 
 NUM_GENERATIONS = 8
+KL_PENALTY = 0.04
+MODELS = {
+    "0.5b": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    },
+    "1.7b": {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+}
+"""The second one has the shape of Qwen3-1.7B (its config.json)."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,7 @@ class Job:
     new_tokens: int
     num_steps: int
     micro_batch_size: int
+    has_reference: bool
     seed: int
     options: tuple[str, ...] = ()
     """Further options of refrl, as on its command line."""
@@ -46,41 +70,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--side", action="append", choices=["refrl", "trl"], help="default: both")
+    parser.add_argument(
+        "--side",
+        action="append",
+        help="refrl or trl, and the rows of a micro-batch; default: refrl/32 and trl/32",
+    )
     parser.add_argument("--repeats", type=int, default=2, help="processes of each side")
     parser.add_argument("--steps", type=int, default=8, help="steps of a process")
     parser.add_argument("--prompts", type=int, default=32, help="prompts of a step")
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--reference", action="store_true", help="with a penalty on the KL from a reference")
+    parser.add_argument("--model", choices=list(MODELS), default="0.5b")
     parser.add_argument(
-        "--micro-batch-size", type=int, default=64, help="rows of TRL's and of refrl's micro-batch"
-    )
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--width", type=int, default=896)
-    parser.add_argument(
-        "--option", action="append", default=[], help="of refrl, such as policy.logprob_chunk_size=16384"
+        "--option", action="append", default=[], help="of refrl, such as policy.compile_layers=true"
     )
     parser.add_argument("--json", type=Path, help="also write the result here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="grpo-gpu-") as scratch:
         model = Path(scratch) / "model"
-        num_parameters = make_model(model, arguments.layers, arguments.width)
+        num_parameters = make_model(model, MODELS[arguments.model])
         print(f"{num_parameters:,} parameters", flush=True)
         runs: dict[str, list[dict[str, Any]]] = {}
         for repeat in range(arguments.repeats):
-            for side in arguments.side or ["refrl", "trl"]:
+            for side in arguments.side or ["refrl/32", "trl/32"]:
+                stack, _, rows = side.partition("/")
                 job = Job(
                     model=str(model),
-                    output=f"{scratch}/{side}-{repeat}",
+                    output=f"{scratch}/{stack}-{rows}-{repeat}",
                     num_prompts=arguments.prompts,
                     prompt_tokens=arguments.prompt_tokens,
                     new_tokens=arguments.new_tokens,
                     num_steps=arguments.steps,
-                    micro_batch_size=arguments.micro_batch_size,
+                    micro_batch_size=int(rows),
+                    has_reference=arguments.reference,
                     seed=repeat,
                     options=tuple(arguments.option),
                 )
-                run = run_side(side, job)
+                run = run_side(stack, job)
                 runs.setdefault(side, []).append(run)
                 print(side, json.dumps(run), flush=True)
     print(table(runs))
@@ -100,16 +127,22 @@ def run_side(side: str, job: Job) -> dict[str, Any]:
 
 
 def table(runs: dict[str, list[dict[str, Any]]]) -> str:
-    """Draw the result: warm steps are those from the fourth on."""
-    lines = [f"{'':8}{'warm step':>12}{'first':>10}{'second':>10}{'peak':>12}"]
+    """Draw the result: warm steps are those from the fourth on, or the last of fewer."""
+    lines = [f"{'':10}{'warm step':>12}{'first':>10}{'second':>10}{'peak':>12}"]
     warm = {}
     for side, side_runs in runs.items():
-        warm[side] = statistics.median(second for run in side_runs for second in run["seconds"][3:])
+        warm[side] = statistics.median(
+            second for run in side_runs for second in run["seconds"][3:] or run["seconds"][-1:]
+        )
         first, second = (max(run["seconds"][place] for run in side_runs) for place in (0, 1))
         peak = max(run["peak_bytes"] for run in side_runs) / 2**30
-        lines.append(f"{side:8}{warm[side]:>10.2f} s{first:>8.1f} s{second:>8.1f} s{peak:>8.1f} GiB")
-    if len(warm) == 2:
-        lines.append(f"TRL's warm step takes {warm['trl'] / warm['refrl']:.2f} times as long as refrl's")
+        lines.append(f"{side:10}{warm[side]:>10.2f} s{first:>8.1f} s{second:>8.1f} s{peak:>8.1f} GiB")
+    theirs = {side: seconds for side, seconds in warm.items() if side.startswith("trl")}
+    for side, seconds in warm.items():
+        for other in theirs if side not in theirs else ():
+            lines.append(
+                f"{other}: a warm step takes {warm[other] / seconds:.2f} times as long as that of {side}"
+            )
     work = {(run["prompt_tokens"], run["new_tokens"]) for side_runs in runs.values() for run in side_runs}
     lines.append(f"prompt and new tokens of a row: {sorted(work)}")
     if len(work) != 1:
@@ -117,7 +150,7 @@ def table(runs: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def make_model(directory: Path, num_layers: int, width: int) -> int:
+def make_model(directory: Path, shape: dict[str, int]) -> int:
     """Write a Qwen3 of random weights with refrl's byte tokenizer; return the number of parameters."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -127,15 +160,9 @@ def make_model(directory: Path, num_layers: int, width: int) -> int:
 
     tokenizer = make_byte_tokenizer()
     torch.manual_seed(0)
-    heads = width // 64
     config = Qwen3Config(
         vocab_size=151_936,
-        hidden_size=width,
-        intermediate_size=4864 * width // 896,
-        num_hidden_layers=num_layers,
-        num_attention_heads=heads,
-        num_key_value_heads=2 if heads % 2 == 0 else 1,
-        head_dim=64,
+        **shape,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
@@ -172,6 +199,7 @@ def measure_refrl(job: Job) -> dict[str, Any]:
 
     from refrl.config import GRPORunConfig
     from refrl.config.loading import load_config
+    from refrl.timing import Timer
     from refrl.training import grpo
 
     document: dict[str, Any] = {
@@ -190,7 +218,10 @@ def measure_refrl(job: Job) -> dict[str, Any]:
             "max_num_steps": job.num_steps,
             "seed": job.seed,
         },
-        "loss_fn": {"reference_policy_kl_penalty": 0.0, "force_on_policy_ratio": True},
+        "loss_fn": {
+            "reference_policy_kl_penalty": KL_PENALTY * job.has_reference,
+            "force_on_policy_ratio": True,
+        },
         "data": data_section(job),
         "logger": {"log_dir": f"{job.output}/logs"},
         "checkpointing": {"enabled": False, "checkpoint_dir": f"{job.output}/checkpoints"},
@@ -200,6 +231,14 @@ def measure_refrl(job: Job) -> dict[str, Any]:
     path.write_text(json.dumps(document))
     config = load_config(GRPORunConfig, path, job.options)
     clock = StepClock()
+    phases: dict[str, float] = {}
+    take = Timer.take
+
+    def kept(timer: Timer) -> dict[str, float]:
+        phases.update(taken := take(timer))
+        return taken
+
+    Timer.take = kept  # type: ignore[method-assign]
     step = grpo.train_step
     profiler = torch.profiler.profile() if os.environ.get("PROFILE") else None
     number = 0
@@ -224,12 +263,6 @@ def measure_refrl(job: Job) -> dict[str, Any]:
     grpo.run_grpo(config)
     last = Path(job.output, "logs", f"train_data_step{job.num_steps}.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in last.splitlines()]
-    phases = {}
-    for log in Path(job.output, "logs").rglob("metrics.json"):
-        found = json.loads(log.read_text())
-        phases = {
-            name: list(series.values())[-1] for name, series in found.items() if name.startswith("timing/")
-        }
     return {
         "seconds": clock.seconds(),
         "peak_bytes": torch.cuda.max_memory_allocated(),
@@ -286,7 +319,7 @@ def measure_trl(job: Job) -> dict[str, Any]:
             num_generations=NUM_GENERATIONS,
             max_completion_length=job.new_tokens,
             temperature=1.0,
-            beta=0.0,
+            beta=KL_PENALTY * job.has_reference,
             learning_rate=1e-6,
             lr_scheduler_type="constant",
             max_grad_norm=1.0,

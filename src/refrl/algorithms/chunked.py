@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -126,6 +127,7 @@ class _ChunkedScore(torch.autograd.Function):
         largest_N = torch.full(ids_N.shape, -torch.inf, dtype=dtype, device=hidden_ND.device)
         sums_N, weighted_N, target_N = (torch.zeros_like(largest_N) for _ in range(3))
         tiles = list(tiling.tiles(len(head_VD), len(hidden_ND)))
+        kernels = _fused_kernels(hidden_ND, support)
         kept: dict[int, Tensor] = {}
         free = tiling.keep_bytes
         for number, (entries, rows) in enumerate(tiles):
@@ -133,6 +135,10 @@ class _ChunkedScore(torch.autograd.Function):
             if product.nbytes <= free:
                 kept[number] = product
                 free -= product.nbytes
+            if kernels is not None:
+                sums = (largest_N[rows], sums_N[rows], weighted_N[rows], target_N[rows])
+                kernels.fold_tile(product, ids_N[rows], entries.start, tiling.temperature, *sums)
+                continue
             logits = _logits(product, tiling.temperature, dtype)
             excluded = None if support is None else support.excluded(rows, entries)
             if excluded is not None:
@@ -162,18 +168,22 @@ class _ChunkedScore(torch.autograd.Function):
         )
         if entropy_grad_N is not None:
             entropy_grad_N = entropy_grad_N / tiling.temperature
+        kernels = _fused_kernels(hidden_ND, ctx.support)
         for number, (entries, rows) in enumerate(ctx.tiles):
             hidden, head = hidden_ND[rows], head_VD[entries]
             product = ctx.kept[number] if number in ctx.kept else hidden @ head.T
-            logits = _logits(product, tiling.temperature, dtype)
             entropy_grad = None if entropy_grad_N is None else entropy_grad_N[rows]
-            targets = _targets(ids_N[rows], entries)
-            grad = _logits_grad(
-                logits, lse_N[rows], mean_N[rows], targets, logprob_grad_N[rows], entropy_grad
-            )
-            if ctx.support is not None:
-                grad.masked_fill_(ctx.support.excluded(rows, entries), 0.0)
-            grad = grad.to(hidden.dtype)
+            sums = (lse_N[rows], mean_N[rows])
+            if kernels is not None:
+                place = (ids_N[rows], entries.start, tiling.temperature)
+                grad = kernels.grad_tile(product, *place, *sums, logprob_grad_N[rows], entropy_grad)
+            else:
+                logits = _logits(product, tiling.temperature, dtype)
+                targets = _targets(ids_N[rows], entries)
+                grad = _logits_grad(logits, *sums, targets, logprob_grad_N[rows], entropy_grad)
+                if ctx.support is not None:
+                    grad.masked_fill_(ctx.support.excluded(rows, entries), 0.0)
+                grad = grad.to(hidden.dtype)
             if hidden_grad_ND is not None:
                 _add_product(hidden_grad_ND[rows], grad, head)
             if head_grad_VD is not None:
@@ -185,6 +195,15 @@ class _ChunkedScore(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _fused_kernels(hidden: Tensor, support: Support | None) -> ModuleType | None:
+    """Return the kernels of a tile; None where torch's own operations do it: on a CPU, or with a filter of sampling."""
+    if not hidden.is_cuda or support is not None or hidden.dtype == torch.float64:
+        return None
+    from refrl.algorithms import chunked_triton
+
+    return chunked_triton
 
 
 def _logits(product: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:

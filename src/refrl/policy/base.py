@@ -33,6 +33,8 @@ class Backend:
     """Processes along each dimension of the live process groups; `data` share the rows of a batch."""
     weights: Mapping[str, int]
     """How many of the trained tensors are held in which form: `Tensor`, `DTensor[Shard(dim=0)]`."""
+    kernels: str = "the model's own"
+    """What computes norms, gates and rotary embeddings, and why not the fused kernels if they could be asked for."""
 
 
 class LossFunction(Protocol):

@@ -70,7 +70,11 @@ class HFPolicy(ModulePolicy):
         """What serves it: the model's own code, a whole copy on each process."""
         weights = self._optimizer.weights
         return Backend(
-            name="hf", model=class_name(self.model), mesh={"data": self._data.size}, weights=forms(weights)
+            name="hf",
+            model=class_name(self.model),
+            mesh={"data": self._data.size},
+            weights=forms(weights),
+            kernels=self._scoring.kernels,
         )
 
     @property

@@ -7,7 +7,7 @@ borders of a pack, or changes its logits after the head, is rejected instead of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,13 +17,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
-from refrl.algorithms.chunked import compute_logprobs_chunked
+from refrl.algorithms.chunked import DEVICE_CHUNKS, compute_logprobs_chunked
 from refrl.algorithms.microbatches import split_by_rows, split_by_tokens
 from refrl.algorithms.ops import compute_logprobs
 from refrl.algorithms.packing import PackedBatch, assign_packs, compute_logprobs_packed, pack_batch
 from refrl.config import ConfigError, PolicyConfig
 from refrl.media import model_inputs
 from refrl.policy.base import Forward
+from refrl.policy.fused import FUSED_MODELS, FusedForward, why_not_fused
 
 
 def check_text(option: str, batch: Batch) -> None:
@@ -86,6 +87,8 @@ class Scoring:
     """Of the same values, for a pass that is followed by backward."""
     train_cut: Cut
     logprob_cut: Cut
+    kernels: str
+    """See `refrl.policy.base.Backend`."""
 
 
 def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: float) -> Scoring:
@@ -102,18 +105,38 @@ def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: floa
     packed, chunk = config.sequence_packing.enabled, config.logprob_chunk_size
     plain = padded_forward(temperature)
     forward: Forward = partial(_packed, temperature=temperature) if packed else plain
-    if chunk is not None:
+    if chunk is None and model.device.type == "cuda" and type(model) in FUSED_MODELS:
+        chunk = DEVICE_CHUNKS[1]
+    if chunk:
         check_head(model)
         states = _packed_states if packed else _padded_states
         forward = partial(_chunked, temperature=temperature, states=states, chunk=chunk)
     if packed:
         check_window("policy.sequence_packing.enabled", config, model)
+    refused = _why_not_fused(config, model)
+    if refused is None:
+        forward = FusedForward(forward)
     if forward is not plain:
-        _probe(config, model, forward, plain)
-    return assemble_scoring(config, model, forward)
+        options = {
+            "policy.sequence_packing.enabled": packed,
+            "policy.logprob_chunk_size": bool(chunk),
+            "policy.fused_kernels": refused is None,
+        }
+        _probe(options, model, forward, plain)
+    kernels = f"the model's own: {refused}" if refused else "fused"
+    return assemble_scoring(config, model, forward, kernels)
 
 
-def assemble_scoring(config: PolicyConfig, model: PreTrainedModel, forward: Forward) -> Scoring:
+def _why_not_fused(config: PolicyConfig, model: PreTrainedModel) -> str | None:
+    for option in ("compile_layers", "activation_checkpointing"):
+        if getattr(config, option):
+            return f"policy.{option}=true"
+    return why_not_fused(model) if config.fused_kernels else "policy.fused_kernels=false"
+
+
+def assemble_scoring(
+    config: PolicyConfig, model: PreTrainedModel, forward: Forward, kernels: str = "the model's own"
+) -> Scoring:
     """Return scoring by this forward, with the configured cuts and activation checkpointing.
 
     Raises:
@@ -125,6 +148,7 @@ def assemble_scoring(config: PolicyConfig, model: PreTrainedModel, forward: Forw
         train_forward=_train_forward(config, model, forward),
         train_cut=train_cut,
         logprob_cut=logprob_cut,
+        kernels=kernels,
     )
 
 
@@ -272,16 +296,14 @@ def check_window(option: str, config: PolicyConfig, model: PreTrainedModel) -> N
 
 
 @torch.no_grad()
-def _probe(config: PolicyConfig, model: PreTrainedModel, forward: Forward, plain: Forward) -> None:
+def _probe(options: Mapping[str, bool], model: PreTrainedModel, forward: Forward, plain: Forward) -> None:
     """Compare a forward with the model's own on a few generated rows of unequal length.
 
     Raises:
         ConfigError: they disagree, or the model does not take the form at all.
     """
     batch = probe_batch(model).to(model.device)
-    options = ["policy.sequence_packing.enabled"] * config.sequence_packing.enabled
-    options += ["policy.logprob_chunk_size"] * (config.logprob_chunk_size is not None)
-    name = " with ".join(options)
+    name = " with ".join(option for option, is_set in options.items() if is_set)
     try:
         difference = float((forward(model, batch)[0] - plain(model, batch)[0]).abs().max())
     except (AttributeError, TypeError, RuntimeError, ValueError) as error:

@@ -110,6 +110,7 @@ policy.dtensor_cfg.tensor_parallel_size
 policy.dynamic_batching.enabled
 policy.dynamic_batching.logprob_mb_tokens
 policy.dynamic_batching.train_mb_tokens
+policy.fused_kernels
 policy.generation.backend
 policy.generation.block_tokens
 policy.generation.colocated.enabled

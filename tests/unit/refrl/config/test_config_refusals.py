@@ -19,7 +19,7 @@ SHAPED = "grpo.reward_shaping.enabled=true"
         ([DYNAMIC, "policy.sequence_length_buckets=[48]"], "sequence_length_buckets has no effect with policy.dyn"),
         (["policy.sequence_packing.train_mb_tokens=96"], "no effect without policy.sequence_packing.enabled=true"),
         ([DYNAMIC, "policy.dynamic_batching.logprob_mb_tokens=47"], "logprob_mb_tokens=47 is less than one row of"),
-        (["policy.logprob_chunk_size=0"], "policy.logprob_chunk_size"),
+        (["policy.logprob_chunk_size=-1"], "policy.logprob_chunk_size"),
         (["policy.optimizer.betas=[1.5,0.9]"], "policy.optimizer.betas.0: input should be less than 1, got 1.5"),
         (["logger.log_dir="], "logger.log_dir: expected a directory (an unset"),
         (["checkpointing.checkpoint_dir="], "checkpointing.checkpoint_dir: expected a directory (an unset"),
