@@ -265,3 +265,39 @@ def test_what_is_not_there_is_blocked(tmp_path: Path) -> None:
         read_logs(tmp_path / "absent")
     with pytest.raises(BlockedError, match="no log can be read there"):
         read_logs(tmp_path)
+
+
+def test_rows_of_several_shapes_keep_their_order(tmp_path: Path) -> None:
+    """2,000 rows: plain ones wait in blocks by their tags, and rows with null, text, nested or huge values between."""
+    rows: list[dict[str, object]] = []
+    for step in range(1, 2001):
+        row: dict[str, object] = {"step": step, "loss": step / 4}
+        if step % 7 == 0:
+            row["extra"] = True
+        if step % 11 == 0:
+            row["kl"] = None if step % 22 else 10**400
+        if step % 13 == 0:
+            row["inner"] = {"x": step}
+        rows.append(row)
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    log = read_logs(path)
+    assert log.series["loss"].steps.tolist() == list(range(1, 2001))
+    assert log.series["loss"].values.tolist() == [step / 4 for step in range(1, 2001)]
+    assert log.series["extra"].steps.tolist() == list(range(7, 2001, 7))
+    kl = log.series["kl"]
+    assert kl.nulls is not None
+    assert kl.steps[kl.nulls].tolist() == [step for step in range(11, 2001, 11) if step % 22]
+    assert set(kl.values[~kl.nulls].tolist()) == {float("inf")}
+    assert log.series["inner/x"].values.tolist() == list(range(13, 2001, 13))
+
+
+def test_a_restart_between_rows_of_several_shapes(tmp_path: Path) -> None:
+    steps = [*range(1, 11), *range(6, 21)]
+    rows = [{"step": step, "a": place, **({"b": 1} if step % 2 else {})} for place, step in enumerate(steps)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    log = read_logs(path)
+    assert log.series["a"].steps.tolist() == list(range(1, 21))
+    assert log.series["a"].values.tolist() == [0, 1, 2, 3, 4, *range(10, 25)]
+    assert log.series["b"].steps.tolist() == list(range(1, 21, 2))

@@ -4,25 +4,133 @@ Row formats do not mark a restart: a process that resumes appends to the same fi
 
 from __future__ import annotations
 
+import itertools
+import math
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers.attempts import merge
-from seatrial.evidence.readers.points import Number, PointBuffer, Segment, decode, decode_step
+from seatrial.evidence.readers.points import (
+    Floats,
+    Number,
+    PointBuffer,
+    Points,
+    Segment,
+    decode,
+    decode_step,
+)
 from seatrial.evidence.runlog import Damage, RunLog
 
 MAX_DEPTH = 16
 _MAX_DAMAGES = 8
 
 
+_PACK_ROWS = 512
+_PLAIN = frozenset((float, int, bool))
+
+
 @dataclass
-class _Row:
-    step: int
-    wall_time: float | None
-    numbers: dict[str, Number]
+class _Column:
+    """Values of one tag in blocks, each with the numbers of its rows; a null is NaN and marked."""
+
+    rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    values: list[Floats] = field(default_factory=list)
+    nulls: set[int] = field(default_factory=set)
+    """Rows whose value is an explicit null."""
+
+
+@dataclass
+class _Lane:
+    """The rows of one writer: steps and times by row, values by tag."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    walls: array[float] = field(default_factory=lambda: array("d"))
+    """NaN where a row has no time."""
+    columns: dict[str, _Column] = field(default_factory=dict)
+    _packs: dict[tuple[str, ...], tuple[list[int], list[tuple[float, ...]]]] = field(default_factory=dict)
+    """Rows of plain numbers that wait to become arrays, by their tags."""
+
+    def start(self, step: int, wall_time: float | None) -> int:
+        """Begin a row and return its number."""
+        self.steps.append(step)
+        self.walls.append(math.nan if wall_time is None else wall_time)
+        return len(self.steps) - 1
+
+    def add_plain(self, row: int, tags: tuple[str, ...], values: tuple[float, ...]) -> None:
+        """Add the values of a row that are all numbers."""
+        rows, waiting = self._packs.setdefault(tags, ([], []))
+        rows.append(row)
+        waiting.append(values)
+        if len(rows) >= _PACK_ROWS:
+            self._unpack(tags)
+
+    def add(self, row: int, numbers: Mapping[str, Number]) -> None:
+        """Add the values of a row."""
+        for tag, number in numbers.items():
+            self._put(tag, np.array([row]), np.array([number.value]))
+            if number.null:
+                self.columns[tag].nulls.add(row)
+
+    def _put(self, tag: str, rows: npt.NDArray[np.int64], values: Floats) -> None:
+        column = self.columns.setdefault(tag, _Column())
+        column.rows.append(rows)
+        column.values.append(values)
+
+    def _unpack(self, tags: tuple[str, ...]) -> None:
+        rows, waiting = self._packs.pop(tags)
+        try:
+            block = np.array(waiting, dtype=np.float64).T.copy()
+        except OverflowError:
+            # An integer that no float holds.
+            numbers = [[number.value for raw in row if (number := decode(raw))] for row in waiting]
+            block = np.array(numbers, dtype=np.float64).T.copy()
+        for tag, values in zip(tags, block, strict=True):
+            self._put(tag, np.array(rows), values)
+
+    def segments(self, source: str, lane: str) -> list[Segment]:
+        """Return a segment for each start of the writer."""
+        for tags in list(self._packs):
+            self._unpack(tags)
+        steps, walls = np.array(self.steps, dtype=np.int64), np.array(self.walls)
+        bounds = [0, *restarts(steps.tolist()), len(steps)]
+        found = [
+            Segment(source=source, lane=lane, start=_earliest(walls[low:high]), end=_latest(walls[low:high]))
+            for low, high in itertools.pairwise(bounds)
+        ]
+        for tag in list(self.columns):
+            column = self.columns.pop(tag)
+            rows, values = np.concatenate(column.rows), np.concatenate(column.values)
+            order = np.argsort(rows, kind="stable") if (rows[1:] < rows[:-1]).any() else slice(None)
+            rows, values = rows[order], values[order]
+            nulls = np.isin(rows, list(column.nulls)) if column.nulls else None
+            cuts = np.searchsorted(rows, bounds)
+            for segment, (low, high) in zip(found, itertools.pairwise(cuts), strict=True):
+                if high > low:
+                    times = walls[rows[low:high]]
+                    segment.points[tag] = Points(
+                        steps=steps[rows[low:high]],
+                        values=values[low:high],
+                        wall_times=None if np.isnan(times).any() else times,
+                        nulls=nulls[low:high] if nulls is not None and nulls[low:high].any() else None,
+                    )
+        return found
+
+
+def _earliest(walls: Floats) -> float | None:
+    known = walls[~np.isnan(walls)]
+    return float(known.min()) if len(known) else None
+
+
+def _latest(walls: Floats) -> float | None:
+    known = walls[~np.isnan(walls)]
+    return float(known.max()) if len(known) else None
 
 
 @dataclass
@@ -40,9 +148,9 @@ class RowLog:
     num_rows: int = 0
     total_steps: int | None = None
     """The last step that the run is to reach, where the file says it."""
-    _rows: dict[str, list[_Row]] = field(default_factory=dict)
+    _lanes: dict[str, _Lane] = field(default_factory=dict)
     _num_more: int = 0
-    _clocked: list[_Row] = field(default_factory=list)
+    _clocked: list[tuple[float, dict[str, Number]]] = field(default_factory=list)
     _stepless: list[tuple[int, dict[str, Number]]] = field(default_factory=list)
     _odd: dict[str, tuple[int, int, str, str]] = field(default_factory=dict)
     """Of each tag whose value was no number: line of the first, how many, the kind and text of the first."""
@@ -66,12 +174,19 @@ class RowLog:
             lane: Which of several writers of the file wrote it.
         """
         self.num_rows += 1
+        if step is not None:
+            into = self._lanes.setdefault(self.full_lane(lane), _Lane())
+            row = into.start(step, wall_time)
+            values = tuple(metrics.values())
+            if _PLAIN.issuperset(map(type, values)):
+                into.add_plain(row, tuple(metrics), values)
+                return
         numbers: dict[str, Number] = {}
         self._flatten(metrics, "", numbers, line, 0)
         if step is not None:
-            self._rows.setdefault(self.full_lane(lane), []).append(_Row(step, wall_time, numbers))
+            into.add(row, numbers)
         elif wall_time is not None:
-            self._clocked.append(_Row(0, wall_time, numbers))
+            self._clocked.append((wall_time, numbers))
         elif numbers:
             self._stepless.append((line, numbers))
 
@@ -94,13 +209,7 @@ class RowLog:
 
     def segments(self) -> list[Segment]:
         """Return what was collected, one segment for each start of each writer."""
-        segments = []
-        for lane, rows in self._rows.items():
-            bounds = [*restarts([row.step for row in rows]), len(rows)]
-            low = 0
-            for high in bounds:
-                segments.append(self._segment(rows[low:high], lane))
-                low = high
+        segments = [one for name, lane in self._lanes.items() for one in lane.segments(self.source, name)]
         if self._clocked:
             segments.append(self._clock_segment())
         self._place_stepless({tag for segment in segments for tag in segment.points})
@@ -120,30 +229,23 @@ class RowLog:
                 self.scalars.update({tag: number.value for tag, number in numbers.items() if not number.null})
         self._stepless = []
 
-    def _segment(self, rows: list[_Row], lane: str) -> Segment:
-        buffers: dict[str, PointBuffer] = {}
-        for row in rows:
-            for tag, number in row.numbers.items():
-                buffers.setdefault(tag, PointBuffer()).add(row.step, number, row.wall_time)
-        walls = [row.wall_time for row in rows if row.wall_time is not None]
-        return Segment(
-            source=self.source,
-            lane=lane,
-            start=min(walls, default=None),
-            end=max(walls, default=None),
-            points={tag: buffer.points() for tag, buffer in buffers.items()},
-        )
-
     def _clock_segment(self) -> Segment:
         """Return the rows without a step: their step is the seconds since the first of them."""
-        walls = [row.wall_time or 0.0 for row in self._clocked]
-        rows = [
-            _Row(int(wall - min(walls)), wall, row.numbers)
-            for wall, row in zip(walls, self._clocked, strict=True)
-        ]
-        segment = self._segment(rows, self.lane)
-        segment.time_stepped = frozenset(segment.points)
-        return segment
+        first = min(wall for wall, _ in self._clocked)
+        buffers: dict[str, PointBuffer] = {}
+        for wall, numbers in self._clocked:
+            for tag, number in numbers.items():
+                buffers.setdefault(tag, PointBuffer()).add(int(wall - first), number, wall)
+        points = {tag: buffer.points() for tag, buffer in buffers.items()}
+        last = max(wall for wall, _ in self._clocked)
+        return Segment(
+            source=self.source,
+            lane=self.lane,
+            start=first,
+            end=last,
+            points=points,
+            time_stepped=frozenset(points),
+        )
 
     def full_lane(self, lane: str) -> str:
         """Return the lane of a writer of this file among those of all files."""
