@@ -1,4 +1,4 @@
-"""The command line: `refrl grpo|sft --config FILE key=value ...`, `recipes`, `new` and `make-model`.
+"""The command line: `refrl grpo|sft --config FILE key=value ...`, `profile`, `recipes`, `new` and `make-model`.
 
 Exit codes: 0 success, 1 training cannot continue, 2 wrong usage, 130 interrupted, 143 terminated.
 """
@@ -18,6 +18,7 @@ from refrl.masking import masked_text
 COMMANDS = {
     "grpo": ("refrl.cli.train", "train with group-relative policy optimization"),
     "sft": ("refrl.cli.train", "fine-tune on the answers"),
+    "profile": ("refrl.cli.profile", "profile one training step: a trace and a table"),
     "recipes": ("refrl.cli.recipes", "list the configurations that come with refrl"),
     "new": ("refrl.cli.new", "write a loss, a verifier or a task to start from, with a test"),
     "make-model": ("refrl.cli.make_model", "make a tiny byte-level model as a Hugging Face directory"),

@@ -14,8 +14,9 @@ from refrl.policy.base import Update
 from refrl.tasks import Example
 from refrl.training.build import build_batch
 from refrl.training.opening import open_session
+from refrl.training.performance import performance_metrics, utilization_metrics
 from refrl.training.session import Observer, Session, TunedStep, shown
-from refrl.training.step_records import check_update, performance_metrics
+from refrl.training.step_records import check_update
 from refrl.training.steps import Steps
 from refrl.training.validation import is_validation_step, validate
 
@@ -82,7 +83,8 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
     session.logger.log(metrics, step, "train")
     session.logger.log(seconds, step, "timing/train")
     rates = performance_metrics(seconds, num_samples=batch.num_rows, num_tokens=num_tokens, num_generated=0)
-    session.logger.log(rates, step, "performance")
+    model = getattr(session.policy, "model", None)
+    session.logger.log({**rates, **utilization_metrics(seconds, batch, model)}, step, "performance")
     printed = {**metrics, "seconds": seconds["total_step_time"]}
     print(console_line(step, config.sft.max_num_steps, printed, SHOWN), flush=True)
     check_update(trained, step, session.logger.directory)

@@ -20,6 +20,7 @@ from refrl.rewards.weighted import WeightedVerifier
 from refrl.rollout.collect import Collected
 from refrl.rollout.sync import Rollouts
 from refrl.training.build import verifier_name
+from refrl.training.performance import performance_metrics, utilization_metrics
 from refrl.training.session import Session
 
 
@@ -74,28 +75,6 @@ def verifier_metrics(verifier: Verifier, world: World) -> tuple[dict[str, float]
         metrics[f"verifier/{part.name}/num_timeouts"] = float(sum(one.num_timeouts for one in stats))
         seconds[f"reward_calculation/{part.name}"] = sum(one.seconds for one in stats)
     return metrics, seconds
-
-
-def performance_metrics(
-    seconds: Mapping[str, float], *, num_samples: int, num_tokens: float, num_generated: float
-) -> dict[str, float]:
-    """Return rates per second of the step and of its phases; a rate per GPU is the same: there is one device.
-
-    Args:
-        seconds: of each phase, `total_step_time` among them.
-        num_samples: rows trained on.
-        num_tokens: prompt and completion tokens of these rows.
-        num_generated: completion tokens of these rows.
-    """
-    counted = {
-        "tokens_per_sec": (num_tokens, "total_step_time"),
-        "generation_tokens_per_sec": (num_generated, "generation"),
-        "policy_and_reference_logprobs_tokens_per_sec": (num_tokens, "policy_and_reference_logprobs"),
-        "policy_training_tokens_per_sec": (num_tokens, "policy_training"),
-    }
-    rates = {name: count / seconds[phase] for name, (count, phase) in counted.items() if phase in seconds}
-    per_gpu = {f"{name}_per_gpu": rate for name, rate in rates.items()}
-    return {"samples_per_sec": num_samples / seconds["total_step_time"], **rates, **per_gpu}
 
 
 def check_update(trained: Mapping[str, float], step: int, log_directory: Path) -> None:
@@ -182,7 +161,8 @@ def log_step(
         num_tokens=figures["total_num_tokens"],
         num_generated=figures["mean_gen_tokens_per_sample"] * batch.num_rows,
     )
-    session.logger.log(rates, step, "performance")
+    model = getattr(session.policy, "model", None)
+    session.logger.log({**rates, **utilization_metrics(seconds, batch, model)}, step, "performance")
     session.logger.log_rows(train_rows(session, config, step, rollouts, filtered), "train_data", step)
     if collected.first_error:
         print(f"step {step}  {figures['num_verifier_errors']:.0f} verifier errors: {collected.first_error}")

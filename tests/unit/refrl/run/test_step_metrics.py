@@ -8,7 +8,8 @@ from refrl.generation.base import Completion
 from refrl.rewards import Scores
 from refrl.rollout.sync import Rollouts
 from refrl.tasks import Example
-from refrl.training.step_records import advantage_metrics, baseline_metrics, performance_metrics
+from refrl.training.performance import performance_metrics
+from refrl.training.step_records import advantage_metrics, baseline_metrics
 
 
 def test_advantages_are_averaged_over_sampled_tokens() -> None:
