@@ -229,10 +229,10 @@ class PolicyConfig(Section):
     """Put rows of similar length into one micro-batch, padded to its longest row."""
     logprob_chunk_size: int | None = Field(default=None, ge=0)
     """Number of tokens whose logits are computed at a time, in slices of the vocabulary; 0 computes all at once. None
-    takes 4096 for Llama, Qwen2 and Qwen3 on a CUDA device, and 0 elsewhere."""
+    takes 4096 for Llama, Mistral, Qwen2 and Qwen3 on a CUDA device, and 0 elsewhere."""
     fused_kernels: bool = True
-    """On a CUDA device, train Llama, Qwen2 and Qwen3 with the fused kernels of the package liger_kernel, if it is
-    installed. Compiled or checkpointed layers do without."""
+    """On a CUDA device, train Llama, Mistral, Qwen2 and Qwen3 with the fused kernels of the package liger_kernel, if it
+    is installed. Compiled or checkpointed layers do without."""
     compile_layers: bool = False
     """Compile the decoder layers of the trained model with torch.compile: faster passes, and a first step that takes 10
     to 20 s longer."""

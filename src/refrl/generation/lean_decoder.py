@@ -1,4 +1,4 @@
-"""A lean decoder for Llama, Qwen2 and Qwen3: the mathematics of their forward without the framework around it.
+"""A lean decoder for Llama, Mistral, Qwen2, Qwen3 and Seed-OSS: their mathematics without the framework around it.
 
 A step of a small model is bound by the number of tensor operations, not by their size; this decoder issues little
 more than half of those of the module's own forward, and a step of a tiny model takes about a third of the time.

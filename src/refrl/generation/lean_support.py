@@ -6,10 +6,23 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from torch import nn
-from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
+from transformers import (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+    SeedOssForCausalLM,
+)
 from transformers.activations import ACT2FN
 
-SUPPORTED_MODELS = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+SUPPORTED_MODELS = (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+    SeedOssForCausalLM,
+)
 """Architectures of the lean decoder."""
 
 SUPPORTED_ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})

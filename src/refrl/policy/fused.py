@@ -17,12 +17,18 @@ from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
+from transformers import (
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
 
 from refrl.algorithms.batching import Batch
 from refrl.policy.base import Forward
 
-FUSED_MODELS = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+FUSED_MODELS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 """Architectures that the kernels serve."""
 
 

@@ -11,11 +11,15 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SeedOssConfig,
+    SeedOssForCausalLM,
 )
 
 from refrl.generation.base import Completion
@@ -53,6 +57,10 @@ _LEAN: dict[str, Callable[[], PreTrainedModel]] = {
     "llama-head-dim": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE, head_dim=16)),
     "llama-llama3-rope": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE, rope_parameters=_LLAMA3)),
     "llama-yarn": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE, rope_parameters=_YARN)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=None, head_dim=16)),
+    "seed-oss": lambda: SeedOssForCausalLM(
+        SeedOssConfig(**_SHAPE, head_dim=16, attention_bias=True, attention_out_bias=True)
+    ),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_SHAPE)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16)),
     "qwen3-tied-biased": lambda: Qwen3ForCausalLM(
@@ -65,6 +73,7 @@ _GENERIC: dict[str, Callable[[], PreTrainedModel]] = {
             vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, eos_token_id=3, bos_token_id=1
         )
     ),
+    "mistral-sliding": lambda: MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=4)),
     "qwen2-sliding": lambda: Qwen2ForCausalLM(
         Qwen2Config(**_SHAPE, use_sliding_window=True, sliding_window=4, max_window_layers=1)
     ),
