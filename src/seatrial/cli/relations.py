@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--thorough",
         action="store_true",
-        help="also run the laws that take long, such as those on pairs of options",
+        help="also run the laws and adapters that take long, such as those on pairs of options",
     )
     parser.add_argument(
         "--list",
@@ -176,6 +176,7 @@ def _judge(
         (relation, name)
         for relation, name in stacks.pairs(relations)
         if relation.chosen_laws(thorough=arguments.thorough)
+        and (arguments.thorough or arguments.adapter or not _is_thorough(stacks.adapters[name]))
     ]
     reported: dict[str, dict[str, str]] = {}
     num_jobs = min(arguments.jobs or min(stacks.jobs, os.cpu_count() or 1), len(pairs) or 1)
@@ -211,6 +212,11 @@ def _whole(verdicts: Sequence[Verdict]) -> Outcome:
     return combine(verdicts) if whole is Outcome.SKIPPED else whole
 
 
+def _is_thorough(adapter: Any) -> bool:
+    """Return whether an adapter is judged only if a thorough run is requested, or if it is named."""
+    return bool(getattr(adapter, "thorough", False))
+
+
 def _list(stacks: Stacks, relations: Sequence[Relation], output: Captured) -> None:
     """Print each adapter with its relations and their laws."""
     pairs = list(stacks.pairs(relations))
@@ -221,7 +227,7 @@ def _list(stacks: Stacks, relations: Sequence[Relation], output: Captured) -> No
             if owner == name and (name or relation.component in _components(adapter))
         ]
         num_laws = sum(len(relation.laws) for relation in held)
-        title = name or type(adapter).__name__
+        title = f"{name or type(adapter).__name__}{' (thorough)' if _is_thorough(adapter) else ''}"
         output.print(f"{title}: {_count(len(held), 'relation')}, {_count(num_laws, 'law')}")
         for relation in held:
             output.print(f"  {relation.id:<20} {relation.component:<16} {relation.statement}")

@@ -14,6 +14,7 @@ from typing import Any
 from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.left import LeftRun
 from seatrial.relations.contracts.placements import PlacedRun
+from seatrial.relations.contracts.trainers import TrainerPlan, TrainerRecord
 from seatrial.relations.records.run import RunRecord
 from seatrial.relations.records.tuning import TuningRecord
 
@@ -152,6 +153,17 @@ def _cached(
         with torch.enable_grad():  # a law may have switched gradients off for its own arithmetic
             cache.records[key] = getattr(stack, method)(options, seed=seed)
     return cache.records[key]
+
+
+def trainer_run(stack: Any, plan: TrainerPlan) -> TrainerRecord:
+    """Return the run of a whole trainer by a plan, shared as runs are."""
+    with sharing_runs() as cache:
+        cache.keep(stack)
+        key = ("trainer_run", id(stack), repr(plan), plan.seed)
+        if key not in cache.records:
+            cache.records[key] = stack.trainer_run(plan)
+        record: TrainerRecord = cache.records[key]
+        return record
 
 
 def dotted(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ ADDED = (
 )  # fmt: skip
 NOT_REFRL = {
     "default_sampling", "pairs", "readiness", "rollout_window", "row_tables", "trained_tokens", "value_loss",
+    "whole_trainer",
 }  # fmt: skip
 """Components of other stacks' trainers; the laws about them have a plain implementation beside their tests."""
 

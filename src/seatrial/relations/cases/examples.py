@@ -44,6 +44,8 @@ class ObjectiveSpec:
     beta: float = 0.1
     form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
     """Of `dpo` and `cpo`: hinge as in SLiC (Zhao et al. 2023), ipo as in Azar et al. 2023, on sums."""
+    per_token: bool = False
+    """Of `dpo`: whether log-probabilities are averaged over a completion's tokens, as in TRL's `ipo`."""
     reference_point: Literal["batch", "zero"] = "batch"
     """Of `kto`, what z is: the mean log-ratio of each prompt's micro-batch with the completion of the example before it
     (the last one's before the first), no less than 0 and without a gradient; or 0 (APO-zero, D'Oosterlinck 2024)."""

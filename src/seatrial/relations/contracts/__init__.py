@@ -44,6 +44,7 @@ from seatrial.relations.contracts.saving import Saving
 from seatrial.relations.contracts.syncs import CutSync, TrainedSync
 from seatrial.relations.contracts.tables import RowTables
 from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
+from seatrial.relations.contracts.trainers import WholeTrainer
 from seatrial.relations.contracts.tuning import FineTuning
 from seatrial.relations.contracts.values import ValueLoss
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
@@ -279,6 +280,7 @@ COMPONENTS: Mapping[str, type] = {
     "tokenized_run": TokenizedRun,
     "precision": Precision,
     "fine_tuning": FineTuning,
+    "whole_trainer": WholeTrainer,
     "prompt_files": PromptFiles,
     "tasks": Tasks,
     "random_streams": RandomStreams,

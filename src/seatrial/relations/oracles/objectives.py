@@ -39,21 +39,31 @@ class _Scored:
 
 def objective(stack: Any, examples: Sequence[Example]) -> StepOracle:
     """Return loss and gradient of the examples together, by the definition of what the stack declares."""
-    spec: ObjectiveSpec = stack.objective_spec
     model = copy.deepcopy(stack.objective_model()).double().eval()
     given = stack.objective_reference()
     reference = None if given is None else copy.deepcopy(given).double().eval()
+    return differentiate(model, objective_loss(stack, model, reference, examples))
+
+
+def objective_loss(stack: Any, model: Any, reference: Any, examples: Sequence[Example]) -> Tensor:
+    """Return the loss of the examples together.
+
+    Args:
+        stack: declares the objective, and gives the logits of a model.
+        model: in float64, in any form that `stack.objective_logits` takes.
+        reference: likewise; None without one.
+        examples: of one optimizer batch.
+    """
+    spec: ObjectiveSpec = stack.objective_spec
     if spec.kind == "sft":
-        loss = _supervised(stack, model, examples, spec)
-    elif spec.kind == "reward":
-        loss = _reward(stack, model, examples)
-    elif spec.kind == "kto":
-        loss = _labelled(stack, model, reference, examples, spec)
-    elif spec.kind == "gkd":
-        loss = _distilled(stack, model, reference, examples, spec)
-    else:
-        loss = _preference(stack, model, reference, examples, spec)
-    return differentiate(model, loss)
+        return _supervised(stack, model, examples, spec)
+    if spec.kind == "reward":
+        return _reward(stack, model, examples)
+    if spec.kind == "kto":
+        return _labelled(stack, model, reference, examples, spec)
+    if spec.kind == "gkd":
+        return _distilled(stack, model, reference, examples, spec)
+    return _preference(stack, model, reference, examples, spec)
 
 
 def differentiate(model: Any, loss: Tensor) -> StepOracle:
@@ -81,6 +91,15 @@ def _kept(ids: Sequence[Any], spec: ObjectiveSpec) -> Sequence[Any]:
     return ids[: spec.max_length] if spec.keep == "start" else ids[-spec.max_length :]
 
 
+def kept_tokens(
+    prompt_ids: Sequence[int], completion_ids: Sequence[int], spec: ObjectiveSpec, prompt_trains: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the ids of one sequence, truncated as the spec says, and whether each but the first trains."""
+    trained = [prompt_trains] * len(prompt_ids) + [True] * len(completion_ids)
+    ids_S = torch.tensor(_kept([*prompt_ids, *completion_ids], spec))
+    return ids_S, torch.tensor(_kept(trained, spec)[1:], dtype=torch.bool)
+
+
 def _score(
     stack: Any,
     model: Any,
@@ -90,11 +109,8 @@ def _score(
     prompt_trains: bool = False,
 ) -> _Scored:
     """Score one sequence, truncated as the spec says; the first token of all is never predicted."""
-    ids = [*prompt_ids, *completion_ids]
-    trained = [prompt_trains] * len(prompt_ids) + [True] * len(completion_ids)
-    ids_S = torch.tensor(_kept(ids, spec))
-    logprobs = token_logprobs(stack.objective_logits(model, ids_S), ids_S)
-    return _Scored(tokens_T=logprobs[torch.tensor(_kept(trained, spec)[1:], dtype=torch.bool)])
+    ids_S, trained = kept_tokens(prompt_ids, completion_ids, spec, prompt_trains)
+    return _Scored(tokens_T=token_logprobs(stack.objective_logits(model, ids_S), ids_S)[trained])
 
 
 def _supervised(stack: Any, model: Any, examples: Sequence[Example], spec: ObjectiveSpec) -> Tensor:
@@ -205,12 +221,16 @@ def _preference(
         assert one.rejected_ids is not None
         chosen = _score(stack, model, one.prompt_ids, one.completion_ids, spec)
         rejected = _score(stack, model, one.prompt_ids, one.rejected_ids, spec)
-        margin = chosen.total - rejected.total
+        margin = chosen.mean - rejected.mean if spec.per_token else chosen.total - rejected.total
         if spec.kind == "dpo":
             with torch.no_grad():
                 ref_chosen = _score(stack, reference, one.prompt_ids, one.completion_ids, spec)
                 ref_rejected = _score(stack, reference, one.prompt_ids, one.rejected_ids, spec)
-            margin = margin - (ref_chosen.total - ref_rejected.total)
+            margin = margin - (
+                ref_chosen.mean - ref_rejected.mean
+                if spec.per_token
+                else ref_chosen.total - ref_rejected.total
+            )
         losses.append(
             -spec.beta * torch.nn.functional.logsigmoid(_log_odds(chosen.mean) - _log_odds(rejected.mean))
             if spec.kind == "orpo"

@@ -67,7 +67,12 @@ def configuration(cls: type, wanted: Mapping[str, Any], optional: Mapping[str, A
     if missing:
         raise NotServed(f"{cls.__name__} of this release has no {', '.join(missing)}")
     given = {name: value for name, value in {**CPU_OPTIONS, **(optional or {})}.items() if name in known}
-    return cls(output_dir=tempfile.mkdtemp(dir=_folder().name), **{**given, **wanted})
+    return cls(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **{**given, **wanted})
+
+
+def temporary_folder() -> str:
+    """Return a folder for what trainers write; it is removed when the process ends."""
+    return _folder().name
 
 
 @lru_cache(maxsize=1)

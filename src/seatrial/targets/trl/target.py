@@ -30,6 +30,7 @@ class TRLTarget(ComponentsTarget):
             rollouts,
             supervised,
             texts,
+            whole,
         )
 
         return {
@@ -54,6 +55,7 @@ class TRLTarget(ComponentsTarget):
             "packing": packing.BestFit,
             "packing-split": packing.BestFitSplit,
             "packing-wrapped": packing.Wrapped,
+            **whole.ADAPTERS,
         }
 
     def check_overrides(self, overrides: Sequence[str]) -> None:

@@ -1,0 +1,228 @@
+"""Contract of a whole trainer: its own `train()` for a few steps, from a data set to weights and a log.
+
+Part of `seatrial.relations.contracts`, which lists every component. An adapter is one trainer with one set of options;
+its examples or rollouts, model and tokenizer are its own and the same for every plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from seatrial.relations.cases.case import Case
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
+from seatrial.relations.records.run import Record, UpdateRecord
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerPlan(Case):
+    """A short training run; a made input."""
+
+    num_steps: int = 3
+    num_rows: int = 4
+    """Rows of an optimizer step over all processes and micro-batches; of a trainer that samples, completions."""
+    num_micro_batches: int = 2
+    """Of each process."""
+    num_ranks: int = 1
+    num_examples: int = 12
+    """Of the training split."""
+    logging_steps: int = 1
+    eval_steps: int = 0
+    """Steps after which the held-out split is evaluated; 0: never."""
+    ends_after: int = 0
+    """Step after whose checkpoint the run is stopped and resumed; 0: none."""
+    seed: int = 0
+
+    def smaller(self) -> Iterator[TrainerPlan]:
+        """Yield the plan of one step."""
+        if self.num_steps > 1 and not self.ends_after:
+            yield replace(self, num_steps=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """One sampled completion."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    ended: bool
+    """Whether it ends with an end token, in place of the limit of its length."""
+    rewards: tuple[float | None, ...]
+    """Of each reward function; None where it gave none."""
+    batch: int
+    """Number of the generation that made it; rows of a batch with one prompt are a group."""
+    weight_version: int
+    """Optimizer steps that the weights had seen that sampled it."""
+    number: int
+    """Place among the completions of its prompt in the batch."""
+
+
+TrainerRow = Example | Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerStep:
+    """One optimizer step."""
+
+    step: int
+    """Counted from 1."""
+    micro_batches: tuple[tuple[TrainerRow, ...], ...]
+    """The rows that went through the model, of all processes, in their order."""
+    update: UpdateRecord
+    """Its gradients are raw: summed or averaged over micro-batches and processes, before clipping."""
+    logged: Mapping[str, float] = field(default_factory=dict)
+    """What was logged after this step; empty between two logging intervals."""
+
+    @property
+    def updates(self) -> tuple[UpdateRecord, ...]:
+        """The only update."""
+        return (self.update,)
+
+    @property
+    def weights_after(self) -> Mapping[str, Tensor]:
+        """All tensors after the step."""
+        return self.update.weights_after
+
+    @property
+    def rows(self) -> tuple[TrainerRow, ...]:
+        """All rows in their order."""
+        return tuple(row for part in self.micro_batches for row in part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerEvaluation:
+    """One evaluation of the held-out split."""
+
+    step: int
+    batches: tuple[tuple[TrainerRow, ...], ...]
+    logged: Mapping[str, float]
+    """Without the prefix `eval_`."""
+    was_training: bool
+    """Whether the model was in training mode in any forward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerRecord(Record):
+    """A whole short run."""
+
+    options: Mapping[str, Any]
+    """`policy.optimizer.weight_decay`, `.betas`, `.eps` and `policy.max_grad_norm` (None: no clipping) of the run."""
+    initial_weights: Mapping[str, Tensor]
+    """All tensors of the plain model, and those of adapters."""
+    final_weights: Mapping[str, Tensor]
+    trainable: frozenset[str]
+    steps: tuple[TrainerStep, ...]
+    evaluations: tuple[TrainerEvaluation, ...]
+    rollouts: tuple[Rollout, ...]
+    """All completions sampled for training, in their order."""
+    reference_weights: Mapping[str, Tensor] | None
+    """Of the reference model at the start; None without one."""
+    optimizer: Mapping[str, Tensor]
+    """State of the optimizer at the end, by parameter and name."""
+    was_training: bool
+    """Whether the model was in training mode in every forward pass of training."""
+    oracles: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Oracles of steps that laws have computed, by step."""
+    rank_gradients: tuple[Mapping[str, Tensor], ...] = ()
+    """Raw gradients of the last step on every process, of a run on several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSpec:
+    """The objective that a trainer of rollouts declares; the float64 oracle computes it from the definition.
+
+    Each completion token has the loss -min(r A, clip(r) A) + beta * KL, with A the advantage of its row and r the ratio
+    of the policy's probability to that of the weights that sampled it.
+    """
+
+    estimator: Literal["grpo", "rloo"] = "grpo"
+    """Of the baseline: the group's mean, or that of the other rows of the group."""
+    scale: Literal["group", "batch", "none"] = "group"
+    """Whose standard deviation advantages are divided by, plus 1e-4."""
+    reward_weights: tuple[float, ...] = (1.0,)
+    loss: Literal["clip", "cispo", "sapo"] = "clip"
+    """`clip`: PPO's. `cispo`: -min(r, clip_high) A log p, with no gradient in r (MiniMax-M1, ScaleRL). `sapo`:
+    -4 sigmoid(tau (r - 1)) / tau A, with tau of the sign of A (Gao et al. 2025)."""
+    ratio: Literal["token", "mean", "sum"] = "token"
+    """Of each token; or one of the row, the exponential of the mean (GSPO) or the sum (RLOO) of its log-ratios."""
+    reduction: Literal["tokens", "micro_batch", "rows", "row_sums", "fixed"] = "tokens"
+    """Mean over the tokens of the optimizer step; over those of each micro-batch, then over micro-batches; over rows of
+    their means, or of their sums; the sum divided by `fixed_length` times the number of rows."""
+    fixed_length: int = 1
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    delta: float | None = None
+    """Upper bound of the ratio for either sign of the advantage (INTELLECT-2)."""
+    sapo_temperatures: tuple[float, float] = (1.0, 1.05)
+    """Of positive and of other advantages."""
+    beta: float = 0.0
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where the penalty is: k3 in each token's loss, or the sum of log-ratios, as sampled, in the row's reward."""
+    kl_ratio: bool = False
+    """Whether the k3 of a token is multiplied by its ratio, with gradient (DeepSeek-V3.2)."""
+    entropy_coefficient: float = 0.0
+    """Of the mean entropy of the step's tokens, which is subtracted."""
+    temperature: float = 1.0
+    masks_truncated: bool = False
+    """Whether completions without an end token are left out of the loss."""
+    num_uses: int = 1
+    """Optimizer steps that each completion trains in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceSync:
+    """After every `every` steps the reference becomes alpha * policy + (1 - alpha) * reference (TR-DPO)."""
+
+    alpha: float
+    every: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """What a logged scalar is, as the stack's documentation says."""
+
+    quantity: str
+    """A key of `oracles.trainer_metrics.QUANTITIES`."""
+    how: Literal["mean", "min", "max", "deviation", "total"] = "mean"
+    """Over the values of the step; `total` is the sum since the beginning of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerSpec:
+    """What a trainer declares that it does."""
+
+    objective: ObjectiveSpec | RolloutSpec
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    """By the stack's own names; each is logged at every logging interval."""
+    reference_sync: ReferenceSync | None = None
+    window: int = 1
+    """Optimizer steps that one generation serves; a checkpoint does not hold those that are left."""
+    packs: bool = False
+    """Whether a row of a micro-batch holds several examples."""
+
+
+@runtime_checkable
+class WholeTrainer(Protocol):
+    """Short runs of a trainer, and the plain model that checks them."""
+
+    trainer_spec: TrainerSpec
+
+    def trainer_run(self, plan: TrainerPlan) -> TrainerRecord:
+        """Run the stack's own training loop and return what was observed.
+
+        Raises:
+            NotServed: the stack has no such option, by design.
+        """
+        ...
+
+    def next_token_logits(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Tensor:
+        """Return [S, V] raw logits of the plain model with these weights on one sequence of S ids, without dropout.
+
+        It is differentiable in every tensor of `weights` that requires a gradient, in their precision. Of a reward
+        model: the score of the sequence, [1, 1].
+        """
+        ...

@@ -1,0 +1,156 @@
+"""R22.whole: what a trainer logs of its steps is what its documentation says, of all micro-batches and processes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from seatrial.relations.contracts.trainers import Scalar, TrainerPlan, TrainerRecord, TrainerStep
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.trainer.updates import MICRO_BATCHED, TWO_RANKS, WHOLE
+from seatrial.relations.oracles.runs import norm_of
+from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
+from seatrial.relations.oracles.trainers import step_oracle
+from seatrial.relations.runs import trainer_run
+from seatrial.relations.worst import relative_error
+
+BOUND = 1e-3
+"""Trainers round what they log to four digits."""
+
+LOGGED = Relation(
+    id="R22.whole",
+    name="whole-trainer-logs-what-it-says",
+    component="whole_trainer",
+    statement="Loss, norm and each documented scalar of a step equal the oracle of its rows, however they are split.",
+    catalogue="SB058 SB059 SB214 SB278 SB362 SB364 SB367 SB368 SB369 SB371 SB372 SB374 SB381 SB382",
+    cost="CPU, the runs of R12.whole",
+    cases=MICRO_BATCHED,
+)
+SUSPECTS = "the last micro-batch alone, padding counted, another mask, values of other weights"
+
+
+@LOGGED.law("loss, two micro-batches a step", "a sum over micro-batches, the last one's loss")
+@LOGGED.law(
+    "loss, two processes", "the first process alone, a sum over processes", cases=TWO_RANKS, thorough=True
+)
+def loss_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare the logged loss of each step with the oracle."""
+    record = trainer_run(stack, case)
+    found = []
+    for step in record.steps:
+        right, logged = step_oracle(stack, record, step).loss, step.logged.get("loss", math.nan)
+        error = relative_error(logged, right, 1e-1)
+        found.append((error, f"step {step.step}: {logged:.6g}, the oracle's {right:.6g}"))
+    return Measure.largest(found, BOUND, "logged loss, relative difference")
+
+
+@LOGGED.law("gradient norm", "the norm after clipping, or of one process")
+def norm_is_of_the_gradients(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare the logged norm of each step with that of its raw gradients."""
+    found = []
+    for step in trainer_run(stack, case).steps:
+        right, logged = norm_of(step.update.gradients), step.logged.get("grad_norm", math.nan)
+        found.append((relative_error(logged, right), f"step {step.step}: {logged:.6g}, {right:.6g}"))
+    return Measure.largest(found, BOUND, "logged gradient norm, relative difference")
+
+
+def _needs_scalars(stack: Any) -> str | None:
+    return None if stack.trainer_spec.scalars else "trainer_spec.scalars is empty"
+
+
+@LOGGED.law("scalars, two micro-batches a step", SUSPECTS, excluded=_needs_scalars)
+@LOGGED.law(
+    "scalars, two processes",
+    "the first process alone",
+    cases=TWO_RANKS,
+    excluded=_needs_scalars,
+    thorough=True,
+)
+def scalars_equal_definitions(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare each documented scalar of each step with its definition."""
+    return _scalars_error(stack, trainer_run(stack, case), (scalar, mean_over_parts))
+
+
+@LOGGED.law(
+    "means of a step are over all its rows", "a mean of the micro-batches' means", excluded=_needs_scalars
+)
+def means_are_not_of_means(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare each mean of each step with that over all its tokens or rows, in one pool."""
+    return _scalars_error(stack, trainer_run(stack, case), (scalar,), hows=("mean",))
+
+
+def _scalars_error(
+    stack: Any,
+    record: TrainerRecord,
+    allowed: Sequence[Callable[[Scalar, Rows], float]],
+    hows: Sequence[str] = ("mean", "min", "max", "deviation", "total"),
+) -> Measure:
+    found = []
+    totals: Counter[str] = Counter()
+    for step in record.steps:
+        rows = Rows(stack, record, step.micro_batches, step.step - 1)
+        for name, definition in stack.trainer_spec.scalars.items():
+            if definition.how == "total":
+                totals[name] += scalar(definition, rows)  # type: ignore[assignment]
+            if definition.how in hows:
+                right = (
+                    [totals[name]] if definition.how == "total" else [of(definition, rows) for of in allowed]
+                )
+                found.append(_difference(name, step, right))
+    return Measure.largest(found, BOUND, "logged scalars against their definitions, relative difference")
+
+
+@LOGGED.law(
+    "loss and scalars, a logging interval of two steps",
+    "the last step alone, a sum, values left over from the interval before",
+    cases=WHOLE,
+)
+def interval_is_averaged(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare what is logged after two steps with the mean of both steps, or the extremum or total."""
+    record = trainer_run(stack, case)
+    step = record.steps[case.logging_steps - 1]
+    losses = [step_oracle(stack, record, one).loss for one in record.steps[: case.logging_steps]]
+    found = [_difference("loss", step, [math.fsum(losses) / len(losses)])]
+    for name, definition in stack.trainer_spec.scalars.items():
+        own = list(step_values(stack, record, definition))[: case.logging_steps]
+        right = [own[-1] if definition.how == "total" else math.fsum(own) / len(own)]
+        if definition.how == "mean":
+            rows = [part for one in record.steps[: case.logging_steps] for part in one.micro_batches]
+            right.append(
+                scalar(definition, Rows(stack, record, rows, 0)) if _same_weights(definition) else right[0]
+            )
+        found.append(_difference(name, step, right))
+    return Measure.largest(found, BOUND, "what is logged of two steps, relative difference")
+
+
+def _same_weights(definition: Scalar) -> bool:
+    """Return whether a quantity does not depend on the weights, so that the rows of both steps have one mean."""
+    return definition.quantity in (
+        "length",
+        "ended length",
+        "truncated",
+        "reward",
+        "first reward",
+        "constant group",
+    )
+
+
+def _difference(name: str, step: TrainerStep, right: Sequence[float]) -> tuple[float, str]:
+    """Return the difference of a logged scalar from the nearest of the values that its documentation allows."""
+    logged = step.logged.get(name, math.nan)
+    error = min(
+        0.0 if math.isnan(value) and name not in step.logged else relative_error(logged, value, 1e-1)
+        for value in right
+    )
+    return error, f"{name} of step {step.step}: {logged:.6g}, by its definition {right[0]:.6g}"
+
+
+def step_values(stack: Any, record: TrainerRecord, definition: Scalar) -> Iterator[float]:
+    """Yield a scalar of each step; a total grows."""
+    total = 0.0
+    for step in record.steps:
+        value = scalar(definition, Rows(stack, record, step.micro_batches, step.step - 1))
+        total += value
+        yield total if definition.how == "total" else value

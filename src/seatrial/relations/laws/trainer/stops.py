@@ -1,0 +1,177 @@
+"""R13.whole, R23.whole: a trainer's evaluation and its resumes leave its training as it was."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from seatrial.relations.contracts.trainers import TrainerPlan
+from seatrial.relations.facts import bound_of
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.trainer.logged import BOUND
+from seatrial.relations.laws.trainer.updates import gradient_equals_oracle, plan, samples
+from seatrial.relations.oracles.trainer_metrics import Rows, scalar
+from seatrial.relations.oracles.trainers import step_loss
+from seatrial.relations.runs import trainer_run
+from seatrial.relations.tensors import largest_difference
+from seatrial.relations.worst import relative_error
+
+EVALUATED = plan(eval_steps=1)
+RESUMED = plan(ends_after=2)
+
+EVALUATION = Relation(
+    id="R23.whole",
+    name="whole-trainer-evaluates-apart",
+    component="whole_trainer",
+    statement="Evaluation in between leaves training as it is, is of held-out rows without dropout, and logs them.",
+    catalogue="SB216 SB217 SB390 SB391 SB393 SB394 SB396 SB397",
+    cost="CPU, a second a run",
+    cases=EVALUATED,
+)
+RESUME = Relation(
+    id="R13.whole",
+    name="whole-trainer-resumes",
+    component="whole_trainer",
+    statement="A run that is stopped and resumed has the weights, moments, rows and log of the unbroken run.",
+    catalogue="SB222 SB228 SB296 SB298 SB299 SB300 SB302 SB303 SB304 SB306 SB307 SB309 SB313 SB317",
+    cost="CPU, a second a run",
+    cases=RESUMED,
+)
+
+
+def _resumes_inside_a_window(stack: Any) -> str | None:
+    """Return the declaration by which rollouts are sampled again after a resume, where their window is under way."""
+    window = stack.trainer_spec.window
+    return None if 2 % window == 0 else f"trainer_spec.window={window}: rollouts are not in the checkpoint"
+
+
+@EVALUATION.law(
+    "training is the same", "one random stream for both, a mode that stays, rows taken from training"
+)
+def evaluation_changes_nothing(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare rows, weights and log with those of the same run without evaluation, bit for bit."""
+    plain, evaluated = trainer_run(stack, replace(case, eval_steps=0)), trainer_run(stack, case)
+    wrong = []
+    for one, other in zip(plain.steps, evaluated.steps, strict=True):
+        if one.rows != other.rows:
+            wrong.append(f"rows of step {one.step}")
+        wrong += [
+            f"{name} after step {one.step}"
+            for name, value in one.weights_after.items()
+            if not torch.equal(other.weights_after[name], value)
+        ]
+        wrong += [
+            f"{name} {other.logged.get(name)} of step {one.step} for {value}"
+            for name, value in one.logged.items()
+            if not _same(value, other.logged.get(name, math.nan))
+        ]
+    return Measure.count(wrong, "what evaluation changed in training")
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+@EVALUATION.law("evaluation mode", "dropout that stays on")
+def evaluates_in_evaluation_mode(stack: Any, case: TrainerPlan) -> Measure:
+    """Check that no forward pass of an evaluation is in training mode, and that evaluations happen when due."""
+    record = trainer_run(stack, case)
+    due = list(range(case.eval_steps, case.num_steps + 1, case.eval_steps))
+    steps = [one.step for one in record.evaluations]
+    wrong = [] if steps == due else [f"evaluations after steps {steps}, {due} are due"]
+    wrong += [f"evaluation after step {one.step}" for one in record.evaluations if one.was_training]
+    return Measure.count(wrong, "evaluations in training mode, or at other steps")
+
+
+@EVALUATION.law("logged loss and scalars", "training's numbers in evaluation's, another mask or reference")
+def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare what each evaluation logs with the definitions, on its rows and the weights of its step."""
+    record = trainer_run(stack, case)
+    found = []
+    for one in record.evaluations:
+        rows = Rows(stack, record, one.batches, one.step)
+        right = {
+            name: scalar(definition, rows)
+            for name, definition in stack.trainer_spec.scalars.items()
+            if definition.how != "total"
+        }
+        if not samples(stack) and not stack.trainer_spec.objective.of_mates:
+            with torch.no_grad():
+                right["loss"] = float(step_loss(stack, record, rows.weights, one.batches, one.step + 1))
+        for name, value in right.items():
+            logged = one.logged.get(name, math.nan)
+            missing = math.isnan(value) and name not in one.logged
+            error = 0.0 if missing else relative_error(logged, value, 1e-1)
+            found.append((error, f"{name} after step {one.step}: {logged:.6g}, the oracle's {value:.6g}"))
+    return Measure.largest(found, BOUND, "logged by evaluations, relative difference")
+
+
+@RESUME.law(
+    "gradient, after a resume",
+    "old log-probabilities of other weights, a reference that restarts, rollouts of another window",
+)
+def gradient_equals_oracle_after_resume(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare the raw gradient of every step with the oracle, in a run that resumes."""
+    return gradient_equals_oracle(stack, case)
+
+
+@RESUME.law(
+    "weights and moments", "a moment or a counter that is not saved", excluded=_resumes_inside_a_window
+)
+def state_equals_unbroken_run(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare weights and optimizer state at the end with those of the unbroken run; bit for bit."""
+    whole, resumed = trainer_run(stack, replace(case, ends_after=0)), trainer_run(stack, case)
+    found = []
+    for what in ("final_weights", "optimizer"):
+        right, given = getattr(whole, what), getattr(resumed, what)
+        for name in sorted(right.keys() | given.keys()):
+            missing = name not in right or name not in given
+            error = math.inf if missing else largest_difference(given[name].double(), right[name].double())
+            found.append((error, f"{name} of {what}"))
+    return Measure.largest(found, bound_of(stack, 0.0), "state against the unbroken run, relative difference")
+
+
+@RESUME.law(
+    "rows, rates and log",
+    "a cursor that restarts, a schedule of the part, running means that restart",
+    excluded=_resumes_inside_a_window,
+)
+def steps_equal_unbroken_run(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare the rows, learning rate and log of every step with those of the unbroken run."""
+    whole, resumed = trainer_run(stack, replace(case, ends_after=0)), trainer_run(stack, case)
+    wrong = [] if len(resumed.steps) == len(whole.steps) else [f"{len(resumed.steps)} steps"]
+    for one, other in zip(whole.steps, resumed.steps, strict=False):
+        if one.rows != other.rows:
+            wrong.append(f"rows of step {one.step}")
+        if one.update.learning_rate != other.update.learning_rate:
+            wrong.append(f"rate of step {one.step}: {other.update.learning_rate:.6g}")
+        wrong += [
+            f"{name} {other.logged.get(name)} of step {one.step} for {value}"
+            for name, value in one.logged.items()
+            if name not in totals(stack) and not _same(value, other.logged.get(name, math.nan))
+        ]
+    return Measure.count(wrong, "rows, rates and scalars that differ from the unbroken run's")
+
+
+@RESUME.law("totals", "a counter that begins again at 0", excluded=_resumes_inside_a_window)
+def totals_go_on(stack: Any, case: TrainerPlan) -> Measure | None:
+    """Compare every logged total of every step with the unbroken run's; None where none is declared."""
+    if not totals(stack):
+        return None
+    whole, resumed = trainer_run(stack, replace(case, ends_after=0)), trainer_run(stack, case)
+    wrong = [
+        f"{name} {other.logged.get(name)} at step {one.step} for {one.logged.get(name)}"
+        for one, other in zip(whole.steps, resumed.steps, strict=False)
+        for name in totals(stack)
+        if one.logged.get(name) != other.logged.get(name)
+    ]
+    return Measure.count(wrong, "totals that differ from the unbroken run's")
+
+
+def totals(stack: Any) -> list[str]:
+    """Return the names of the scalars that grow from the beginning of training."""
+    scalars = stack.trainer_spec.scalars
+    return [name for name, definition in scalars.items() if definition.how == "total"]

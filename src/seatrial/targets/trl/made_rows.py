@@ -1,0 +1,174 @@
+"""Made data sets of a trainer's run, and how the rows of a batch are recognised in it.
+
+Texts are lowercase letters. Each example has a marker, a capital or a digit, at the start of its prompt and of its
+completions, which no other example has and truncation does not remove; sampled completions are recognised by their
+ids.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from seatrial.relations.cases.examples import Example
+from seatrial.targets.trl.setup import Setup
+
+MARKERS = string.ascii_uppercase + string.digits
+NUM_TRAIN, NUM_HELD_OUT = 12, 4
+LONGEST_PROMPT, LONGEST_COMPLETION = 9, 11
+SHORTEST_SAMPLED = 4
+END = "<|im_end|>"
+
+
+class MadeRows:
+    """The examples or prompts of a setup."""
+
+    def __init__(self, setup: Setup, tokenizer: Any) -> None:
+        """Make them; the same setup gives the same ones."""
+        self.setup, self._tokenizer = setup, tokenizer
+        self.num_held_out_rows = NUM_HELD_OUT * setup.options.get("num_generations", 1)
+        self.pad_id, self.eos_id = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
+        self._letters = [int(i) for i in tokenizer.convert_tokens_to_ids(list(string.ascii_lowercase))]
+        marks = [int(i) for i in tokenizer.convert_tokens_to_ids(list(MARKERS))]
+        self._numbers = {mark: number for number, mark in enumerate(marks[: NUM_TRAIN + NUM_HELD_OUT])}
+        self._texts = [self._text_of(number) for number in range(NUM_TRAIN + NUM_HELD_OUT)]
+        self.examples = [self._example(texts, number) for number, texts in enumerate(self._texts)]
+
+    def _text_of(self, number: int) -> dict[str, str]:
+        """Return prompt, completion and rejected completion of unequal lengths, without an end token."""
+        rng = np.random.default_rng([7, number])
+
+        def text(shortest: int, longest: int) -> str:
+            length = int(rng.integers(shortest, longest + 1))
+            letters = rng.choice(list(string.ascii_lowercase), size=length)
+            return MARKERS[number] + "".join(map(str, letters))
+
+        longest = (2 if self.setup.is_long else 1) * LONGEST_COMPLETION - 2
+        made = {
+            "prompt": text(1, LONGEST_PROMPT - 1),
+            "completion": text(0, longest),
+            "rejected": text(0, longest),
+        }
+        if number % 4 == 0:
+            made["completion"] = MARKERS[number]
+        return made
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _example(self, texts: Mapping[str, str], number: int) -> Example:
+        """Return the ids that training should see."""
+        turns = self.setup.form != "text"
+        system = "<|im_start|>system\nbe brief<|im_end|>" if self.setup.form == "turns with system" else ""
+        prompt = (
+            f"{system}<|im_start|>user\n{texts['prompt']}<|im_end|><|im_start|>assistant\n"
+            if turns
+            else texts["prompt"]
+        )
+        return Example(
+            prompt_ids=self._ids(prompt),
+            completion_ids=self._ids(texts["completion"] + END),
+            rejected_ids=self._ids(texts["rejected"] + END) if self.setup.data == "pairs" else None,
+            desirable=number % 3 != 1 if self.setup.data == "labels" else None,
+        )
+
+    def data(self, num_examples: int) -> list[dict[str, Any]]:
+        """Return the training split as the trainer takes it."""
+        return [self._row(number) for number in range(num_examples)]
+
+    def held_out_data(self) -> list[dict[str, Any]]:
+        """Return the held-out split."""
+        return [self._row(number) for number in range(NUM_TRAIN, NUM_TRAIN + NUM_HELD_OUT)]
+
+    def _row(self, number: int) -> dict[str, Any]:
+        texts, data = self._texts[number], self.setup.data
+        prompt, completion, rejected = (texts[key] for key in ("prompt", "completion", "rejected"))
+        if self.setup.form == "text":
+            end = END if self.setup.spells_end else ""
+            whole: dict[str, Any] = {
+                "prompt": prompt,
+                "completion": completion + end,
+                "rejected": rejected + end,
+            }
+        else:
+            system = [{"role": "system", "content": "be brief"}] if "system" in self.setup.form else []
+            whole = {
+                "prompt": [*system, {"role": "user", "content": prompt}],
+                "completion": [{"role": "assistant", "content": completion}],
+                "rejected": [{"role": "assistant", "content": rejected}],
+            }
+        asked, said, other = whole["prompt"], whole["completion"], whole["rejected"]
+        if data == "prompts":
+            return {"prompt": asked}
+        if data == "messages":
+            return {"messages": [*asked, *said]}
+        if data == "pairs":
+            if self.setup.joins_prompt:
+                return {"chosen": asked + said, "rejected": asked + other}
+            return {"prompt": asked, "chosen": said, "rejected": other}
+        if data == "labels":
+            return {"prompt": asked, "completion": said, "label": number % 3 != 1}
+        return {"prompt": asked, "completion": said}
+
+    def numbers_of(self, inputs: Any, rollouts: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the numbers of a batch's rows: of examples, or of those among the sampled completions."""
+        if not isinstance(inputs, Mapping):
+            return []
+        if self.setup.samples:
+            return self._sampled_numbers(inputs, rollouts) if "completion_ids" in inputs else []
+        names = [name for name in inputs if name.endswith("input_ids") and not name.upper().startswith("KL")]
+        ids = [int(token) for token in inputs[names[0]].flatten().tolist()] if names else []
+        return list(dict.fromkeys(self._numbers[token] for token in ids if token in self._numbers))
+
+    def _sampled_numbers(self, inputs: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]]) -> list[int]:
+        found = []
+        for prompt, shown, given in zip(
+            inputs["prompt_ids"], inputs["prompt_mask"].bool(), inputs["completion_ids"], strict=True
+        ):
+            prompt_ids, ids = tuple(prompt[shown].tolist()), given.tolist()
+            found += [
+                number
+                for number, one in reversed(list(enumerate(rollouts)))
+                if one["prompt_ids"] == prompt_ids
+                and tuple(ids[: len(one["ids"])]) == tuple(one["ids"])
+                and all(token == self.pad_id for token in ids[len(one["ids"]) :])
+            ][:1]
+        return found
+
+    def completion(
+        self, prompt_ids: Sequence[int], step: int, number: int, is_training: bool
+    ) -> tuple[tuple[int, ...], bool]:
+        """Return a made completion, and whether it ends; every third one reaches the limit of the length."""
+        rng = np.random.default_rng([int(is_training), step, number, *prompt_ids])
+        limit = self.setup.max_completion_length
+        if self.setup.truncates and number % 3 == 2:
+            return tuple(int(token) for token in rng.choice(self._letters, size=limit)), False
+        length = int(rng.integers(SHORTEST_SAMPLED, limit))
+        return (*(int(token) for token in rng.choice(self._letters, size=length - 1)), self.eos_id), True
+
+    def rewards(self, ids: Sequence[int]) -> tuple[float | None, ...]:
+        """Return what each reward function gives a completion."""
+        text = str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        return tuple(self._reward(text, which) for which in range(self.setup.num_rewards))
+
+    def _reward(self, text: str, which: int) -> float | None:
+        if which == 1:
+            return len(text) / 8
+        value = sum(map(ord, text)) % 23 / 11 - 0.4
+        return None if self.setup.unscored and sum(map(ord, text)) % 4 == 0 else value
+
+    def reward_functions(self) -> list[Callable[..., list[float | None]]]:
+        """Return the reward functions that the trainer calls: `reward0`, `reward1` ..."""
+
+        def function(which: int) -> Callable[..., list[float | None]]:
+            def reward(completions: Sequence[Any], **_: Any) -> list[float | None]:
+                texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+                return [self._reward(text, which) for text in texts]
+
+            reward.__name__ = f"reward{which}"
+            return reward
+
+        return [function(which) for which in range(self.setup.num_rewards)]

@@ -1,0 +1,169 @@
+"""A trainer of TRL with its options: what `setups` lists, the scalars it logs, and what it is known to break."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from seatrial.relations.cases.examples import ObjectiveSpec
+from seatrial.relations.contracts.trainers import ReferenceSync, RolloutSpec, Scalar, TrainerSpec
+from seatrial.targets.common.known import KnownFailure
+
+MAX_COMPLETION_LENGTH = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A trainer with its options."""
+
+    trainer: str
+    """Name of its class without `Trainer`."""
+    objective: ObjectiveSpec | RolloutSpec
+    data: Literal["texts", "messages", "pairs", "labels", "prompts"]
+    form: Literal["text", "turns", "turns with system"] = "text"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the configuration; a release without one of them does not have the setup."""
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    """Those that a release may lack."""
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    reference: Literal["given", "loaded", "base", "teacher"] | None = None
+    """Given as `ref_model`; loaded by the trainer from the model's folder, or copied; the model without its adapters;
+    given as `teacher_model`."""
+    reference_sync: ReferenceSync | None = None
+    lora: Literal["made", "given"] | None = None
+    """Adapters that the trainer makes by its `peft_config`, or that the given model has."""
+    pad_is_end: bool = False
+    padding_side: str = "left"
+    spells_end: bool = False
+    """Whether texts of the data set spell their end token; otherwise the trainer adds it."""
+    joins_prompt: bool = False
+    """Whether pairs are whole texts."""
+    is_long: bool = False
+    """Whether texts are longer than `max_length`."""
+    max_completion_length: int = MAX_COMPLETION_LENGTH
+    truncates: bool = False
+    """Whether every third sampled completion reaches the limit without an end token."""
+    num_slices: int = 1
+    """Optimizer steps that one generation is divided over."""
+    num_rewards: int = 1
+    unscored: bool = False
+    """Whether the first reward function scores some completions None."""
+    thorough: bool = False
+    """Whether it runs only if a thorough run is requested."""
+    known_failures: Sequence[KnownFailure] = ()
+
+    @property
+    def samples(self) -> bool:
+        """Whether the trainer samples its completions."""
+        return self.data == "prompts"
+
+    @property
+    def scores(self) -> bool:
+        """Whether the model gives a sequence one score."""
+        return self.trainer == "Reward"
+
+    def spec_for(self, known_options: AbstractSet[str]) -> TrainerSpec:
+        """Return what the trainer declares, with the defaults of a release that has these options."""
+        objective = self.objective
+        if isinstance(objective, RolloutSpec) and objective.kl_in == "loss":
+            has = "use_bias_correction_kl" in known_options and self.options.get(
+                "use_bias_correction_kl", True
+            )
+            objective = replace(objective, kl_ratio=bool(has))
+        window = objective.num_uses * self.num_slices if isinstance(objective, RolloutSpec) else 1
+        return TrainerSpec(
+            objective=objective,
+            scalars=self.scalars,
+            reference_sync=self.reference_sync,
+            window=window,
+            packs=bool(self.options.get("packing")),
+        )
+
+
+NUM_TOKENS = KnownFailure(
+    "num_tokens begins again at 0 after a resume", finding="TRL: num_tokens after a resume"
+).of("R13.whole/totals")
+MEANS = KnownFailure(
+    "a scalar of a step is the mean of its micro-batches' means", finding="TRL: means of means in the log"
+).of("R22.whole/means of a step are over all its rows")
+REFERENCE = KnownFailure(
+    "a checkpoint does not hold the synchronised reference, which starts again from the first one",
+    finding="TRL: a synchronised reference after a resume",
+).of("R13.whole/gradient, after a resume", "R13.whole/weights and moments", "R13.whole/rows, rates and log")
+SLICES = KnownFailure(
+    "the divisor of dapo is the tokens of the whole generation where it serves several steps",
+    finding="TRL: the divisor of dapo over several steps",
+).of(
+    "R12.whole/gradient, two micro-batches a step",
+    "R12.whole/gradient, one micro-batch a step",
+    "R13.whole/gradient, after a resume",
+    "R22.whole/loss, two micro-batches a step",
+)
+ENTROPY_MEANS = KnownFailure(
+    "the entropy bonus is the mean of the micro-batches' means",
+    finding="TRL: the entropy bonus of micro-batches",
+).of("R12.whole/gradient, two micro-batches a step", "R13.whole/gradient, after a resume")
+LIKELIHOOD = KnownFailure(
+    "the negative log-likelihood is a mean over the tokens of each micro-batch",
+    finding="TRL: the likelihood term of CPO and ORPO",
+).of(
+    "R12.whole/gradient, two micro-batches a step",
+    "R12.whole/gradient, an epoch that ends within a step",
+    "R13.whole/gradient, after a resume",
+)
+TOKENS = {"num_tokens": Scalar(quantity="tokens", how="total")}
+SFT_SCALARS = {**TOKENS, "entropy": Scalar(quantity="entropy"), "mean_token_accuracy": Scalar(quantity="hit")}
+PREFERENCE_SCALARS = {
+    "logps/chosen": Scalar(quantity="chosen log-probability"),
+    "logps/rejected": Scalar(quantity="rejected log-probability"),
+    "rewards/chosen": Scalar(quantity="chosen reward"),
+    "rewards/rejected": Scalar(quantity="rejected reward"),
+}
+PAIR_SCALARS = {
+    **PREFERENCE_SCALARS,
+    "rewards/margins": Scalar(quantity="reward margin"),
+    "rewards/accuracies": Scalar(quantity="right reward"),
+}
+DPO_SCALARS = {
+    **TOKENS,
+    **PAIR_SCALARS,
+    "entropy": Scalar(quantity="entropy"),
+    "mean_token_accuracy": Scalar(quantity="chosen hit"),
+}
+KTO_SCALARS = {**TOKENS, **PREFERENCE_SCALARS, "entropy": Scalar(quantity="entropy")}
+REWARD_SCALARS = {
+    **TOKENS,
+    "accuracy": Scalar(quantity="right score"),
+    "min_reward": Scalar(quantity="score", how="min"),
+    "mean_reward": Scalar(quantity="score"),
+    "max_reward": Scalar(quantity="score", how="max"),
+    "margin": Scalar(quantity="score margin"),
+}
+ROLLOUT_SCALARS = {
+    **TOKENS,
+    "completions/mean_length": Scalar(quantity="length"),
+    "completions/min_length": Scalar(quantity="length", how="min"),
+    "completions/max_length": Scalar(quantity="length", how="max"),
+    "completions/mean_terminated_length": Scalar(quantity="ended length"),
+    "completions/min_terminated_length": Scalar(quantity="ended length", how="min"),
+    "completions/max_terminated_length": Scalar(quantity="ended length", how="max"),
+    "completions/clipped_ratio": Scalar(quantity="truncated"),
+    "rewards/reward0/mean": Scalar(quantity="first reward"),
+    "rewards/reward0/std": Scalar(quantity="first reward", how="deviation"),
+    "reward": Scalar(quantity="reward"),
+    "reward_std": Scalar(quantity="reward", how="deviation"),
+    "frac_reward_zero_std": Scalar(quantity="constant group"),
+    "entropy": Scalar(quantity="entropy"),
+    "clip_ratio/region_mean": Scalar(quantity="clipped"),
+    "clip_ratio/low_mean": Scalar(quantity="clipped low"),
+    "clip_ratio/high_mean": Scalar(quantity="clipped high"),
+}
+ENTROPY = {"entropy": Scalar(quantity="entropy")}
+REUSE_SCALARS = {
+    name: value
+    for name, value in ROLLOUT_SCALARS.items()
+    if name == "entropy" or name.startswith("clip_ratio")
+}
+"""What is logged of steps that sample nothing too."""

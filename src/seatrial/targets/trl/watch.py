@@ -1,0 +1,212 @@
+"""Observes a trainer in the form of Hugging Face's `Trainer` while it trains: rows, raw gradients, weights, log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.targets.trl.made_rows import MadeRows
+
+SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
+"""What depends on the clock."""
+
+
+class Watch:
+    """Observes a trainer; one object for both parts of a run that is resumed."""
+
+    def __init__(self, rows: MadeRows) -> None:
+        """Start with nothing observed."""
+        self._rows = rows
+        self._parts: list[list[int]] = []
+        self._gradients: dict[str, Tensor] = {}
+        self._evaluation: dict[str, Any] | None = None
+        self._served: dict[tuple[Any, ...], int] = {}
+        self._calls: dict[int, int] = {}
+        self.observed: dict[str, Any] = {
+            "steps": [],
+            "evaluations": [],
+            "rollouts": [],
+            "logged": {},
+            "was_training": True,
+        }
+
+    def attach(self, trainer: Any, ends_after: int) -> None:
+        """Add the callback and the hooks to a trainer; training stops after the step `ends_after`, 0 for none."""
+        self._trainer = trainer
+        self._parts = []
+        trainer.add_callback(_callback(self, ends_after))
+        for name in ("compute_loss", "prediction_step"):
+            self._wrap_forward(trainer, name)
+        evaluate = trainer.evaluate
+
+        def evaluated(*args: Any, **given: Any) -> Any:
+            self._evaluation = {
+                "step": trainer.state.global_step,
+                "parts": [],
+                "was_training": False,
+                "logged": {},
+            }
+            try:
+                return evaluate(*args, **given)
+            finally:
+                self.observed["evaluations"].append(self._evaluation)
+                self._evaluation = None
+
+        trainer.evaluate = evaluated
+        clip = trainer.accelerator.clip_grad_norm_
+
+        def clipped(*args: Any, **given: Any) -> Any:
+            self.keep_gradients()
+            return clip(*args, **given)
+
+        trainer.accelerator.clip_grad_norm_ = clipped
+        if self._rows.setup.samples:
+            trainer.model.generate = self._generate
+        if "initial_weights" not in self.observed:
+            self.observed["initial_weights"] = self._weights()
+            self.observed["trainable"] = sorted(
+                plain_name(name) for name, value in trainer.model.named_parameters() if value.requires_grad
+            )
+
+    def _wrap_forward(self, trainer: Any, name: str) -> None:
+        original = getattr(trainer, name)
+
+        def wrapped(model: Any, inputs: Any, *args: Any, **given: Any) -> Any:
+            self._see(trainer, name, inputs)
+            return original(model, inputs, *args, **given)
+
+        setattr(trainer, name, wrapped)
+
+    def _see(self, trainer: Any, method: str, inputs: Any) -> None:
+        """Keep the rows of a forward pass."""
+        numbers = self._rows.numbers_of(inputs, self.observed["rollouts"])
+        if self._evaluation is None:
+            self._parts.append(numbers)
+            self.observed["was_training"] &= trainer.model.training
+            return
+        self._evaluation["was_training"] |= trainer.model.training
+        if method == "prediction_step":
+            self._evaluation["parts"].append(numbers)
+        elif not self._evaluation["parts"][-1]:
+            self._evaluation["parts"][-1] = numbers
+
+    def keep_gradients(self) -> None:
+        """Copy the gradients unless this step's are kept already."""
+        if not self._gradients:
+            self._gradients = {
+                plain_name(name): value.grad.detach().clone()
+                for name, value in self._trainer.model.named_parameters()
+                if value.grad is not None
+            }
+
+    def end_step(self) -> None:
+        """Keep the optimizer step that has just been taken."""
+        self.observed["steps"].append(
+            {
+                "step": self._trainer.state.global_step,
+                "parts": self._parts,
+                "gradients": self._gradients,
+                "rate": self.rate,
+                "weights": self._weights(),
+            }
+        )
+        self._parts, self._gradients = [], {}
+
+    rate = float("nan")
+    """Learning rate of the step."""
+
+    def keep_log(self, logs: Mapping[str, Any]) -> None:
+        """Keep what is logged now."""
+        numbers = {
+            name: float(value)
+            for name, value in logs.items()
+            if isinstance(value, int | float) and not any(word in name for word in SKIPPED_LOGS)
+        }
+        step = str(self._trainer.state.global_step)
+        if any(name.startswith("eval_") for name in numbers):
+            target = self._evaluation if self._evaluation is not None else self.observed["evaluations"][-1]
+            target["logged"] |= {name.removeprefix("eval_"): value for name, value in numbers.items()}
+        elif "train_loss" not in numbers:
+            self.observed["logged"].setdefault(step, {}).update(numbers)
+
+    def finish(self) -> None:
+        """Keep the state at the end of training."""
+        model, optimizer = self._trainer.model, self._trainer.optimizer
+        optimizer = getattr(optimizer, "optimizer", optimizer)
+        names = {id(value): plain_name(name) for name, value in model.named_parameters()}
+        self.observed["optimizer"] = {
+            f"{names[id(value)]}.{key}": torch.as_tensor(moment).detach().clone()
+            for value, state in optimizer.state.items()
+            for key, moment in state.items()
+        }
+        self.observed["final_weights"] = self._weights()
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {
+            plain_name(name): value.detach().clone() for name, value in self._trainer.model.named_parameters()
+        }
+
+    def _generate(self, *args: Any, **given: Any) -> Tensor:
+        """Replace `model.generate`: return prompts with made completions, [B, S], padded as the library pads."""
+        prompts = args[0] if args else given[next(name for name in ("input_ids", "inputs") if name in given)]
+        shown = given["attention_mask"].bool()
+        copies = int(getattr(given.get("generation_config"), "num_return_sequences", None) or 1)
+        prompts, shown = prompts.repeat_interleave(copies, 0), shown.repeat_interleave(copies, 0)
+        step, is_training = self._trainer.state.global_step, self._evaluation is None
+        self._calls[step] = self._calls.get(step, 0) + int(is_training)
+        if (
+            is_training
+        ):  # the trainer draws the order of these rows; evaluation draws in between are no concern of it
+            torch.manual_seed(step)
+        completions = []
+        for ids, real in zip(prompts, shown, strict=True):
+            prompt_ids = tuple(ids[real].tolist())
+            key = (prompt_ids, step, is_training)
+            number = self._served[key] = self._served.get(key, -1) + 1
+            number += 100 * int(os.environ.get("RANK", 0))
+            made, ended = self._rows.completion(prompt_ids, step, number, is_training)
+            completions.append(made)
+            self.observed["rollouts"].append(
+                {
+                    "prompt_ids": prompt_ids,
+                    "ids": made,
+                    "ended": ended,
+                    "rewards": self._rows.rewards(made),
+                    "batch": step * 100 + self._calls[step] if is_training else -1,
+                    "weight_version": step,
+                    "number": number,
+                }
+            )
+        width = max(map(len, completions))
+        pad = self._rows.pad_id
+        return torch.cat(
+            [prompts, torch.tensor([[*ids, *[pad] * (width - len(ids))] for ids in completions])], 1
+        )
+
+
+def _callback(watch: Watch, ends_after: int) -> Any:
+    from transformers import TrainerCallback
+
+    class Callback(TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            watch.keep_gradients()
+            watch.rate = float(kwargs["optimizer"].param_groups[0]["lr"])
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            watch.end_step()
+            if state.global_step == ends_after:
+                control.should_training_stop = True
+
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            watch.keep_log(kwargs.get("logs") or {})
+
+    return Callback()
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a tensor of PEFT's model as the plain model has it; adapters keep their part of it."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".").removeprefix("module.")

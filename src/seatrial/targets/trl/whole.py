@@ -1,0 +1,319 @@
+"""TRL's trainers as a user runs them: `train()` on a small data set, observed through a callback and hooks.
+
+One mechanism serves every trainer; `setups` lists them. Hooks wrap public methods of the trainer's instance
+(`compute_loss`, `prediction_step`, `evaluate`), the accelerator's clipping and the model's `generate`, which returns
+made completions, so that lengths, ends and texts are known.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.trainers import (
+    Rollout,
+    TrainerEvaluation,
+    TrainerPlan,
+    TrainerRecord,
+    TrainerRow,
+    TrainerSpec,
+    TrainerStep,
+)
+from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.records.run import UpdateRecord
+from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.ranks import call_on_ranks
+from seatrial.targets.common.target import Gone, release
+from seatrial.targets.common.tiny import TinyCausalModel, tiny_model, tiny_scorer, tiny_tokenizer
+from seatrial.targets.common.trainers import CPU_OPTIONS, temporary_folder
+from seatrial.targets.trl.made_rows import MadeRows
+from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
+from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.setups import SETUPS
+from seatrial.targets.trl.watch import Watch
+
+OPTIMIZER: Mapping[str, Any] = {
+    "policy.optimizer.lr": 0.01,
+    "policy.optimizer.weight_decay": 0.1,
+    "policy.optimizer.betas": (0.9, 0.99),
+    "policy.optimizer.eps": 1e-6,
+    "policy.max_grad_norm": 0.5,
+    "policy.scheduler.name": "linear",
+}
+"""Of every run; its gradients are mostly longer than the limit."""
+LORA = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"], "init_lora_weights": False}
+
+
+class Whole(KnowsFailures, TinyCausalModel):
+    """A trainer with the options of a setup; see `contracts.trainers`."""
+
+    facts = StackFacts(micro_batch_sizes="equal", decays="matrices")
+
+    setup_name: str
+    setup: Setup
+    thorough: bool
+
+    def __init__(self) -> None:
+        """Find the trainer and its options in the installed release.
+
+        Raises:
+            Gone: the release does not have one of them.
+        """
+        self.pad_is_end, self.padding_side = self.setup.pad_is_end, self.setup.padding_side
+        self.trainer_class, self.config_class = find_trainer(self.setup.trainer)
+        known = {item.name for item in dataclasses.fields(self.config_class)}
+        missing = sorted(set(self.setup.options) - known)
+        if missing:
+            raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
+        if self.setup.samples and "reward_funcs" not in signature(self.trainer_class.__init__).parameters:
+            raise Gone(f"{self.setup.trainer}Trainer of trl {release('trl')} takes no reward functions")
+        self.known_options = known
+        self.trainer_spec: TrainerSpec = self.setup.spec_for(known)
+        self.rows = MadeRows(self.setup, self.tokenizer)
+
+    def next_token_logits(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Tensor:
+        """Return the logits of the plain model, adapters merged into its matrices."""
+        from torch.func import functional_call
+
+        found = functional_call(
+            self._plain,
+            _merged(weights),
+            (),
+            {"input_ids": torch.tensor([list(ids)]), "use_cache": False},
+        ).logits
+        logits: Tensor = found if self.setup.scores else found[0]
+        return logits
+
+    def trainer_run(self, plan: TrainerPlan) -> TrainerRecord:
+        """Run the trainer in this process, or in several."""
+        if plan.num_rows % (plan.num_ranks * plan.num_micro_batches):
+            raise NotServed(
+                f"{plan.num_rows} rows in {plan.num_ranks} x {plan.num_micro_batches} equal parts"
+            )
+        if plan.num_ranks == 1:
+            return self._record([self.observed_run(plan)])
+        payload = {"setup": self.setup_name, "plan": dataclasses.asdict(plan)}
+        return self._record(call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
+
+    @cached_property
+    def _plain(self) -> Any:
+        return self._made_model(0).double().eval()
+
+    def _made_model(self, seed: int) -> Any:
+        if self.setup.scores:
+            return tiny_scorer(seed)
+        tokenizer = tiny_tokenizer(pad_is_end=self.pad_is_end, padding_side=self.padding_side)
+        return tiny_model(tokenizer, seed)
+
+    def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
+        """Run the plan as one process and return what it observed, as tensors, numbers and texts."""
+        folder = tempfile.mkdtemp(dir=temporary_folder())
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:  # a folder that all processes share
+            shared = [folder]
+            torch.distributed.broadcast_object_list(shared)
+            folder = shared[0]
+        watch = Watch(self.rows)
+        if plan.ends_after:
+            self._train(plan, folder, watch, stops=True)
+            self._train(plan, folder, watch, resumes=True)
+        else:
+            self._train(plan, folder, watch)
+        return watch.observed
+
+    def _train(
+        self, plan: TrainerPlan, folder: str, watch: Watch, *, stops: bool = False, resumes: bool = False
+    ) -> None:
+        trainer = self._trainer(plan, folder)
+        watch.attach(trainer, plan.ends_after if stops else 0)
+        trainer.train(
+            resume_from_checkpoint=str(Path(folder) / f"checkpoint-{plan.ends_after}") if resumes else None
+        )
+        watch.finish()
+
+    def _trainer(self, plan: TrainerPlan, folder: str) -> Any:
+        from datasets import Dataset
+
+        setup = self.setup
+        model, more = self._model(), dict[str, Any]()
+        if setup.reference == "given":
+            more["ref_model"] = self._made_model(1)
+        if setup.reference == "teacher":
+            more["teacher_model"] = self._made_model(1)
+        if setup.lora == "made":
+            more["peft_config"] = _lora_config()
+        elif setup.lora == "given":
+            from peft import get_peft_model
+
+            torch.manual_seed(0)
+            model = get_peft_model(model, _lora_config())
+        if setup.samples:
+            more["reward_funcs"] = self.rows.reward_functions()
+        torch.manual_seed(0)  # of adapters that the trainer makes
+        return self.trainer_class(
+            model=model,
+            args=self._arguments(plan, folder),
+            train_dataset=Dataset.from_list(self.rows.data(plan.num_examples)),
+            **({"eval_dataset": Dataset.from_list(self.rows.held_out_data())} if plan.eval_steps else {}),
+            **given_tokenizer(copy.deepcopy(self.tokenizer)),
+            **more,
+        )
+
+    def _model(self) -> Any:
+        """Return the model; of a trainer that loads the reference itself, from the folder that it loads that from."""
+        if self.setup.reference != "loaded":
+            return self._made_model(0)
+        import transformers
+
+        auto_model: Any = transformers.AutoModelForCausalLM
+        return auto_model.from_pretrained(_saved_model(self.pad_is_end, self.padding_side))
+
+    def _arguments(self, plan: TrainerPlan, folder: str) -> Any:
+        size = plan.num_rows // (plan.num_ranks * plan.num_micro_batches)
+        wanted = {
+            "per_device_train_batch_size": size,
+            "gradient_accumulation_steps": plan.num_micro_batches,
+            "per_device_eval_batch_size": self.rows.num_held_out_rows,
+            "max_steps": plan.num_steps,
+            "logging_steps": plan.logging_steps,
+            "learning_rate": OPTIMIZER["policy.optimizer.lr"],
+            "lr_scheduler_type": "linear",
+            "weight_decay": OPTIMIZER["policy.optimizer.weight_decay"],
+            "adam_beta2": OPTIMIZER["policy.optimizer.betas"][1],
+            "adam_epsilon": OPTIMIZER["policy.optimizer.eps"],
+            "max_grad_norm": OPTIMIZER["policy.max_grad_norm"],
+            "seed": plan.seed,
+            **({"eval_strategy": "steps", "eval_steps": plan.eval_steps} if plan.eval_steps else {}),
+            **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
+            **self.setup.options,
+        }
+        given = {**CPU_OPTIONS, **self.setup.optional, **wanted, "warmup_steps": 0}
+        return self.config_class(
+            output_dir=folder, **{name: value for name, value in given.items() if name in self.known_options}
+        )
+
+    def _record(self, ranks: Sequence[dict[str, Any]]) -> TrainerRecord:
+        """Return the record of what all processes observed; weights and log are the first one's."""
+        first = ranks[0]
+        rollouts = [[Rollout(**_tuples(one)) for one in rank["rollouts"]] for rank in ranks]
+
+        def row(rank: int, number: int) -> TrainerRow:
+            return rollouts[rank][number] if self.setup.samples else self.rows.examples[number]
+
+        def parts(of: Sequence[Sequence[Sequence[int]]]) -> tuple[tuple[TrainerRow, ...], ...]:
+            """Return the micro-batches of all ranks; `of` has them by rank."""
+            longest = max(map(len, of), default=0)
+            return tuple(
+                tuple(row(rank, number) for number in own[place])
+                for place in range(longest)
+                for rank, own in enumerate(of)
+                if place < len(own)
+            )
+
+        steps = tuple(
+            TrainerStep(
+                step=one["step"],
+                micro_batches=parts([rank["steps"][place]["parts"] for rank in ranks]),
+                update=UpdateRecord(
+                    row_indices=(),
+                    micro_batches=None,
+                    gradients=one["gradients"],
+                    grad_norm=float("nan"),
+                    learning_rate=one["rate"],
+                    weights_after=one["weights"],
+                ),
+                logged=first["logged"].get(str(one["step"]), {}),
+            )
+            for place, one in enumerate(first["steps"])
+        )
+        evaluations = tuple(
+            TrainerEvaluation(
+                step=one["step"],
+                batches=parts([rank["evaluations"][place]["parts"] for rank in ranks]),
+                logged=one["logged"],
+                was_training=any(rank["evaluations"][place]["was_training"] for rank in ranks),
+            )
+            for place, one in enumerate(first["evaluations"])
+        )
+        return TrainerRecord(
+            options=OPTIMIZER,
+            initial_weights=first["initial_weights"],
+            final_weights=first["final_weights"],
+            trainable=frozenset(first["trainable"]),
+            steps=steps,
+            evaluations=evaluations,
+            rollouts=tuple(one for rank in rollouts for one in rank if one.batch >= 0),
+            reference_weights=self._reference_weights(first["initial_weights"]),
+            optimizer=first["optimizer"],
+            was_training=all(rank["was_training"] for rank in ranks),
+            rank_gradients=tuple(rank["steps"][-1]["gradients"] for rank in ranks),
+        )
+
+    def _reference_weights(self, initial: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        if self.setup.reference is None:
+            return None
+        if self.setup.reference in ("given", "teacher"):
+            return {name: value.detach() for name, value in self._made_model(1).named_parameters()}
+        return {name: value for name, value in initial.items() if ".lora_" not in name}
+
+
+def _adapter_of(name: str, setup: Setup) -> type[Whole]:
+    """Return the class of a setup's adapter."""
+    own = {
+        "setup_name": name,
+        "setup": setup,
+        "thorough": setup.thorough,
+        "known_failures": tuple(setup.known_failures),
+        "__doc__": f"`{setup.trainer}Trainer` with {dict(setup.options)}.",
+    }
+    return type(f"Whole_{name}", (Whole,), own)
+
+
+ADAPTERS: Mapping[str, type[Whole]] = {name: _adapter_of(name, setup) for name, setup in SETUPS.items()}
+
+
+def run_of_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a plan as one of several processes, within `torch.distributed`."""
+    return ADAPTERS[payload["setup"]]().observed_run(TrainerPlan(**payload["plan"]))
+
+
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list | tuple) else value for name, value in fields.items()
+    }
+
+
+def _merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the plain model's weights, W + alpha / r B A where there is an adapter (Hu et al. 2021)."""
+    merged = {name: value for name, value in weights.items() if ".lora_" not in name}
+    for name, down in weights.items():
+        if name.endswith(".lora_A.default.weight"):
+            up = weights[name.replace(".lora_A.", ".lora_B.")]
+            base = f"{name.removesuffix('.lora_A.default.weight')}.weight"
+            merged[base] = merged[base] + LORA["lora_alpha"] / LORA["r"] * (up @ down)  # type: ignore[operator]
+    return merged
+
+
+def _lora_config() -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(task_type="CAUSAL_LM", **LORA)
+
+
+@lru_cache(maxsize=4)
+def _saved_model(pad_is_end: bool, padding_side: str) -> str:
+    folder = tempfile.mkdtemp(dir=temporary_folder())
+    tokenizer = tiny_tokenizer(pad_is_end=pad_is_end, padding_side=padding_side)
+    tiny_model(tokenizer, 0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

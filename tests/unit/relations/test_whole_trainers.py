@@ -1,0 +1,41 @@
+"""The laws of whole trainers hold for a plain trainer, and each fault in it breaks the law about it."""
+
+import pytest
+from tests.unit.relations.plain_trainers import PlainTrainer
+
+from seatrial.relations.engine import run_relation
+from seatrial.relations.registry import select
+from seatrial.verdict import Outcome
+
+RELATIONS = ("R2.whole", "R10.whole", "R12.whole", "R13.whole", "R22.whole", "R23.whole")
+FAULTS = {
+    "shifted mask": "R12.whole",
+    "mean of micro-batches": "R12.whole",
+    "rows served twice": "R12.whole",
+    "clipped twice": "R10.whole",
+    "frozen tensor moves": "R10.whole",
+    "moments lost at a resume": "R13.whole",
+    "norm after clipping": "R22.whole",
+    "scalar of a part": "R22.whole",
+    "last step logged": "R22.whole",
+    "evaluation takes rows": "R23.whole",
+    "evaluation over rows": "R23.whole",
+    "evaluation with dropout": "R23.whole",
+}
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_a_trainer_without_a_fault_passes(name: str) -> None:
+    """Every law is exercised and holds."""
+    (relation,) = select([name])
+    verdict = run_relation(relation, PlainTrainer(), seeds=[0], thorough=True)
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+    assert set(verdict.details["laws"]) == {law.name for law in relation.laws}
+
+
+@pytest.mark.parametrize(("fault", "name"), FAULTS.items())
+def test_each_fault_breaks_the_law_about_it(fault: str, name: str) -> None:
+    """A fault is a broken law of its relation."""
+    (relation,) = select([name])
+    verdict = run_relation(relation, PlainTrainer(fault), seeds=[0], shrink_seconds=0)
+    assert verdict.outcome is Outcome.FAIL
