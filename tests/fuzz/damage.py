@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 ODD_PIECES = [
     b"1e999", b"-" * 50, b"9" * 5000, b"[" * 3000, b'{"a":' * 2000, b"NaN", b"\x00" * 64, b"\xff" * 9, b'"', b"\n",
@@ -42,3 +43,29 @@ def mutate(generator: random.Random, valid: bytes) -> bytes:
                     [b"\xff\xff\xff\x7f", b"\x00\x00\x00\x00", b"\xff" * 4]
                 )
     return bytes(blob)
+
+
+ODD_VALUES = [
+    b"NaN", b"nan", b"null", b"Infinity", b"-inf", b"1e400", b"-1e-300", b'"x"', b"true", b"0", b"-0.0", b"1" * 400,
+    b"[]", b"[1, 2]", b"{}", b"", b"\\ud800", b"9223372036854775808",
+]  # fmt: skip
+_NUMBER = re.compile(rb"-?\d+\.?\d*(?:[eE][-+]?\d+)?")
+
+
+def odd_values(generator: random.Random, valid: bytes) -> bytes:
+    """Return a valid text with some of its numbers replaced by odd values: in one place, or in one share of all."""
+    share = generator.choice([0.0, 0.01, 0.2, 1.0])
+    value = generator.choice(ODD_VALUES)
+    once = generator.randrange(max(1, len(valid)))
+
+    def change(found: re.Match[bytes]) -> bytes:
+        near = found.start() <= once < found.start() + 40
+        return value if near or generator.random() < share else found[0]
+
+    return _NUMBER.sub(change, valid)
+
+
+def truncate(generator: random.Random, valid: bytes) -> bytes:
+    """Return the beginning of a valid file, or the file without a piece in its middle."""
+    at = generator.randrange(len(valid) + 1)
+    return valid[:at] if generator.random() < 0.7 else valid[:at] + valid[at + generator.randint(1, 5000) :]

@@ -148,7 +148,8 @@ def _read(
         mine = [file for file, head in heads.items() if reader.claims(file, head)]
         if mine:
             log = reader.read(root, mine, tags)
-            others = _others(known[number + 1 :], {file: heads[file] for file in heads if file not in mine})
+            read = set(mine)
+            others = _others(known[number + 1 :], {file: heads[file] for file in heads if file not in read})
             return replace(log, notes=[*log.notes, *others])
     if path.is_file() and heads.get(path, b"").lstrip().startswith(b"{"):
         # Named by the user, it may be an object of bare numbers, or a damaged document: its reader says which.

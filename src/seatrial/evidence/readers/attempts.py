@@ -79,6 +79,16 @@ class _Attempt:
     resume_step: int | None = None
     end: float = -np.inf
     tags: set[str] = field(default_factory=set)
+    _holding: dict[str, list[Segment]] = field(default_factory=dict)
+    _num_indexed: int = 0
+
+    def holding(self, tag: str) -> list[Segment]:
+        """Return the segments that hold a tag, in order; many runs in one folder have many segments."""
+        for part in self.segments[self._num_indexed :]:
+            for name in part.points:
+                self._holding.setdefault(name, []).append(part)
+        self._num_indexed = len(self.segments)
+        return self._holding.get(tag, [])
 
 
 def is_time_stepped(tag: str) -> bool:
@@ -256,13 +266,13 @@ def _series(tag: str, attempts: list[_Attempt], abandoned_steps: list[npt.NDArra
     parts: list[Points] = []
     numbers: list[int] = []
     for number, attempt in enumerate(attempts):
-        held = [part.points[tag] for part in attempt.segments if tag in part.points]
+        held = [part.points[tag] for part in attempt.holding(tag)]
         if held:
             parts.append(_by_time(join_points(held)) if len(held) > 1 else held[0])
             numbers.append(number)
     points = join_points(parts)
     owner = np.repeat(np.array(numbers, dtype=np.int64), [len(part) for part in parts])
-    if any(_is_clocked(tag, part) for attempt in attempts for part in attempt.segments):
+    if is_time_stepped(tag) or any(tag in part.time_stepped for one in attempts for part in one.holding(tag)):
         order = np.argsort(points.steps, kind="stable")
         return _finish(tag, points.take(order), owner[order], len(attempts))
     is_abandoned = _find_abandoned(points.steps, owner, attempts)

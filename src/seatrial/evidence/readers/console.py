@@ -48,14 +48,16 @@ class ConsoleRow:
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
-_VERL = re.compile(r"(?:^|[\s\])])step:(\d+) - (.+)$")
+_VERL = re.compile(r"(?:^|[\s\])])step:(\d{1,18}) - (.+)$")
 _WRAPPED = re.compile(r"(?:np|numpy|torch)?\.?(?:float|int|tensor|bfloat)\d*\(([^()]*)\)")
 _DICT = re.compile(r"\{'[^{}]*(\}|$)")
 _ITEM = re.compile(r"'([^']+)': ('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,'\"\[\]{}]+)(?:, |\})")
-_COUNTED = re.compile(r"(?:^|[\s(\[])(\d+)/(\d+)\)?\]?\s*[|,:-]\s*(\S.*)$")
-_EPOCHS = re.compile(r"Epoch:?\s*\[(\d+)/\d+\]\s*\((\d+)/(\d+)\)\s*[|,:-]?\s*(\S.*)$", re.IGNORECASE)
+_COUNTED = re.compile(r"(?:^|[\s(\[])(\d{1,18})/(\d{1,18})\)?\]?\s*[|,:-]\s*(\S.*)$")
+_EPOCHS = re.compile(
+    r"Epoch:?\s*\[(\d{1,18})/\d+\]\s*\((\d{1,18})/(\d{1,18})\)\s*[|,:-]?\s*(\S.*)$", re.IGNORECASE
+)
 _NAMED = re.compile(
-    r"(?:^|[\s\[(])(?:global[_ ])?(?:step|iter|iteration|update|episode)[\s:=#]+(\d+)(?:/(\d+))?"
+    r"(?:^|[\s\[(])(?:global[_ ])?(?:step|iter|iteration|update|episode)[\s:=#]+(\d{1,18})(?:/(\d{1,18}))?"
     r"(?:[\])]\s*[|,:-]?|\s*[|,:-])\s*(\S.*)$",
     re.IGNORECASE,
 )
@@ -63,7 +65,7 @@ _NAME = r"[A-Za-z_][\w./@()-]*"
 _NUMBER = r"[-+]?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf)"
 _PAIR = re.compile(rf"({_NAME}(?: [\w()]+){{0,3}})\s*[=:]\s*\$?({_NUMBER})(?:\s?[a-zA-Z%/]*)", re.IGNORECASE)
 _WORDS = re.compile(rf"({_NAME})=(\[[^\]]*\]|[^\s,;|]+)[\s,;|]*")
-_SHARE = re.compile(r"(\d+)/(\d+)")
+_SHARE = re.compile(r"(\d{1,18})/(\d{1,18})")
 _OF_TRAINERS = frozenset({"epoch", "train_runtime", "eval_loss", "eval_runtime"})
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers.attempts import merge
 from seatrial.evidence.readers.points import (
+    MAX_STEP,
     Floats,
     Number,
     PointBuffer,
@@ -174,6 +175,9 @@ class RowLog:
             lane: Which of several writers of the file wrote it.
         """
         self.num_rows += 1
+        if step is not None and abs(step) > MAX_STEP:
+            self.lose(line, f"line {line}: the step is no whole number of 64 bits")
+            return
         if step is not None:
             into = self._lanes.setdefault(self.full_lane(lane), _Lane())
             row = into.start(step, wall_time)
