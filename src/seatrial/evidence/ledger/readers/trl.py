@@ -54,27 +54,30 @@ def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
         OSError: a file cannot be read.
     """
     prompts = Numbers()
-    tables = [(_table(file), file) for file in sorted(files)]
+    tables = [(table, file) for file in sorted(files) for table in _tables(file)]
     read_rows = [row for table, file in tables for row in _rows(table, file, prompts, options)]
     return sorted((row for row in read_rows if options.includes(row.step)), key=lambda row: row.step)
 
 
-def _table(file: Path) -> _Rows:
-    """Return (place, row) of each row of a table."""
+def _tables(file: Path) -> list[_Rows]:
+    """Return (place, row) of each row of a file's tables; ms-swift's file has one for each step."""
     if file.suffix == ".parquet":
-        return _parquet(file)
+        return [_parquet(file)]
     if file.suffix == ".jsonl":
-        # ms-swift writes its last step again when the run ends.
         read = list(lines(file))
-        if len(read) > 1 and _is_step(read[-1][1]) and read[-1][1] == read[-2][1]:
+        if not _is_step(read[0][1]):
+            return [read]
+        # ms-swift writes its last step again when the run ends.
+        if len(read) > 1 and read[-1][1] == read[-2][1]:
             read.pop()
-        return [one for place, row in read for one in _rows_of_line(place, row)]
+        return [_rows_of_step(place, row) for place, row in read]
     try:
         table = json.loads(file.read_text(encoding="utf-8", errors="replace"))
-        return [
+        rows = [
             (f"{file} row {number_of}", dict(zip(table["columns"], cells, strict=True)))
             for number_of, cells in enumerate(table["data"], start=1)
         ]
+        return [rows]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BlockedError(f"{file} is damaged: {error}") from error
 
@@ -84,14 +87,14 @@ def _is_step(row: Mapping[str, Any]) -> bool:
     return row.keys() >= {"step", "prompt", "completion", "advantages"} and isinstance(row["step"], list)
 
 
-def _rows_of_line(place: str, row: Mapping[str, Any]) -> _Rows:
-    """Return the rows of a line: one, or those of a step.
+def _rows_of_step(place: str, row: Mapping[str, Any]) -> _Rows:
+    """Return the rows of a step.
 
     Raises:
-        BlockedError: the lists of a step differ in length.
+        BlockedError: it is no step, or its lists differ in length.
     """
     if not _is_step(row):
-        return [(place, row)]
+        raise BlockedError(f"{place} is damaged: it is no step")
     num_rows = len(row["step"])
     columns = {name: value for name, value in row.items() if isinstance(value, list)}
     short = [name for name, value in columns.items() if len(value) != num_rows]
