@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -11,8 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from seatrial.errors import UsageError
 from seatrial.evidence.identity.collect import gpus, package_versions, usable_cores
+from seatrial.files import write_text
 from seatrial.report.console import make_console, print_verdicts
+from seatrial.targets import get_target
+from seatrial.targets.base import DescribesRuns
+from seatrial.trials.plan import MAX_LEVEL, all_trials, parse_levels
 from seatrial.verdict import Outcome, Verdict, combine, exit_code
 
 MIN_PYTHON = (3, 11)
@@ -33,19 +39,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, default=Path("runs"), metavar="DIR", help="where runs would be written"
     )
 
+    parser.add_argument(
+        "--target",
+        default=None,
+        metavar="NAME|FILE",
+        help="also check what the trials of a target need: nemo-rl, verl, or a YAML file",
+    )
+    parser.add_argument(
+        "--level", default=None, metavar="LEVELS", help="of the target's trials (default: 0-6)"
+    )
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the checks as JSON")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="of the target, such as checkout=DIR and bridge=DIR"
+    )
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the checks; return 0 if the reference target can run here, 3 if something is missing."""
-    verdicts = [
+    """Print the checks; return 0 if the target can run here, 3 if something is missing."""
+    title, verdicts = "this machine", _machine(arguments.output)
+    if arguments.target is not None and arguments.target != "reference":
+        title, verdicts = f"{arguments.target} on this machine", _target_items(arguments)
+    elif arguments.overrides or arguments.level is not None:
+        raise UsageError("--level and key=value go with --target")
+    print_verdicts(make_console(sys.stdout), title, verdicts)
+    if arguments.json is not None:
+        items = [verdict.to_json() for verdict in verdicts]
+        write_text(arguments.json, json.dumps({"schema_version": 1, "checks": items}, indent=2) + "\n")
+    return exit_code(combine(verdicts))
+
+
+def _target_items(arguments: argparse.Namespace) -> list[Verdict]:
+    """Return what the trials of a target need of this machine.
+
+    Raises:
+        UsageError: the target does not say, or a word is wrong.
+    """
+    target = get_target(arguments.target)
+    target.check_overrides(arguments.overrides)
+    if not isinstance(target, DescribesRuns):
+        raise UsageError(
+            f"--target {arguments.target}: only YAML files, nemo-rl and verl say what their trials need"
+        )
+    levels = parse_levels(arguments.level or f"0-{MAX_LEVEL}")
+    trials = [trial.name for trial in all_trials() if trial.level in levels]
+    return [_python(), _memory(), *target.preflight_items(trials)]
+
+
+def _machine(output: Path) -> list[Verdict]:
+    """Return what the reference target needs of this machine."""
+    return [
         _python(),
         _cores(),
         _memory(),
-        *_folders([arguments.output, Path(tempfile.gettempdir())]),
+        *_folders([output, Path(tempfile.gettempdir())]),
         *_packages(),
         _gpus(),
     ]
-    print_verdicts(make_console(sys.stdout), "this machine", verdicts)
-    return exit_code(combine(verdicts))
 
 
 def _verdict(name: str, good: bool, value: float | str, bound: str, reason: str, remedy: str) -> Verdict:

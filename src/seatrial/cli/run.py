@@ -21,12 +21,13 @@ from seatrial.report.markdown import report_markdown
 from seatrial.report.rows import WORDS, printable
 from seatrial.report.summary import summary_text
 from seatrial.targets import get_target, target_names
-from seatrial.targets.base import Target
+from seatrial.targets.base import DescribesRuns, Target
+from seatrial.targets.common.checkout_trials import CheckoutTrials
 from seatrial.trials.plan import all_trials, parse_levels, select_trials
 from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.trials.rundir import RunDirectory
 from seatrial.trials.runner import Request, new_results, run_trials
-from seatrial.verdict import Outcome, exit_code
+from seatrial.verdict import EXIT_PASS, Outcome, exit_code
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 MAX_REASONS = 3
@@ -69,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time limit of each command (default: 600)",
     )
     parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print what each trial would launch, read and require, and start nothing",
+    )
+    parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
@@ -84,6 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the trials and return the exit code of the overall outcome."""
+    if arguments.dry_run:
+        return _dry_run(arguments)
     with termination_interrupts():
         directory, results, target, request = _open(arguments)
         with directory:
@@ -121,6 +129,35 @@ def print_trial(trial: TrialResult) -> None:
                 print(printable(f"{'':14}{line}"), flush=True)
     if len(wrong) > MAX_REASONS:
         print(f"    and {len(wrong) - MAX_REASONS} more; see the report", flush=True)
+
+
+def _dry_run(arguments: argparse.Namespace) -> int:
+    """Print what each trial would launch, read and require.
+
+    Raises:
+        UsageError: the target has no such description.
+    """
+    if arguments.resume is not None:
+        raise UsageError("--dry-run goes with a new run, not with --resume")
+    target = get_target(arguments.target or "reference")
+    levels = parse_levels(arguments.level) if arguments.level is not None else None
+    if levels is None and not arguments.trial:
+        levels = [0]
+    target.check_overrides(arguments.overrides)
+    if not isinstance(target, DescribesRuns):
+        raise UsageError(
+            f"--dry-run: the target {target.name} describes no runs; YAML files, nemo-rl and verl do"
+        )
+    chosen = [
+        (trial.level, trial.name)
+        for trial in all_trials()
+        if (levels is None or trial.level in levels)
+        and (not arguments.trial or trial.name in arguments.trial)
+    ]
+    output = (arguments.output or Path("runs")).absolute() / target.name
+    for line in target.dry_run(chosen, output):
+        print(line)
+    return EXIT_PASS
 
 
 def _print_whole(results: Results, report: Path) -> None:
@@ -161,6 +198,8 @@ def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target,
         levels = [0]
     trials = select_trials(levels, arguments.trial, getattr(target, "trials", None))
     target.check_overrides(arguments.overrides)
+    if isinstance(target, CheckoutTrials):
+        target.requested = [trial.name for trial in trials]
     words = [f"level {','.join(map(str, levels))}"] if levels is not None else []
     words += [f"trial {name}" for name in arguments.trial]
     request = Request(
@@ -206,4 +245,6 @@ def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Targe
         raise UsageError(
             f"{arguments.resume} requests trials that are not known here: {', '.join(sorted(unknown))}"
         )
-    return directory, results, get_target(results.target), request
+    target = get_target(results.target)
+    target.check_overrides(results.overrides)
+    return directory, results, target, request

@@ -7,12 +7,13 @@ and which components it exposes to relations. It launches nothing and judges not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from seatrial.launch import Launched
+from seatrial.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,24 @@ class MakesArchitectures(Protocol):
 
     def make_architecture(self, name: str, output: Path, seed: int) -> Job:
         """Return the command that makes a tiny model: `dense`, `tied` (embeddings), `moe` (more than ten experts)."""
+        ...
+
+
+@runtime_checkable
+class DescribesRuns(Protocol):
+    """A target that can say what its trials would launch, and what they need."""
+
+    def dry_run(self, trials: Sequence[tuple[int, str]], output: Path) -> Iterator[str]:
+        """Yield what each trial would launch, read and require, line by line.
+
+        Args:
+            trials: level and name of each.
+            output: folder for the evidence.
+        """
+        ...
+
+    def preflight_items(self, trials: Sequence[str]) -> Iterator[Verdict]:
+        """Yield what these trials need of this machine: Pass, Blocked with the remedy, or Skipped where unknown."""
         ...
 
 

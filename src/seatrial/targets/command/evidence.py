@@ -73,7 +73,7 @@ class Collector:
         """Return the job with the places of this start's evidence, and how the last command ended."""
         if self.ends_early:
             return (self._keep_first_checkpoint(job) if launched.ok else job), launched
-        job = replace(job, absent=self._absent())
+        job = replace(job, absent=absent(self.stack, self.recipe, validates=self.validates))
         job = self._linked(job, launched)
         job = self._with_checkpoints(job)
         if launched.ok and self.stack.convert:
@@ -84,23 +84,6 @@ class Collector:
         if launched.ok and self.validates and "answers" not in job.absent and job.final_model.is_dir():
             launched = self._answered(job, launched, run)
         return job, launched
-
-    def _absent(self) -> dict[str, str]:
-        """Return what the file gives no place for, each with what to add."""
-        absent = {}
-        if self.recipe.kind != "grpo":
-            absent["rows"] = (
-                f"{self.recipe.kind.upper()} has no rollouts: the rows that were trained on are not judged"
-            )
-        elif self.stack.rows is None:
-            absent["rows"] = "no rows: rewards, advantages and groups are not recomputed; add `rows:`"
-        if self.stack.checkpoints is None:
-            absent["checkpoints"] = "no checkpoints: what is saved is not judged; add `checkpoints:`"
-            if self.stack.export is None:
-                absent["export"] = "no exported model: that tensors move is not judged; add `export:`"
-        if self.validates and self.recipe.verifier is None:
-            absent["answers"] = "no reward rule for held-out prompts; add `verifier:` to the recipe"
-        return absent
 
     def _linked(self, job: TrainingJob, launched: Launched) -> TrainingJob:
         """Link logs and rows into the trial's folder."""
@@ -258,6 +241,22 @@ class Collector:
             if files:
                 found[match] = files
         return found
+
+
+def absent(stack: Stack, recipe: Recipe, *, validates: bool) -> dict[str, str]:
+    """Return the evidence that a file gives no place for, each with what to add."""
+    found = {}
+    if recipe.kind != "grpo":
+        found["rows"] = f"{recipe.kind.upper()} has no rollouts: the rows that were trained on are not judged"
+    elif stack.rows is None:
+        found["rows"] = "no rows: rewards, advantages and groups are not recomputed; add `rows:`"
+    if stack.checkpoints is None:
+        found["checkpoints"] = "no checkpoints: what is saved is not judged; add `checkpoints:`"
+        if stack.export is None:
+            found["export"] = "no exported model: that tensors move is not judged; add `export:`"
+    if validates and recipe.verifier is None:
+        found["answers"] = "no reward rule for held-out prompts; add `verifier:` to the recipe"
+    return found
 
 
 def snapshot(stack: Stack, values: Mapping[str, object]) -> Files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +20,16 @@ from seatrial.files import write_text
 from seatrial.nearest import hint
 from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
 from seatrial.targets.command.data import write_data
-from seatrial.targets.command.evidence import FIRST, Collector, first_checkpoint, snapshot
+from seatrial.targets.command.evidence import FIRST, Collector, absent, first_checkpoint, snapshot
 from seatrial.targets.command.schema import Option, Recipe, Stack, filled, read_stack
+from seatrial.targets.common import preflight
+from seatrial.verdict import Verdict
 
 TRIALS = {"grpo-checkpoint-save": "checkpoint-save", "grpo-learning": "learning-signal"}
 """Recipes of the file by the name under which trials request them, where the two differ."""
 MODEL = "model="
+SPACE_GIB = 1.0
+"""For the runs of a made model."""
 SOURCES = Path(seatrial.__file__).resolve().parent.parent
 
 
@@ -90,6 +95,51 @@ class CommandTarget:
         argv = (sys.executable, "-m", "seatrial.targets.common.tiny", *words)
         return Job(what="making a tiny model", argv=argv, environment=_own_environment())
 
+    def dry_run(self, trials: Sequence[tuple[int, str]], output: Path) -> Iterator[str]:
+        """Yield the command of each trial, where its evidence is, and what cannot be judged."""
+        for level, name in trials:
+            recipe = self.stack.recipes.get(name)
+            if recipe is None:
+                yield f"level {level} {name}: Not requested: {self.stack.path.name} has no recipe {name}"
+                continue
+            directory = output / name
+            values = self._values(recipe, directory, directory / "model", seed=0)
+            yield f"level {level} {name}: {recipe.kind}, {recipe.steps} steps"
+            for variable, value in self._environment(recipe, values).items():
+                yield f"  export {variable}={shlex.quote(value)}"
+            words = (filled(word, values) for word in recipe.run)
+            yield f"  {shlex.join([*words, *self._written(recipe.options, values, writes=False)])}"
+            for key in ("logs", "rows", "checkpoints", "export"):
+                pattern = getattr(self.stack, key)
+                if pattern is not None:
+                    yield f"  {key:<12} {filled(pattern, values)}"
+            for reason in absent(self.stack, recipe, validates=name == "learning-signal").values():
+                yield f"  not judged   {reason}"
+
+    def preflight_items(self, trials: Sequence[str]) -> Iterator[Verdict]:
+        """Yield what the runs need: programs, and where their interpreter imports the stack's modules from."""
+        seen = set()
+        for name in [*trials, "sft-warmup"]:
+            recipe = self.stack.recipes.get(name)
+            if recipe is None:
+                continue
+            values = self._values(recipe, Path("outputs"), Path("outputs"), seed=0)
+            program = filled(recipe.run[0], values)
+            if program in seen:
+                continue
+            seen.add(program)
+            environment = self._environment(recipe, values)
+            path = environment.get("PATH", os.environ.get("PATH"))
+            yield from preflight.programs([program], path)
+            python = preflight.interpreter_of(program, path)
+            if python is None or not self.modules:
+                yield preflight.verdict("imports of the run", None, f"{program} names no Python")
+                continue
+            yield from preflight.origins("run", python, self.modules, self.expected_origins(), environment)
+        yield preflight.space("runs", Path("runs"), SPACE_GIB)
+        yield preflight.ray_cluster()
+        yield from preflight.schedulers()
+
     def components(self) -> None:
         """Return None: a command has no parts that relations can call."""
 
@@ -109,18 +159,8 @@ class CommandTarget:
     def job(self, request: JobRequest) -> TrainingJob:
         """Return the command of a recipe; its data and options file are written now."""
         recipe, directory = self.recipe(request.recipe), request.directory
-        values: dict[str, object] = {
-            "model": request.model,
-            "out": directory / "out",
-            "seed": 1000 * request.seed + request.number,
-            "steps": recipe.steps,
-            "rows": recipe.rows,
-            "group": recipe.group,
-            "kind": recipe.kind,
-            "here": self.stack.path.parent,
-            "config": directory / "options.yaml",
-            "data": write_data(directory, recipe.kind, request.seed),
-        }
+        values = self._values(recipe, directory, request.model, seed=1000 * request.seed + request.number)
+        write_data(directory, recipe.kind, request.seed)
         (directory / "out").mkdir(exist_ok=True)
         start = first_checkpoint(self.stack, values) if (directory / FIRST).is_dir() else None
         options: dict[str, Option] = {**recipe.options, **_parsed(request.overrides)}
@@ -164,6 +204,21 @@ class CommandTarget:
             ),
         )
 
+    def _values(self, recipe: Recipe, directory: Path, model: Path, *, seed: int) -> dict[str, object]:
+        """Return the values of the placeholders."""
+        return {
+            "model": model,
+            "data": directory / "data",
+            "out": directory / "out",
+            "seed": seed,
+            "steps": recipe.steps,
+            "rows": recipe.rows,
+            "group": recipe.group,
+            "kind": recipe.kind,
+            "here": self.stack.path.parent,
+            "config": directory / "options.yaml",
+        }
+
     def _environment(self, recipe: Recipe, values: Mapping[str, object]) -> dict[str, str]:
         """Return the variables of a command: the file's, and the folders of the file and of the data on PYTHONPATH."""
         given = {name: filled(value, values) for name, value in recipe.environment.items()}
@@ -178,9 +233,13 @@ class CommandTarget:
         path = os.pathsep.join(place for place in places if place)
         return {"HF_DATASETS_CACHE": cache, **given, "PYTHONPATH": path}
 
-    def _written(self, options: Mapping[str, Option], values: Mapping[str, object]) -> Iterator[str]:
+    def _written(
+        self, options: Mapping[str, Option], values: Mapping[str, object], *, writes: bool = True
+    ) -> Iterator[str]:
         """Yield options as arguments, or write them to the file `{config}`."""
         style = self.stack.override
+        if style == "yaml" and not writes:
+            return
         if style == "yaml":
             tree: dict[str, Any] = {}
             for name, value in options.items():

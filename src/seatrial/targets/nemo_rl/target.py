@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial.targets.common.target import ComponentsTarget
+from seatrial.targets.common.checkout_trials import CheckoutTrials
 
 
-class NemoRLTarget(ComponentsTarget):
-    """NeMo RL's formulas and batches, from a checkout on the path or as it is installed."""
+class NemoRLTarget(CheckoutTrials):
+    """NeMo RL's formulas and batches, from a checkout on the path or as it is installed.
+
+    Its trials are the stages of a checkout (`stages.yaml`).
+    """
 
     name = "nemo-rl"
+    package = "seatrial.targets.nemo_rl"
+    variable = "NEMO_RL_REPO"
     modules = ("nemo_rl",)
     packages = ("torch",)
 

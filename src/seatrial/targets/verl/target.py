@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial.targets.common.target import ComponentsTarget
+from seatrial.targets.common.checkout_trials import CheckoutTrials
 
 
-class VerlTarget(ComponentsTarget):
-    """verl's core algorithms, rewards and batches as they are installed."""
+class VerlTarget(CheckoutTrials):
+    """verl's core algorithms, rewards and batches as they are installed.
+
+    Its trials are the stages of a checkout (`stages.yaml`).
+    """
 
     name = "verl"
+    package = "seatrial.targets.verl"
+    variable = "VERL_REPO"
     modules = ("verl",)
     packages = ("verl", "torch")
 

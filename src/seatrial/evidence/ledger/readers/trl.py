@@ -64,7 +64,7 @@ def _tables(file: Path) -> list[_Rows]:
     if file.suffix == ".parquet":
         return [_parquet(file)]
     if file.suffix == ".jsonl":
-        read = list(lines(file))
+        read: _Rows = list(lines(file))
         if not _is_step(read[0][1]):
             return [read]
         # ms-swift writes its last step again when the run ends.
@@ -73,7 +73,7 @@ def _tables(file: Path) -> list[_Rows]:
         return [_rows_of_step(place, row) for place, row in read]
     try:
         table = json.loads(file.read_text(encoding="utf-8", errors="replace"))
-        rows = [
+        rows: _Rows = [
             (f"{file} row {number_of}", dict(zip(table["columns"], cells, strict=True)))
             for number_of, cells in enumerate(table["data"], start=1)
         ]
