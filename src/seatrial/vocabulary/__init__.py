@@ -54,6 +54,8 @@ class Stack:
     """Canonical names of tags that other versions write; the tag in `tags` counts where a log holds both."""
     families: Mapping[str, str] = field(default_factory=dict)
     """Canonical names by pattern, for tags of which a log holds many."""
+    generic: bool = False
+    """Whether other stacks write its signature too: it is recognised only where no other is, and by all of it."""
 
 
 @cache
@@ -101,15 +103,19 @@ def recognise(tags: Collection[str]) -> Stack | None:
     """Return the stack whose signature tags are all or mostly in a log, or None if no two are."""
     present = {form for tag in tags for form in forms_of(tag)}
     scores = {stack.name: _num_matches(stack, present) for stack in stacks().values()}
+    special = [stack for stack in stacks().values() if not stack.generic]
     # refrl logs NeMo RL's names and some more: the stack with the larger share of its signature wins.
-    best = max(
-        stacks().values(), key=lambda stack: (scores[stack.name] / len(stack.signature), scores[stack.name])
-    )
+    best = max(special, key=lambda stack: (scores[stack.name] / len(stack.signature), scores[stack.name]))
     if scores[best.name] >= 2:
         return best
     # A stack with a long signature may lose to one tag of another.
-    best = max(stacks().values(), key=lambda stack: scores[stack.name])
-    return best if scores[best.name] >= 2 else None
+    best = max(special, key=lambda stack: scores[stack.name])
+    if scores[best.name] >= 2:
+        return best
+    # A log of rewards under a trainer's names is that of a loop of its own.
+    of_rewards = any(by_parts(tag) == "reward/mean" for tag in tags)
+    general = [one for one in stacks().values() if one.generic and scores[one.name] == len(one.signature)]
+    return general[0] if general and not of_rewards else None
 
 
 def _num_matches(stack: Stack, present: Collection[str]) -> int:

@@ -108,3 +108,24 @@ def test_tags_that_a_health_rule_wants_are_known(stack: str, tag: str, name: str
     """Also those of other versions, and families of tags."""
     metric = canonical(tag, stacks()[stack])
     assert metric is not None and metric.name == name
+
+
+@pytest.mark.parametrize(
+    ("tags", "stack"),
+    [
+        (["loss", "grad_norm", "learning_rate", "epoch", "eval_loss"], "transformers"),
+        (["loss", "learning_rate", "epoch", "memory(GiB)", "train_speed(iter/s)", "token_acc"], "ms_swift"),
+        (
+            ["loss", "reward", "reward_std", "completions/mean_length", "memory(GiB)", "train_speed(iter/s)"],
+            "ms_swift",
+        ),
+        (["loss", "learning_rate", "epoch", "mean_token_accuracy", "num_tokens"], "trl"),
+        (["loss", "learning_rate", "epoch", "reward"], None),
+        (["train/loss", "train/lr(1e-3)", "val/loss"], "verl_sft"),
+        (["Reward", "KL_ref", "Actor Loss", "Avg Response Len"], "minimind"),
+        (["loss", "lr", "tokens_per_second_per_gpu", "peak_memory_active"], "torchtune"),
+    ],
+)
+def test_fine_tuning_is_distinguished_from_other_stacks(tags: list[str], stack: str | None) -> None:
+    found = recognise(tags)
+    assert (found.name if found else None) == stack

@@ -10,6 +10,7 @@ numbered from 1, and the rows of an evaluation or a summary belong to the row be
 | `3/100 | loss=-0.5 | reward=0.25` and `step 3: loss=0.5, reward=0.25` | custom training loops |
 | `Epoch:[2/4](20/4292), loss: 0.66, lr: 0.1` | minimind; the step counts through the epochs |
 | `[step 4/200] loss=0.01 correct=3/4 rewards=[1.0, 0.0]` | custom loops; a share is its value, a list its mean |
+| `Step 1 | loss:1.2 lr:2e-05 tokens_per_second_per_gpu:900` | torchtune's DiskLogger |
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _NAMED = re.compile(
 _NAME = r"[A-Za-z_][\w./@()-]*"
 _NUMBER = r"[-+]?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf)"
 _PAIR = re.compile(rf"({_NAME}(?: [\w()]+){{0,3}})\s*[=:]\s*\$?({_NUMBER})(?:\s?[a-zA-Z%/]*)", re.IGNORECASE)
-_WORDS = re.compile(rf"({_NAME})=(\[[^\]]*\]|[^\s,;|]+)[\s,;|]*")
+_WORDS = re.compile(rf"({_NAME})[=:](\[[^\]]*\]|[^\s,;|]+)[\s,;|]*")
 _SHARE = re.compile(r"(\d{1,18})/(\d{1,18})")
 _OF_TRAINERS = frozenset({"epoch", "train_runtime", "eval_loss", "eval_runtime"})
 
