@@ -1,6 +1,7 @@
 """Each law holds on a right ledger, and names the row that breaks it."""
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from tests.unit.ledger.made_ledgers import EOS, Rows, Spoiler, change, exchange,
 
 from seatrial.evidence.ledger.law import verdict_of
 from seatrial.evidence.ledger.laws import LAWS
+from seatrial.evidence.ledger.laws.logprobs import sampler_agrees
 from seatrial.evidence.ledger.schema import LedgerFacts
 from seatrial.verdict import Outcome, Verdict
 
@@ -372,3 +374,25 @@ def test_a_penalty_on_length_belongs_to_the_reward() -> None:
 def test_the_worst_verdict_lists_its_rows() -> None:
     verdict = judge(ADVANTAGES, change(2, 5, advantage=3.0)(right_ledger()))
     assert verdict.details == {"rows": [{"step": 2, "index": 5}]}
+
+
+@pytest.mark.parametrize(
+    ("spread", "wrong", "found"),
+    [(0.0, 0.03, False), (0.0, 1.0, True), (0.01, 1.0, True), (0.01, 0.2, False), (0.2, 1.0, False)],
+)
+def test_rows_of_unknown_precision_show_their_own(spread: float, wrong: float, found: bool) -> None:
+    """One token off by 1.0 is a fault where nine in ten agree to 0.01, and rounding where they differ by 0.2."""
+    source = random.Random(0)
+    rows = [
+        replace(
+            row,
+            prev_logprobs=tuple(value - spread * source.random() for value in row.generation_logprobs or ()),
+        )
+        for row in right_ledger()
+    ]
+    _, *others = rows[5].prev_logprobs or ()
+    rows[5] = replace(rows[5], prev_logprobs=((rows[5].generation_logprobs or ())[0] - wrong, *others))
+    result = sampler_agrees(rows, replace(FACTS, precision=None))
+    tokens = [fault for fault in result.faults if "token 0: sampled at" in fault.what]
+    assert bool(tokens) == found
+    assert "precision not known" in result.summary

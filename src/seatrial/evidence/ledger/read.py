@@ -83,15 +83,21 @@ def read_ledger(path: Path, options: ReadOptions | None = None) -> Ledger:
         raise BlockedError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
-def recorded_precision(path: Path) -> str | None:
-    """Return the precision of refrl's run from the configuration next to its rows; None where it is not recorded.
+_COARSENESS = ("float32", "float16", "bfloat16", "int8")
+_PRECISIONS = ("policy.precision", "policy.generation.vllm_cfg.precision", "policy.generation.quantization")
+"""Options of refrl and NeMo RL."""
 
-    It is that of the trainer, or of the sampler where that is coarser.
+
+def recorded_precision(path: Path) -> str | None:
+    """Return the coarsest precision of a run's trainer and sampler, from the configuration next to its rows.
+
+    None where none is recorded, or one whose agreement is not known (`fp8`).
     """
     options = find_configuration(path) or {}
-    sampler = options.get("policy.generation.quantization")
-    recorded = options.get("policy.precision") if sampler is None else sampler
-    return recorded if isinstance(recorded, str) and recorded in AGREEMENT else None
+    recorded = [value for name in _PRECISIONS if (value := options.get(name)) not in (None, "auto")]
+    if not recorded or any(value not in AGREEMENT for value in recorded):
+        return None
+    return max((str(value) for value in recorded), key=_COARSENESS.index)
 
 
 def _candidates(path: Path) -> Iterator[Path]:
