@@ -30,7 +30,7 @@ PARENT = "REFRL_PARENT"
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies; call it before anything slow is imported.
+    """Have the kernel kill this process when its parent exits; call it before anything slow is imported.
 
     Linux alone can do it; elsewhere, and in a process that was not started by `PARENT` itself, nothing is set. The
     kernel acts when the *thread* that started this process ends, so `PARENT` is set by main threads only.
@@ -40,7 +40,7 @@ def end_with_parent() -> None:
         return
     if os.getppid() == parent and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the signal was set
+        if os.getppid() != parent:  # it exited before the signal was set
             os._exit(LOST_LAUNCHER)
 
 

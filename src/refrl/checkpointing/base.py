@@ -12,7 +12,7 @@ from torch import Tensor
 
 SCHEMA_VERSION = 1
 NO_DIGEST = "0" * 64
-"""Stands for the digest of a file while it is computed."""
+"""Placeholder for the digest of a file while it is computed."""
 
 
 class Stateful(Protocol):

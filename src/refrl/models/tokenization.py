@@ -82,7 +82,7 @@ def _check_tokenizer_file(path: Path) -> None:
     """Raise if there is a `tokenizer.json` without a tokenizer, such as `{}` or an empty file.
 
     Raises:
-        ConfigError: names the file and what it lacks.
+        ConfigError: names the file and what is missing from it.
     """
     if not path.exists():
         return
@@ -92,9 +92,9 @@ def _check_tokenizer_file(path: Path) -> None:
         raise ConfigError(
             f"{path} cannot be read: {error}; copy the model's tokenizer files there"
         ) from error
-    lacks = [key for key in ("model", "added_tokens") if not isinstance(content, dict) or key not in content]
-    if lacks:
+    missing = [key for key in ("model", "added_tokens") if not isinstance(content, dict) or key not in content]
+    if missing:
         raise ConfigError(
-            f"{path} holds no tokenizer (it lacks {' and '.join(map(repr, lacks))}); copy the model's tokenizer files "
+            f"{path} holds no tokenizer (no {' and no '.join(map(repr, missing))}); copy the model's tokenizer files "
             "there"
         )

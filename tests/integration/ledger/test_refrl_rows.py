@@ -69,7 +69,7 @@ def test_a_sound_run_passes(run: Callable[..., Path], overrides: tuple[str, ...]
 
 def test_a_run_whose_verifier_fails_does_not_pass(run: Callable[..., Path], tmp_path: Path) -> None:
     """All rewards are 0 because the verifier takes words for code: the rows say so."""
-    logs = run("data.verifier=code_output")
+    logs = run("data.verifier=code_output", "grpo.max_verifier_error_share=1")
     assert main(["ledger", str(logs), "--json", str(tmp_path / "verdicts.json")]) == EXIT_FAIL
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
     assert [verdict["name"] for verdict in verdicts if verdict["outcome"] == "Fail"] == [

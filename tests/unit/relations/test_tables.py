@@ -98,8 +98,9 @@ def _ids(table: Columns, name: str = "ids") -> list[Any]:
 
 
 def broken(stack: Lists, *, tidy: bool = False) -> list[str]:
-    """Return the laws that tables break."""
-    return list(run_relation(RELATION, stack, tidy=tidy).details.get("laws_broken", []))
+    """Return the laws that tables break, and those during which they raise an exception."""
+    details = run_relation(RELATION, stack, tidy=tidy).details
+    return [*details.get("laws_broken", ()), *(law for one in details["raises"] for law in one["laws"])]
 
 
 def test_plain_lists_obey() -> None:

@@ -204,9 +204,10 @@ def test_a_series_that_is_there_all_the_same_is_judged(tmp_path: Path) -> None:
 
 
 def test_what_is_not_logged_is_not_claimed(tmp_path: Path) -> None:
-    trial, _ = quiet_smoke(tmp_path, "right", "train/token_mult_prob_error")
+    trial, _ = quiet_smoke(tmp_path, "no-agreement", "train/token_mult_prob_error")
     assert trial.outcome is PASS
     assert "sampler and trainer agree" not in trial.proves
+    assert any(line.startswith("not judged: sampler and trainer agree: ") for line in trial.limitations)
 
 
 def test_a_targets_own_check_is_asked(tmp_path: Path) -> None:

@@ -82,10 +82,12 @@ def test_a_missing_model_is_blocked_with_valid_results(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:4] == ["Blocked", "level", "0", "grpo-smoke"]
     assert "is no folder" in lines[1]
-    assert lines[2] == f"{len(results.trials) - 1} trials were not requested"
-    assert "no evidence against the stack" in lines[3]
-    assert lines[4].startswith("report: ")
-    assert len(lines) == 5
+    assert lines[2].split()[:2] == ["usual", "cause:"]
+    assert lines[3].split()[0] == "next:"
+    assert lines[4] == f"{len(results.trials) - 1} trials were not requested"
+    assert "no evidence against the stack" in lines[5]
+    assert lines[6].startswith("report: ")
+    assert len(lines) == 7
 
 
 def test_verbose_prints_every_verdict_and_the_summary_form(

@@ -149,7 +149,7 @@ def parse(text: bytes | str) -> Any:
     """Return the JSON value of a text (NaN and Infinity are read), or None where it is not JSON."""
     try:
         value = json.loads(text.decode() if isinstance(text, bytes) else text)
-        # As many colons as keys: nothing is nested, no key appears twice, and the slow way tells nothing new.
+        # As many colons as keys: nothing is nested, no key appears twice, and the slow way finds nothing else.
         if type(value) is dict and text.count(b":" if isinstance(text, bytes) else ":") == len(value):  # type: ignore[arg-type]
             return value
         return json.loads(text, object_pairs_hook=_object)
