@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,6 @@ from refrl import cli
 from refrl.config import ConfigError, LoraConfig, SFTRunConfig
 from refrl.config.run import ClusterConfig
 from refrl.directories import naming
-from refrl.distributed import join
 from refrl.errors import out_of_memory
 from refrl.generation.torch_engine import CachedDecoder
 from refrl.logging import EventWriter, write_atomically
@@ -108,18 +109,24 @@ def test_a_module_named_ray_that_is_not_ray_is_named(monkeypatch: pytest.MonkeyP
         pass
 
 
-def test_a_port_in_use_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchrun's ranks meet: rank 0 listens."""
+def test_a_port_in_use_is_one_line(forked_python: str, model_directory: Path, tmp_path: Path) -> None:
+    """As torchrun's ranks meet: rank 0 listens. In a process that has no group from an earlier test."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        overrides = ("cluster.num_processes=2", f"policy.model_name={model_directory}")
         given = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        for name, value in {**given, "MASTER_PORT": str(port)}.items():
-            monkeypatch.setenv(name, value)
-        with (
-            pytest.raises(ConfigError, match=rf"the ranks cannot meet at 127\.0\.0\.1:{port}: "),
-            join(ClusterConfig(num_processes=2, device="cpu")),
-        ):
-            pass
+        ran = subprocess.run(
+            [forked_python, "-m", "refrl", "grpo", "--config", "grpo-smoke", *overrides],
+            cwd=tmp_path,
+            env={**os.environ, **given, "MASTER_PORT": str(port)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert ran.returncode == 2
+    assert f"the ranks cannot meet at 127.0.0.1:{port}: " in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_more_processes_than_processors_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
