@@ -25,6 +25,9 @@ from refrl.generation.static.decoding import decode_in_blocks
 from refrl.media import model_inputs
 from refrl.weight_sync.tensors import share_tensors
 
+CACHE_WORDS = ("cache", "past_key_values")
+"""What a model's forward calls its cache: the first since Transformers 5.24, the second before."""
+
 
 class CachedDecoder:
     """Decodes by the model's own forward; works for every architecture whose cache can be reordered by rows."""
@@ -42,12 +45,14 @@ class CachedDecoder:
         fixed = {
             type(layer).__name__ for layer in self._cache.layers if not hasattr(layer, "batch_select_indices")
         }
-        if fixed or "past_key_values" not in parameters:
+        words = [word for word in CACHE_WORDS if word in parameters]
+        if fixed or not words:
             keeps = f" ({', '.join(sorted(fixed))})" if fixed else ""
             raise ConfigError(
                 f"policy.model_name: {type(model).__name__} keeps between tokens what cannot be reordered by rows"
                 f"{keeps}, so refrl cannot sample from it; take a model with attention in every layer"
             )
+        self._cache_word = words[0]
 
     def prefill(self, prompts: PaddedPrompts) -> torch.Tensor:
         """Read the prompts into the cache; return logits_PV."""
@@ -81,9 +86,9 @@ class CachedDecoder:
         output = self._model(
             input_ids=ids_BS,
             attention_mask=self._mask_BS,
-            past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache_word: self._cache},
             **positions,
             **media,
         )
