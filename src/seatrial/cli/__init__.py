@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "print shell code that completes commands and options",
     },
     "a nightly broke": {
+        "compare": "run the same trials on two commits or releases, and name what the second broke",
         "bisect": "find the commit that broke it, even with noisy runs",
         "baseline": "learn the noise of repeated runs and judge new runs by it",
         "trend": "show how values changed over many runs, and where their level shifted",

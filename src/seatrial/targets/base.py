@@ -15,6 +15,9 @@ from typing import Protocol, runtime_checkable
 from seatrial.launch import Launched
 from seatrial.verdict import Verdict
 
+CHECKOUT_VARIABLE = "SEATRIAL_CHECKOUT"
+"""Environment variable that names the checkout under test, where `seatrial compare` runs trials of a commit."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -34,6 +34,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "group": "completions of a prompt",
     "kind": "sft, dpo or grpo",
     "here": "folder of the YAML file",
+    "checkout": "checkout under test in `seatrial compare`, else the current folder",
     "config": "file of the options, if `override: yaml`",
     "checkpoint": "checkpoint to continue from (in `resume`), or to export (in `convert`)",
 }
@@ -244,7 +245,7 @@ def _modules(path: Path, given: Any) -> dict[str, Path | None]:
 
 
 def _check_patterns(stack: Stack) -> None:
-    known = {"out", "here", "data", "model", "kind", "step", "seed"}
+    known = {"out", "here", "checkout", "data", "model", "kind", "step", "seed"}
     for key in ("logs", "rows", "checkpoints", "export"):
         pattern = getattr(stack, key)
         for name in _PLACEHOLDER.findall(pattern or ""):

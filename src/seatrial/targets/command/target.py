@@ -18,7 +18,7 @@ import seatrial
 from seatrial.errors import BlockedError, UsageError
 from seatrial.files import write_text
 from seatrial.nearest import hint
-from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
+from seatrial.targets.base import CHECKOUT_VARIABLE, AdvantageFacts, Job, JobRequest, TrainingJob
 from seatrial.targets.command.data import write_data
 from seatrial.targets.command.evidence import FIRST, Collector, absent, first_checkpoint, snapshot
 from seatrial.targets.command.schema import Option, Recipe, Stack, filled, read_stack
@@ -216,13 +216,16 @@ class CommandTarget:
             "group": recipe.group,
             "kind": recipe.kind,
             "here": self.stack.path.parent,
+            "checkout": os.environ.get(CHECKOUT_VARIABLE) or Path.cwd(),
             "config": directory / "options.yaml",
         }
 
     def _environment(self, recipe: Recipe, values: Mapping[str, object]) -> dict[str, str]:
         """Return the variables of a command: the file's, and the folders of the file and of the data on PYTHONPATH."""
         given = {name: filled(value, values) for name, value in recipe.environment.items()}
+        checkout = os.environ.get(CHECKOUT_VARIABLE)
         places = [
+            *([str(Path(checkout) / "src"), checkout] if checkout else []),
             given.get("PYTHONPATH"),
             str(values["here"]),
             str(values["data"]),

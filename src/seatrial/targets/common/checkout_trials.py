@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from seatrial.errors import BlockedError
-from seatrial.targets.base import Job, JobRequest, TrainingJob
+from seatrial.targets.base import CHECKOUT_VARIABLE, Job, JobRequest, TrainingJob
 from seatrial.targets.common import preflight
 from seatrial.targets.common.stages import Checkout, Stages, checkout_of, dry_run, read_stages
 from seatrial.targets.common.target import ComponentsTarget
@@ -43,7 +43,9 @@ class CheckoutTrials(ComponentsTarget):
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
         """Take `checkout=DIR` and `bridge=DIR`."""
-        self._checkout = checkout_of(self.stages, overrides, os.environ, self.variable)
+        under_test = os.environ.get(CHECKOUT_VARIABLE)
+        environment = {**os.environ, **({self.variable: under_test} if under_test else {})}
+        self._checkout = checkout_of(self.stages, overrides, environment, self.variable)
 
     def preflight(self) -> None:
         """Check the environment of the trials, or, for relations, whether the stack is installed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import seatrial
 from seatrial.errors import BlockedError, UsageError
-from seatrial.targets.base import AdvantageFacts, Job, JobRequest, TrainingJob
+from seatrial.targets.base import CHECKOUT_VARIABLE, AdvantageFacts, Job, JobRequest, TrainingJob
 
 if TYPE_CHECKING:
     from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
@@ -98,8 +98,9 @@ class ReferenceTarget:
         raise refusals[0]
 
     def expected_origins(self) -> Mapping[str, Path]:
-        """Return the refrl that came with this seatrial: they are one distribution."""
-        return {"refrl": _SOURCES / "refrl"}
+        """Return the refrl that came with this seatrial, as one distribution; or that of the commit under test."""
+        checkout = os.environ.get(CHECKOUT_VARIABLE)
+        return {"refrl": (_SOURCES if checkout is None else Path(checkout) / "src") / "refrl"}
 
     def given_model(self, overrides: Sequence[str]) -> Path | None:
         """Return the folder of `policy.model_name=DIR`, made absolute, after a look at what it holds."""
