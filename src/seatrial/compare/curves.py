@@ -19,7 +19,7 @@ from seatrial.comparisons.baselines import DEFAULT_WINDOW, Provenance, choose_ta
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog, Series
-from seatrial.statistics.baselines import summary_deviation
+from seatrial.statistics.robust import Rates, check_summary
 from seatrial.verdict import Outcome, Verdict
 from seatrial.vocabulary import canonical, recognise
 
@@ -184,7 +184,7 @@ def _speed(name: str, pairs: Sequence[tuple[float | None, ...]]) -> Iterator[Ver
         reason = f"{words}; the noise is known from {MIN_JUDGED} seeds: give --seeds {MIN_JUDGED}"
         yield _verdict(name, Outcome.SKIPPED, APART, reason, num_samples=len(old_N))
         return
-    deviation = summary_deviation(old_N, new_N, ALPHA)
+    deviation = check_summary(old_N, new_N, Rates(test=ALPHA, metric=ALPHA))
     if deviation.holds or deviation.in_sd < 0 or change < SMALLEST_SLOWDOWN:
         yield _verdict(
             name, Outcome.PASS, SAME, f"not slower than noise explains: {words}", num_samples=len(old_N)

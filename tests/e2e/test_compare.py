@@ -1,0 +1,209 @@
+"""`seatrial compare` on two commits: a stack by a YAML file, and refrl with a planted fault."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from seatrial.compare.verdicts import BEFORE, BROKE, FIXED, KIND
+from seatrial.trials.results import Results
+from seatrial.trials.rundir import read_results
+from seatrial.verdict import Outcome
+
+pytestmark = pytest.mark.e2e
+
+TOY = Path(__file__).resolve().parents[1] / "unit" / "targets" / "toy_command.py"
+MODE = 'mode, out, steps = given.get("mode", "right")'
+NAN, STALE = MODE.replace("right", "nan"), MODE.replace("right", "stale-export")
+STACK: dict[str, Any] = {
+    "run": [sys.executable, "{checkout}/toy_command.py"],
+    "options": {"kind": "{kind}", "model": "{model}", "out": "{out}", "seed": "{seed}", "steps": "{steps}"},
+    "logs": "{out}/run-*",
+    "checkpoints": "{out}/checkpoint-{step}",
+    "export": "{out}/final",
+    "recipes": {"sft-smoke": {"steps": 3}},
+}
+FINITE, MOVED = "every series finite", "every trainable tensor moved"
+
+
+def git(folder: Path, *words: str) -> str:
+    own = ("-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *own, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path, file: str, old: str, new: str) -> None:
+    """Commit a change of one line."""
+    path = folder / file
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", new[:60])
+
+
+def compare(base: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], Results]:
+    """Run the command and return how it ended, and what it found."""
+    command = [sys.executable, "-m", "seatrial", "compare", "--output", str(base / "runs"), *words]
+    ran = subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=500, check=False)
+    runs = sorted((base / "runs").glob("*/results.json"))
+    assert runs, ran.stdout + ran.stderr
+    return ran, read_results(runs[-1].parent)
+
+
+def of_kind(results: Results, kind: str) -> set[str]:
+    """Return the names of the verdicts of a kind."""
+    return {
+        verdict.name
+        for part in results.requested_trials()
+        for verdict in part.verdicts
+        if verdict.details.get(KIND) == kind
+    }
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A repository of the toy with its YAML file, and a model outside it; its first commit is sound."""
+    repository = tmp_path / "stack"
+    repository.mkdir()
+    git(repository, "init", "-q")
+    shutil.copy(TOY, repository / "toy_command.py")
+    (repository / "stack.yaml").write_text(yaml.safe_dump(STACK, sort_keys=False))
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "sound")
+    return repository
+
+
+Compare = Callable[..., tuple[subprocess.CompletedProcess[str], Results]]
+
+
+@pytest.fixture
+def compared(toy: Path, tmp_path: Path) -> Compare:
+    """Return a function that compares two commits of the toy."""
+
+    def run(*words: str) -> tuple[subprocess.CompletedProcess[str], Results]:
+        target = ("--repo", str(toy), "--target", str(toy / "stack.yaml"), "--trial", "sft-smoke")
+        return compare(tmp_path, *words, *target)
+
+    return run
+
+
+def test_a_new_failure_a_fixed_one_and_what_was_broken_before(
+    toy: Path, tmp_path: Path, compared: Compare
+) -> None:
+    commit(toy, "toy_command.py", MODE, NAN)
+    ran, results = compared("HEAD~1", "HEAD")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    broken = of_kind(results, BROKE)
+    assert FINITE in broken
+    assert MOVED not in broken
+    assert "HEAD broke" in ran.stdout
+    assert f"Fail      {FINITE}" in ran.stdout
+
+    ran, results = compared("HEAD", "HEAD~1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert of_kind(results, FIXED) >= broken
+    assert of_kind(results, BROKE) == set()
+
+    commit(toy, "toy_command.py", NAN, NAN.replace("out, steps", "out, steps  "))
+    ran, results = compared("HEAD~1", "HEAD")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert FINITE in of_kind(results, BEFORE)
+
+    file = tmp_path / "quarantine.yaml"
+    names = [{"trial": "sft-smoke", "verdict": "*", "reason": "issue 7", "until": "UNTIL"}]
+    names.append({"trial": "arch-moe", "reason": "issue 8", "until": "UNTIL"})
+    for until, code in (("2999-12-31", 0), ("2020-01-01", 1)):
+        file.write_text(yaml.safe_dump(names).replace("UNTIL", until))
+        ran, results = compared("HEAD~2", "HEAD", "--quarantine", str(file))
+        assert ran.returncode == code, ran.stdout + ran.stderr
+        assert "entry 2 (arch-moe: *) matches no failure" in ran.stdout
+        assert "issue 7" in ran.stdout
+
+
+def test_the_report_has_both_sides_and_the_users_repository_is_only_read(
+    toy: Path, tmp_path: Path, compared: Compare
+) -> None:
+    commit(toy, "toy_command.py", MODE, STALE)
+    before = git(toy, "status", "--porcelain"), git(toy, "worktree", "list"), git(toy, "rev-parse", "HEAD")
+    ran, results = compared("HEAD~1", "HEAD", "--seeds", "2")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert MOVED in of_kind(results, BROKE)
+    assert "curves" in {one.name for one in results.requested_trials()[0].verdicts}
+    assert before == (
+        git(toy, "status", "--porcelain"), git(toy, "worktree", "list"), git(toy, "rev-parse", "HEAD"),
+    )  # fmt: skip
+    path = next((tmp_path / "runs").iterdir())
+    page, report = (path / "report.html").read_text(), (path / "report.md").read_text()
+    for name in ("BASE-seed-0", "HEAD-seed-1"):
+        assert name in page
+    assert git(toy, "rev-parse", "HEAD")[:12] in report
+    assert (path / "junit.xml").is_file()
+
+
+def test_what_cannot_be_run_on_either_side_is_blocked_and_not_passed(toy: Path, compared: Compare) -> None:
+    """The program of both commits is missing."""
+    missing = yaml.safe_dump({**STACK, "run": ["no-such-program-at-all"]}, sort_keys=False)
+    (toy / "stack.yaml").write_text(missing)
+    commit(toy, "toy_command.py", MODE, NAN)
+    ran, results = compared("HEAD~1", "HEAD")
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    assert results.outcome is Outcome.BLOCKED
+    assert "no-such-program-at-all" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["HEAD"], "1 commits given; name BASE and HEAD"),
+        (["HEAD", "no-such-commit"], "HEAD 'no-such-commit' is not a commit of"),
+        (["HEAD", "HEAD"], "are the same commit"),
+        (["HEAD~1", "HEAD", "--seeds", "0"], "--seeds 0: give 1 or more"),
+        (["HEAD~1", "HEAD", "--adapter", "dpo"], "--adapter goes with --relations"),
+        (["--python", "no-such-environment", "x"], "no interpreter and no environment"),
+        (["--path", "no-such-folder", "x"], "no such folder"),
+        (["HEAD~1", "HEAD", "--quarantine", "no.yaml"], "--quarantine no.yaml"),
+        (["HEAD~1", "HEAD", "--repo", "/"], "is not in a git repository"),
+    ],
+)
+def test_wrong_use_is_one_line_before_anything_runs(
+    words: list[str], message: str, toy: Path, tmp_path: Path
+) -> None:
+    commit(toy, "toy_command.py", MODE, NAN)
+    command = [sys.executable, "-m", "seatrial", "compare", *words]
+    ran = subprocess.run(command, cwd=toy, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 2, ran.stdout + ran.stderr
+    (line,) = ran.stderr.strip().splitlines()
+    assert message in line
+    assert not (toy / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_fault_planted_in_refrl_is_named_exactly(tmp_path: Path, repository: Path) -> None:
+    """The fault scales advantages wrongly: what recomputes advantages fails at HEAD, and nothing else does."""
+    clone = tmp_path / "clone"
+    shutil.copytree(
+        repository / "src" / "refrl", clone / "src" / "refrl", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    git(clone, "init", "-q")
+    git(clone, "add", "-A")
+    git(clone, "commit", "-qm", "sound")
+    right = "group_std(rewards, index_B) + config.epsilon"
+    commit(clone, "src/refrl/algorithms/advantages.py", right, right.replace("+", "+ 0.5 +"))
+    ran, results = compare(tmp_path, "HEAD~1", "HEAD", "--repo", str(clone), "--level", "0")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert of_kind(results, BROKE) == {"guards hold", "ledger: advantages recomputed equal the logged"}
+    assert of_kind(results, BEFORE) == set()
+    run = next((tmp_path / "runs").iterdir())
+    for side in ("BASE", "HEAD"):
+        identity = json.loads(next((run / "runs" / f"{side}-seed-0").glob("*/identity.json")).read_text())
+        files = {item["file"] for item in identity["runs"]["grpo-smoke"]}
+        assert len(files) == 1
+        assert "/trees/place-" in next(iter(files))
