@@ -18,6 +18,7 @@ from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
 from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.data_plane import DataPlane
 from seatrial.relations.contracts.episodes import Episodes
+from seatrial.relations.contracts.estimators import TokenAdvantages
 from seatrial.relations.contracts.generation import (
     Continuation,
     GenerationEngine,
@@ -227,6 +228,7 @@ class Declared(Protocol):
 
 COMPONENTS: Mapping[str, type] = {
     "advantages": Advantages,
+    "token_advantages": TokenAdvantages,
     "token_logprobs": TokenLogprobs,
     "fused_logprobs": FusedLogprobs,
     "policy_loss": PolicyLoss,

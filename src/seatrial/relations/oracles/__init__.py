@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from seatrial.relations.oracles import surrogates
 from seatrial.relations.records import AdvantageSpec, LossSpec
 
 Matrix = Sequence[Sequence[float]]
@@ -102,12 +103,17 @@ def policy_loss(
 ) -> LossOracle:
     """Return the loss of the rows given and its gradient, by the definition of each term."""
     loss, gradient = 0.0, [[0.0] * len(row) for row in logprobs]
+    chosen = surrogates.tokens_of_covariance(logprobs, old, advantages_B, mask, spec)
     for b, row in enumerate(logprobs):
         valid = [t for t in range(len(row)) if mask[b][t]]
         if not valid:
             continue
         weight = token_weight(spec, len(valid), global_valid_tokens, global_valid_seqs)
-        surrogate, surrogate_gradient = _surrogate(row, old[b], sampling[b], valid, advantages_B[b], spec)
+        values = surrogates.SurrogateRow(
+            logprobs=row, old=old[b], valid=valid, advantage=advantages_B[b], chosen=chosen[b]
+        )
+        corrections = {t: _correction(old[b][t] - sampling[b][t], spec) for t in valid}
+        surrogate, surrogate_gradient = surrogates.surrogate(values, corrections, spec)
         for t in valid:
             kl = spec.kl_penalty * kl_value(row[t], ref[b][t], spec.kl_type)
             loss += weight * (surrogate[t] + kl - spec.entropy_coefficient * entropy[b][t])
@@ -127,43 +133,10 @@ def token_weight(spec: LossSpec, length: int, tokens: float, sequences: float) -
         return 1.0 / tokens
     if spec.reduction == "sequence":
         return 1.0 / (length * sequences)
+    if spec.reduction == "sum":
+        return 1.0
     assert spec.fixed_length is not None
     return 1.0 / (spec.fixed_length * sequences)
-
-
-def _surrogate(
-    logprobs: Sequence[float],
-    old: Sequence[float],
-    sampling: Sequence[float],
-    valid: Sequence[int],
-    advantage: float,
-    spec: LossSpec,
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Return value and derivative of the surrogate at each valid token of one row."""
-    values, slopes, ratios = {}, {}, {}
-    if spec.kind == "gspo":
-        mean = math.fsum(logprobs[t] - old[t] for t in valid) / len(valid)
-        ratios = {t: math.exp(mean) for t in valid}
-    else:
-        ratios = {t: math.exp(logprobs[t] - old[t]) for t in valid}
-    low, high = 1 - spec.ratio_clip_min, 1 + spec.ratio_clip_max
-    for t in valid:
-        ratio, correction = ratios[t], _correction(old[t] - sampling[t], spec)
-        if spec.kind == "cispo":
-            held = min(max(ratio, low), high)
-            values[t] = -correction * held * advantage * logprobs[t]
-            slopes[t] = -correction * held * advantage
-            continue
-        plain, held = ratio * advantage, min(max(ratio, low), high) * advantage
-        value, slope = (plain, ratio * advantage) if plain <= held else (held, 0.0)
-        if spec.ratio_clip_c is not None and advantage < 0 and value < spec.ratio_clip_c * advantage:
-            value, slope = spec.ratio_clip_c * advantage, 0.0
-        values[t], slopes[t] = -correction * value, -correction * slope
-    if spec.kind == "gspo":
-        # Every token's surrogate depends on the whole row through the shared ratio.
-        shared = math.fsum(slopes.values()) / len(valid)
-        slopes = dict.fromkeys(valid, shared)
-    return values, slopes
 
 
 def _correction(log_weight: float, spec: LossSpec) -> float:

@@ -50,16 +50,34 @@ class LossInputs:
     """Number of rows of the whole optimizer batch that have at least one training token."""
 
 
+LossKind = Literal[
+    "ppo_clip",
+    "gspo",
+    "cispo",
+    "sapo",
+    "policy_gradient",
+    "dppo_tv",
+    "dppo_kl",
+    "clip_cov",
+    "kl_cov",
+    "geometric_mean",
+    "dro",
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossSpec:
-    """The loss that the stack declares; the float64 oracle computes it from the definition."""
+    """The loss that the stack declares; the float64 oracle computes it from the definition (`oracles.surrogates`)."""
 
-    kind: Literal["ppo_clip", "gspo", "cispo"] = "ppo_clip"
+    kind: LossKind = "ppo_clip"
     ratio_clip_min: float = 0.2
     ratio_clip_max: float = 0.2
     ratio_clip_c: float | None = None
-    reduction: Literal["token", "sequence", "fixed_length"] = "token"
+    reduction: Literal["token", "sequence", "fixed_length", "sum"] = "token"
+    """Mean over tokens; mean over rows of a row's mean, or of its sum divided by `fixed_length`; sum over tokens."""
     fixed_length: int | None = None
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Of kinds that have others than a clip, by the name that `oracles.surrogates` gives them."""
     kl_penalty: float = 0.0
     kl_type: Literal["k1", "k2", "k3"] = "k3"
     kl_gradient: Literal["estimator", "k2"] = "estimator"

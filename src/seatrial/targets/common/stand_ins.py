@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,6 +43,29 @@ def without_init(package: str, inner: Sequence[str] = ()) -> None:
             bare = ModuleType(name)
             bare.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
             sys.modules[name] = bare
+
+
+def import_without(module: str, unused: Sequence[str]) -> Any:
+    """Import a module of which only functions are used that need none of some packages; each missing one is replaced.
+
+    Args:
+        module: of the stack.
+        unused: packages that the module imports and its functions do not use.
+
+    Raises:
+        ModuleNotFoundError: another package is missing.
+    """
+    while True:
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            name = error.name or ""
+            if name.partition(".")[0] not in unused or name in sys.modules:
+                raise
+            stand_in = StandIn(name, {})
+            stand_in.__spec__ = ModuleSpec(name, None)
+            stand_in.__path__ = []
+            sys.modules[name] = stand_in
 
 
 def import_part(module: str, stand_ins: Mapping[str, Mapping[str, Any]]) -> Any:

@@ -63,9 +63,9 @@ class VerlReward:
                 "attention_mask": torch.cat([shown_BP, shown_BT], dim=1),
             },
             non_tensors={
-                "reward_model": _objects([{"ground_truth": answer} for answer in problems]),
-                "data_source": _objects([GSM8K] * len(problems)),
-                "extra_info": _objects([{} for _ in problems]),
+                "reward_model": objects([{"ground_truth": answer} for answer in problems]),
+                "data_source": objects([GSM8K] * len(problems)),
+                "extra_info": objects([{} for _ in problems]),
             },
         )
         with contextlib.redirect_stdout(io.StringIO()):
@@ -111,7 +111,7 @@ class VerlTokenLogprobs:
         return logprobs_BT
 
 
-def _objects(values: Sequence[Any]) -> Any:
+def objects(values: Sequence[Any]) -> Any:
     """Return an array of Python objects, as `DataProto` holds what is no tensor."""
     array = numpy.empty(len(values), dtype=object)
     for place, value in enumerate(values):

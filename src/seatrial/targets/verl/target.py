@@ -22,11 +22,13 @@ class VerlTarget(CheckoutTrials):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.verl import algorithms, ranks, rewards, tables
+        from seatrial.targets.verl import algorithms, estimators, losses, ranks, rewards, tables
         from seatrial.targets.verl.micro_batches import VerlMicroBatches
 
         return {
             **algorithms.ADAPTERS,
+            **estimators.ADAPTERS,
+            **losses.ADAPTERS,
             **ranks.ADAPTERS,
             **rewards.ADAPTERS,
             **tables.ADAPTERS,

@@ -11,6 +11,7 @@ import torch
 
 from seatrial.relations.cases.case import Case
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.loss.on_policy import drops_tokens
 from seatrial.relations.records import LossInputs
 
 BOUND = 1e-6
@@ -79,7 +80,9 @@ BANDIT = Relation(
 
 
 @BANDIT.law(
-    "gradient of the expected reward", "the sign of the loss, a ratio that is detached, a wrong divisor"
+    "gradient of the expected reward",
+    "the sign of the loss, a ratio that is detached, a wrong divisor",
+    excluded=drops_tokens,
 )
 def gradient_of_the_expected_reward(stack: Any, case: Bandit) -> Measure:
     """Check that the loss's gradient, less that at advantage 0, is minus the gradient of the expected reward."""
@@ -91,7 +94,7 @@ def gradient_of_the_expected_reward(stack: Any, case: Bandit) -> Measure:
     )
     logits_V = case.probabilities().log().requires_grad_()
     (exact_V,) = torch.autograd.grad((logits_V.softmax(0) * rewards_V).sum(), logits_V)
-    difference = float((given_V + _scale(stack) * exact_V).abs().max())
+    difference = float((given_V + _scale(stack, case) * exact_V).abs().max())
     return Measure(
         error=difference, bound=BOUND, what="gradient against minus the exact gradient of the expected reward"
     )
@@ -123,9 +126,11 @@ def _inputs(case: Bandit, logits_V: torch.Tensor, advantages_B: torch.Tensor) ->
     )
 
 
-def _scale(stack: Any) -> float:
+def _scale(stack: Any, case: Bandit) -> float:
     """Return what the reduction multiplies a one-token row by, relative to the mean over rows."""
     spec = stack.loss_spec
+    if spec.reduction == "sum":
+        return float(len(case.arms()))
     return 1.0 / spec.fixed_length if spec.reduction == "fixed_length" else 1.0
 
 

@@ -41,9 +41,19 @@ METRICS = Relation(
 )
 
 
+def drops_tokens(stack: Any) -> str | None:
+    """Return the declaration of a loss that drops tokens on policy too, or None."""
+    return "loss_spec.kind='clip_cov'" if stack.loss_spec.kind == "clip_cov" else None
+
+
+def _has_no_ratio(stack: Any) -> str | None:
+    return "loss_spec.kind='policy_gradient'" if stack.loss_spec.kind == "policy_gradient" else None
+
+
 @LOSS.law(
     "policy gradient on policy",
     "ratio against the wrong log-probabilities, clipping at 1, a KL that is not 0 at the start",
+    excluded=drops_tokens,
 )
 def gradient_is_the_policy_gradient(stack: Any, case: Rollout) -> Measure | None:
     """Check that each token's gradient is minus its advantage times its weight, for any clip range."""
@@ -59,6 +69,7 @@ def gradient_is_the_policy_gradient(stack: Any, case: Rollout) -> Measure | None
             "token": 1 / inputs.global_valid_tokens,
             "sequence": 1 / (length * inputs.global_valid_seqs),
             "fixed_length": 1 / ((spec.fixed_length or 1) * inputs.global_valid_seqs),
+            "sum": 1.0,
         }[spec.reduction]
         # k1 alone keeps a slope where policy and reference agree.
         kl_slope = spec.kl_penalty if (spec.kl_type, spec.kl_gradient) == ("k1", "estimator") else 0.0
@@ -88,6 +99,7 @@ def _on_policy(case: Rollout) -> LossInputs:
 @LOSS.law(
     "old log-probabilities matter",
     "the ratio of the policy with itself: old log-probabilities recomputed or ignored",
+    excluded=_has_no_ratio,
 )
 def old_logprobs_matter(stack: Any, case: Rollout) -> Measure:
     """Check that the loss changes with the old log-probabilities: off policy the ratio is not stuck at 1."""
