@@ -234,7 +234,9 @@ def _list(stacks: Stacks, relations: Sequence[Relation], output: Captured) -> No
             for law in relation.laws:
                 output.print(f"      {law.name}{' (thorough)' if law.thorough else ''}")
     for name, unavailable in stacks.unavailable.items():
-        output.print(f"{name}: {'' if unavailable.blocked else 'not in this release: '}{unavailable.reason}")
+        gone = not unavailable.blocked and not unavailable.uncovered
+        prefix = "not in this release: " if gone else "not covered: " if unavailable.uncovered else ""
+        output.print(f"{name}: {prefix}{unavailable.reason}")
 
 
 @dataclass(frozen=True, kw_only=True)

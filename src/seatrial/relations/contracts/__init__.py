@@ -16,6 +16,7 @@ from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
 from seatrial.relations.contracts.conversations import Conversations, Pairs
+from seatrial.relations.contracts.corrections import SamplerCorrection
 from seatrial.relations.contracts.data_plane import DataPlane
 from seatrial.relations.contracts.episodes import Episodes
 from seatrial.relations.contracts.estimators import TokenAdvantages
@@ -116,7 +117,10 @@ class KLEstimate(Protocol):
     """An estimator of KL(policy || reference) per token."""
 
     def kl_estimate(self, logprobs_BT: Tensor, ref_logprobs_BT: Tensor, kind: str) -> Tensor:
-        """Return [B, T] for kind k1, k2 or k3."""
+        """Return [B, T] for kind k1, k2 or k3, or for a name of the attribute `kl_names`, if the adapter has one.
+
+        It maps the stack's own names to the kinds of the value and of the gradient; these may be `abs` too.
+        """
         ...
 
 
@@ -234,6 +238,7 @@ COMPONENTS: Mapping[str, type] = {
     "policy_loss": PolicyLoss,
     "kl_estimate": KLEstimate,
     "value_loss": ValueLoss,
+    "sampler_correction": SamplerCorrection,
     "batch_builder": BatchBuilder,
     "clamped_batch": ClampedBatch,
     "group_filter": GroupFilter,

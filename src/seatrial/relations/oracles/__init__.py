@@ -32,8 +32,10 @@ def token_logprob(logits_V: Sequence[float], token: int, temperature: float) -> 
 
 
 def kl_value(logprob: float, ref_logprob: float, kind: str) -> float:
-    """Return the k1, k2 or k3 estimate of KL(policy || reference) at a token sampled from the policy."""
+    """Return the k1, k2, k3 or absolute estimate of KL(policy || reference) at a token sampled from the policy."""
     log_ratio = ref_logprob - logprob
+    if kind == "abs":
+        return abs(log_ratio)
     if kind == "k1":
         return -log_ratio
     if kind == "k2":
@@ -44,6 +46,8 @@ def kl_value(logprob: float, ref_logprob: float, kind: str) -> float:
 def kl_gradient(logprob: float, ref_logprob: float, kind: str) -> float:
     """Return the derivative of `kl_value` with respect to the policy's log-probability."""
     log_ratio = ref_logprob - logprob
+    if kind == "abs":
+        return float((log_ratio < 0) - (log_ratio > 0))
     if kind == "k1":
         return 1.0
     if kind == "k2":

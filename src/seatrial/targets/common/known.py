@@ -30,6 +30,11 @@ def before(package: str, version: str) -> Releases:
     return lambda adapter: Version(release(package)) < Version(version)
 
 
+def between(package: str, first: str, end: str) -> Releases:
+    """Return a test for the installed release of a package to be the first or later, and earlier than the end."""
+    return lambda adapter: Version(first) <= Version(release(package)) < Version(end)
+
+
 @dataclass(frozen=True)
 class KnownFailure:
     """A known violation of a stack."""

@@ -30,6 +30,8 @@ class Unavailable:
     """Whether the environment prevents it; else the installed release does not have the component."""
     package: str | None = None
     """The missing package, if that is all that prevents it."""
+    uncovered: bool = False
+    """Whether the release has the component, and there is no adapter of it."""
 
 
 def release(package: str) -> str:
@@ -110,7 +112,13 @@ class ComponentsTarget(ABC):
     def components(self) -> dict[str, Any]:
         """Return an adapter of each kind; one that the installed release has no component for says so."""
         self.preflight()
-        return available(self.adapters(), f"{self.name} {release(self.packages[0])}")
+        made = available(self.adapters(), f"{self.name} {release(self.packages[0])}")
+        rest = {name: Unavailable(reason, uncovered=True) for name, reason in self.uncovered().items()}
+        return {**made, **rest}
+
+    def uncovered(self) -> Mapping[str, str]:
+        """Return what the installed release offers and no adapter covers, by name, each with the reason."""
+        return {}
 
     def preflight(self) -> None:
         """Check whether the stack is installed."""

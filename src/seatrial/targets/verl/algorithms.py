@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor
 from seatrial.relations.contracts.values import ValueInputs, ValueSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import AdvantageSpec, LossInputs, LossSpec
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, between, since
 from seatrial.targets.common.target import find_name
+from seatrial.targets.verl.registries import CORE, penalties
 
-CORE = "verl.trainer.ppo.core_algos"
 GROUP_OF_ONE = KnownFailure(
     "a group of one row has no baseline: its reward is its advantage, as the code says",
     finding="verl: a group of one row",
@@ -115,17 +115,41 @@ class VerlValueLoss(KnowsFailures):
         return loss * float(inputs.mask_BT.sum()) / inputs.global_valid_tokens
 
 
-class VerlKL:
+KL_KINDS: Mapping[str, str] = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+}
+"""What each kind of `kl_penalty` estimates with; a `+` at its end takes the gradient of k2."""
+NOT_STRIPPED = KnownFailure(
+    "a kind with `+` at its end raises NotImplementedError",
+    finding="verl: KL estimates with the gradient of k2",
+    releases=between("verl", "0.6", "0.8"),
+)
+
+
+class VerlKL(KnowsFailures):
     """`kl_penalty`."""
 
-    names = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}  # noqa: RUF012  read only
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        NOT_STRIPPED.of("R12.kl/value and gradient by the stack's own names"),
+    )
 
     def __init__(self) -> None:
-        """Find the estimators."""
+        """Find the estimators, and the kinds that the release has."""
         self.compute = find_name("verl", [f"{CORE}:kl_penalty"])
+        kinds = {name: KL_KINDS[name] for name in penalties() if name in KL_KINDS}
+        self.kl_names = {name: (kind, kind) for name, kind in kinds.items()}
+        if hasattr(find_name("verl", ["verl.trainer.ppo:core_algos"]), "kl_penalty_forward"):
+            self.kl_names |= {f"{name}+": (kind, "k2") for name, kind in kinds.items()}
 
     def kl_estimate(self, logprobs_BT: Tensor, ref_logprobs_BT: Tensor, kind: str) -> Tensor:
-        estimate: Tensor = self.compute(logprobs_BT, ref_logprobs_BT, self.names[kind])
+        own = kind if kind in self.kl_names else {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}[kind]
+        estimate: Tensor = self.compute(logprobs_BT, ref_logprobs_BT, own)
         return estimate
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -115,6 +116,8 @@ class VerlEstimator(KnowsFailures):
         if self.estimator.name not in find_name("verl", [f"{CORE}:ADV_ESTIMATOR_REGISTRY"]):
             raise Gone(f"ADV_ESTIMATOR_REGISTRY of verl {release('verl')} has no {self.estimator.name}")
         self.compute = import_without("verl.trainer.ppo.ray_trainer", UNUSED).compute_advantage
+        # Its own variable: some releases else look for a GPU.
+        os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         if "config" not in inspect.signature(self.compute).parameters:
             raise Gone(f"compute_advantage of verl {release('verl')} takes no configuration")

@@ -47,7 +47,7 @@ class RegisteredLoss:
     mode: str = "token-mean"
     """The one that it is documented with; others run in thorough runs."""
     only_mode: bool = False
-    """Whether it aggregates as `mode` says, without `agg_loss`."""
+    """Whether it aggregates as `mode` says, whatever is configured."""
 
 
 def _clip(kind: str, **more: Any) -> LossSpec:
@@ -62,6 +62,7 @@ LOSSES: Mapping[str, RegisteredLoss] = {
         spec=LossSpec(kind="sapo", parameters={"tau_positive": 1.0, "tau_negative": 1.4}),
         options={"tau_pos": 1.0, "tau_neg": 1.4},
         mode="seq-mean-token-mean",
+        only_mode=True,
     ),
     "gpg": RegisteredLoss(name="gpg", spec=LossSpec(kind="policy_gradient")),
     "dppo_tv": RegisteredLoss(

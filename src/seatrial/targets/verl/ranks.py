@@ -13,7 +13,7 @@ from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import LossInputs, LossSpec
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.verl.algorithms import CORE
+from seatrial.targets.verl.registries import CORE
 
 CLIP = (0.2, 0.28)
 EMPTY_ROWS = KnownFailure(

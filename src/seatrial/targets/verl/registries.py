@@ -58,7 +58,7 @@ REGISTRIES: Mapping[str, Callable[[], tuple[str, ...]]] = {
 }
 
 
-def uncovered(covered: Mapping[str, Mapping[str, Any] | frozenset[str]]) -> dict[str, str]:
+def uncovered(covered: Mapping[str, frozenset[str]]) -> dict[str, str]:
     """Return by `kind: name` each that the installed release names and that no adapter covers, with the reason.
 
     Args:
@@ -71,9 +71,9 @@ def uncovered(covered: Mapping[str, Mapping[str, Any] | frozenset[str]]) -> dict
         except Gone:
             continue
         found |= {
-            f"{kind}: {name}": f"the release has it, and no adapter covers it ({kind} {name!r})"
+            f"{kind} {name}": "the release has it, and no adapter covers it"
             for name in given
-            if name not in covered.get(kind, {})
+            if name not in covered.get(kind, frozenset())
         }
     return found
 

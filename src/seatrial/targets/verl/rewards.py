@@ -15,23 +15,33 @@ from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_tokenizer
 
 GSM8K = "openai/gsm8k"
+MANAGERS = ("naive", "dapo", "batch")
+"""Registered reward managers that an adapter judges."""
+LONGEST, BUFFER, PENALTY = 24, 8, 0.5
 
 
 class VerlReward:
     """`NaiveRewardManager` with the rule of GSM8K: the last `#### number` of a completion is the answer."""
+
+    class_name = "NaiveRewardManager"
+    module = "naive"
 
     def __init__(self) -> None:
         """Find the manager and the container of its rows."""
         manager_class = find_name(
             "verl",
             [
-                "verl.workers.reward_manager:NaiveRewardManager",
-                "verl.workers.reward_manager.naive:NaiveRewardManager",
+                f"verl.workers.reward_manager:{self.class_name}",
+                f"verl.workers.reward_manager.{self.module}:{self.class_name}",
             ],
         )
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self.tokenizer = tiny_tokenizer(padding_side="right")
-        self.manager = manager_class(tokenizer=self.tokenizer, num_examine=0)
+        self.manager = manager_class(tokenizer=self.tokenizer, num_examine=0, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        """Return options of the manager."""
+        return {}
 
     def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
         """Answers to two problems, right and wrong ones; the rule takes what follows the four hashes."""
@@ -91,6 +101,47 @@ class VerlReward:
         return torch.tensor(ids), torch.tensor(masks)
 
 
+class VerlBatchReward(VerlReward):
+    """`BatchRewardManager` with a function that scores all rows at once: whether a row has the answer's text."""
+
+    class_name = "BatchRewardManager"
+    module = "batch"
+
+    def options(self) -> dict[str, Any]:
+        return {"compute_score": _scores_of_batch}
+
+    def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
+        """Answers of unequal lengths, with the right text or another one."""
+        return [("72", "it is 72", 1.0), ("72", "27", 0.0), ("1200", "1200 of them", 1.0), ("a", "", 0.0)]
+
+
+class VerlOverlongReward(VerlReward):
+    """`DAPORewardManager` with a buffer for overlong rows (Yu et al. 2025, equation 13).
+
+    Within the last `BUFFER` tokens before the longest row the penalty rises from 0 to `PENALTY`.
+    """
+
+    class_name = "DAPORewardManager"
+    module = "dapo"
+
+    def options(self) -> dict[str, Any]:
+        from omegaconf import OmegaConf
+
+        buffer = {"enable": True, "len": BUFFER, "penalty_factor": PENALTY, "log": False}
+        return {"max_resp_len": LONGEST, "overlong_buffer_cfg": OmegaConf.create(buffer)}
+
+    def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
+        """Right and wrong answers at the buffer's begin, in it and at its end; an end token is added to each."""
+        lengths = (8, LONGEST - BUFFER, LONGEST - BUFFER + 2, LONGEST - 1, LONGEST)
+        cases = []
+        for length in lengths:
+            penalty = PENALTY * max(0, length - (LONGEST - BUFFER)) / BUFFER
+            filler = "x" * (length - len(" #### 72") - 1) if length > len(" #### 72") else ""
+            text = f"{filler} #### 72"[-(length - 1) :]
+            cases += [("72", text, 1.0 - penalty), ("27", text, -penalty)]
+        return cases
+
+
 class VerlTokenLogprobs:
     """`logprobs_from_logits`, of the logits that predict the ids."""
 
@@ -111,6 +162,12 @@ class VerlTokenLogprobs:
         return logprobs_BT
 
 
+def _scores_of_batch(
+    data_sources: Any, solution_strs: Sequence[str], ground_truths: Sequence[str], extra_infos: Any, **_: Any
+) -> list[float]:
+    return [float(answer in text) for text, answer in zip(solution_strs, ground_truths, strict=True)]
+
+
 def objects(values: Sequence[Any]) -> Any:
     """Return an array of Python objects, as `DataProto` holds what is no tensor."""
     array = numpy.empty(len(values), dtype=object)
@@ -119,4 +176,9 @@ def objects(values: Sequence[Any]) -> Any:
     return array
 
 
-ADAPTERS: dict[str, type[Any]] = {"reward": VerlReward, "token-logprobs": VerlTokenLogprobs}
+ADAPTERS: dict[str, type[Any]] = {
+    "reward": VerlReward,
+    "reward-batch": VerlBatchReward,
+    "reward-dapo": VerlOverlongReward,
+    "token-logprobs": VerlTokenLogprobs,
+}

@@ -22,15 +22,32 @@ class VerlTarget(CheckoutTrials):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.verl import algorithms, estimators, losses, ranks, rewards, tables
+        from seatrial.targets.verl import algorithms, corrections, estimators, losses, ranks, rewards, tables
         from seatrial.targets.verl.micro_batches import VerlMicroBatches
 
         return {
             **algorithms.ADAPTERS,
             **estimators.ADAPTERS,
+            **corrections.ADAPTERS,
             **losses.ADAPTERS,
             **ranks.ADAPTERS,
             **rewards.ADAPTERS,
             **tables.ADAPTERS,
             "micro-batches": VerlMicroBatches,
         }
+
+    def uncovered(self) -> Mapping[str, str]:
+        """Return what the registries of the release name beyond the adapters."""
+        from seatrial.targets.verl import corrections, estimators, losses, registries, rewards
+        from seatrial.targets.verl.algorithms import KL_KINDS
+
+        return registries.uncovered(
+            {
+                "loss": frozenset(loss.name for loss in losses.LOSSES.values()),
+                "estimator": frozenset(own.name for own in estimators.ESTIMATORS.values()),
+                "mode": frozenset(losses.MODES),
+                "kl": frozenset(KL_KINDS),
+                "rejection": frozenset(corrections.rejection_names()),
+                "reward manager": frozenset(rewards.MANAGERS),
+            }
+        )

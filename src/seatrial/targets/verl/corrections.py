@@ -1,0 +1,84 @@
+"""verl's rollout correction: weights and rejection by every criterion that the release names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from seatrial.relations.contracts.corrections import RejectionRule, WeightRule
+from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.common.target import Gone, find_name
+from seatrial.targets.verl.registries import rejections
+
+HELPER = "verl.trainer.ppo.rollout_corr_helper"
+RATIOS = (0.7, 1.1)
+OVER: Mapping[str, Any] = {"token": "token", "seq_sum": "sum", "seq_mean": "mean", "seq_max": "max"}
+WEIGHTS: Mapping[str, WeightRule] = {
+    "token": WeightRule(level="token", upper=1.2),
+    "sequence": WeightRule(level="row", upper=1.5),
+    "token, 0.8_1.2": WeightRule(level="token", lower=0.8, upper=1.2),
+    "sequence, 0.8_1.5": WeightRule(level="row", lower=0.8, upper=1.5),
+    "token, normalized": WeightRule(level="token", upper=1.2, mean_one=True),
+    "sequence, normalized": WeightRule(level="row", upper=1.5, mean_one=True),
+}
+DIVERGENCES = {"token": 0.02, "seq_sum": 0.08, "seq_mean": 0.02, "seq_max": 0.05}
+INVERSE = KnownFailure(
+    "lower and upper bound the inverse of the ratio: unequal bounds keep what they should reject",
+    finding="verl: bounds of rejection by the ratio",
+)
+
+
+def rejection_rules() -> dict[str, RejectionRule]:
+    """Return a rule for each criterion of the release whose name is of the known form."""
+    found = {}
+    for name in rejections():
+        over, _, estimator = name.rpartition("_")
+        if over in OVER and estimator == "k1":
+            found[name] = RejectionRule(over=OVER[over], statistic="ratio", lower=RATIOS[0], upper=RATIOS[1])
+        elif over in OVER and estimator in ("k2", "k3"):
+            statistic: Any = estimator
+            found[name] = RejectionRule(over=OVER[over], statistic=statistic, upper=DIVERGENCES[over])
+    return found
+
+
+def rejection_names() -> list[str]:
+    """Return the criteria that rules are made of; none where the release has no such criteria."""
+    try:
+        return list(rejection_rules())
+    except Gone:
+        return []
+
+
+class VerlCorrection(KnowsFailures):
+    """`compute_rollout_correction_weights` and `compute_rollout_rejection_mask`."""
+
+    weight_rules = WEIGHTS
+    known_failures: ClassVar[Sequence[KnownFailure]] = (INVERSE.of("R12.rejection/rejected by the ratio"),)
+
+    def __init__(self) -> None:
+        """Find both functions, and the criteria."""
+        self.weights = find_name("verl", [f"{HELPER}:compute_rollout_correction_weights"])
+        self.rejection = find_name("verl", [f"{HELPER}:compute_rollout_rejection_mask"])
+        self.rejection_rules = rejection_rules()
+
+    def correction_weights(self, log_ratio_BT: Tensor, mask_BT: Tensor, name: str) -> Tensor:
+        rule = self.weight_rules[name]
+        weights: Tensor = self.weights(
+            log_ratio_BT,
+            mask_BT,
+            rollout_is=name.partition(",")[0],
+            rollout_is_threshold=rule.upper if rule.lower is None else f"{rule.lower}_{rule.upper}",
+            rollout_is_batch_normalize=rule.mean_one,
+        )[0]
+        return weights
+
+    def kept_tokens(self, log_ratio_BT: Tensor, mask_BT: Tensor, name: str) -> Tensor:
+        rule = self.rejection_rules[name]
+        bounds = f"{rule.lower}_{rule.upper}" if rule.statistic == "ratio" else str(rule.upper)
+        kept: Tensor = self.rejection(log_ratio_BT, mask_BT, rollout_rs=name, rollout_rs_threshold=bounds)[0]
+        return kept
+
+
+ADAPTERS: dict[str, type[Any]] = {"rollout-correction": VerlCorrection}
