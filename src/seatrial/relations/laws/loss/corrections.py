@@ -129,15 +129,20 @@ def _within(value: float, rule: RejectionRule) -> bool:
 )
 def weights_equal_oracle(stack: Any, case: RatioCase, level: str = "", mean_one: bool = False) -> Measure:
     """Compare the weights of every rule of a level, or of every one whose weights have mean one."""
-    worst = Worst(place="no rule")
-    for name, rule in stack.weight_rules.items():
-        if rule.mean_one == mean_one and (mean_one or rule.level == level):
-            log_ratio_BT, mask_BT = _tensors(case)
-            given_BT = stack.correction_weights(log_ratio_BT, mask_BT, name)
-            right = [weight for row in _weights(case, rule) for weight in row]
-            error = (given_BT[mask_BT.bool()].double() - torch.tensor(right, dtype=torch.float64)).abs().max()
-            worst.add(float(error), name)
-    _refuse_none(worst, "weight")
+    rules = {
+        name: rule
+        for name, rule in stack.weight_rules.items()
+        if rule.mean_one == mean_one and (mean_one or rule.level == level)
+    }
+    if not rules:
+        raise NotServed("no weight rule of this kind")
+    worst = Worst(place="every rule")
+    for name, rule in rules.items():
+        log_ratio_BT, mask_BT = _tensors(case)
+        given_BT = stack.correction_weights(log_ratio_BT, mask_BT, name)
+        right = [weight for row in _weights(case, rule) for weight in row]
+        error = (given_BT[mask_BT.bool()].double() - torch.tensor(right, dtype=torch.float64)).abs().max()
+        worst.add(float(error), name)
     return Measure(error=worst.error, bound=BOUND, what=f"weights by {worst.place} against the oracle")
 
 
@@ -165,11 +170,6 @@ def rejected_tokens_equal_oracle(stack: Any, case: RatioCase, statistics: Sequen
                 wrong.append(f"{name}: row {row}, token {token} is {'rejected' if kept else 'kept'}")
         wrong += [f"{name}: a masked token is kept"] * bool((given_BT & ~mask_BT.bool()).any())
     return Measure.count(wrong, "tokens whose rejection differs from the oracle")
-
-
-def _refuse_none(worst: Worst, what: str) -> None:
-    if worst.place == "no rule":
-        raise NotServed(f"no {what} rule of this kind")
 
 
 def _tensors(case: RatioCase) -> tuple[Tensor, Tensor]:
