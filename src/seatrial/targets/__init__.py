@@ -24,6 +24,7 @@ PEERS = tuple(
     for name, target in (
         ("nemo-rl", "NemoRLTarget"),
         ("openrlhf", "OpenRLHFTarget"),
+        ("peft", "PeftTarget"),
         ("transfer-queue", "TransferQueueTarget"),
         ("transformers", "TransformersTarget"),
         ("trl", "TRLTarget"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters
 from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
@@ -288,6 +289,9 @@ COMPONENTS: Mapping[str, type] = {
     "precision": Precision,
     "fine_tuning": FineTuning,
     "whole_trainer": WholeTrainer,
+    "adapters": Adapters,
+    "combined_adapters": CombinedAdapters,
+    "adapter_groups": AdapterGroups,
     "prompt_files": PromptFiles,
     "tasks": Tasks,
     "random_streams": RandomStreams,

@@ -1,0 +1,1 @@
+"""Laws of adapters: what they compute, how they merge, train, combine and are saved."""

@@ -1,0 +1,186 @@
+"""R29.merged: merged weights compute what the adapter computed, in each precision, and can be taken apart again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.cases.adapters import AdapterCase, adapter_case, ids_of, move
+from seatrial.relations.contracts.adapters import AdaptedModel, Precision
+from seatrial.relations.facts import MACHINE_EPSILON
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.adapters.adapted import BOUND, changes_base
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.oracles.adapters import adapted_weights
+from seatrial.relations.tensors import largest_difference
+
+UNITS = 2
+"""Roundings of a merged weight, relative to the largest of its tensor: the product, its cast and the sum round by a half or less each."""
+
+UNMERGED = 8
+"""The same, there and back, where factors multiply the weight."""
+
+
+def _never_merges(stack: Any) -> str | None:
+    return None if stack.adapter_spec.merges else "adapter_spec.merges=False"
+
+
+MERGED = Relation(
+    id="R29.merged",
+    name="merged-model-is-adapted-model",
+    component="adapters",
+    statement="A merged model computes what the adapted one computed; merged weights are the definition's, rounded once; "
+    "unmerging gives the base back.",
+    cost="CPU, a tenth of a second",
+    cases=adapter_case,
+    excluded=_never_merges,
+)
+
+
+def _moved(stack: Any, case: AdapterCase, dtype: Precision) -> AdaptedModel:
+    model: AdaptedModel = stack.adapted(seed=case.seed, dtype=dtype)
+    move(model, case.seed)
+    return model
+
+
+def _worst(found: dict[str, Tensor], right: dict[str, Tensor], bound: float, what: str) -> Measure:
+    """Return the largest difference of two sets of tensors, each relative to its own largest value."""
+    wrong = [(float("inf"), f"{name} is in one of the two alone") for name in sorted(found.keys() ^ right.keys())]
+    both = sorted(found.keys() & right.keys())
+    errors = [(largest_difference(found[name].double(), right[name].double()), name) for name in both]
+    return Measure.largest([*wrong, *errors], bound, what)
+
+
+@MERGED.law("outputs", "scaling that is left out of the merge, a bias that is not merged, a transposed weight")
+def merged_outputs(stack: Any, case: AdapterCase) -> Measure:
+    """Compare outputs of the model merged for good with those of the adapted one, in float32."""
+    ids_BS = ids_of(stack, case)
+    model = _moved(stack, case, "float32")
+    adapted_BSV = model.outputs(ids_BS)
+    merged_BSV = stack.plain_outputs(ids_BS, model.merged())
+    return Measure(
+        error=largest_difference(merged_BSV, adapted_BSV),
+        bound=BOUND,
+        what="outputs after merging for good against the adapted model, relative difference",
+    )
+
+
+@MERGED.law("outputs while merged", "an adapter that is added a second time while merged, a layer that is left out")
+def outputs_while_merged(stack: Any, case: AdapterCase) -> Measure:
+    """Compare outputs while the adapter is merged with those before, in float32."""
+    ids_BS = ids_of(stack, case)
+    model = _moved(stack, case, "float32")
+    adapted_BSV = model.outputs(ids_BS)
+    model.merge()
+    return Measure(
+        error=largest_difference(model.outputs(ids_BS), adapted_BSV),
+        bound=BOUND,
+        what="outputs while merged against the adapted model, relative difference",
+    )
+
+
+@MERGED.law("weights in bfloat16", "a product or a norm in half precision, weights cast before they are added", dtype="bfloat16")
+@MERGED.law("weights in float16", "a product or a norm in half precision, an epsilon that float16 rounds to 0", dtype="float16")
+def merged_weights(stack: Any, case: AdapterCase, dtype: Precision) -> Measure:
+    """Compare weights merged in half precision with the same adapter merged in float32, or with the oracle.
+
+    Both begin from tensors that half precision can hold, so that the difference is that of the merge alone.
+    """
+    model, wide = _moved(stack, case, dtype), stack.adapted(seed=case.seed, dtype="float32")
+    with torch.no_grad():
+        given = model.tensors()
+        for name, tensor in wide.tensors().items():
+            if name in given and given[name].shape == tensor.shape:
+                tensor.copy_(given[name].to(tensor.dtype))
+    updates = model.updates("first")
+    right = dict(wide.merged()) if updates is None else adapted_weights(model.base_weights(), updates)
+    return _worst(
+        dict(model.merged()),
+        right,
+        UNITS * MACHINE_EPSILON[dtype],
+        f"weights merged in {dtype} against {'float32' if updates is None else 'the oracle'}, relative difference",
+    )
+
+
+@MERGED.law("merge and unmerge", "a norm computed anew from merged weights, a bias that stays merged", dtype="float32")
+@MERGED.law("merge and unmerge in bfloat16", "weights that are divided by a rounded factor", dtype="bfloat16")
+def unmerging_gives_base(stack: Any, case: AdapterCase, dtype: Precision) -> Measure:
+    """Compare the base weights after merging and unmerging with those before."""
+    model = _moved(stack, case, dtype)
+    before = {name: value.detach().clone() for name, value in model.base_weights().items()}
+    model.merge()
+    merged = {name: value.detach().clone() for name, value in model.base_weights().items()}
+    model.unmerge()
+    if all(torch.equal(merged[name], value) for name, value in before.items()):
+        return Measure(error=1.0, bound=0, what="merging changed no weight")
+    room = UNMERGED * MACHINE_EPSILON[dtype] * _growth(before, merged)
+    return _worst(dict(model.base_weights()), before, room, f"weights in {dtype} after merging and unmerging")
+
+
+def _growth(before: dict[str, Tensor], merged: dict[str, Tensor]) -> float:
+    """Return how much larger merged weights are at most: what they round by stays after unmerging."""
+    return max(
+        1.0,
+        *(
+            float(merged[name].abs().max()) / max(float(value.abs().max()), 1e-30)
+            for name, value in before.items()
+            if value.is_floating_point() and value.numel()
+        ),
+    )
+
+
+@MERGED.law("safe merge", "a path of its own that leaves out a bias, a cast or a scale")
+def safe_merge_is_merge(stack: Any, case: AdapterCase) -> Measure:
+    """Compare the weights that a merge with its checks gives with those of one without."""
+    plain, safe = _moved(stack, case, "float32"), _moved(stack, case, "float32")
+    plain.merge()
+    safe.merge(safe=True)
+    return _worst(dict(safe.base_weights()), dict(plain.base_weights()), 1e-6, "weights of a safe merge against a plain one")
+
+
+@MERGED.law("disabled while merged", "an adapter that stays merged where it is disabled")
+def disabled_while_merged(stack: Any, case: AdapterCase) -> Measure:
+    """Compare outputs of a merged adapter that is disabled with those before it was merged."""
+    ids_BS = ids_of(stack, case)
+    model = _moved(stack, case, "float32")
+    with model.disabled():
+        base_BSV = model.outputs(ids_BS)
+    model.merge()
+    with model.disabled():
+        found_BSV = model.outputs(ids_BS)
+    return Measure(
+        error=largest_difference(found_BSV, base_BSV),
+        bound=BOUND,
+        what="outputs of a merged adapter that is disabled against the base, relative difference",
+    )
+
+
+def _is_not_one_of_two(stack: Any) -> str | None:
+    return _never_merges(stack) or changes_base(stack)
+
+
+@MERGED.law(
+    "two adapters", "weights of the second adapter computed from weights that hold the first one", excluded=_is_not_one_of_two
+)
+def two_adapters_merge(stack: Any, case: AdapterCase) -> Measure:
+    """Compare outputs of two adapters that are used together with those after merging both; then unmerge both."""
+    ids_BS = ids_of(stack, case)
+    model = _moved(stack, case, "float32")
+    model.add("second")
+    model.use(["second"])
+    move(model, case.seed + 7, name="second")
+    try:
+        model.use(["first", "second"])
+    except ValueError as error:
+        raise NotServed(f"two adapters at once: {error}") from error
+    before = {name: value.detach().clone() for name, value in model.base_weights().items()}
+    adapted_BSV = model.outputs(ids_BS)
+    model.merge()
+    error = largest_difference(model.outputs(ids_BS), adapted_BSV)
+    model.unmerge()
+    left = _worst(dict(model.base_weights()), before, BOUND, "weights")
+    return Measure.largest(
+        [(error, "outputs"), (left.error, "weights after unmerging")], BOUND, "two adapters merged against two in use"
+    )

@@ -1,0 +1,166 @@
+"""R29.several: adapters of one model do not touch one another, and combine as weighted sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.cases.adapters import AdapterCase, adapter_case, ids_of, move
+from seatrial.relations.contracts.adapters import AdaptedModel, Combination
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.adapters.adapted import BOUND, changes_base
+from seatrial.relations.tensors import largest_difference
+
+SEVERAL = Relation(
+    id="R29.several",
+    name="adapters-of-one-model-are-apart",
+    component="adapters",
+    statement="Adapters of one model are used, trained, mixed in a batch and deleted without touching one another.",
+    cost="CPU, a tenth of a second",
+    cases=adapter_case,
+    excluded=changes_base,
+)
+COMBINED = Relation(
+    id="R29.combined",
+    name="combined-adapter-is-weighted-sum",
+    component="combined_adapters",
+    statement="A combined adapter changes the weights by the weighted sum of what the given adapters change.",
+    cost="CPU, a tenth of a second",
+    cases=adapter_case,
+)
+
+
+def two(stack: Any, case: AdapterCase) -> AdaptedModel:
+    """Return a model with adapters `first` and `second`, both trained a little, the first one in use."""
+    model: AdaptedModel = stack.adapted(seed=case.seed, dtype="float32")
+    move(model, case.seed)
+    model.add("second")
+    model.use(["second"])
+    move(model, case.seed + 7, name="second")
+    model.use(["first"])
+    return model
+
+
+@SEVERAL.law("switching", "an adapter that stays in use, shared tensors that the other one overwrites")
+def switching_is_exact(stack: Any, case: AdapterCase) -> Measure:
+    """Check that an adapter computes the same before another one is added and after switching forth and back."""
+    ids_BS = ids_of(stack, case)
+    alone: AdaptedModel = stack.adapted(seed=case.seed, dtype="float32")
+    move(alone, case.seed)
+    alone_BSV = alone.outputs(ids_BS)
+    model = two(stack, case)
+    first_BSV = model.outputs(ids_BS)
+    model.use(["second"])
+    second_BSV = model.outputs(ids_BS)
+    model.use(["first"])
+    wrong = []
+    if not torch.equal(first_BSV, alone_BSV):
+        wrong.append("the first adapter changes when a second one is added and trained")
+    if torch.equal(first_BSV, second_BSV):
+        wrong.append("both adapters give the same outputs")
+    if not torch.equal(model.outputs(ids_BS), first_BSV):
+        wrong.append("the first adapter gives other outputs after switching forth and back")
+    return Measure.count(wrong, "what switching changed")
+
+
+@SEVERAL.law("only the adapter in use trains", "flags of the adapter that was in use before, a frozen second adapter")
+def only_used_adapter_trains(stack: Any, case: AdapterCase) -> Measure:
+    """Check the trainable tensors after switching: tensors of the adapter in use, and all that trained at first."""
+    model = two(stack, case)
+    wrong = []
+    for used, other in (("first", "second"), ("second", "first")):
+        model.use([used])
+        own = model.tensors_of(used) - model.tensors_of(other)
+        trainable = model.trainable()
+        wrong += [f"{name} of {other} trains" for name in sorted(trainable & (model.tensors_of(other) - model.tensors_of(used)))]
+        if not trainable & own:
+            wrong.append(f"nothing of {used} trains")
+    counts = []
+    for used in ("first", "second"):
+        model.use([used])
+        counts.append(len(model.trainable() & model.tensors_of(used)))
+    if counts[0] != counts[1]:
+        wrong.append(f"{counts[0]} tensors train of the first adapter, {counts[1]} of the second")
+    return Measure.count(wrong, "trainable tensors of an adapter that is not in use, or none of the one that is")
+
+
+@SEVERAL.law("deleting", "tensors that stay in the model, an adapter in use that is removed with the other one")
+def deleting_leaves_the_other(stack: Any, case: AdapterCase) -> Measure:
+    """Check that the first adapter computes the same after the second one is deleted, and that nothing is left of it."""
+    ids_BS = ids_of(stack, case)
+    model = two(stack, case)
+    before_BSV, gone = model.outputs(ids_BS), model.tensors_of("second") - model.tensors_of("first")
+    model.delete("second")
+    wrong = [f"{name} is left" for name in sorted(gone & model.tensors().keys())]
+    if not torch.equal(model.outputs(ids_BS), before_BSV):
+        wrong.append("other outputs of the first adapter")
+    return Measure.count(wrong, "what deleting an adapter changed, or left")
+
+
+@SEVERAL.law("mixed batch", "rows that share a norm, a bias or a dropout, an adapter's rows put back in another order")
+def mixed_batch_is_rows_alone(stack: Any, case: AdapterCase) -> Measure:
+    """Compare a batch in which every row names its adapter with the same rows under that adapter."""
+    ids_BS = ids_of(stack, case)
+    model = two(stack, case)
+    names = ["second", "base", "first"][: len(ids_BS)]
+    mixed_BSV = model.outputs(ids_BS, names=names)
+    right = []
+    for name, ids_S in zip(names, ids_BS, strict=True):
+        if name == "base":
+            with model.disabled():
+                right.append(model.outputs(ids_S[None])[0])
+        else:
+            model.use([name])
+            right.append(model.outputs(ids_S[None])[0])
+    found = [
+        (largest_difference(mixed_SV, alone_SV), f"row {row}, adapter {names[row]}")
+        for row, (mixed_SV, alone_SV) in enumerate(zip(mixed_BSV, right, strict=True))
+    ]
+    return Measure.largest(found, BOUND, "rows of a mixed batch against the same rows alone, relative difference")
+
+
+def _changes(model: AdaptedModel, name: str) -> dict[str, Tensor]:
+    """Return what an adapter adds to each base weight, in float64, by merging and unmerging it."""
+    model.use([name])
+    before = {key: value.detach().double().clone() for key, value in model.base_weights().items()}
+    model.merge()
+    after = {key: value.detach().double().clone() for key, value in model.base_weights().items()}
+    model.unmerge()
+    return {key: after[key] - before[key] for key in before}
+
+
+SUMS = "scaling of the new adapter that is not 1, weights that are applied twice, the square root of a negative weight"
+
+
+@COMBINED.law("one adapter times 0.7", SUMS, how="linear", weights=(0.7,))
+@COMBINED.law("one adapter times -0.7", SUMS, how="linear", weights=(-0.7,))
+@COMBINED.law("concatenated", SUMS, how="cat", weights=(0.7, 0.4))
+@COMBINED.law("concatenated, one subtracted", SUMS, how="cat", weights=(0.7, -0.4))
+@COMBINED.law("by singular values", SUMS, how="svd", weights=(0.7, 0.4))
+@COMBINED.law("by singular values, one subtracted", SUMS, how="svd", weights=(0.7, -0.4))
+def combined_is_weighted_sum(stack: Any, case: AdapterCase, how: Combination, weights: tuple[float, ...]) -> Measure:
+    """Compare what the combined adapter adds to each base weight with the weighted sum of what the given ones add."""
+    model = two(stack, case)
+    names = ["first", "second"][: len(weights)]
+    given = [_changes(model, name) for name in names]
+    stack.combine(model, names, weights, how, "combined")
+    found = _changes(model, "combined")
+    right = {key: sum(weight * one[key] for weight, one in zip(weights, given, strict=True)) for key in found}
+    scale = max(float(value.abs().max()) for value in right.values())
+    errors = [(float((found[key] - right[key]).abs().max()) / scale, key) for key in sorted(found)]
+    return Measure.largest(errors, 1e-4, f"change of a weight by {how} of {list(weights)} against the weighted sum")
+
+
+@COMBINED.law("the given ones stay", "adapters scaled in place, an initialisation of the new adapter that changes the base")
+def combining_changes_nothing_else(stack: Any, case: AdapterCase) -> Measure:
+    """Check that base weights and given adapters are the same tensors' values after a combination."""
+    model = two(stack, case)
+    kept = {name: value.detach().clone() for name, value in model.tensors().items()}
+    base = {name: value.detach().clone() for name, value in model.base_weights().items()}
+    stack.combine(model, ["first", "second"], (0.7, 0.4), "cat", "combined")
+    wrong = [name for name, value in base.items() if not torch.equal(model.base_weights()[name], value)]
+    own = model.tensors_of("first") | model.tensors_of("second")
+    wrong += [name for name in sorted(own) if not torch.equal(model.tensors()[name], kept[name])]
+    return Measure.count(wrong, "tensors that a combination changed")

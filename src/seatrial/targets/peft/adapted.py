@@ -1,0 +1,149 @@
+"""A tiny model with adapters of PEFT; see `contracts.adapters.AdaptedModel`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.adapters import WeightUpdate
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.peft.updates import updates_of
+
+WRAPPERS = ("base_layer", "original_module", "token_adapter")
+"""Parts of names that PEFT puts between a module and its weight."""
+
+
+@contextmanager
+def _refusing(several: bool = True) -> Iterator[None]:
+    """Turn the words with which PEFT refuses several adapters at once into `NotServed`."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if not several:
+            raise
+        raise NotServed(f"refused: {' '.join(str(error).split())[:200]}") from error
+
+
+class PeftAdapted:
+    """One `PeftModel`."""
+
+    def __init__(self, model: Any, config: Any, plain_names: frozenset[str]) -> None:
+        """Keep a model.
+
+        Args:
+            model: the `PeftModel`.
+            config: of every adapter that is added.
+            plain_names: names of the tensors of the base model.
+        """
+        self.model, self._config, self._plain_names = model.eval(), config, plain_names
+
+    @property
+    def _type(self) -> str:
+        return str(getattr(self._config.peft_type, "value", self._config.peft_type))
+
+    def outputs(self, ids_BS: Tensor, *, names: Sequence[str] | None = None) -> Tensor:
+        self.model.eval()
+        given: dict[str, Any] = {}
+        if names is not None:
+            given["adapter_names"] = ["__base__" if name == "base" else name for name in names]
+        with torch.no_grad(), _refusing(names is not None or self._uses_several()):
+            return self._logits(ids_BS, **given)
+
+    def _uses_several(self) -> bool:
+        used = self.model.active_adapters
+        return len(used) > 1
+
+    def _logits(self, ids_BS: Tensor, **given: Any) -> Tensor:
+        logits_BSV: Tensor = self.model(
+            input_ids=ids_BS, attention_mask=torch.ones_like(ids_BS), use_cache=False, **given
+        ).logits
+        # Virtual tokens of a prompt come first.
+        return logits_BSV[:, -ids_BS.shape[1] :].detach() if not torch.is_grad_enabled() else logits_BSV
+
+    def gradients(self, ids_BS: Tensor, *, checkpointing: bool = False) -> Mapping[str, Tensor]:
+        self.model.train()
+        inner = self.model.get_base_model()
+        if checkpointing:
+            if self._type == "PREFIX_TUNING":
+                raise NotServed("PEFT refuses prefixes of a model that has gradient checkpointing on")
+            inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model.zero_grad()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self._logits(ids_BS).float().pow(2).mean().backward()
+        if checkpointing:
+            inner.gradient_checkpointing_disable()
+        self.model.eval()
+        return {
+            name: torch.zeros_like(value) if value.grad is None else value.grad.detach().clone()
+            for name, value in self.model.named_parameters()
+            if value.requires_grad
+        }
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        named = [*self.model.named_parameters(), *self.model.named_buffers()]
+        return {name: value.detach() for name, value in named}
+
+    def trainable(self) -> frozenset[str]:
+        return frozenset(name for name, value in self.model.named_parameters() if value.requires_grad)
+
+    def tensors_of(self, name: str) -> frozenset[str]:
+        return frozenset(key for key in self.tensors() if name in key.split("."))
+
+    def updates(self, name: str) -> Sequence[WeightUpdate] | None:
+        return updates_of(self.model, self._config, name)
+
+    def add(self, name: str) -> None:
+        with _refusing():
+            self.model.add_adapter(name, copy.deepcopy(self._config))
+
+    def use(self, names: Sequence[str]) -> None:
+        if len(names) == 1:
+            self.model.set_adapter(names[0])
+        elif not hasattr(self.model.base_model, "set_adapter"):
+            raise NotServed("this type uses one adapter at a time")
+        else:
+            with _refusing():
+                self.model.base_model.set_adapter(list(names))
+
+    def delete(self, name: str) -> None:
+        self.model.delete_adapter(name)
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        with self.model.disable_adapter():
+            yield
+
+    def merge(self, *, safe: bool = False) -> None:
+        self.model.merge_adapter(safe_merge=safe) if safe else self.model.merge_adapter()
+
+    def unmerge(self) -> None:
+        self.model.unmerge_adapter()
+
+    def base_weights(self) -> Mapping[str, Tensor]:
+        named = [*self.model.named_parameters(remove_duplicate=False), *self.model.named_buffers()]
+        found = {}
+        for name, value in named:
+            plain = ".".join(
+                part for part in name.removeprefix("base_model.").removeprefix("model.").split(".") if part not in WRAPPERS
+            )
+            if plain in self._plain_names:
+                found[plain] = value.detach()
+        return found
+
+    def merged(self) -> Mapping[str, Tensor]:
+        plain = self.model.merge_and_unload()
+        return {name: value.detach() for name, value in plain.state_dict().items()}
+
+    def save(self, folder: Path, name: str) -> Sequence[str]:
+        from safetensors import safe_open
+
+        self.model.save_pretrained(str(folder), selected_adapters=[name])
+        with safe_open(str(folder / name / "adapter_model.safetensors"), framework="pt") as file:
+            return list(file.keys())

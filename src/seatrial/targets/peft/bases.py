@@ -1,0 +1,83 @@
+"""Tiny base models, one for each trait that adapters treat apart: linear and transposed layers, tied heads, experts."""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.tiny import WEIGHT_SCALE
+
+Trait = Literal["linear", "tied", "conv1d", "experts"]
+VOCAB = 48
+_SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def base(trait: Trait, dtype: torch.dtype) -> Any:
+    """Return a new causal language model on the CPU; its weights are the same every time, rounded to the dtype.
+
+    Raises:
+        NotServed: the installed Transformers keeps the experts of a layer as modules, not as one tensor.
+    """
+    return copy.deepcopy(_made(trait)).to(dtype)
+
+
+@lru_cache(maxsize=4)
+def _made(trait: Trait) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = _model(trait).float()
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if value.dim() > 1 and "wpe" not in name:
+                value.mul_(WEIGHT_SCALE)
+            elif name.endswith("bias"):
+                # A fresh bias is zero, and hides that it is lost.
+                value.add_(torch.linspace(-0.3, 0.3, len(value)))
+    if trait == "experts" and not any(name.endswith("experts.down_proj") for name, _ in model.named_parameters()):
+        raise NotServed("the installed Transformers keeps experts as modules, not as one tensor of a layer")
+    return model.eval().requires_grad_(True)
+
+
+def _model(trait: Trait) -> Any:
+    import transformers
+
+    library: Any = transformers
+    if trait == "conv1d":
+        return library.GPT2LMHeadModel(
+            library.GPT2Config(
+                vocab_size=VOCAB,
+                n_embd=32,
+                n_layer=2,
+                n_head=4,
+                n_positions=64,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+                tie_word_embeddings=False,
+            )
+        )
+    if trait == "experts":
+        return library.MixtralForCausalLM(
+            library.MixtralConfig(
+                **_SIZES, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False, sliding_window=None
+            )
+        )
+    return library.Qwen2ForCausalLM(library.Qwen2Config(**_SIZES, tie_word_embeddings=trait == "tied"))

@@ -1,0 +1,310 @@
+"""The types of adapters of PEFT by contract, each with options that its laws can see.
+
+`COVERED` of `catalogue.py` says which of PEFT's registered types have an adapter here.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.adapters import AdaptedModel, AdapterSpec, Combination, Precision
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnowsFailures, KnownFailure
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.peft.adapted import PeftAdapted
+from seatrial.targets.peft.bases import VOCAB, Trait, base
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A type of adapter with options."""
+
+    config: str
+    """Name of its configuration class in `peft`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    trait: Trait = "linear"
+    spec: AdapterSpec = AdapterSpec()
+    dropout: str | None = None
+    """Name of its option."""
+    thorough: bool = False
+    needs: str | None = None
+    """A package that PEFT imports for this type alone."""
+
+
+class PeftAdapters(KnowsFailures):
+    """One kind; see `contracts.adapters.Adapters`."""
+
+    kind: ClassVar[Kind]
+    vocab_size = VOCAB
+
+    def __init__(self) -> None:
+        """Find the configuration class and check its options."""
+        if self.kind.needs is not None:
+            importlib.import_module(self.kind.needs)
+        self._config_class = find_name("peft", [f"peft:{self.kind.config}"])
+        known = {item.name for item in dataclasses.fields(self._config_class)}
+        missing = sorted(set(self.kind.options) - known)
+        if missing:
+            raise Gone(f"peft {release('peft')} has no {self.kind.config}.{missing[0]}")
+
+    @property
+    def adapter_spec(self) -> AdapterSpec:
+        return self.kind.spec
+
+    @property
+    def thorough(self) -> bool:
+        return self.kind.thorough
+
+    def _config(self, dropout: float) -> Any:
+        options = copy.deepcopy(dict(self.kind.options))
+        if dropout:
+            if self.kind.dropout is None:
+                raise NotServed(f"{self.kind.config} of this kind takes no dropout")
+            options[self.kind.dropout] = dropout
+        return self._config_class(task_type="CAUSAL_LM", **options)
+
+    def adapted(self, *, seed: int, dtype: Precision, dropout: float = 0.0) -> AdaptedModel:
+        import peft
+
+        config = self._config(dropout)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = peft.get_peft_model(
+                self.plain(dtype), copy.deepcopy(config), adapter_name="first"
+            )
+        return PeftAdapted(model, config, self._plain_names)
+
+    def loaded(self, folder: Path, *, dtype: Precision) -> AdaptedModel:
+        import peft
+
+        (inner,) = [path for path in folder.iterdir() if path.is_dir()]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(77)
+            model = peft.PeftModel.from_pretrained(
+                self.plain(dtype), str(inner), adapter_name="first", is_trainable=not self._config(0.0).is_prompt_learning
+            )
+        return PeftAdapted(model, self._config(0.0), self._plain_names)
+
+    def plain(self, dtype: Precision) -> Any:
+        """Return a new base model."""
+        return base(self.kind.trait, getattr(torch, dtype))
+
+    @cached_property
+    def _plain_names(self) -> frozenset[str]:
+        return frozenset(self.plain("float32").state_dict())
+
+    def plain_weights(self, *, dtype: Precision) -> Mapping[str, Tensor]:
+        return {name: value.detach() for name, value in self.plain(dtype).state_dict().items()}
+
+    def plain_outputs(self, ids_BS: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        dtype = next(value.dtype for value in weights.values() if value.is_floating_point())
+        model = self.plain("float32").to(dtype)
+        head = model.get_output_embeddings()
+        # What a merge does to one of two tied weights is seen in that one alone.
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        model.load_state_dict(dict(weights))
+        with torch.no_grad():
+            logits_BSV: Tensor = model(input_ids=ids_BS, use_cache=False).logits
+        return logits_BSV
+
+
+class CombiningAdapters(PeftAdapters):
+    """LoRA, of which several can be combined to one; see `contracts.adapters.CombinedAdapters`."""
+
+    def combine(
+        self, model: AdaptedModel, names: Sequence[str], weights: Sequence[float], how: Combination, new: str
+    ) -> None:
+        assert isinstance(model, PeftAdapted)
+        configs = [model.model.peft_config[name] for name in names]
+        rank = sum(max(config.r, *config.rank_pattern.values(), 0) for config in configs)
+        more = {"svd_rank": rank} if how == "svd" else {}
+        model.model.add_weighted_adapter(list(names), list(weights), new, combination_type=how, **more)
+
+
+def _adapter(
+    config: str,
+    *,
+    known: Sequence[KnownFailure] = (),
+    parent: type[PeftAdapters] = PeftAdapters,
+    trait: Trait = "linear",
+    dropout: str | None = None,
+    thorough: bool = False,
+    needs: str | None = None,
+    spec: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> type[PeftAdapters]:
+    """Return the class of an adapter of this kind; what `spec` has not are the defaults of `AdapterSpec`."""
+    kind = Kind(
+        config=config,
+        options=options,
+        trait=trait,
+        dropout=dropout,
+        thorough=thorough,
+        needs=needs,
+        spec=AdapterSpec(**(spec or {})),
+    )
+    return type(f"{config}Adapters", (parent,), {"kind": kind, "known_failures": tuple(known), "__module__": __name__})
+
+
+ATTENTION = ["q_proj", "v_proj"]
+LINEAR = ["q_proj", "o_proj", "up_proj", "down_proj"]
+TRANSPOSED = ["c_attn", "c_proj"]
+DECOMPOSED = {"changes_base": True, "start_bound": 1e-3}
+
+
+def _lora(*, combining: bool = False, **options: Any) -> type[PeftAdapters]:
+    given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
+    return _adapter("LoraConfig", parent=CombiningAdapters if combining else PeftAdapters, **given)
+
+
+def _on(config: str, **options: Any) -> type[PeftAdapters]:
+    return _adapter(config, **{"target_modules": LINEAR, **options})
+
+
+LORA: dict[str, type[Any]] = {
+    "lora": _lora(combining=True),
+    "lora-rslora": _lora(combining=True, use_rslora=True),
+    "lora-dora": _lora(use_dora=True),
+    "lora-dora-rslora": _lora(use_dora=True, use_rslora=True, thorough=True),
+    "lora-bias": _lora(combining=True, lora_bias=True, target_modules=ATTENTION),
+    "lora-trained-biases": _lora(bias="all", spec={"also_trains": ("bias",), "disables_all": False}),
+    "lora-only-biases": _lora(bias="lora_only", spec={"also_trains": ("q_proj.base_layer.bias",), "disables_all": False}, thorough=True),
+    "lora-patterns": _lora(
+        combining=True, rank_pattern={"q_proj": 8, "layers.1.self_attn.o_proj": 2}, alpha_pattern={"up_proj": 10}
+    ),
+    "lora-rslora-patterns": _lora(use_rslora=True, rank_pattern={"q_proj": 8}, alpha_pattern={"up_proj": 10}),
+    "lora-one-layer": _lora(layers_to_transform=[1], thorough=True),
+    "lora-head-saved": _lora(modules_to_save=["lm_head"], spec={"also_trains": ("lm_head.modules_to_save",)}),
+    "lora-norms-saved": _lora(
+        modules_to_save=["input_layernorm"], spec={"also_trains": ("input_layernorm.modules_to_save",)}, thorough=True
+    ),
+    "lora-embedding": _lora(combining=True, target_modules=["embed_tokens", "q_proj"]),
+    "lora-head": _lora(target_modules=["lm_head", "q_proj"]),
+    "lora-embedding-and-head": _lora(target_modules=["embed_tokens", "lm_head"], thorough=True),
+    "lora-dora-embedding": _lora(use_dora=True, target_modules=["embed_tokens", "q_proj"]),
+    "lora-all-linear": _lora(target_modules="all-linear", thorough=True),
+    "lora-tokens": _lora(trainable_token_indices={"embed_tokens": [5, 9, 20]}),
+    "lora-tied": _lora(trait="tied", thorough=True),
+    "lora-tied-saved": _lora(
+        trait="tied",
+        modules_to_save=["embed_tokens"],
+        ensure_weight_tying=True,
+        spec={"also_trains": ("embed_tokens.modules_to_save",)},
+    ),
+    "lora-tied-both": _lora(trait="tied", target_modules=["embed_tokens", "q_proj"], ensure_weight_tying=True),
+    "lora-tied-tokens": _lora(trait="tied", trainable_token_indices={"embed_tokens": [5, 9, 20]}),
+    "lora-conv1d": _lora(combining=True, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
+    "lora-conv1d-dora": _lora(trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True, use_dora=True),
+    "lora-conv1d-embedding": _lora(trait="conv1d", target_modules=["wte", "c_attn"], fan_in_fan_out=True, thorough=True),
+    "lora-experts": _lora(
+        trait="experts",
+        target_modules=ATTENTION,
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        dropout=None,
+    ),
+    "lora-experts-rslora": _lora(
+        trait="experts",
+        target_modules=[],
+        target_parameters=["mlp.experts.down_proj"],
+        use_rslora=True,
+        dropout=None,
+        thorough=True,
+    ),
+    "lora-gaussian": _lora(init_lora_weights="gaussian", thorough=True),
+    "lora-orthogonal": _lora(init_lora_weights="orthogonal", spec={"start_bound": 1e-4}),
+    "lora-pissa": _lora(init_lora_weights="pissa", spec=DECOMPOSED),
+    "lora-pissa-rslora": _lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED, thorough=True),
+    "lora-pissa-conv1d": _lora(
+        init_lora_weights="pissa", trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True, spec=DECOMPOSED
+    ),
+    "lora-olora": _lora(init_lora_weights="olora", spec=DECOMPOSED),
+    "lora-olora-conv1d": _lora(
+        init_lora_weights="olora", trait="conv1d", target_modules=["c_attn"], fan_in_fan_out=True, spec=DECOMPOSED
+    ),
+    "lora-olora-conv1d-square": _lora(
+        init_lora_weights="olora", trait="conv1d", target_modules=["attn.c_proj"], fan_in_fan_out=True, spec=DECOMPOSED
+    ),
+    "lora-mica": _lora(init_lora_weights="mica"),
+    "lora-mica-conv1d": _lora(init_lora_weights="mica", trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True, thorough=True),
+}
+OTHERS: dict[str, type[Any]] = {
+    "adalora": _on("AdaLoraConfig", init_r=6, target_r=3, lora_alpha=6, total_step=10, dropout="lora_dropout"),
+    "ia3": _on("IA3Config", feedforward_modules=["down_proj"]),
+    "ia3-conv1d": _on(
+        "IA3Config",
+        trait="conv1d",
+        target_modules=["c_attn", "mlp.c_proj"],
+        feedforward_modules=["mlp.c_proj"],
+        fan_in_fan_out=True,
+        thorough=True,
+    ),
+    "loha": _on("LoHaConfig", r=4, alpha=6),
+    "lokr": _on("LoKrConfig", r=2, alpha=3),
+    "lokr-both": _on("LoKrConfig", r=2, alpha=3, decompose_both=True, decompose_factor=8, thorough=True),
+    "vera": _on("VeraConfig", r=8, dropout="vera_dropout"),
+    "vera-conv1d": _on("VeraConfig", r=8, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True, thorough=True),
+    "vera-keeps-no-projection": _on("VeraConfig", r=8, save_projection=False),
+    "fourierft": _on("FourierFTConfig", n_frequency=40, scaling=20.0, spec={"starts_as_base": False}),
+    "oft": _on("OFTConfig", oft_block_size=8, dropout="module_dropout"),
+    "oft-neumann": _on("OFTConfig", oft_block_size=8, use_cayley_neumann=True, thorough=True),
+    "boft": _on("BOFTConfig", boft_block_size=4, boft_n_butterfly_factor=2),
+    "hra": _on("HRAConfig", r=4),
+    "hra-gram-schmidt": _on("HRAConfig", r=4, apply_GS=True, thorough=True),
+    "vblora": _on("VBLoRAConfig", r=2, num_vectors=8, vector_length=8, dropout="vblora_dropout", spec={"starts_as_base": False}),
+    "vblora-top-k": _on("VBLoRAConfig", r=2, num_vectors=8, vector_length=8, save_only_topk_weights=True, thorough=True, spec={"starts_as_base": False}),
+    "randlora": _on("RandLoraConfig", r=8, dropout="randlora_dropout"),
+    "miss": _on("MissConfig", r=8, dropout="miss_dropout"),
+    "miss-bat": _on("MissConfig", r=8, init_weights="bat"),
+    "miss-mini": _on("MissConfig", r=8, mini_r=4, init_weights="mini", thorough=True),
+    "road": _on("RoadConfig", group_size=8),
+    "road-4": _on("RoadConfig", group_size=8, variant="road_4", thorough=True),
+    "shira": _on("ShiraConfig", r=4, random_seed=3),
+    "c3a": _on("C3AConfig", block_size=16, spec={"starts_as_base": False}),
+    "waveft": _on("WaveFTConfig", n_frequency=60),
+    "delora": _on("DeloraConfig", r=4, delora_lambda=3),
+    "gralora": _on("GraloraConfig", r=8, alpha=16, gralora_k=2, dropout="gralora_dropout"),
+    "gralora-hybrid": _on("GraloraConfig", r=8, hybrid_r=4, alpha=16, gralora_k=2, thorough=True),
+    "hira": _on("HiraConfig", r=4, dropout="hira_dropout"),
+    "psoft": _on("PsoftConfig", r=8, psoft_alpha=8, spec={"start_bound": 1e-3}, dropout="psoft_dropout"),
+    "lily": _on("LilyConfig", r=4),
+    "peanut": _on("PeanutConfig", r=4, spec={"merges": True}),
+    "tinylora": _on("TinyLoraConfig", r=2, u=8),
+    "unilora": _on("UniLoraConfig", r=4, theta_d_length=64, dropout="unilora_dropout", spec={"starts_as_base": False}),
+    "pvera": _on("PveraConfig", r=8, spec={"starts_as_base": True}),
+    "frod": _on("FrodConfig", progressbar=False),
+    "glora": _on("GloraConfig", r=4),
+    "adamss": _on("AdamssConfig", r=8, num_subspaces=2, subspace_rank=1, needs="sklearn"),
+    "beft": _on("BeftConfig", target_modules=ATTENTION),
+    "deft": _on("DeftConfig", r=4, dropout="deft_dropout"),
+    "osf": _on("OSFConfig", effective_rank=16),
+    "supertuning": _on("SupertuningConfig", sparsity=0.9),
+    "ln-tuning": _on("LNTuningConfig", target_modules=["input_layernorm", "norm"]),
+    "trainable-tokens": _on("TrainableTokensConfig", target_modules=["embed_tokens"], token_indices=[5, 9, 20]),
+    "prompt": _adapter("PromptTuningConfig", num_virtual_tokens=4, spec={"starts_as_base": False, "merges": False}),
+    "prefix": _adapter("PrefixTuningConfig", num_virtual_tokens=4, spec={"starts_as_base": False, "merges": False}),
+    "prefix-projected": _adapter(
+        "PrefixTuningConfig",
+        num_virtual_tokens=4,
+        encoder_hidden_size=16,
+        prefix_projection=True,
+        spec={"starts_as_base": False, "merges": False},
+        thorough=True,
+    ),
+    "p-tuning": _adapter(
+        "PromptEncoderConfig",
+        num_virtual_tokens=4,
+        encoder_hidden_size=16,
+        spec={"starts_as_base": False, "merges": False},
+    ),
+}
+ADAPTERS: dict[str, type[Any]] = {**LORA, **OTHERS}

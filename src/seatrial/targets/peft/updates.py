@@ -1,0 +1,175 @@
+"""What PEFT's layers keep, as updates that the float64 oracle computes; numbers come from the options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from seatrial.relations.contracts.adapters import WeightUpdate
+from seatrial.relations.oracles.adapters import scaling
+
+
+def updates_of(model: Any, config: Any, name: str) -> list[WeightUpdate] | None:
+    """Return the update of every layer that an adapter is on; None for a type without a closed form here."""
+    make = FORMS.get(str(getattr(config.peft_type, "value", config.peft_type)))
+    if make is None or _has_variant(config):
+        return None
+    made = []
+    for path, layer in model.base_model.model.named_modules():
+        if hasattr(layer, "base_layer") and hasattr(layer, "adapter_layer_names") and _is_on(layer, name):
+            update = make(layer, path, config, name)
+            if update is None:
+                return None
+            made.append(update)
+    return made or None
+
+
+VARIANTS = ("alora_invocation_tokens", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config", "velora_config")
+
+
+def _has_variant(config: Any) -> bool:
+    saved = [*(getattr(config, "modules_to_save", None) or ()), *(getattr(config, "trainable_token_indices", None) or ())]
+    biases = getattr(config, "bias", "none") not in ("none", False)
+    return bool(saved) or biases or any(getattr(config, option, None) for option in VARIANTS)
+
+
+def _is_on(layer: Any, name: str) -> bool:
+    return any(name in getattr(layer, kept, {}) for kept in layer.adapter_layer_names)
+
+
+def _option(config: Any, pattern: str, path: str, default: float) -> float:
+    """Return a number by the pattern of the options that fits a module's path; the default where none does."""
+    for key, value in (getattr(config, pattern, None) or {}).items():
+        if re.fullmatch(rf"(.*\.)?({key})", path):
+            return float(value)
+    return default
+
+
+def _is_transposed(layer: Any) -> bool:
+    return type(layer.get_base_layer()).__name__ in ("Conv1D", "Embedding")
+
+
+def _low_rank(layer: Any, path: str, config: Any, name: str) -> WeightUpdate | None:
+    if hasattr(layer, "parameter_name"):
+        return None
+    rank = _option(config, "rank_pattern", path, config.r)
+    alpha = _option(config, "alpha_pattern", path, config.lora_alpha)
+    if name in layer.lora_embedding_A:
+        factors = {"A": layer.lora_embedding_A[name], "B": layer.lora_embedding_B[name]}
+    else:
+        factors = {"A": layer.lora_A[name].weight, "B": layer.lora_B[name].weight}
+    if factors["A"].dim() != 2:
+        return None
+    scale = scaling(rank=int(rank), alpha=alpha, rank_stabilised=bool(config.use_rslora))
+    bias = {}
+    if getattr(config, "lora_bias", False):
+        bias[f"{path}.bias"] = layer.lora_B[name].bias.detach() * scale
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="low rank",
+        factors=_detached(factors),
+        scaling=scale,
+        magnitude=layer.lora_magnitude_vector[name].weight.detach() if config.use_dora else None,
+        transposed=_is_transposed(layer),
+        bias=bias,
+    )
+
+
+def _diagonal_core(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    factors = {"A": layer.lora_A[name], "B": layer.lora_B[name], "core": layer.lora_E[name]}
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="diagonal core",
+        factors=_detached(factors),
+        scaling=config.lora_alpha / config.init_r,
+        transposed=_is_transposed(layer),
+    )
+
+
+def _hadamard(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    kept = {"left_a": "hada_w1_a", "left_b": "hada_w1_b", "right_a": "hada_w2_a", "right_b": "hada_w2_b"}
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="hadamard",
+        factors=_detached({role: getattr(layer, place)[name] for role, place in kept.items()}),
+        scaling=config.alpha / config.r,
+        transposed=_is_transposed(layer),
+    )
+
+
+def _kronecker(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    factors = {}
+    for role, place in (("left", "lokr_w1"), ("right", "lokr_w2")):
+        whole = getattr(layer, place)
+        factors[role] = (
+            whole[name]
+            if name in whole
+            else getattr(layer, f"{place}_a")[name].double() @ getattr(layer, f"{place}_b")[name].double()
+        )
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="kronecker",
+        factors=_detached(factors),
+        scaling=config.alpha / config.r,
+        transposed=_is_transposed(layer),
+    )
+
+
+def _rescaled(layer: Any, path: str, config: Any, name: str) -> WeightUpdate | None:
+    """Return the update of a layer whose outputs, or inputs where it is a feed-forward one, are multiplied."""
+    scale = layer.ia3_l[name].detach()
+    feeds = any(path.endswith(part) for part in config.feedforward_modules or ())
+    plain = layer.get_base_layer()
+    bias = {}
+    if not feeds and plain.bias is not None:
+        bias[f"{path}.bias"] = plain.bias.detach().double() * (scale.double().flatten() - 1)
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="columns" if feeds else "rows",
+        factors={"scale": scale},
+        transposed=_is_transposed(layer),
+        bias=bias,
+    )
+
+
+def _vectors(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    rows, columns = (layer.out_features, layer.in_features)
+    factors = {
+        "A": layer.vera_A[name][:, :columns],
+        "B": layer.vera_B[name][:rows],
+        "d": layer.vera_lambda_d[name],
+        "b": layer.vera_lambda_b[name],
+    }
+    return WeightUpdate(
+        weight=f"{path}.weight", form="vectors", factors=_detached(factors), transposed=_is_transposed(layer)
+    )
+
+
+def _spectrum(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    factors = {"values": layer.fourierft_spectrum[name], "places": layer.indices[name]}
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="spectrum",
+        factors=_detached(factors),
+        scaling=config.scaling,
+        transposed=_is_transposed(layer),
+    )
+
+
+def _detached(factors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {role: factor.detach() for role, factor in factors.items()}
+
+
+FORMS: Mapping[str, Callable[[Any, str, Any, str], WeightUpdate | None]] = {
+    "LORA": _low_rank,
+    "ADALORA": _diagonal_core,
+    "LOHA": _hadamard,
+    "LOKR": _kronecker,
+    "IA3": _rescaled,
+    "VERA": _vectors,
+    "FOURIERFT": _spectrum,
+}
+"""By PEFT's name of the type."""
