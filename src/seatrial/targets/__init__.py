@@ -22,6 +22,7 @@ REFERENCE = EntryPoint("reference", "seatrial.targets.reference.target:Reference
 PEERS = tuple(
     EntryPoint(name, f"seatrial.targets.{name.replace('-', '_')}.target:{target}", GROUP)
     for name, target in (
+        ("accelerate", "AccelerateTarget"),
         ("nemo-rl", "NemoRLTarget"),
         ("openrlhf", "OpenRLHFTarget"),
         ("peft", "PeftTarget"),

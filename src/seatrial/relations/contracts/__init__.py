@@ -30,6 +30,7 @@ from seatrial.relations.contracts.generation import (
     WeightSync,
 )
 from seatrial.relations.contracts.left import LeftRuns
+from seatrial.relations.contracts.loops import AccumulatedTraining, Collectives, MetricGather, RowLoader
 from seatrial.relations.contracts.named_metrics import NamedMetrics
 from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.packs import PackPlan
@@ -292,6 +293,10 @@ COMPONENTS: Mapping[str, type] = {
     "adapters": Adapters,
     "combined_adapters": CombinedAdapters,
     "adapter_groups": AdapterGroups,
+    "row_loader": RowLoader,
+    "metric_gather": MetricGather,
+    "collectives": Collectives,
+    "accumulated_training": AccumulatedTraining,
     "prompt_files": PromptFiles,
     "tasks": Tasks,
     "random_streams": RandomStreams,

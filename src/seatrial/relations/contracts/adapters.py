@@ -37,6 +37,12 @@ class AdapterSpec:
     """Whether every tensor has a gradient after one step; False where some tensors train later by design."""
     saves_all: bool = True
     """Whether its file has all that it needs; the base weights are given."""
+    takes_dropout: bool = True
+    """Whether the type has dropout."""
+    closed_form: bool = True
+    """Whether `updates` gives what the adapter makes of each weight."""
+    refuses: tuple[Literal["two at once", "mixed batch", "checkpointing"], ...] = ()
+    """What the stack refuses in its own words."""
     also_trains: tuple[str, ...] = ()
     """Parts of names of tensors of the model that train with the adapter: biases, or whole modules."""
 
@@ -47,7 +53,9 @@ class WeightUpdate:
 
     weight: str
     """Its name in the base model."""
-    form: Literal["low rank", "diagonal core", "hadamard", "kronecker", "rows", "columns", "vectors", "spectrum"]
+    form: Literal[
+        "low rank", "diagonal core", "hadamard", "kronecker", "rows", "columns", "vectors", "spectrum"
+    ]
     factors: Mapping[str, Tensor]
     scaling: float = 1.0
     """By the options of the plan, not as the stack computed it."""

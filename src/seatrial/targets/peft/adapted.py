@@ -131,7 +131,9 @@ class PeftAdapted:
         found = {}
         for name, value in named:
             plain = ".".join(
-                part for part in name.removeprefix("base_model.").removeprefix("model.").split(".") if part not in WRAPPERS
+                part
+                for part in name.removeprefix("base_model.").removeprefix("model.").split(".")
+                if part not in WRAPPERS
             )
             if plain in self._plain_names:
                 found[plain] = value.detach()

@@ -48,7 +48,9 @@ def _made(trait: Trait) -> Any:
             elif name.endswith("bias"):
                 # A fresh bias is zero, and hides that it is lost.
                 value.add_(torch.linspace(-0.3, 0.3, len(value)))
-    if trait == "experts" and not any(name.endswith("experts.down_proj") for name, _ in model.named_parameters()):
+    if trait == "experts" and not any(
+        name.endswith("experts.down_proj") for name, _ in model.named_parameters()
+    ):
         raise NotServed("the installed Transformers keeps experts as modules, not as one tensor of a layer")
     return model.eval().requires_grad_(True)
 
@@ -77,7 +79,11 @@ def _model(trait: Trait) -> Any:
     if trait == "experts":
         return library.MixtralForCausalLM(
             library.MixtralConfig(
-                **_SIZES, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False, sliding_window=None
+                **_SIZES,
+                num_local_experts=4,
+                num_experts_per_tok=2,
+                tie_word_embeddings=False,
+                sliding_window=None,
             )
         )
     return library.Qwen2ForCausalLM(library.Qwen2Config(**_SIZES, tie_word_embeddings=trait == "tied"))

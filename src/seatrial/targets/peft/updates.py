@@ -12,27 +12,45 @@ from seatrial.relations.contracts.adapters import WeightUpdate
 from seatrial.relations.oracles.adapters import scaling
 
 
+def has_updates(config: Any) -> bool:
+    """Return whether `updates_of` knows a closed form of adapters with these options."""
+    return _form(config) is not None
+
+
+def _form(config: Any) -> Callable[[Any, str, Any, str], WeightUpdate] | None:
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    return None if _has_variant(config) else FORMS.get(kind)
+
+
 def updates_of(model: Any, config: Any, name: str) -> list[WeightUpdate] | None:
     """Return the update of every layer that an adapter is on; None for a type without a closed form here."""
-    make = FORMS.get(str(getattr(config.peft_type, "value", config.peft_type)))
-    if make is None or _has_variant(config):
+    make = _form(config)
+    if make is None:
         return None
     made = []
     for path, layer in model.base_model.model.named_modules():
         if hasattr(layer, "base_layer") and hasattr(layer, "adapter_layer_names") and _is_on(layer, name):
-            update = make(layer, path, config, name)
-            if update is None:
-                return None
-            made.append(update)
-    return made or None
+            made.append(make(layer, path, config, name))
+    return made
 
 
-VARIANTS = ("alora_invocation_tokens", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config", "velora_config")
+VARIANTS = (
+    "alora_invocation_tokens",
+    "use_bdlora",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "velora_config",
+)
 
 
 def _has_variant(config: Any) -> bool:
-    saved = [*(getattr(config, "modules_to_save", None) or ()), *(getattr(config, "trainable_token_indices", None) or ())]
+    saved = [
+        *(getattr(config, "modules_to_save", None) or ()),
+        *(getattr(config, "trainable_token_indices", None) or ()),
+    ]
     biases = getattr(config, "bias", "none") not in ("none", False)
+    saved += list(getattr(config, "target_parameters", None) or ())
     return bool(saved) or biases or any(getattr(config, option, None) for option in VARIANTS)
 
 
@@ -52,17 +70,13 @@ def _is_transposed(layer: Any) -> bool:
     return type(layer.get_base_layer()).__name__ in ("Conv1D", "Embedding")
 
 
-def _low_rank(layer: Any, path: str, config: Any, name: str) -> WeightUpdate | None:
-    if hasattr(layer, "parameter_name"):
-        return None
+def _low_rank(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     rank = _option(config, "rank_pattern", path, config.r)
     alpha = _option(config, "alpha_pattern", path, config.lora_alpha)
     if name in layer.lora_embedding_A:
         factors = {"A": layer.lora_embedding_A[name], "B": layer.lora_embedding_B[name]}
     else:
         factors = {"A": layer.lora_A[name].weight, "B": layer.lora_B[name].weight}
-    if factors["A"].dim() != 2:
-        return None
     scale = scaling(rank=int(rank), alpha=alpha, rank_stabilised=bool(config.use_rslora))
     bias = {}
     if getattr(config, "lora_bias", False):
@@ -118,7 +132,7 @@ def _kronecker(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     )
 
 
-def _rescaled(layer: Any, path: str, config: Any, name: str) -> WeightUpdate | None:
+def _rescaled(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     """Return the update of a layer whose outputs, or inputs where it is a feed-forward one, are multiplied."""
     scale = layer.ia3_l[name].detach()
     feeds = any(path.endswith(part) for part in config.feedforward_modules or ())
@@ -163,7 +177,7 @@ def _detached(factors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {role: factor.detach() for role, factor in factors.items()}
 
 
-FORMS: Mapping[str, Callable[[Any, str, Any, str], WeightUpdate | None]] = {
+FORMS: Mapping[str, Callable[[Any, str, Any, str], WeightUpdate]] = {
     "LORA": _low_rank,
     "ADALORA": _diagonal_core,
     "LOHA": _hadamard,

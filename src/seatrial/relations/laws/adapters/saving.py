@@ -39,7 +39,9 @@ def _is_not_one_of_two(stack: Any) -> str | None:
 
 
 @SAVED.law(
-    "loaded equals saved", "a tensor that is not saved, or drawn anew; a key that loading does not find", excluded=_keeps_something
+    "loaded equals saved",
+    "a tensor that is not saved, or drawn anew; a key that loading does not find",
+    excluded=_keeps_something,
 )
 def loaded_equals_saved(stack: Any, case: AdapterCase) -> Measure:
     """Compare outputs of the loaded adapter with those of the saved one."""
@@ -57,7 +59,9 @@ def loaded_equals_saved(stack: Any, case: AdapterCase) -> Measure:
 
 
 @SAVED.law(
-    "the second adapter of two", "a file with the other adapter's tensors, or in its place", excluded=_is_not_one_of_two
+    "the second adapter of two",
+    "a file with the other adapter's tensors, or in its place",
+    excluded=_is_not_one_of_two,
 )
 def second_of_two_is_saved(stack: Any, case: AdapterCase) -> Measure:
     """Save the second of two adapters while the first is in use, and compare it with the loaded one."""
@@ -74,7 +78,11 @@ def second_of_two_is_saved(stack: Any, case: AdapterCase) -> Measure:
     )
 
 
-@SAVED.law("the adapter's tensors alone", "base weights or another adapter in the file, names that hold the adapter's name", excluded=changes_base)
+@SAVED.law(
+    "the adapter's tensors alone",
+    "base weights or another adapter in the file, names that hold the adapter's name",
+    excluded=changes_base,
+)
 def file_has_adapter_alone(stack: Any, case: AdapterCase) -> Measure:
     """Check that a file does not grow with a second adapter, and that no name holds an adapter's name."""
     alone = stack.adapted(seed=case.seed, dtype="float32")
@@ -89,7 +97,12 @@ def file_has_adapter_alone(stack: Any, case: AdapterCase) -> Measure:
     return Measure.count(wrong, "names in the file of an adapter")
 
 
-@SAVED.law("into bfloat16", "an adapter cast to half precision before it is loaded, float32 factors that raise", dtype="bfloat16", excluded=_keeps_something)
+@SAVED.law(
+    "into bfloat16",
+    "an adapter cast to half precision before it is loaded, float32 factors that raise",
+    dtype="bfloat16",
+    excluded=_keeps_something,
+)
 def loads_into_another_dtype(stack: Any, case: AdapterCase, dtype: Precision) -> Measure:
     """Compare an adapter saved over float32 and loaded over bfloat16 with one made over bfloat16 with the same values."""
     ids_BS = ids_of(stack, case)

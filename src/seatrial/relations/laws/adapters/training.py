@@ -9,6 +9,7 @@ import torch
 from seatrial.relations.cases.adapters import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.contracts.adapters import Role
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.adapters.adapted import refuses
 from seatrial.relations.tensors import largest_gradient_difference
 
 RATE = 1e-2
@@ -41,7 +42,11 @@ def only_adapter_trains(stack: Any, case: AdapterCase) -> Measure:
         for name in sorted(trainable - own)
         if not any(part in name for part in spec.also_trains)
     ]
-    wrong += [f"nothing of {part} trains" for part in spec.also_trains if not any(part in name for name in trainable)]
+    wrong += [
+        f"nothing of {part} trains"
+        for part in spec.also_trains
+        if not any(part in name for name in trainable)
+    ]
     if not trainable & own:
         wrong.append("nothing of the adapter trains")
     return Measure.count(wrong, "tensors of the base that train, or of the options that do not")
@@ -52,7 +57,9 @@ def _trains_later(stack: Any) -> str | None:
 
 
 @TRAINED.law(
-    "every tensor has a gradient", "a tensor that no forward pass reads, or that is detached", excluded=_trains_later
+    "every tensor has a gradient",
+    "a tensor that no forward pass reads, or that is detached",
+    excluded=_trains_later,
 )
 def every_tensor_has_a_gradient(stack: Any, case: AdapterCase) -> Measure:
     """Count trainable tensors without a gradient after every tensor has moved."""
@@ -63,7 +70,9 @@ def every_tensor_has_a_gradient(stack: Any, case: AdapterCase) -> Measure:
     return Measure.count(dead, "trainable tensors without a gradient")
 
 
-@TRAINED.law("a step changes the adapter alone", "weights shared with the base, a buffer that every step moves")
+@TRAINED.law(
+    "a step changes the adapter alone", "weights shared with the base, a buffer that every step moves"
+)
 def step_changes_adapter_alone(stack: Any, case: AdapterCase) -> Measure:
     """Check that a step along the gradients leaves the base as it was, and changes what the adapter computes."""
     ids_BS = ids_of(stack, case)
@@ -78,13 +87,21 @@ def step_changes_adapter_alone(stack: Any, case: AdapterCase) -> Measure:
             if name in trainable:
                 value.sub_(RATE * gradients[name])
     tensors = model.tensors()
-    wrong = [name for name, value in before.items() if name not in trainable and not torch.equal(tensors[name], value)]
+    wrong = [
+        name
+        for name, value in before.items()
+        if name not in trainable and not torch.equal(tensors[name], value)
+    ]
     if torch.equal(model.outputs(ids_BS), outputs_BSV):
         wrong.append("no output")
     return Measure.count(wrong, "tensors of the base that a step changed, or outputs that it did not")
 
 
-@TRAINED.law("gradient checkpointing", "inputs without a gradient, dropout drawn anew, an adapter that is off in the second pass")
+@TRAINED.law(
+    "gradient checkpointing",
+    "inputs without a gradient, dropout drawn anew, an adapter that is off in the second pass",
+    excluded=refuses("checkpointing"),
+)
 def checkpointing_changes_no_gradient(stack: Any, case: AdapterCase) -> Measure:
     """Compare gradients with gradient checkpointing with those without."""
     ids_BS = ids_of(stack, case)
@@ -94,7 +111,9 @@ def checkpointing_changes_no_gradient(stack: Any, case: AdapterCase) -> Measure:
         move(model, case.seed)
         found.append(model.gradients(ids_BS, checkpointing=checkpointing))
     error, place = largest_gradient_difference(found[1], found[0])
-    return Measure(error=error, bound=1e-5, what=f"gradients with checkpointing against those without, at {place}")
+    return Measure(
+        error=error, bound=1e-5, what=f"gradients with checkpointing against those without, at {place}"
+    )
 
 
 @GROUPS.law("each tensor once", "a tensor that no group has, one that is in two")

@@ -1,0 +1,162 @@
+"""Contracts of what wraps a training loop in several processes: its loader, accumulation, gathered metrics and state.
+
+Part of `seatrial.relations.contracts`, which lists every component. Rows are numbered from 0; a plan is a made input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from seatrial.relations.cases.case import Case
+
+Epochs = Sequence[Sequence[Sequence[int]]]
+"""Numbers of rows by epoch and batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderPlan(Case):
+    """How rows are read."""
+
+    num_rows: int = 11
+    batch_size: int = 2
+    """Of a process; of all processes together if `split`."""
+    num_ranks: int = 2
+    num_epochs: int = 2
+    shuffle: bool = False
+    split: bool = False
+    dispatch: bool = False
+    """Whether the first process reads for all."""
+    even: bool = True
+    """Whether the last batches are filled up with rows from the beginning."""
+    drop_last: bool = False
+    drawn: int | None = None
+    """Rows that the sampler draws, the first ones of the data; None: all."""
+    skip: int = 0
+    """Batches of the first epoch that is read that are left out, as after a resume."""
+    first_epoch: int = 0
+    """The epoch that is read first, as after a resume."""
+    seed: int = 0
+
+    @property
+    def rows_of_step(self) -> int:
+        """Rows that all processes read at once."""
+        return self.batch_size * (1 if self.split else self.num_ranks)
+
+    @property
+    def num_drawn(self) -> int:
+        """Rows of an epoch, without those that fill it up."""
+        return self.num_rows if self.drawn is None else self.drawn
+
+    def smaller(self) -> Iterator[LoaderPlan]:
+        """Yield the plan of one epoch, or of fewer rows."""
+        if self.num_epochs > 1 and not self.first_epoch:
+            yield replace(self, num_epochs=1)
+        if self.num_rows > self.rows_of_step + 1 and self.drawn is None and not self.skip:
+            yield replace(self, num_rows=self.num_rows - 1)
+
+
+@runtime_checkable
+class RowLoader(Protocol):
+    """Distributes the rows of a data set over processes and epochs."""
+
+    def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
+        """Return the rows that each process reads, in the order of processes."""
+        ...
+
+
+GatheredAs = Literal["tensor", "tensors of a dictionary", "objects"]
+
+
+@runtime_checkable
+class MetricGather(Protocol):
+    """Gathers what an evaluation computes for each row, from all processes."""
+
+    def gathered_rows(self, plan: LoaderPlan, kind: GatheredAs) -> Sequence[Sequence[int]]:
+        """Return the numbers of rows that each process has gathered at the end of one epoch."""
+        ...
+
+
+@runtime_checkable
+class Collectives(Protocol):
+    """Exchanges tensors between processes; values are by process."""
+
+    def gathered(self, values: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+        """Return all values as each process gathers them; all processes give as many."""
+        ...
+
+    def reduced(
+        self, values: Sequence[Sequence[float]], how: Literal["sum", "mean"]
+    ) -> Sequence[Sequence[float]]:
+        """Return what each process has of a reduction."""
+        ...
+
+    def padded(
+        self, values: Sequence[Sequence[float]], *, fill: float, first: bool
+    ) -> Sequence[Sequence[float]]:
+        """Return each process's values padded to the longest of all, at the end, or at the beginning."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccumulationPlan(Case):
+    """How gradients of micro-batches are accumulated over an epoch that does not end with a whole step."""
+
+    num_batches: int = 5
+    """Of each process and epoch."""
+    batch_size: int = 2
+    accumulation: int = 2
+    num_ranks: int = 2
+    num_epochs: int = 2
+    steps_at_the_end: bool = True
+    """Whether the last batch of an epoch ends a step, whole or not."""
+    max_norm: float | None = None
+    """Norm to which gradients are clipped before a step."""
+    resumes_after: int = 0
+    """Steps after which the state is saved and loaded into new objects; 0: never."""
+    mixed: bool = False
+    """Whether the forward pass is in bfloat16."""
+    seed: int = 0
+
+    def smaller(self) -> Iterator[AccumulationPlan]:
+        """Yield the plan of one epoch."""
+        if self.num_epochs > 1 and not self.resumes_after:
+            yield replace(self, num_epochs=1)
+
+
+class AccumulatedBatch(NamedTuple):
+    """What is seen after one micro-batch."""
+
+    rows: tuple[int, ...]
+    stepped: bool
+    """Whether the loop says that this micro-batch ends a step."""
+    weights: tuple[float, ...]
+    """After the step, where there is one."""
+    rate: float
+    """The learning rate after it."""
+    norm: float | None
+    """The norm before clipping that is returned, where gradients are clipped."""
+    output_dtype: str
+    """Of the model's outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccumulationSpec:
+    """How the loop defines a step."""
+
+    rate: float = 0.05
+    """Of plain gradient descent."""
+    rate_decay: float = 0.9
+    """By which the schedule multiplies the rate each time it advances."""
+
+
+@runtime_checkable
+class AccumulatedTraining(Protocol):
+    """Trains a linear model w @ x with targets y by the mean of squared errors, as `oracles.loops` says."""
+
+    accumulation_spec: AccumulationSpec
+
+    def accumulated(self, plan: AccumulationPlan) -> Sequence[Sequence[AccumulatedBatch]]:
+        """Return what each process sees after each of its micro-batches, over all epochs."""
+        ...

@@ -1,0 +1,1 @@
+"""Laws of what wraps a training loop in several processes."""

@@ -1,0 +1,183 @@
+"""R30.accumulated: steps of accumulated micro-batches are those of plain gradient descent on their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from seatrial.relations.contracts.loops import AccumulatedBatch, AccumulationPlan
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.oracles.loops import descent
+from seatrial.relations.worst import relative_error
+
+BOUND = 1e-5
+"""Float32 over a few steps."""
+HALF = 2e-2
+"""A forward pass in bfloat16, over a few steps."""
+
+
+def plan(**options: Any) -> Callable[[Any, int, bool], AccumulationPlan]:
+    """Return a function that makes the plan with these options; when tidy, steps are whole at the end of an epoch."""
+
+    def made(stack: Any, seed: int, tidy: bool) -> AccumulationPlan:
+        given = AccumulationPlan(seed=seed, **options)
+        return replace(given, num_batches=4) if tidy else given
+
+    return made
+
+
+ACCUMULATED = Relation(
+    id="R30.accumulated",
+    name="accumulated-steps-are-descent",
+    component="accumulated_training",
+    statement="A step is taken after as many micro-batches as planned and at the end of an epoch; its gradient is their sum over "
+    "the number planned, averaged over processes, clipped and followed by the schedule.",
+    cost="CPU, processes of one gloo group that are started once",
+    cases=plan(),
+)
+
+
+def due(case: AccumulationPlan) -> list[bool]:
+    """Return for each micro-batch of all epochs whether it ends a step."""
+    ends, since = [], 0
+    for _ in range(case.num_epochs):
+        for number in range(case.num_batches):
+            since += 1
+            ends.append(
+                since == case.accumulation or (case.steps_at_the_end and number == case.num_batches - 1)
+            )
+            since = 0 if ends[-1] else since
+    return ends
+
+
+@ACCUMULATED.law(
+    "when steps are taken", "a counter that the end of an epoch does not reset, a last step that is left out"
+)
+@ACCUMULATED.law(
+    "when steps are taken, over the ends of epochs",
+    "an end of an epoch that takes a step",
+    cases=plan(steps_at_the_end=False),
+)
+@ACCUMULATED.law(
+    "when steps are taken, one process",
+    "an end of an epoch that is not seen",
+    cases=plan(num_ranks=1, accumulation=3),
+)
+def steps_are_taken_when_due(stack: Any, case: AccumulationPlan) -> Measure:
+    """Compare which micro-batches end a step with the plan, on every process."""
+    right = due(case)
+    wrong = [
+        f"process {number}: {[one.stepped for one in batches]}, due {right}"
+        for number, batches in enumerate(stack.accumulated(case))
+        if [one.stepped for one in batches] != right
+    ]
+    return Measure.count(wrong, "processes that step at other micro-batches")
+
+
+SCALED = "the number planned where fewer were accumulated, a mean of processes that is a sum, gradients of the last micro-batch alone"
+
+
+@ACCUMULATED.law("weights", SCALED)
+@ACCUMULATED.law("weights, one process", SCALED, cases=plan(num_ranks=1, accumulation=3))
+@ACCUMULATED.law("weights, without accumulation", SCALED, cases=plan(accumulation=1))
+@ACCUMULATED.law("weights, over the ends of epochs", SCALED, cases=plan(steps_at_the_end=False))
+@ACCUMULATED.law(
+    "weights, clipped",
+    "a norm of one process or micro-batch, clipping before the last gradient",
+    cases=plan(max_norm=0.5),
+)
+@ACCUMULATED.law("weights, forward pass in bfloat16", SCALED, cases=plan(mixed=True), bound=HALF)
+@ACCUMULATED.law(
+    "weights, resumed",
+    "a schedule or an optimizer that restarts, weights of another process",
+    cases=plan(resumes_after=2),
+)
+def weights_are_those_of_descent(stack: Any, case: AccumulationPlan, bound: float = BOUND) -> Measure:
+    """Compare the weights after every micro-batch with those of float64 descent on the same rows."""
+    ranks = stack.accumulated(case)
+    right = descent(stack.accumulation_spec, case, _steps(ranks))
+    found = []
+    for number, batches in enumerate(ranks):
+        stepped = [one for one in batches if one.stepped]
+        for step, (one, other) in enumerate(zip(stepped, right, strict=True)):
+            errors = [
+                relative_error(a, float(b), 1e-1) for a, b in zip(one.weights, other.weights, strict=True)
+            ]
+            found.append((max(errors), f"step {step + 1} of process {number}"))
+    return Measure.largest(found, bound, "weights against float64 descent, relative difference")
+
+
+@ACCUMULATED.law("weights between steps", "a step for every micro-batch")
+def weights_stay_between_steps(stack: Any, case: AccumulationPlan) -> Measure:
+    """Check that weights change with a micro-batch that ends a step, and with no other."""
+    wrong = []
+    for number, batches in enumerate(stack.accumulated(case)):
+        for before, after in zip(batches, batches[1:], strict=False):
+            if (before.weights != after.weights) != after.stepped:
+                wrong.append(f"process {number}, rows {list(after.rows)}")
+    return Measure.count(wrong, "micro-batches that change weights without a step, or step without a change")
+
+
+@ACCUMULATED.law(
+    "learning rate", "a schedule that advances with every micro-batch, or once for all processes"
+)
+@ACCUMULATED.law(
+    "learning rate, one process",
+    "a schedule that advances with every micro-batch",
+    cases=plan(num_ranks=1, accumulation=3),
+)
+@ACCUMULATED.law("learning rate, resumed", "a schedule that restarts", cases=plan(resumes_after=2))
+def schedule_advances_with_steps(stack: Any, case: AccumulationPlan) -> Measure:
+    """Compare the rate after each step with the schedule's."""
+    ranks = stack.accumulated(case)
+    right = descent(stack.accumulation_spec, case, _steps(ranks))
+    found = [
+        (
+            relative_error(one.rate, other.rate, 1e-9),
+            f"step {step + 1} of process {number}: {one.rate:.6g}, due {other.rate:.6g}",
+        )
+        for number, batches in enumerate(ranks)
+        for step, (one, other) in enumerate(zip([one for one in batches if one.stepped], right, strict=True))
+    ]
+    return Measure.largest(found, 1e-6, "learning rate against the schedule, relative difference")
+
+
+@ACCUMULATED.law("norm", "the norm after clipping, or of one process", cases=plan(max_norm=0.5))
+def norm_is_of_the_whole_gradient(stack: Any, case: AccumulationPlan) -> Measure:
+    """Compare the norm that clipping returns with that of the float64 gradient."""
+    ranks = stack.accumulated(case)
+    right = descent(stack.accumulation_spec, case, _steps(ranks))
+    found = [
+        (
+            relative_error(float("nan") if one.norm is None else one.norm, other.norm, 1e-3),
+            f"step {step + 1} of process {number}",
+        )
+        for number, batches in enumerate(ranks)
+        for step, (one, other) in enumerate(zip([one for one in batches if one.stepped], right, strict=True))
+    ]
+    return Measure.largest(found, 1e-4, "norm before clipping against float64, relative difference")
+
+
+@ACCUMULATED.law(
+    "outputs are float32", "outputs that stay in half precision", cases=plan(mixed=True, num_epochs=1)
+)
+def outputs_are_float32(stack: Any, case: AccumulationPlan) -> Measure:
+    """Check the dtype of what a forward pass in bfloat16 gives to the loss."""
+    dtypes = {one.output_dtype for batches in stack.accumulated(case) for one in batches}
+    return Measure.count(sorted(dtypes - {"torch.float32"}), "dtypes of outputs that are not float32")
+
+
+def _steps(ranks: Sequence[Sequence[AccumulatedBatch]]) -> list[list[list[tuple[int, ...]]]]:
+    """Return the rows by step, process and micro-batch, up to the last step."""
+    made: list[list[list[tuple[int, ...]]]] = []
+    for number, batches in enumerate(ranks):
+        step, parts = 0, []
+        for one in batches:
+            parts.append(one.rows)
+            if one.stepped:
+                if number == 0:
+                    made.append([])
+                made[step].append(parts)
+                step, parts = step + 1, []
+    return made

@@ -1,0 +1,208 @@
+"""R30.rows, R30.gathered: every row is read once by one process, in one order, also after a resume, and is gathered once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from seatrial.relations.contracts.loops import Epochs, GatheredAs, LoaderPlan
+from seatrial.relations.law import Measure, Relation
+
+Made = Callable[[Any, int, bool], LoaderPlan]
+
+
+def plan(**options: Any) -> Made:
+    """Return a function that makes the plan with these options; when tidy, rows fill all batches."""
+
+    def made(stack: Any, seed: int, tidy: bool) -> LoaderPlan:
+        given = LoaderPlan(seed=seed, **options)
+        return replace(given, num_rows=3 * given.rows_of_step) if tidy and given.drawn is None else given
+
+    return made
+
+
+ROWS = Relation(
+    id="R30.rows",
+    name="rows-are-read-once-in-one-order",
+    component="row_loader",
+    statement="In each epoch every row is read by one process once, rows that fill up the end aside, in the order of one "
+    "process; a resumed epoch goes on where it ended.",
+    cost="CPU, processes of one gloo group that are started once",
+    cases=plan(),
+)
+GATHERED = Relation(
+    id="R30.gathered",
+    name="metrics-are-of-each-row-once",
+    component="metric_gather",
+    statement="What is gathered from an evaluation is of each row once, in their order, on every process.",
+    cost="CPU, processes of one gloo group that are started once",
+    cases=plan(num_epochs=1),
+)
+
+
+def in_order(ranks: Sequence[Epochs]) -> list[list[int]]:
+    """Return the rows of each epoch as steps read them: step by step, and in each the processes in their order."""
+    found = []
+    for epoch in range(len(ranks[0])):
+        batches = [rank[epoch] for rank in ranks]
+        num_steps = max(len(one) for one in batches)
+        found.append(
+            [row for step in range(num_steps) for one in batches if step < len(one) for row in one[step]]
+        )
+    return found
+
+
+LOST = "rows at the end that are dropped, a padding row for a real one, a batch that two processes read"
+
+
+@ROWS.law("every row once", LOST)
+@ROWS.law("every row once, uneven ends", LOST, cases=plan(even=False))
+@ROWS.law("every row once, split batches", LOST, cases=plan(split=True, batch_size=4))
+@ROWS.law(
+    "every row once, split batches and uneven ends", LOST, cases=plan(split=True, batch_size=4, even=False)
+)
+@ROWS.law("every row once, dispatched", LOST, cases=plan(dispatch=True))
+@ROWS.law("every row once, dispatched and split", LOST, cases=plan(dispatch=True, split=True, batch_size=4))
+@ROWS.law("every row once, shuffled", LOST, cases=plan(shuffle=True))
+@ROWS.law("every row once, fewer rows than a step", LOST, cases=plan(num_rows=3))
+@ROWS.law("every row once, a sampler of part of the data", LOST, cases=plan(num_rows=20, drawn=9))
+def every_row_once(stack: Any, case: LoaderPlan) -> Measure:
+    """Check that an epoch has every row, none twice but as filling at its end, and little of that."""
+    wrong = []
+    for number, rows in enumerate(in_order(stack.loaded_rows(case))):
+        counts = Counter(rows)
+        wrong += [f"row {row} is not in epoch {number}" for row in range(case.num_drawn) if not counts[row]]
+        wrong += [f"row {row} is not in the data" for row in counts if row >= case.num_drawn]
+        twice = len(rows) - len(counts)
+        if twice and not case.even and not case.dispatch:
+            wrong.append(f"{twice} rows twice in epoch {number}")
+        if twice >= case.rows_of_step:
+            wrong.append(f"{twice} filling rows in epoch {number}, steps are of {case.rows_of_step}")
+        if len(set(rows[: case.num_drawn])) < case.num_drawn:
+            wrong.append(f"a row twice before the end of epoch {number}")
+    return Measure.count(wrong, "rows that are lost or read twice")
+
+
+ORDER = "processes that draw permutations of their own, batches given out in another order, a seed that depends on the process"
+
+
+@ROWS.law("order of one process", ORDER)
+@ROWS.law("order of one process, split batches", ORDER, cases=plan(split=True, batch_size=4))
+@ROWS.law("order of one process, dispatched", ORDER, cases=plan(dispatch=True))
+@ROWS.law("order of one process, shuffled", ORDER, cases=plan(shuffle=True))
+@ROWS.law(
+    "order of one process, shuffled and split", ORDER, cases=plan(shuffle=True, split=True, batch_size=4)
+)
+@ROWS.law("order of one process, shuffled and dispatched", ORDER, cases=plan(shuffle=True, dispatch=True))
+def order_of_one_process(stack: Any, case: LoaderPlan) -> Measure:
+    """Compare the rows of all processes, step by step, with those of one process that reads steps alone."""
+    alone = replace(case, num_ranks=1, batch_size=case.rows_of_step, split=False, dispatch=False, even=False)
+    found, right = in_order(stack.loaded_rows(case)), in_order(stack.loaded_rows(alone))
+    wrong = [
+        f"epoch {number}: {one[:8]}, one process reads {other[:8]}"
+        for number, (one, other) in enumerate(zip(found, right, strict=True))
+        if one[: len(other)] != other
+    ]
+    return Measure.count(wrong, "epochs in another order than that of one process")
+
+
+SIZES = "a process that ends a batch early, and the others wait for it; a last batch that is not filled"
+
+
+@ROWS.law("batches of one size", SIZES)
+@ROWS.law("batches of one size, split batches", SIZES, cases=plan(split=True, batch_size=4))
+@ROWS.law("batches of one size, shuffled", SIZES, cases=plan(shuffle=True, num_rows=13))
+@ROWS.law("batches of one size, the last one dropped", SIZES, cases=plan(drop_last=True))
+def batches_have_one_size(stack: Any, case: LoaderPlan) -> Measure:
+    """Check that all processes have as many batches, all of one size, where ends are filled or dropped."""
+    size = case.rows_of_step // case.num_ranks
+    ranks = stack.loaded_rows(case)
+    wrong = []
+    for epoch in range(case.num_epochs):
+        lengths = [len(rank[epoch]) for rank in ranks]
+        due = (
+            case.num_drawn // case.rows_of_step if case.drop_last else -(-case.num_drawn // case.rows_of_step)
+        )
+        if set(lengths) != {due}:
+            wrong.append(f"{lengths} batches in epoch {epoch}, {due} are due")
+        wrong += [
+            f"a batch of {len(batch)} on process {number}"
+            for number, rank in enumerate(ranks)
+            for batch in rank[epoch]
+            if len(batch) != size
+        ]
+    return Measure.count(wrong, "batches that are missing, or of another size")
+
+
+@ROWS.law("another order in each epoch", "an epoch that the sampler is not told", cases=plan(shuffle=True))
+@ROWS.law(
+    "another order in each epoch, dispatched",
+    "an epoch that the sampler is not told",
+    cases=plan(shuffle=True, dispatch=True),
+)
+def epochs_differ(stack: Any, case: LoaderPlan) -> Measure | None:
+    """Check that two epochs have other orders, and that the same seed gives the same ones again."""
+    if case.num_epochs < 2:
+        return None
+    found, again = in_order(stack.loaded_rows(case)), in_order(stack.loaded_rows(case))
+    wrong = [] if found[0] != found[1] else ["the second epoch has the order of the first"]
+    wrong += [] if found == again else ["the same seed gives other orders"]
+    return Measure.count(wrong, "epochs with the order of another one")
+
+
+SKIPPED = "batches of all processes counted as those of one, an epoch that restarts, an order drawn anew"
+
+
+@ROWS.law("resumed epoch", SKIPPED, cases=plan(skip=1))
+@ROWS.law("resumed epoch, shuffled", SKIPPED, cases=plan(skip=1, shuffle=True))
+@ROWS.law(
+    "resumed epoch, shuffled and split", SKIPPED, cases=plan(skip=1, shuffle=True, split=True, batch_size=4)
+)
+@ROWS.law("resumed epoch, dispatched", SKIPPED, cases=plan(skip=1, dispatch=True))
+@ROWS.law(
+    "resumed epoch, dispatched and split",
+    SKIPPED,
+    cases=plan(skip=1, dispatch=True, split=True, batch_size=4),
+)
+@ROWS.law(
+    "resumed second epoch, shuffled", SKIPPED, cases=plan(skip=1, shuffle=True, first_epoch=1, num_epochs=3)
+)
+@ROWS.law("resumed epoch, uneven ends", SKIPPED, cases=plan(skip=1, even=False))
+def resumed_epoch_goes_on(stack: Any, case: LoaderPlan) -> Measure:
+    """Compare the rows after a resume with the rest of the unbroken run, step by step; filling rows may be others."""
+    whole, found = stack.loaded_rows(replace(case, skip=0, first_epoch=0)), stack.loaded_rows(case)
+    rest = [[rank[case.first_epoch][case.skip :], *rank[case.first_epoch + 1 :]] for rank in whole]
+    wrong = []
+    for number, (one, other) in enumerate(zip(in_order(found), in_order(rest), strict=True)):
+        real = case.num_drawn - (0 if number else case.skip * case.rows_of_step)
+        if one[:real] != other[:real] or len(one) != len(other):
+            wrong.append(f"epoch {case.first_epoch + number}: {one[:8]}, due {other[:8]}")
+    return Measure.count(wrong, "epochs that go on with other rows")
+
+
+TWICE = "filling rows that stay, a remainder of another length than what the sampler draws, processes joined in another order"
+
+
+@GATHERED.law("tensors", TWICE)
+@GATHERED.law("tensors, split batches", TWICE, cases=plan(num_epochs=1, split=True, batch_size=4))
+@GATHERED.law("tensors, dispatched", TWICE, cases=plan(num_epochs=1, dispatch=True))
+@GATHERED.law("tensors, rows that fill all steps", TWICE, cases=plan(num_epochs=1, num_rows=12))
+@GATHERED.law("tensors, fewer rows than a step", TWICE, cases=plan(num_epochs=1, num_rows=3))
+@GATHERED.law("tensors, a sampler of part of the data", TWICE, cases=plan(num_epochs=1, num_rows=20, drawn=9))
+@GATHERED.law("tensors, the last batch dropped", TWICE, cases=plan(num_epochs=1, drop_last=True))
+@GATHERED.law("dictionaries", TWICE, kind="tensors of a dictionary")
+@GATHERED.law("objects", TWICE, kind="objects")
+@GATHERED.law("objects, dispatched", TWICE, kind="objects", cases=plan(num_epochs=1, dispatch=True))
+def each_row_is_gathered_once(stack: Any, case: LoaderPlan, kind: GatheredAs = "tensor") -> Measure:
+    """Check that every process gathers the rows of the data once, in their order."""
+    kept = case.num_drawn
+    if case.drop_last:
+        kept -= kept % case.rows_of_step
+    wrong = [
+        f"process {number} has {list(rows)}"
+        for number, rows in enumerate(stack.gathered_rows(case, kind))
+        if list(rows) != list(range(kept))
+    ]
+    return Measure.count(wrong, f"processes that do not gather the rows 0 to {kept - 1} once")

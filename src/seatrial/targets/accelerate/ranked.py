@@ -1,0 +1,208 @@
+"""What each process of a gloo group does with an `Accelerator`; called by `loops` through `targets.common.ranks`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, SubsetRandomSampler
+
+from seatrial.relations.oracles.loops import NUM_FEATURES, features, start
+
+
+def _accelerator(**options: Any) -> Any:
+    """Return a new `Accelerator` on the CPU, whose state is not that of the one before."""
+    import accelerate
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    return accelerate.Accelerator(cpu=True, **options)
+
+
+def _loader_accelerator(plan: Mapping[str, Any]) -> Any:
+    from accelerate.utils import DataLoaderConfiguration
+
+    return _accelerator(
+        dataloader_config=DataLoaderConfiguration(
+            split_batches=plan["split"],
+            dispatch_batches=plan["dispatch"],
+            even_batches=plan["even"],
+            use_seedable_sampler=True,
+        )
+    )
+
+
+class _Subset(SubsetRandomSampler):
+    """The first rows in their order; a sampler whose length is not the data's."""
+
+    def __iter__(self) -> Any:
+        return iter(self.indices)
+
+
+def _loader(plan: Mapping[str, Any]) -> DataLoader[Any]:
+    torch.manual_seed(plan["seed"])
+    rows = torch.arange(plan["num_rows"])
+    options: dict[str, Any] = {"batch_size": plan["batch_size"], "drop_last": plan["drop_last"]}
+    if plan["drawn"] is not None:
+        options["sampler"] = _Subset(range(plan["drawn"]))
+    elif plan["shuffle"]:
+        options["shuffle"] = True
+        options["generator"] = torch.Generator().manual_seed(plan["seed"])
+    return DataLoader(rows, **options)  # type: ignore[arg-type]
+
+
+def loaded(plan: Mapping[str, Any]) -> list[list[list[int]]]:
+    """Return the rows of each epoch that this process reads, by batch."""
+    accelerator = _loader_accelerator(plan)
+    loader = accelerator.prepare(_loader(plan))
+    epochs = []
+    for epoch in range(plan["first_epoch"], plan["num_epochs"]):
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(epoch)
+        resumes = plan["skip"] and epoch == plan["first_epoch"]
+        read = accelerator.skip_first_batches(loader, plan["skip"]) if resumes else loader
+        epochs.append([batch.tolist() for batch in read])
+    return epochs
+
+
+def gathered_for_metrics(plan: Mapping[str, Any]) -> list[int]:
+    """Return the rows that this process gathers over one epoch."""
+    accelerator = _loader_accelerator(plan)
+    found: list[int] = []
+    for batch in accelerator.prepare(_loader(plan)):
+        if plan["kind"] == "tensor":
+            found += accelerator.gather_for_metrics(batch).tolist()
+        elif plan["kind"] == "objects":
+            texts = accelerator.gather_for_metrics(
+                [f"row {row}" for row in batch.tolist()], use_gather_object=True
+            )
+            found += [int(text.split()[1]) for text in texts]
+        else:
+            nested = accelerator.gather_for_metrics({"row": batch, "twice": (batch * 2, batch.float())})
+            found += nested["row"].tolist()
+            if (nested["twice"][0] != nested["row"] * 2).any() or len(nested["twice"][1]) != len(
+                nested["row"]
+            ):
+                found.append(-1)
+    return found
+
+
+def exchanged(asked: Mapping[str, Any]) -> list[float]:
+    """Return what this process has after an exchange."""
+    accelerator = _accelerator()
+    own = torch.tensor(asked["values"][int(os.environ["RANK"])])
+    if asked["how"] == "gather":
+        found = accelerator.gather(own)
+    elif asked["how"] == "pad":
+        found = accelerator.pad_across_processes(
+            own, dim=0, pad_index=asked["fill"], pad_first=asked["first"]
+        )
+    else:
+        found = accelerator.reduce(own, reduction=asked["how"])
+    return list(found.tolist())
+
+
+class _Linear(torch.nn.Module):
+    """w @ x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(NUM_FEATURES, 1, bias=False)
+        with torch.no_grad():
+            self.layer.weight.copy_(torch.tensor([start()]))
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """Return [B]."""
+        outputs_B: Tensor = self.layer(x_BD)[:, 0]
+        return outputs_B
+
+
+class _Training:
+    """What `Accelerator.prepare` returns of a new model, optimizer and schedule."""
+
+    def __init__(self, accelerator: Any, plan: Mapping[str, Any]) -> None:
+        model = _Linear()
+        optimizer = torch.optim.SGD(model.parameters(), lr=plan["rate"])
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, plan["rate_decay"])
+        self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
+
+
+def accumulated(plan: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return what this process sees after each micro-batch; see `contracts.loops.AccumulatedBatch`.
+
+    A resume loads the state into new objects of the same accelerator, which then forgets the old ones.
+    """
+    accelerator = _accumulating(plan)
+    training = _Training(accelerator, plan)
+    loader = accelerator.prepare_data_loader(_examples(plan, accelerator.num_processes))
+    seen: list[tuple[Any, ...]] = []
+    num_steps = 0
+    for _ in range(plan["num_epochs"]):
+        for batch in loader:
+            norm = None
+            with accelerator.accumulate(training.model):
+                outputs_B = training.model(batch["x"])
+                loss = torch.nn.functional.mse_loss(outputs_B.float(), batch["y"])
+                accelerator.backward(loss)
+                if plan["max_norm"] is not None and accelerator.sync_gradients:
+                    norm = float(accelerator.clip_grad_norm_(training.model.parameters(), plan["max_norm"]))
+                training.optimizer.step()
+                training.schedule.step()
+                training.optimizer.zero_grad()
+                stepped = bool(accelerator.sync_gradients)
+            num_steps += stepped
+            if stepped and num_steps == plan["resumes_after"]:
+                training = _resumed(accelerator, plan)
+            weights = accelerator.unwrap_model(training.model).layer.weight.detach().flatten().tolist()
+            rate = float(training.schedule.get_last_lr()[0])
+            seen.append((batch["row"].tolist(), stepped, weights, rate, norm, str(outputs_B.dtype)))
+    return seen
+
+
+def _accumulating(plan: Mapping[str, Any]) -> Any:
+    from accelerate.utils import GradientAccumulationPlugin
+
+    return _accelerator(
+        gradient_accumulation_plugin=GradientAccumulationPlugin(
+            num_steps=plan["accumulation"], sync_with_dataloader=plan["steps_at_the_end"]
+        ),
+        mixed_precision="bf16" if plan["mixed"] else "no",
+    )
+
+
+def _examples(plan: Mapping[str, Any], num_ranks: int) -> DataLoader[Any]:
+    rows = list(range(plan["num_batches"] * plan["batch_size"] * num_ranks))
+    return DataLoader(rows, batch_size=plan["batch_size"], collate_fn=_collated)  # type: ignore[arg-type]
+
+
+def _collated(rows: list[int]) -> dict[str, Tensor]:
+    made = [features(row) for row in rows]
+    return {
+        "row": torch.tensor(rows),
+        "x": torch.tensor([inputs for inputs, _ in made]),
+        "y": torch.tensor([target for _, target in made]),
+    }
+
+
+def _resumed(accelerator: Any, plan: Mapping[str, Any]) -> _Training:
+    """Save the state, make new objects, and load it into them."""
+    folder: list[Any] = [tempfile.mkdtemp(prefix="seatrial-") if accelerator.is_main_process else None]
+    if accelerator.num_processes > 1:
+        torch.distributed.broadcast_object_list(folder)
+    accelerator.save_state(folder[0])
+    accelerator.wait_for_everyone()
+    accelerator._models.clear()
+    accelerator._optimizers.clear()
+    accelerator._schedulers.clear()
+    training = _Training(accelerator, plan)
+    accelerator.load_state(folder[0])
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        shutil.rmtree(folder[0])
+    return training

@@ -1,0 +1,22 @@
+"""The target `accelerate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seatrial.targets.common.target import ComponentsTarget
+
+
+class AccelerateTarget(ComponentsTarget):
+    """Accelerate as it is installed."""
+
+    name = "accelerate"
+    modules = ("accelerate",)
+    packages = ("accelerate", "torch")
+
+    def adapters(self) -> Mapping[str, type[Any]]:
+        """Return the adapters by name."""
+        from seatrial.targets.accelerate.loops import ADAPTERS
+
+        return ADAPTERS
