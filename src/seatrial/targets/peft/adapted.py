@@ -70,8 +70,6 @@ class PeftAdapted:
         self.model.train()
         inner = self.model.get_base_model()
         if checkpointing:
-            if self._type == "PREFIX_TUNING":
-                raise NotServed("PEFT refuses prefixes of a model that has gradient checkpointing on")
             inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model.zero_grad()
         with torch.random.fork_rng(devices=[]):

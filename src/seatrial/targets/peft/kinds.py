@@ -189,8 +189,10 @@ PROMPTS = (known_failures.MIXED, known_failures.PROMPTS_TRAIN)
 LORA: dict[str, type[Any]] = {
     "lora": _lora(combining=True),
     "lora-rslora": _lora(known=[known_failures.RSLORA_SUMS], combining=True, use_rslora=True),
-    "lora-dora": _lora(use_dora=True),
-    "lora-dora-rslora": _lora(use_dora=True, use_rslora=True, thorough=True),
+    "lora-dora": _lora(use_dora=True, spec={"refuses": ("mixed batch",)}),
+    "lora-dora-rslora": _lora(
+        use_dora=True, use_rslora=True, thorough=True, spec={"refuses": ("mixed batch",)}
+    ),
     "lora-bias": _lora(
         known=[known_failures.BIAS_SUMS], combining=True, lora_bias=True, target_modules=ATTENTION
     ),
@@ -207,25 +209,32 @@ LORA: dict[str, type[Any]] = {
     ),
     "lora-rslora-patterns": _lora(use_rslora=True, rank_pattern={"q_proj": 8}, alpha_pattern={"up_proj": 10}),
     "lora-one-layer": _lora(layers_to_transform=[1], thorough=True),
-    "lora-head-saved": _lora(modules_to_save=["lm_head"], spec={"also_trains": ("lm_head.modules_to_save",)}),
+    "lora-head-saved": _lora(
+        modules_to_save=["lm_head"],
+        spec={"refuses": ("two at once",), "also_trains": ("lm_head.modules_to_save",)},
+    ),
     "lora-norms-saved": _lora(
         modules_to_save=["input_layernorm"],
-        spec={"also_trains": ("input_layernorm.modules_to_save",)},
+        spec={"refuses": ("two at once", "mixed batch"), "also_trains": ("input_layernorm.modules_to_save",)},
         thorough=True,
     ),
     "lora-embedding": _lora(combining=True, target_modules=["embed_tokens", "q_proj"]),
     "lora-head": _lora(target_modules=["lm_head", "q_proj"]),
     "lora-embedding-and-head": _lora(target_modules=["embed_tokens", "lm_head"], thorough=True),
-    "lora-dora-embedding": _lora(use_dora=True, target_modules=["embed_tokens", "q_proj"]),
+    "lora-dora-embedding": _lora(
+        use_dora=True, target_modules=["embed_tokens", "q_proj"], spec={"refuses": ("mixed batch",)}
+    ),
     "lora-all-linear": _lora(target_modules="all-linear", thorough=True),
-    "lora-tokens": _lora(trainable_token_indices={"embed_tokens": [5, 9, 20]}),
+    "lora-tokens": _lora(
+        trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
+    ),
     "lora-tied": _lora(trait="tied", thorough=True),
     "lora-tied-saved": _lora(
         known=[known_failures.TIED_SECOND_SAVED],
         trait="tied",
         modules_to_save=["embed_tokens"],
         ensure_weight_tying=True,
-        spec={"also_trains": ("embed_tokens.modules_to_save",)},
+        spec={"refuses": ("two at once",), "also_trains": ("embed_tokens.modules_to_save",)},
     ),
     "lora-tied-both": _lora(
         known=[known_failures.TIED_MERGE, known_failures.TIED_SECOND],
@@ -233,9 +242,17 @@ LORA: dict[str, type[Any]] = {
         target_modules=["embed_tokens", "q_proj"],
         ensure_weight_tying=True,
     ),
-    "lora-tied-tokens": _lora(trait="tied", trainable_token_indices={"embed_tokens": [5, 9, 20]}),
+    "lora-tied-tokens": _lora(
+        trait="tied", trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
+    ),
     "lora-conv1d": _lora(combining=True, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
-    "lora-conv1d-dora": _lora(trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True, use_dora=True),
+    "lora-conv1d-dora": _lora(
+        trait="conv1d",
+        target_modules=TRANSPOSED,
+        fan_in_fan_out=True,
+        use_dora=True,
+        spec={"refuses": ("mixed batch",)},
+    ),
     "lora-conv1d-embedding": _lora(
         trait="conv1d", target_modules=["wte", "c_attn"], fan_in_fan_out=True, thorough=True
     ),
@@ -244,6 +261,7 @@ LORA: dict[str, type[Any]] = {
         target_modules=ATTENTION,
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
         dropout=None,
+        spec={"refuses": ("mixed batch",)},
     ),
     "lora-experts-rslora": _lora(
         trait="experts",
@@ -252,6 +270,7 @@ LORA: dict[str, type[Any]] = {
         use_rslora=True,
         dropout=None,
         thorough=True,
+        spec={"refuses": ("mixed batch",)},
     ),
     "lora-gaussian": _lora(init_lora_weights="gaussian", thorough=True),
     "lora-orthogonal": _lora(init_lora_weights="orthogonal", spec={"start_bound": 1e-4}),
@@ -358,15 +377,20 @@ OTHERS: dict[str, type[Any]] = {
     ),
     "pvera": _on("PveraConfig", r=8, spec={"starts_as_base": True}),
     "frod": _on("FrodConfig", also=[known_failures.FROD_BFLOAT16], progressbar=False),
-    "glora": _on("GloraConfig", r=4),
+    "glora": _on("GloraConfig", mixes=True, r=4),
     "adamss": _on("AdamssConfig", r=8, num_subspaces=2, subspace_rank=1, needs="sklearn"),
     "beft": _on("BeftConfig", target_modules=ATTENTION),
     "deft": _on("DeftConfig", r=4, dropout="deft_dropout"),
     "osf": _on("OSFConfig", also=[known_failures.OSF_DISABLED], effective_rank=16),
     "supertuning": _on("SupertuningConfig", sparsity=0.9),
-    "ln-tuning": _on("LNTuningConfig", target_modules=["input_layernorm", "norm"]),
+    "ln-tuning": _on(
+        "LNTuningConfig", target_modules=["input_layernorm", "norm"], spec={"refuses": ("two at once",)}
+    ),
     "trainable-tokens": _on(
-        "TrainableTokensConfig", target_modules=["embed_tokens"], token_indices=[5, 9, 20]
+        "TrainableTokensConfig",
+        target_modules=["embed_tokens"],
+        token_indices=[5, 9, 20],
+        spec={"refuses": ("two at once",)},
     ),
     "prompt": _adapter(
         "PromptTuningConfig",
@@ -378,7 +402,7 @@ OTHERS: dict[str, type[Any]] = {
         "PrefixTuningConfig",
         known=PROMPTS,
         num_virtual_tokens=4,
-        spec={"starts_as_base": False, "merges": False},
+        spec={"refuses": ("checkpointing",), "starts_as_base": False, "merges": False},
     ),
     "prefix-projected": _adapter(
         "PrefixTuningConfig",
@@ -386,7 +410,7 @@ OTHERS: dict[str, type[Any]] = {
         num_virtual_tokens=4,
         encoder_hidden_size=16,
         prefix_projection=True,
-        spec={"starts_as_base": False, "merges": False},
+        spec={"refuses": ("checkpointing",), "starts_as_base": False, "merges": False},
         thorough=True,
     ),
     "p-tuning": _adapter(

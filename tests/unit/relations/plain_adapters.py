@@ -1,0 +1,249 @@
+"""A plain model of one matrix with low-rank adapters, which obeys the laws of adapters; a fault is one line that differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.adapters import (
+    AdapterSpec,
+    OptimizerGroup,
+    Role,
+    WeightUpdate,
+)
+
+VOCAB, WIDTH, RANK, ALPHA = 12, 8, 3, 6.0
+
+
+@dataclass
+class PlainAdapted:
+    """Ids are embedded, and a head `weight` [V, D] with a bias gives logits; adapters are on the head."""
+
+    fault: str
+    dtype: torch.dtype
+    seed: int
+    dropout: float = 0.0
+    adapters: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    used: list[str] = field(default_factory=lambda: ["first"])
+    on: bool = True
+    taken: list[tuple[str, Tensor]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Make the weights, which are the same for every seed, and the first adapter."""
+        self.base = {name: value.to(self.dtype) for name, value in plain_weights().items()}
+        self.make("first")
+
+    def make(self, name: str) -> None:
+        """Add an adapter that starts as the base."""
+        generator = torch.Generator().manual_seed(self.seed + len(self.adapters))
+        a = torch.randn(RANK, WIDTH, generator=generator)
+        b = torch.full((VOCAB, RANK), 0.5 if self.fault == "start" else 0.0)
+        if self.fault == "shared factors" and self.adapters:
+            a = self.adapters["first"]["A"]
+        self.adapters[name] = {"A": a, "B": b}
+
+    def scale(self) -> float:
+        """Return alpha / sqrt(r); the fault takes alpha / r."""
+        return ALPHA / (RANK if self.fault == "scaling" else math.sqrt(RANK))
+
+    def delta(self, name: str) -> Tensor:
+        """Return what an adapter adds."""
+        return self.adapters[name]["B"] @ self.adapters[name]["A"] * self.scale()
+
+    def names_in_use(self) -> list[str]:
+        """Return the adapters of the forward pass."""
+        return self.used if self.on or self.fault == "disabling does nothing" else []
+
+    def outputs(self, ids_BS: Tensor, *, names: Sequence[str] | None = None) -> Tensor:
+        if names is not None and self.fault != "names ignored":
+            rows = []
+            for name, ids_S in zip(names, ids_BS, strict=True):
+                rows.append(self.logits(ids_S[None], [] if name == "base" else [name])[0])
+            return torch.stack(rows).detach()
+        if not self.on and self.taken and self.fault != "disabled stays merged":
+            self.unmerge()
+        return self.logits(ids_BS, self.names_in_use()).detach()
+
+    def logits(self, ids_BS: Tensor, names: Sequence[str]) -> Tensor:
+        """Return the logits with these adapters."""
+        embedded_BSD = self.base["embedding"][ids_BS]
+        logits_BSV = embedded_BSD @ self.base["weight"].T + self.base["bias"]
+        if self.taken and self.fault != "added while merged":
+            return logits_BSV
+        kept = embedded_BSD.float()
+        if self.dropout and self.fault == "dropout":
+            kept = kept * (1 - self.dropout)
+        for name in names:
+            factors = self.adapters[name]
+            logits_BSV = logits_BSV + (kept @ factors["A"].T @ factors["B"].T * self.scale()).to(self.dtype)
+        return logits_BSV
+
+    def gradients(self, ids_BS: Tensor, *, checkpointing: bool = False) -> Mapping[str, Tensor]:
+        tensors = {key: value for key, value in self.tensors().items() if key in self.trainable()}
+        for value in tensors.values():
+            value.requires_grad_(True)
+        self.logits(ids_BS, self.used).float().pow(2).mean().backward()
+        found = {}
+        for key, value in tensors.items():
+            found[key] = torch.zeros_like(value) if value.grad is None else value.grad.clone()
+            value.grad = None
+            value.requires_grad_(False)
+        if self.fault == "dead" or (checkpointing and self.fault == "checkpointing"):
+            found = {key: value * (0 if key.endswith("A") else 1) for key, value in found.items()}
+        return found
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        named = {f"{name}.{key}": value for name, one in self.adapters.items() for key, value in one.items()}
+        return {**self.base, **named}
+
+    def trainable(self) -> frozenset[str]:
+        names = list(self.adapters) if self.fault == "all train" else self.used
+        found = {f"{name}.{key}" for name in names for key in ("A", "B")}
+        return frozenset(found | ({"bias"} if self.fault == "a bias trains" else set()))
+
+    def tensors_of(self, name: str) -> frozenset[str]:
+        return frozenset(key for key in self.tensors() if key.startswith(f"{name}."))
+
+    def updates(self, name: str) -> Sequence[WeightUpdate]:
+        return [
+            WeightUpdate(
+                weight="weight", form="low rank", factors=self.adapters[name], scaling=ALPHA / math.sqrt(RANK)
+            )
+        ]
+
+    def add(self, name: str) -> None:
+        self.make(name)
+
+    def use(self, names: Sequence[str]) -> None:
+        self.used = list(names)
+
+    def delete(self, name: str) -> None:
+        if self.fault != "deleting leaves it":
+            del self.adapters[name]
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        self.on = False
+        try:
+            yield
+        finally:
+            self.on = self.fault != "stays disabled"
+
+    def merge(self, *, safe: bool = False) -> None:
+        for name in self.used:
+            delta = self.delta(name)
+            if safe and self.fault == "safe merge":
+                delta = delta / self.scale()
+            if self.fault == "cast before the sum" and self.dtype != torch.float32:
+                delta = (
+                    self.adapters[name]["B"].to(torch.bfloat16) * 1.02 @ self.adapters[name]["A"].bfloat16()
+                ).float() * self.scale()
+            if self.fault == "merged twice":
+                delta = delta * 2
+            self.base["weight"] = (self.base["weight"].float() + delta).to(self.dtype)
+            self.taken.append((name, delta))
+
+    def unmerge(self) -> None:
+        while self.taken:
+            _, delta = self.taken.pop()
+            if self.fault == "unmerging leaves the last" and not self.taken:
+                return
+            self.base["weight"] = (self.base["weight"].float() - delta).to(self.dtype)
+
+    def base_weights(self) -> Mapping[str, Tensor]:
+        return self.base
+
+    def merged(self) -> Mapping[str, Tensor]:
+        self.merge()
+        return self.base
+
+    def save(self, folder: Path, name: str) -> Sequence[str]:
+        saved = "first" if self.fault == "saves the first" else name
+        kept = {key: value.clone() for key, value in self.adapters[saved].items()}
+        if self.fault == "half is saved":
+            del kept["A"]
+        torch.save(kept, folder / "adapter.pt")
+        if self.fault == "names of adapters":
+            return [f"{key}.first" for key in kept]
+        return list(kept)
+
+
+def plain_weights() -> dict[str, Tensor]:
+    """Return the weights of the base."""
+    generator = torch.Generator().manual_seed(5)
+    return {
+        "embedding": torch.randn(VOCAB, WIDTH, generator=generator),
+        "weight": torch.randn(VOCAB, WIDTH, generator=generator),
+        "bias": torch.randn(VOCAB, generator=generator),
+    }
+
+
+@dataclass
+class PlainAdapters:
+    """See `contracts.adapters`."""
+
+    fault: str = ""
+    adapter_spec: AdapterSpec = AdapterSpec()
+    vocab_size: int = VOCAB
+
+    def adapted(self, *, seed: int, dtype: str, dropout: float = 0.0) -> PlainAdapted:
+        return PlainAdapted(self.fault, getattr(torch, dtype), seed, dropout)
+
+    def loaded(self, folder: Path, *, dtype: str) -> PlainAdapted:
+        model = PlainAdapted(self.fault, getattr(torch, dtype), seed=77)
+        kept = torch.load(folder / "adapter.pt", weights_only=True)
+        if self.fault == "cast when loaded" and dtype != "float32":
+            kept = {key: (value * 4).round() / 4 for key, value in kept.items()}
+        model.adapters["first"].update(kept)
+        return model
+
+    def plain_weights(self, *, dtype: str) -> Mapping[str, Tensor]:
+        return {name: value.to(getattr(torch, dtype)) for name, value in plain_weights().items()}
+
+    def plain_outputs(self, ids_BS: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        return weights["embedding"][ids_BS] @ weights["weight"].T + weights["bias"]
+
+    def combine(
+        self, model: PlainAdapted, names: Sequence[str], weights: Sequence[float], how: str, new: str
+    ) -> None:
+        """Add factors one below the other; the faults scale once more, or drop a sign."""
+        scaled = [abs(weight) if self.fault == "sign" else weight for weight in weights]
+        if self.fault == "combined twice":
+            scaled = [weight * ALPHA for weight in scaled]
+        a = torch.cat(
+            [model.adapters[name]["A"] * weight for name, weight in zip(names, scaled, strict=True)]
+        )
+        b = torch.cat([model.adapters[name]["B"] for name in names], dim=1)
+        if self.fault == "combining moves the base":
+            model.base["weight"] = model.base["weight"] + 0.01
+        model.adapters[new] = {"A": a, "B": b}
+
+    def optimizer_groups(
+        self, *, lr: float, ratio: float, embedding_lr: float, weight_decay: float
+    ) -> tuple[Sequence[OptimizerGroup], Mapping[str, Role]]:
+        """Return three groups, one a role."""
+        roles: dict[str, Role] = {
+            "head.A": "A",
+            "head.B": "B",
+            "table.A": "embedding",
+            "table.B": "embedding",
+        }
+        rates = {
+            "A": lr,
+            "B": lr * ratio,
+            "embedding": lr if self.fault == "embedding rate" else embedding_lr,
+        }
+        decay = 0.0 if self.fault == "decay" else weight_decay
+        groups = [
+            OptimizerGroup(
+                names=tuple(n for n, one in roles.items() if one == role), lr=rate, weight_decay=decay
+            )
+            for role, rate in rates.items()
+        ]
+        return (groups[:-1] if self.fault == "a group is missing" else groups), roles

@@ -1,0 +1,159 @@
+"""The laws of adapters: a plain model obeys them, and planted faults are seen by the law about them."""
+
+import math
+
+import pytest
+import torch
+from tests.unit.relations.plain_adapters import PlainAdapters
+
+from seatrial.relations.contracts.adapters import AdapterSpec, WeightUpdate
+from seatrial.relations.engine import run_relation
+from seatrial.relations.oracles.adapters import adapted_weights, change, scaling
+from seatrial.relations.registry import select
+from seatrial.verdict import Outcome
+
+RELATIONS = select(["R29"])
+
+
+def broken(stack: PlainAdapters) -> list[str]:
+    """Return the laws that a stack breaks."""
+    return [
+        f"{relation.id}/{law}"
+        for relation in RELATIONS
+        for law in run_relation(relation, stack, shrink_seconds=0).details.get("laws_broken", [])
+    ]
+
+
+@pytest.mark.parametrize("relation", RELATIONS, ids=lambda relation: relation.id)
+@pytest.mark.parametrize("tidy", [False, True])
+def test_a_plain_model_obeys(relation, tidy: bool) -> None:  # type: ignore[no-untyped-def]
+    """In every law, on the cases with traps and on the tidy ones."""
+    verdict = run_relation(relation, PlainAdapters(), tidy=tidy)
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+
+
+SUMS = "R29.combined/"
+
+
+@pytest.mark.parametrize(
+    ("fault", "laws"),
+    [
+        ("start", {"R29.adapted/starts as the base"}),
+        (
+            "scaling",
+            {"R29.adapted/float64 oracle", "R29.merged/weights in bfloat16", "R29.merged/weights in float16"},
+        ),
+        ("disabling does nothing", {"R29.adapted/disabled is the base"}),
+        ("stays disabled", {"R29.adapted/after it was disabled"}),
+        ("dropout", {"R29.adapted/dropout"}),
+        ("merged twice", {"R29.merged/outputs", "R29.merged/outputs while merged"}),
+        ("added while merged", {"R29.merged/outputs while merged", "R29.merged/two adapters"}),
+        ("cast before the sum", {"R29.merged/weights in bfloat16", "R29.merged/weights in float16"}),
+        ("safe merge", {"R29.merged/safe merge"}),
+        (
+            "unmerging leaves the last",
+            {"R29.merged/merge and unmerge", "R29.merged/merge and unmerge in bfloat16"},
+        ),
+        ("disabled stays merged", {"R29.merged/disabled while merged"}),
+        ("shared factors", {"R29.several/switching"}),
+        ("all train", {"R29.several/only the adapter in use trains"}),
+        ("deleting leaves it", {"R29.several/deleting"}),
+        ("names ignored", {"R29.several/mixed batch"}),
+        ("sign", {f"{SUMS}one adapter times -0.7", f"{SUMS}concatenated, one subtracted"}),
+        (
+            "combined twice",
+            {f"{SUMS}one adapter times 0.7", f"{SUMS}concatenated", f"{SUMS}by singular values"},
+        ),
+        ("combining moves the base", {f"{SUMS}the given ones stay"}),
+        ("a bias trains", {"R29.trained/nothing else trains"}),
+        ("dead", {"R29.trained/every tensor has a gradient"}),
+        ("checkpointing", {"R29.trained/gradient checkpointing"}),
+        ("half is saved", {"R29.saved/loaded equals saved", "R29.saved/the second adapter of two"}),
+        ("saves the first", {"R29.saved/the second adapter of two"}),
+        ("names of adapters", {"R29.saved/the adapter's tensors alone"}),
+        ("cast when loaded", {"R29.saved/into bfloat16"}),
+        ("a group is missing", {"R29.groups/each tensor once"}),
+        ("embedding rate", {"R29.groups/rates"}),
+        ("decay", {"R29.groups/decay"}),
+    ],
+)
+def test_a_fault_is_seen_by_the_law_about_it(fault: str, laws: set[str]) -> None:
+    """Others may see it as well."""
+    assert laws <= set(broken(PlainAdapters(fault)))
+
+
+def test_what_is_declared_is_not_exercised() -> None:
+    """And counts as held by declaration."""
+    spec = AdapterSpec(starts_as_base=False, closed_form=False, takes_dropout=False, refuses=("mixed batch",))
+    stack = PlainAdapters("names ignored", adapter_spec=spec)
+    assert broken(stack) == []
+
+
+def test_a_step_that_moves_the_base_is_seen() -> None:
+    """As where a buffer is overwritten by every step."""
+
+    class Moving(PlainAdapters):
+        def adapted(self, **options):  # type: ignore[no-untyped-def]
+            model = super().adapted(**options)
+            plain = model.gradients
+
+            def gradients(ids_BS, **given):  # type: ignore[no-untyped-def]
+                model.base["bias"].add_(1.0)
+                return plain(ids_BS, **given)
+
+            model.gradients = gradients  # type: ignore[method-assign]
+            return model
+
+    assert "R29.trained/a step changes the adapter alone" in broken(Moving())
+
+
+def test_an_adapter_without_effect_is_seen() -> None:
+    """As where the forward pass does not read it."""
+
+    class Idle(PlainAdapters):
+        def adapted(self, **options):  # type: ignore[no-untyped-def]
+            model = super().adapted(**options)
+            model.names_in_use = lambda: []  # type: ignore[method-assign]
+            return model
+
+    assert "R29.adapted/the adapter has an effect" in broken(Idle())
+
+
+def test_scaling_is_alpha_over_the_rank_or_its_root() -> None:
+    """By LoRA and rsLoRA."""
+    assert scaling(rank=16, alpha=32, rank_stabilised=False) == 2.0
+    assert scaling(rank=16, alpha=32, rank_stabilised=True) == 8.0
+
+
+def test_the_norm_of_each_row_is_the_magnitude() -> None:
+    """Whatever the factors are, as DoRA says; a transposed weight is normed by column."""
+    generator = torch.Generator().manual_seed(0)
+    factors = {"A": torch.randn(2, 5, generator=generator), "B": torch.randn(3, 2, generator=generator)}
+    weight, magnitude = torch.randn(3, 5, generator=generator), torch.tensor([1.0, 2.0, 3.0])
+    plain = WeightUpdate(weight="w", form="low rank", factors=factors, magnitude=magnitude)
+    assert torch.allclose(adapted_weights({"w": weight}, [plain])["w"].norm(dim=1), magnitude.double())
+    turned = WeightUpdate(weight="w", form="low rank", factors=factors, magnitude=magnitude, transposed=True)
+    assert torch.allclose(adapted_weights({"w": weight.T}, [turned])["w"].norm(dim=0), magnitude.double())
+
+
+def test_closed_forms_of_worked_examples() -> None:
+    """By hand."""
+    one, two = torch.ones(2, 1).double(), torch.ones(1, 2).double()
+    assert change("low rank", {"A": two, "B": one * 3}, (2, 2)).tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    assert (
+        change("diagonal core", {"A": two, "B": one, "core": torch.tensor([5.0])}, (2, 2)).tolist()
+        == [[5.0, 5.0]] * 2
+    )
+    hadamard = {"left_a": one * 2, "left_b": two, "right_a": one, "right_b": two * 3}
+    assert change("hadamard", hadamard, (2, 2)).tolist() == [[6.0, 6.0]] * 2
+    kronecker = {"left": torch.tensor([[1.0, 2.0]]).double(), "right": torch.tensor([[3.0], [4.0]]).double()}
+    assert change("kronecker", kronecker, (2, 2)).tolist() == [[3.0, 6.0], [4.0, 8.0]]
+    vectors = {"A": two, "B": one, "d": torch.tensor([2.0]).double(), "b": torch.tensor([1.0, 10.0]).double()}
+    assert change("vectors", vectors, (2, 2)).tolist() == [[2.0, 2.0], [20.0, 20.0]]
+    spectrum = {"places": torch.tensor([[0], [1]]), "values": torch.tensor([4.0]).double()}
+    waves = [[math.cos(math.pi * column) for column in range(2)] for _ in range(2)]
+    assert change("spectrum", spectrum, (2, 2)).tolist() == waves
+    scaled = WeightUpdate(weight="w", form="columns", factors={"scale": torch.tensor([2.0, 3.0])})
+    assert adapted_weights({"w": torch.ones(1, 2)}, [scaled])["w"].tolist() == [[2.0, 3.0]]
+    with pytest.raises(ValueError, match="no closed form"):
+        change("rotation", {}, (1, 1))
