@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.contracts.adapters import AdaptedModel, AdapterSpec, Combination, Precision
@@ -24,6 +25,7 @@ from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.peft import known as known_failures
 from seatrial.targets.peft.adapted import PeftAdapted
 from seatrial.targets.peft.bases import VOCAB, Trait, base
+from seatrial.targets.peft.loraplus import LoraPlus
 from seatrial.targets.peft.updates import has_updates
 
 
@@ -41,6 +43,8 @@ class Kind:
     thorough: bool = False
     needs: str | None = None
     """A package that PEFT imports for this type alone."""
+    since: str | None = None
+    """The first release that has a value of these options; None where the names of the options say it."""
 
 
 class PeftAdapters(KnowsFailures):
@@ -58,10 +62,9 @@ class PeftAdapters(KnowsFailures):
         missing = sorted(set(self.kind.options) - known)
         if missing:
             raise Gone(f"peft {release('peft')} has no {self.kind.config}.{missing[0]}")
-
-    @cached_property
-    def adapter_spec(self) -> AdapterSpec:
-        return dataclasses.replace(
+        if self.kind.since is not None and Version(release("peft")) < Version(self.kind.since):
+            raise Gone(f"peft {release('peft')} does not have it: it is since {self.kind.since}")
+        self.adapter_spec = dataclasses.replace(
             self.kind.spec,
             takes_dropout=self.kind.dropout is not None,
             closed_form=has_updates(self._config(0.0)),
@@ -147,6 +150,7 @@ def _adapter(
     dropout: str | None = None,
     thorough: bool = False,
     needs: str | None = None,
+    since: str | None = None,
     spec: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> type[PeftAdapters]:
@@ -158,6 +162,7 @@ def _adapter(
         dropout=dropout,
         thorough=thorough,
         needs=needs,
+        since=since,
         spec=AdapterSpec(**(spec or {})),
     )
     return type(
@@ -300,9 +305,10 @@ LORA: dict[str, type[Any]] = {
         fan_in_fan_out=True,
         spec=DECOMPOSED,
     ),
-    "lora-mica": _lora(init_lora_weights="mica"),
+    "lora-mica": _lora(init_lora_weights="mica", since="0.20"),
     "lora-mica-conv1d": _lora(
         init_lora_weights="mica",
+        since="0.20",
         trait="conv1d",
         target_modules=TRANSPOSED,
         fan_in_fan_out=True,
@@ -331,9 +337,14 @@ OTHERS: dict[str, type[Any]] = {
     ),
     "vera-keeps-no-projection": _on("VeraConfig", r=8, save_projection=False),
     "fourierft": _on("FourierFTConfig", n_frequency=40, scaling=20.0, spec={"starts_as_base": False}),
-    "oft": _on("OFTConfig", also=[known_failures.OFT_TWO], oft_block_size=8, dropout="module_dropout"),
+    "oft": _on("OFTConfig", r=0, also=[known_failures.OFT_TWO], oft_block_size=8, dropout="module_dropout"),
     "oft-neumann": _on(
-        "OFTConfig", also=[known_failures.OFT_TWO], oft_block_size=8, use_cayley_neumann=True, thorough=True
+        "OFTConfig",
+        r=0,
+        also=[known_failures.OFT_TWO],
+        oft_block_size=8,
+        use_cayley_neumann=True,
+        thorough=True,
     ),
     "boft": _on("BOFTConfig", boft_block_size=4, boft_n_butterfly_factor=2),
     "hra": _on("HRAConfig", r=4),
@@ -421,4 +432,4 @@ OTHERS: dict[str, type[Any]] = {
         spec={"starts_as_base": False, "merges": False},
     ),
 }
-ADAPTERS: dict[str, type[Any]] = {**LORA, **OTHERS}
+ADAPTERS: dict[str, type[Any]] = {**LORA, **OTHERS, "lora-plus": LoraPlus}
