@@ -1,4 +1,4 @@
-"""A plain model of one matrix with low-rank adapters, which obeys the laws of adapters; a fault is one line that differs."""
+"""A plain model of one matrix with low-rank adapters, which obeys their laws; a fault is one line that differs."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class PlainAdapters:
     """See `contracts.adapters`."""
 
     fault: str = ""
-    adapter_spec: AdapterSpec = AdapterSpec()
+    adapter_spec: AdapterSpec = field(default_factory=AdapterSpec)
     vocab_size: int = VOCAB
 
     def adapted(self, *, seed: int, dtype: str, dropout: float = 0.0) -> PlainAdapted:

@@ -113,7 +113,7 @@ def test_an_adapter_without_effect_is_seen() -> None:
     class Idle(PlainAdapters):
         def adapted(self, **options):  # type: ignore[no-untyped-def]
             model = super().adapted(**options)
-            model.names_in_use = lambda: []  # type: ignore[method-assign]
+            model.names_in_use = list  # type: ignore[method-assign]
             return model
 
     assert "R29.adapted/the adapter has an effect" in broken(Idle())

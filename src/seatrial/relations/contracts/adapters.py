@@ -1,7 +1,7 @@
 """Contracts of adapters: small trainable tensors that change what the frozen weights of a model compute.
 
-Part of `seatrial.relations.contracts`, which lists every component. An adapter of a stack is one type of adapter with one
-set of options on one tiny model; the model, its weights and the options are the same for every plan.
+Part of `seatrial.relations.contracts`, which lists every component. A component is one type of adapter with one set of
+options on one tiny model, whose weights are the same every time.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Exchanges(_Accelerate):
 
 
 class Accumulation(_Accelerate):
-    """`accumulate`, `clip_grad_norm_`, the prepared schedule, and saved state; see `contracts.loops.AccumulatedTraining`."""
+    """`accumulate`, clipping, the prepared schedule and saved state; see `contracts.loops.AccumulatedTraining`."""
 
     accumulation_spec = AccumulationSpec()
 

@@ -19,8 +19,8 @@ ADAPTED = Relation(
     id="R29.adapted",
     name="adapted-model-is-base-plus-adapter",
     component="adapters",
-    statement="An adapted model starts as its base, computes the base weights changed as the definition says, and is the base "
-    "while the adapter is disabled.",
+    statement="An adapted model starts as its base, computes with weights changed as the definition says, and is the "
+    "base while the adapter is disabled.",
     cost="CPU, a tenth of a second",
     cases=adapter_case,
 )
@@ -78,7 +78,7 @@ def starts_as_base(stack: Any, case: AdapterCase) -> Measure:
 
 @ADAPTED.law(
     "float64 oracle",
-    "alpha / r for alpha / sqrt(r), ranks or alphas of a pattern ignored, a transposed factor, the norm of the wrong axis",
+    "alpha / r for alpha / sqrt(r), a pattern of ranks ignored, a transposed factor, the norm of the wrong axis",
     excluded=_has_no_closed_form,
 )
 def equals_oracle(stack: Any, case: AdapterCase) -> Measure:

@@ -16,7 +16,7 @@ from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference
 
 UNITS = 2
-"""Roundings of a merged weight, relative to the largest of its tensor: the product, its cast and the sum round by a half or less each."""
+"""Roundings of a merged weight, relative to the largest of its tensor: those of product, cast and sum are halves."""
 
 UNMERGED = 8
 """The same, there and back, where factors multiply the weight."""
@@ -30,7 +30,7 @@ MERGED = Relation(
     id="R29.merged",
     name="merged-model-is-adapted-model",
     component="adapters",
-    statement="A merged model computes what the adapted one computed; merged weights are the definition's, rounded once; "
+    statement="A merged model computes what the adapted one computed; merged weights are the definition's, rounded; "
     "unmerging gives the base back.",
     cost="CPU, a tenth of a second",
     cases=adapter_case,

@@ -104,7 +104,7 @@ def file_has_adapter_alone(stack: Any, case: AdapterCase) -> Measure:
     excluded=_keeps_something,
 )
 def loads_into_another_dtype(stack: Any, case: AdapterCase, dtype: Precision) -> Measure:
-    """Compare an adapter saved over float32 and loaded over bfloat16 with one made over bfloat16 with the same values."""
+    """Compare an adapter saved over float32 and loaded over bfloat16 with one of the same values made there."""
     ids_BS = ids_of(stack, case)
     model = stack.adapted(seed=case.seed, dtype="float32")
     move(model, case.seed)

@@ -101,7 +101,7 @@ def only_used_adapter_trains(stack: Any, case: AdapterCase) -> Measure:
     "deleting", "tensors that stay in the model, an adapter in use that is removed with the other one"
 )
 def deleting_leaves_the_other(stack: Any, case: AdapterCase) -> Measure:
-    """Check that the first adapter computes the same after the second one is deleted, and that nothing is left of it."""
+    """Check that the first adapter computes the same after the second one is deleted, of which nothing is left."""
     ids_BS = ids_of(stack, case)
     model = two(stack, case)
     before_BSV, gone = model.outputs(ids_BS), model.tensors_of("second") - model.tensors_of("first")

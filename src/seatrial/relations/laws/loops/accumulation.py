@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,8 +32,8 @@ ACCUMULATED = Relation(
     id="R30.accumulated",
     name="accumulated-steps-are-descent",
     component="accumulated_training",
-    statement="A step is taken after as many micro-batches as planned and at the end of an epoch; its gradient is their sum over "
-    "the number planned, averaged over processes, clipped and followed by the schedule.",
+    statement="A step is taken after as many micro-batches as planned and at the end of an epoch; its gradient is their "
+    "sum over the number planned, averaged over processes and clipped; the schedule follows.",
     cost="CPU, processes of one gloo group that are started once",
     cases=plan(),
 )
@@ -75,7 +76,7 @@ def steps_are_taken_when_due(stack: Any, case: AccumulationPlan) -> Measure:
     return Measure.count(wrong, "processes that step at other micro-batches")
 
 
-SCALED = "the number planned where fewer were accumulated, a mean of processes that is a sum, gradients of the last micro-batch alone"
+SCALED = "another divisor in the last step, a sum over processes for their mean, the last micro-batch alone"
 
 
 @ACCUMULATED.law("weights", SCALED)
@@ -113,7 +114,7 @@ def weights_stay_between_steps(stack: Any, case: AccumulationPlan) -> Measure:
     """Check that weights change with a micro-batch that ends a step, and with no other."""
     wrong = []
     for number, batches in enumerate(stack.accumulated(case)):
-        for before, after in zip(batches, batches[1:], strict=False):
+        for before, after in itertools.pairwise(batches):
             if (before.weights != after.weights) != after.stepped:
                 wrong.append(f"process {number}, rows {list(after.rows)}")
     return Measure.count(wrong, "micro-batches that change weights without a step, or step without a change")

@@ -32,7 +32,7 @@ COLLECTIVES = Relation(
     id="R30.collectives",
     name="exchanges-are-exact",
     component="collectives",
-    statement="Gathered values are those of all processes in their order, reductions are sums or means, padding keeps all.",
+    statement="Gathers have the values of all processes in their order, reductions are exact, padding keeps all.",
     cost="CPU, processes of one gloo group that are started once",
     cases=_values,
 )

@@ -1,4 +1,4 @@
-"""R30.rows, R30.gathered: every row is read once by one process, in one order, also after a resume, and is gathered once."""
+"""R30.rows, R30.gathered: every row is read once by one process, also after a resume, and gathered once."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ROWS = Relation(
     id="R30.rows",
     name="rows-are-read-once-in-one-order",
     component="row_loader",
-    statement="In each epoch every row is read by one process once, rows that fill up the end aside, in the order of one "
-    "process; a resumed epoch goes on where it ended.",
+    statement="In each epoch every row is read by one process once, but for rows that fill up the end, in the order of "
+    "one process; a resumed epoch goes on where it ended.",
     cost="CPU, processes of one gloo group that are started once",
     cases=plan(),
 )
@@ -85,7 +85,7 @@ def every_row_once(stack: Any, case: LoaderPlan) -> Measure:
     return Measure.count(wrong, "rows that are lost or read twice")
 
 
-ORDER = "processes that draw permutations of their own, batches given out in another order, a seed that depends on the process"
+ORDER = "a permutation of its own on each process, batches given out in another order"
 
 
 @ROWS.law("order of one process", ORDER)
@@ -182,7 +182,7 @@ def resumed_epoch_goes_on(stack: Any, case: LoaderPlan) -> Measure:
     return Measure.count(wrong, "epochs that go on with other rows")
 
 
-TWICE = "filling rows that stay, a remainder of another length than what the sampler draws, processes joined in another order"
+TWICE = "filling rows that stay, the length of the data for that of the sampler, processes joined in another order"
 
 
 @GATHERED.law("tensors", TWICE)

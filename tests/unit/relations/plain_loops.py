@@ -1,0 +1,124 @@
+"""Plain loops in several simulated processes, which obey the laws of loops; a fault is one line that differs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from seatrial.relations.contracts.loops import (
+    AccumulatedBatch,
+    AccumulationPlan,
+    AccumulationSpec,
+    Epochs,
+    GatheredAs,
+    LoaderPlan,
+)
+from seatrial.relations.oracles.loops import features, start
+
+
+@dataclass
+class PlainLoops:
+    """Reads, gathers, exchanges and accumulates in lists."""
+
+    fault: str = ""
+    accumulation_spec: AccumulationSpec = field(default_factory=AccumulationSpec)
+
+    def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
+        ranks: list[list[list[list[int]]]] = [[] for _ in range(plan.num_ranks)]
+        for epoch in range(plan.first_epoch, plan.num_epochs):
+            steps = self._steps(plan, epoch)
+            if plan.skip and epoch == plan.first_epoch:
+                steps = steps[plan.skip * (2 if self.fault == "skips twice" else 1) :]
+            for rank, epochs in enumerate(ranks):
+                epochs.append([step[rank] for step in steps if step[rank]])
+        return ranks
+
+    def _steps(self, plan: LoaderPlan, epoch: int) -> list[list[list[int]]]:
+        """Return the rows of each step by process."""
+        rows = list(range(plan.num_drawn))
+        if plan.shuffle:
+            same = self.fault == "one order for all epochs"
+            random.Random(plan.seed * 100 + (0 if same else epoch)).shuffle(rows)
+        size = plan.rows_of_step
+        if plan.drop_last or (self.fault == "the end is dropped" and len(rows) > size):
+            rows = rows[: len(rows) - len(rows) % size]
+        short = -len(rows) % size
+        if plan.even and short and self.fault != "the end is short":
+            filled = rows * size
+            rows = (
+                rows + filled[:short]
+                if self.fault != "a row twice"
+                else [rows[0], *rows, *filled[: short - 1]]
+            )
+        each = size // plan.num_ranks
+        parts = [rows[at : at + size] for at in range(0, len(rows), size)]
+        steps = [[part[rank * each : (rank + 1) * each] for rank in range(plan.num_ranks)] for part in parts]
+        if self.fault == "processes swapped":
+            steps = [step[::-1] for step in steps]
+        return steps
+
+    def gathered_rows(self, plan: LoaderPlan, kind: GatheredAs) -> Sequence[Sequence[int]]:
+        kept = plan.num_drawn if self.fault != "filling stays" else plan.num_rows + 1
+        if plan.drop_last:
+            kept = plan.num_drawn - plan.num_drawn % plan.rows_of_step
+        rows = [row for step in self._steps(replace(plan, even=True), 0) for rank in step for row in rank]
+        if self.fault == "objects of one process" and kind == "objects":
+            rows = rows[: plan.batch_size]
+        return [rows[:kept]] * plan.num_ranks
+
+    def gathered(self, values: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+        order = values[::-1] if self.fault == "gather" else values
+        return [[value for one in order for value in one]] * len(values)
+
+    def reduced(self, values: Sequence[Sequence[float]], how: str) -> Sequence[Sequence[float]]:
+        divisor = len(values) if (how == "mean") != (self.fault == "reduction") else 1
+        return [[sum(each) / divisor for each in zip(*values, strict=True)]] * len(values)
+
+    def padded(
+        self, values: Sequence[Sequence[float]], *, fill: float, first: bool
+    ) -> Sequence[Sequence[float]]:
+        length = max(len(one) for one in values)
+        fills = [[0.0 if self.fault == "fill" else fill] * (length - len(one)) for one in values]
+        return [[*pad, *own] if first else [*own, *pad] for pad, own in zip(fills, values, strict=True)]
+
+    def accumulated(self, plan: AccumulationPlan) -> Sequence[Sequence[AccumulatedBatch]]:
+        spec, rate = self.accumulation_spec, self.accumulation_spec.rate
+        weights, gradient, since, steps = torch.tensor(start()), torch.zeros(len(start())), 0, 0
+        seen: list[list[AccumulatedBatch]] = [[] for _ in range(plan.num_ranks)]
+        for _ in range(plan.num_epochs):
+            for number in range(plan.num_batches):
+                since += 1
+                parts = []
+                for rank in range(plan.num_ranks):
+                    at = (number * plan.num_ranks + rank) * plan.batch_size
+                    parts.append(tuple(range(at, at + plan.batch_size)))
+                    x_BD = torch.tensor([features(row)[0] for row in parts[-1]])
+                    y_B = torch.tensor([features(row)[1] for row in parts[-1]])
+                    slope = 2 * (x_BD @ weights - y_B) @ x_BD / plan.batch_size
+                    divisor = 1 if self.fault == "gradients are summed" else plan.accumulation
+                    gradient = gradient + slope / divisor / plan.num_ranks
+                last = plan.steps_at_the_end and number == plan.num_batches - 1 and self.fault != "last step"
+                stepped, norm = since == plan.accumulation or last, None
+                if stepped:
+                    since, steps = 0, steps + 1
+                    norm = float(gradient.norm())
+                    if plan.max_norm is not None and norm > plan.max_norm and self.fault != "clipping":
+                        gradient = gradient * (plan.max_norm / norm)
+                    norm = float(gradient.norm()) if self.fault == "norm" else norm
+                    weights = weights - rate * gradient
+                    rate *= spec.rate_decay ** (1 if self.fault == "schedule" else plan.num_ranks)
+                    gradient = torch.zeros_like(gradient)
+                    if steps == plan.resumes_after and self.fault == "resume":
+                        rate = spec.rate
+                elif self.fault == "moves between steps":
+                    weights = weights - 1e-3
+                kept = (weights.tolist(), rate, None if plan.max_norm is None else norm)
+                dtype = "torch.bfloat16" if plan.mixed and self.fault == "dtype" else "torch.float32"
+                for rank, rows in enumerate(parts):
+                    seen[rank].append(
+                        AccumulatedBatch(rows, stepped, tuple(kept[0]), kept[1], kept[2], dtype)
+                    )
+        return seen
