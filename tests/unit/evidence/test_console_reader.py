@@ -65,7 +65,7 @@ def test_dictionaries_of_a_trainer(tmp_path: Path, prefix: str, quote: str) -> N
     assert (log.series["eval_loss"].steps.tolist(), log.series["train_loss"].steps.tolist()) == ([2], [2])
     assert log.series["rewards/format"].steps.tolist() == [2]
     assert "eos_token_id" not in log.series
-    assert any("2 rows are counted from 1" in note for note in log.notes)
+    assert any("2 rows name no step; they are counted from 1" in note for note in log.notes)
 
 
 def test_a_step_that_names_the_last_one_is_a_step(tmp_path: Path) -> None:
@@ -117,6 +117,36 @@ def test_a_row_that_is_cut_is_said(tmp_path: Path) -> None:
     assert (verl.series["a"].steps.tolist(), verl.series["b"].steps.tolist()) == ([1, 2], [1])
     trl = read_logs(written(tmp_path, "{'loss': 0.5, 'epoch': 0.1}\n{'loss': 0.5, 'reward': 0.", "trl.log"))
     assert len(trl.damage) == 1 and trl.series["loss"].steps.tolist() == [1, 2]
+
+
+def test_a_line_that_wandb_cut_loses_its_last_value_alone(tmp_path: Path) -> None:
+    row = "step:1 - " + " - ".join(f"metric/{number:04}:0.125" for number in range(300))
+    log = read_logs(written(tmp_path, f"{row[:4096]}\nstep:2 - metric/0000:0.5\n", "output.log"))
+    assert [(item.what, item.is_cut) for item in log.damage] == [
+        ("truncated in line 1, whose row of metrics may not be whole", True)
+    ]
+    assert log.series["metric/0000"].values.tolist() == [0.125, 0.5]
+    last = row[:4096].count(" - ") - 1
+    assert f"metric/{last - 1:04}" in log.series and f"metric/{last:04}" not in log.series
+
+
+@pytest.mark.parametrize(
+    ("bar", "steps"),
+    [
+        ("100%|####| 23/23 [01:00<00:00, 2.0s/it]", [5, 10, 15, 20]),
+        (" 91%|### | 21/23 [01:00<00:04, 2.0s/it]", [1, 2, 3, 4]),
+        ("Generating: 100%|####| 23/23 [01:00<00:00, 2.0s/it]", [1, 2, 3, 4]),
+        ("100%|####| 9/9 [01:00<00:00, 2.0s/it]", [2, 4, 6, 8]),
+        ("100%|####| 120/120 [01:00<00:00, 2.0s/it]", [1, 2, 3, 4]),
+    ],
+    ids=["to its end", "still running", "of another work", "every second step", "of several distances"],
+)
+def test_a_finished_progress_bar_gives_the_steps_of_rows_without_one(
+    tmp_path: Path, bar: str, steps: list[int]
+) -> None:
+    rows = "".join(f"{{'loss': 0.5, 'reward': 0.{place}, 'epoch': 0.{place}}}\n" for place in range(4))
+    log = read_logs(written(tmp_path, f"{bar}\n{rows}"))
+    assert log.series["reward"].steps.tolist() == steps
 
 
 def test_a_text_without_a_row_is_named_as_such(tmp_path: Path) -> None:

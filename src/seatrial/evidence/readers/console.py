@@ -1,7 +1,8 @@
 """Console logs: finds the rows of metrics in what a run printed.
 
 Rows are found behind any prefix of Slurm, Ray or a progress bar. Rows of Hugging Face trainers have no step: they are
-numbered from 1, and the rows of an evaluation or a summary belong to the row before them.
+numbered from 1, and the rows of an evaluation or a summary belong to the row before them. Where the trainer's progress
+bar reached its end and its number of steps is a multiple of one distance between rows alone, they get those steps.
 
 | form | who prints it |
 |---|---|
@@ -67,6 +68,10 @@ _NUMBER = r"[-+]?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf)"
 _PAIR = re.compile(rf"({_NAME}(?: [\w()]+){{0,3}})\s*[=:]\s*\$?({_NUMBER})(?:\s?[a-zA-Z%/]*)", re.IGNORECASE)
 _WORDS = re.compile(rf"({_NAME})[=:](\[[^\]]*\]|[^\s,;|]+)[\s,;|]*")
 _SHARE = re.compile(r"(\d{1,18})/(\d{1,18})")
+_BAR = re.compile(rb"(?:^|[\r\n])\s*\d{1,3}%\|[^|\r\n]*\|\s*(\d{1,12})/(\d{1,12}) \[[^\]\r\n]*(?:it/s|s/it)")
+"""The bar of a trainer: others have a description before it."""
+_CUT_BYTES = 4096
+"""W&B's output.log ends longer lines here."""
 _OF_TRAINERS = frozenset({"epoch", "train_runtime", "eval_loss", "eval_runtime"})
 
 
@@ -83,7 +88,7 @@ def parse_row(line: str) -> ConsoleRow | None:
 
 def _of_verl(step: int, text: str) -> ConsoleRow | None:
     metrics: dict[str, str] = {}
-    broken = ""
+    broken, last = "", None
     for item in _REPEATED.sub("", text).rstrip().split(" - "):
         tag, colon, value = item.rpartition(":")
         wrapped = _WRAPPED.fullmatch(value)
@@ -91,14 +96,15 @@ def _of_verl(step: int, text: str) -> ConsoleRow | None:
         if tag in metrics or tag == "step":
             # Two processes wrote into one line: nothing says which value is whose.
             return ConsoleRow(step, {}, f"{item} (two rows in one line)")
-        if colon and tag:
+        last = tag if colon and tag else None
+        if last is not None:
             metrics[tag] = value
         else:
             broken = broken or item
     # A sentence that begins so is no row.
     if not any(decode(value) for value in metrics.values()):
         return None
-    return ConsoleRow(step, metrics, broken, open_ended=True, last=[*metrics][-1])
+    return ConsoleRow(step, metrics, broken, open_ended=True, last=last)
 
 
 def _of_trainer(line: str) -> ConsoleRow | None:
@@ -211,30 +217,50 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
 
 def _read(path: Path, log: RowLog) -> list[str]:
     """Read one file; return notes."""
-    number = place = num_counted = 0
+    number = place = 0
+    bar = (0, 0)
+    counted: list[tuple[ConsoleRow, int, int]] = []
     for text in raw_lines(path, log):
         number += 1
+        for found in _BAR.finditer(text):
+            at, total = int(found[1]), int(found[2])
+            bar = max(bar, (total, at))
         for part in _BREAKS.split(text):
             row = parse_row(part.decode(errors="replace"))
             if row is None:
                 continue
-            if row.open_ended and not text.endswith(b"\n"):
+            if row.open_ended and (not text.endswith(b"\n") or len(part) == _CUT_BYTES):
                 log.lose(
                     number, f"truncated in line {number}, whose row of metrics may not be whole", is_cut=True
                 )
                 row = replace(row, broken="")
                 row.metrics.pop(row.last or "", None)
-            if row.step is None and not row.is_summary:
-                num_counted += 1
-                place += 1
-            _add(log, row, number, place)
-    counted = f"{path.name}: its rows name no step; {num_counted} rows are counted from 1"
-    return [counted] if num_counted else []
+            if row.step is not None:
+                _add(log, row, number, row.step)
+                continue
+            place += not row.is_summary
+            counted.append((row, number, place))
+    stride = _stride(*bar, place)
+    for row, number, place in counted:
+        _add(log, row, number, max(place, 1) * stride)
+    if not place:
+        return []
+    how = f"the progress bar shows one in {stride} steps" if stride > 1 else "they are counted from 1"
+    return [f"{path.name}: its {place} rows name no step; {how}"]
 
 
-def _add(log: RowLog, row: ConsoleRow, number: int, place: int) -> None:
+def _stride(total: int, at: int, num_rows: int) -> int:
+    """Return the steps between two rows of a run that reached the end of its progress bar; 1 where it is not known."""
+    if at < total or not num_rows:
+        return 1
+    # All distances with that number of rows; of several none is known.
+    least, most = total // (num_rows + 1) + 1, total // num_rows
+    return least if least == most else 1
+
+
+def _add(log: RowLog, row: ConsoleRow, number: int, step: int) -> None:
     if row.total is not None:
         log.note_total(row.total)
     if row.broken:
         log.lose(number, f"line {number}: part of a row of metrics is no tag and number: {row.broken[:60]!r}")
-    log.add(max(place, 1) if row.step is None else row.step, row.metrics, line=number)
+    log.add(step, row.metrics, line=number)
