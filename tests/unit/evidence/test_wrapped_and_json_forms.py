@@ -130,3 +130,22 @@ def test_an_epoch_is_the_step_of_a_table_without_another(tmp_path: Path) -> None
     path = tmp_path / "log.csv"
     path.write_text("epoch,avg_reward,timestamp\n1,0.5,2026-01-01T00:00:00\n2,0.75,2026-01-01T00:01:00\n")
     assert read_logs(path).series["avg_reward"].steps.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("key", "counts", "steps"),
+    [("epoch", [1, 2, 3], [1, 2, 3]), ("epoch", [0.5, 1.0, 1.5], [1, 2, 3]), ("round", [4, 8, 8], [1, 2, 3])],
+)
+def test_a_list_of_rows_by_epoch(tmp_path: Path, key: str, counts: list[float], steps: list[int]) -> None:
+    """Where no row has a step, a counter that rises in whole numbers is it, otherwise the place in the list."""
+    path = tmp_path / "training_log.json"
+    path.write_text(json.dumps([{key: count, "avg_reward": 0.25 * count} for count in counts]))
+    series = read_logs(path).series["avg_reward"]
+    assert (series.steps.tolist(), series.values.tolist()) == (steps, [0.25 * count for count in counts])
+
+
+def test_a_list_of_prompts_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps([{"prompt": "1 + 1", "answer": 2, "difficulty": 0.5}] * 4))
+    with pytest.raises(BlockedError):
+        read_logs(path)

@@ -53,6 +53,120 @@ def test_runs_that_learn_are_not_said_to_be_stuck_or_hacked() -> None:
 
 
 @pytest.mark.parametrize(
+    ("learns", "stride", "level"),
+    [(False, 10, Level.NOTICE), (False, 2, Level.QUIET), (True, 10, Level.QUIET)],
+    ids=["stuck", "of few steps", "learns late"],
+)
+def test_a_reward_without_a_trend_in_few_rows(learns: bool, stride: int, level: Level) -> None:
+    """40 rows of noise over 400 or 80 steps; or the first 15 of them, before a rise."""
+    reward = 0.4 + 0.2 * np.random.default_rng(6).standard_normal(40)
+    if learns:
+        reward[15:] += np.linspace(0, 1, 25)
+    assert finding("does-not-learn", {"reward": reward}, stride).level is level
+
+
+@pytest.mark.parametrize(
+    ("stride", "value", "level"),
+    [
+        (5, 0.0, Level.QUIET),
+        (10, 0.0, Level.NOTICE),
+        (25, 0.0, Level.ALARM),
+        (25, 0.5, Level.NOTICE),
+    ],
+)
+def test_a_constant_reward_in_few_rows_counts_by_steps(stride: int, value: float, level: Level) -> None:
+    """Seven rows of one reward over 30, 60 or 150 steps; a constant above 0 may be a solved task."""
+    assert finding("reward-constant", {"reward": np.full(7, value)}, stride).level is level
+    assert finding("reward-constant", {"reward": np.arange(7) / 7}, stride).level is Level.QUIET
+
+
+@pytest.mark.parametrize(
+    ("shape", "level"),
+    [
+        ("falls", Level.ALARM),
+        ("dips", Level.QUIET),
+        ("rises", Level.QUIET),
+    ],
+)
+def test_a_reward_that_falls_early_and_stays_low(shape: str, level: Level) -> None:
+    """40 rows, one in five steps: 0.9 for eight of them, then 0.1 or, after seven, 0.9 again."""
+    reward = np.full(40, 0.9) + 0.05 * np.random.default_rng(4).standard_normal(40)
+    reward[8 : 15 if shape == "dips" else 40] -= 0.8
+    if shape == "rises":
+        reward = reward[::-1].copy()
+    assert finding("reward-declines", {"reward": reward}, 5).level is level
+
+
+def test_a_reward_without_a_change_seldom_declines() -> None:
+    """At most 3 % of 200 series of noise alarm, also over many steps."""
+    random = np.random.default_rng(12)
+    alarms = [
+        finding("reward-declines", {"reward": random.standard_normal(60)}, 10).level for _ in range(200)
+    ]
+    assert alarms.count(Level.ALARM) <= 6
+
+
+@pytest.mark.parametrize("shape", ["mostly zero", "with a gradient", "solved", "half of the points"])
+def test_a_printed_loss_of_zero_at_most_points_is_noticed(shape: str) -> None:
+    """20 rows, 16 with a loss of 0.0000, unless a gradient shows updates or these steps have the best reward."""
+    loss = np.zeros(20)
+    loss[[0, 5, 11, 12]] = 0.02
+    reward = np.tile([0.0, 0.5, 0.25, 0.75], 5)
+    columns = {"loss": loss, "reward": reward}
+    if shape == "with a gradient":
+        columns["grad_norm"] = np.full(20, 0.3)
+    elif shape == "solved":
+        columns["reward"] = np.where(loss > 0, 0.2, 1.0)
+    elif shape == "half of the points":
+        loss[::2] = 0.02
+    expected = Level.NOTICE if shape == "mostly zero" else Level.QUIET
+    assert finding("policy-deterministic", columns).level is expected
+
+
+def test_a_solved_task_of_one_length_is_not_at_its_limit() -> None:
+    """Every answer has five tokens from the start; the reward is at its best after a few of 120 steps."""
+    random = np.random.default_rng(2)
+    reward = np.minimum(1, 0.5 + 0.1 * np.arange(120)) - 0.01 * random.random(120)
+    columns = {"reward": reward, "completion_length": np.full(120, 5.0)}
+    assert finding("length-at-limit", columns).level is Level.NOTICE
+    columns["reward"] = 0.3 + 0.1 * random.standard_normal(120)
+    assert finding("length-at-limit", columns).level is Level.ALARM
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "gain", "level"),
+    [(200, 1000, 0, Level.ALARM), (10, 60, 0, Level.QUIET), (200, 1000, 2, Level.NOTICE)],
+    ids=["long", "short answers", "reward rises"],
+)
+def test_a_length_that_grows_several_fold(early: int, late: int, gain: float, level: Level) -> None:
+    random = np.random.default_rng(5)
+    columns = {
+        "reward": 0.1 * random.standard_normal(50) + np.linspace(0, gain, 50),
+        "completion_length": np.linspace(early, late, 50),
+    }
+    assert finding("length-runs-away", columns).level is level
+
+
+@pytest.mark.parametrize(("gain", "level"), [(0, Level.ALARM), (2, Level.NOTICE)], ids=["flat", "plateau"])
+def test_a_reference_that_differs_is_an_alarm_where_nothing_was_learned(gain: float, level: Level) -> None:
+    """160 steps with a KL of 0.8 from the first; in one run the reward rises in 40 steps and stays there."""
+    reward = 0.3 * np.random.default_rng(8).standard_normal(160)
+    reward += np.minimum(gain, np.linspace(0, 4 * gain, 160))
+    assert finding("kl-at-start", {"reward": reward, "kl": np.full(160, 0.8)}).level is level
+
+
+@pytest.mark.parametrize(("nulls", "level"), [([0, 1], Level.QUIET), ([0, 30], Level.NOTICE)])
+def test_a_null_before_the_first_value_is_no_gap(nulls: list[int], level: Level) -> None:
+    log = log_of({"reward": np.random.default_rng(9).random(60)})
+    flags = np.zeros(60, dtype=np.bool_)
+    flags[nulls] = True
+    series = log.series["reward"]
+    series = replace(series, values=np.where(flags, np.nan, series.values), nulls=flags)
+    judged = judge_log(RunLog(sources=["made"], series={"reward": series}), select(["finite"]))
+    assert judged[0].finding.level is level
+
+
+@pytest.mark.parametrize(
     ("rises", "level"), [(False, Level.ALARM), (True, Level.NOTICE)], ids=["flat", "rising"]
 )
 def test_lengths_at_the_limit_count_in_shares_of_the_run(rises: bool, level: Level) -> None:

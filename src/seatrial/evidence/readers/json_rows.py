@@ -1,7 +1,12 @@
-"""One JSON list of rows with a step each, as `json.dump(trainer.state.log_history, file)` writes it."""
+"""One JSON list of rows with a step each, as `json.dump(trainer.state.log_history, file)` writes it.
+
+Where no row has a step and each counts epochs, updates, episodes or rounds, that is the step if it is whole and rises;
+otherwise the place in the list is.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,22 +14,25 @@ from typing import Any
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers import jsonl
 from seatrial.evidence.readers.opening import read_text, suffix_of
+from seatrial.evidence.readers.points import decode, decode_step
 from seatrial.evidence.readers.rows import assemble_rows, row_logs
 from seatrial.evidence.runlog import RunLog
 
 NAME = "JSON list of rows"
 PRIORITY = 25
+_COUNTERS = ("update", "episode", "epoch", "round")
 
 
 def claims(file: Path, head: bytes) -> bool:
-    """Say whether a file is a list whose first rows are objects, one of them with a step."""
+    """Say whether a file is a list whose first rows are objects, one of them with a step, or all with a counter."""
     text = head.lstrip()
     if suffix_of(file) != ".json" or not text.startswith(b"["):
         return False
-    if not any(f'"{key}"'.encode() in text for key in jsonl.STEP_KEYS):
+    if not any(f'"{key}"'.encode() in text for key in (*jsonl.STEP_KEYS, *_COUNTERS)):
         return False
     rows = _rows(file)
-    return any(isinstance(row, Mapping) and jsonl.step_key(row) for row in rows[:10])
+    has_step = any(isinstance(row, Mapping) and jsonl.step_key(row) for row in rows[:10])
+    return has_step or _counted(rows) is not None
 
 
 def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
@@ -39,12 +47,25 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
         rows = _rows(path)
         if not rows:
             log.lose(0, "not a JSON list of rows: the file is damaged or truncated")
+        counted = _counted(rows)
         for number, row in enumerate(rows, start=1):
-            if isinstance(row, Mapping) and jsonl.step_key(row):
-                jsonl.add_row(log, jsonl.Line(number, row))
+            if isinstance(row, Mapping) and (counted or jsonl.step_key(row)):
+                jsonl.add_row(log, jsonl.Line(number, row), counted[number - 1] if counted else None)
             else:
                 log.lose(number, f"entry {number} of the list is no row with a step")
     return assemble_rows(logs, tags)
+
+
+def _counted(rows: list[Any]) -> list[int] | None:
+    """Return the steps of rows that have a counter in place of a step; None where one has none, or a step."""
+    if not rows or not all(isinstance(row, Mapping) and jsonl.step_key(row) is None for row in rows):
+        return None
+    key = next((key for key in _COUNTERS if all(decode(row.get(key, "")) for row in rows)), None)
+    if key is None:
+        return None
+    steps = [step for row in rows if (step := decode_step(row[key])) is not None]
+    rises = all(before < after for before, after in itertools.pairwise(steps))
+    return steps if rises and len(steps) == len(rows) else list(range(1, len(rows) + 1))
 
 
 def _rows(path: Path) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from seatrial.rules.families.gradient import no_spread
-from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.rule import HAND_SET, WILD, Limits, Marks, Parameter, StepRule, Values, figures
 from seatrial.rules.windows import changes, early_median, in_a_row, lasting, looks, near_its_best, rises
 
 
@@ -40,8 +40,13 @@ def _deterministic(values: Values, limits: Limits) -> Marks:
     zero = (loss < limits["loss"]) & (level > limits["before"])
     # Where a step has the best reward, its groups agree and no loss is due.
     best, worst = np.fmax.accumulate(reward), np.fmin.accumulate(reward)
-    unsolved = zero & ~((best > worst) & (best - reward <= limits["band"] * (best - worst)))
-    return Marks(loss, lasting(unsolved, limits) & ~near_its_best(reward, of_last), lasting(zero, limits))
+    is_best = (best > worst) & (best - reward <= limits["band"] * (best - worst))
+    alarm = lasting(zero & ~is_best, limits) & ~near_its_best(reward, of_last)
+    # A loss that is printed with four decimals, of a log without a gradient that shows an update.
+    largest, number = np.fmax.accumulate(loss), np.arange(1, len(loss) + 1)
+    gone = (loss <= limits["printed"]) & (largest > 10 * limits["printed"]) & ~is_best
+    most = np.cumsum(gone & ~(values["grad_norm"] > 0)) >= limits["most"] * number
+    return Marks(loss, alarm, lasting(zero, limits) | (most & (number >= limits["least"])))
 
 
 def _stops(values: Values, limits: Limits) -> Marks:
@@ -117,17 +122,21 @@ RULES = (
         family="groups",
         statement="the policy loss is zero in most steps although the task is not solved",
         needs=("loss", "reward/mean"),
+        uses=("grad_norm",),
         mark=_deterministic,
-        bound="|loss| >= {loss} in over {of_last} - {held} of the last {of_last} points, or never above {before}",
+        bound="|loss| >= {loss} in over {of_last} - {held} of the last {of_last} points, or never above {before} (notice: "
+        "<= {printed} in {most} of {least} points or more)",
         parameters={
             "loss": Parameter(1e-7, WILD),
             "before": Parameter(1e-5, "a loss that is as small from the start says nothing"),
             "band": Parameter(0.1, "share of the range of rewards that is at their best"),
             **figures(WILD, early=20, held=35, of_last=50),
+            "printed": Parameter(1e-4, "four decimals, as loops print a loss"),
+            **figures(HAND_SET, most=0.5, least=15),
         },
         meaning="a policy that gives one completion a prompt: rewards of a group are equal, no advantage is left",
         remedy="read the completions of one group; sample at a higher temperature from an earlier checkpoint",
-        min_points=50,
+        min_points=15,
     ),
     StepRule(
         id="updates-stop",

@@ -30,11 +30,11 @@ def _at_start(values: Values, limits: Limits) -> Marks:
     level = early_median(kl, int(limits["first"]))
     # A run that begins at zero and climbs is drift, not another reference.
     apart = (level > limits["nats"]) & bool(len(kl) and kl[0] > limits["nats"])
-    window = int(limits["window"])
-    first, spread = early_mean_and_spread(reward, window)
+    window, early = int(limits["window"]), int(limits["early"])
+    first, spread = early_mean_and_spread(reward, early)
     rise = trailing_mean(reward, window) - first
     judged = np.arange(1, len(kl) + 1) >= limits["points"]
-    flat = judged & (rise < limits["errors"] * spread * np.sqrt(2 / window))
+    flat = judged & (rise < limits["errors"] * spread * np.sqrt(1 / window + 1 / early))
     return Marks(level, lasting(apart & flat, limits), apart)
 
 
@@ -92,7 +92,7 @@ RULES = (
         mark=_at_start,
         bound="<= {nats} nats at the start, or from point {points} on a reward that rose by {errors} standard errors",
         parameters={
-            **figures(WILD, nats=0.4, first=3, window=40, errors=2),
+            **figures(WILD, nats=0.4, first=3, early=10, window=40, errors=2),
             "points": Parameter(
                 100, "3 healthy wild logs begin apart from their reference, and learn: a notice"
             ),

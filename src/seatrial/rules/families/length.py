@@ -9,6 +9,7 @@ from seatrial.rules.windows import (
     early_median,
     lasting,
     looks,
+    near_its_best,
     repeated,
     risen,
     rises,
@@ -48,20 +49,19 @@ def _at_limit(values: Values, limits: Limits) -> Marks:
         late = at_limit[number // 3 : number]
         is_long = steps[number - 1] - steps[0] >= limits["steps"]
         found[number - 1] = is_long and late.mean() >= limits["of_late"]
-        better[number - 1] = trend(reward[:number]) > limits["z"]
+        solved = near_its_best(reward[:number], number - number // 3)[-1]
+        better[number - 1] = solved or trend(reward[:number]) > limits["z"]
     return Marks(np.where(np.isfinite(share), share, length), found & ~better & np.isfinite(reward), found)
 
 
 def _runs_away(values: Values, limits: Limits) -> Marks:
     length, reward = values["length/completion_mean"], values["reward/mean"]
     window = int(limits["window"])
-    grown = trailing_mean(length, window) / early_median(length, window)
+    now = trailing_mean(length, window)
+    grown = now / early_median(length, window)
+    longer = (grown > limits["factor"]) & (now > limits["tokens"])
     better = risen(reward, window, limits["errors"])
-    return Marks(
-        grown,
-        repeated((grown > limits["factor"]) & ~better, limits),
-        repeated(grown > limits["factor"], limits),
-    )
+    return Marks(grown, repeated(longer & ~better, limits), repeated(longer, limits))
 
 
 def _collapse(values: Values, limits: Limits) -> Marks:
@@ -147,12 +147,12 @@ RULES = (
     StepRule(
         id="length-runs-away",
         family="length",
-        statement="completions have become ten times as long as at the start, and the reward is no better",
+        statement="completions have become several times as long as at the start, and the reward is no better",
         needs=("length/completion_mean",),
         uses=("reward/mean",),
         mark=_runs_away,
-        bound="<= {factor} times the median of the first {window} points, or a reward that rose",
-        parameters=figures(HAND_SET, factor=10, window=5, errors=2, in_a_row=3),
+        bound="<= {factor} times the median of the first {window} points, or {tokens} tokens, or a reward that rose",
+        parameters=figures(HAND_SET, factor=4, tokens=200, window=5, errors=2, in_a_row=3),
         meaning="a reward that pays for length, an end token that is no longer trained, or an entropy that explodes",
         remedy="read the longest completions; look at the entropy and at the share that is cut off",
         min_points=12,

@@ -24,10 +24,12 @@ from seatrial.rules.rule import (
     not_triggered,
 )
 from seatrial.rules.windows import (
+    Floats,
     best_so_far,
     changes,
     early_mean_and_spread,
     in_a_row,
+    largest_drop,
     lasting,
     looks,
     most_gained,
@@ -40,11 +42,16 @@ from seatrial.rules.windows import (
 
 
 def _constant(values: Values, limits: Limits) -> Marks:
-    reward = values["reward/mean"]
+    reward, steps = values["reward/mean"], values["step"]
     number = int(limits["in_a_row"])
-    never_moved = in_a_row(np.asarray(np.cumsum(changes(reward)) == 1), number)
+    unmoved = np.asarray(np.cumsum(changes(reward)) == 1)
+    never_moved = in_a_row(unmoved, number)
+    # A log with a row every ten steps or more has as much behind fewer rows.
+    few, span = in_a_row(unmoved, int(limits["rows"])), steps - steps[:1]
+    for_long = few & (span >= 2 * limits["steps"])
     same = in_a_row(~changes(reward), number)
-    return Marks(reward, never_moved & (reward <= limits["zero"]), never_moved | same)
+    alarm = (never_moved | for_long) & (reward <= limits["zero"])
+    return Marks(reward, alarm, never_moved | same | (few & (span >= limits["steps"])))
 
 
 def _collapse(values: Values, limits: Limits) -> Marks:
@@ -64,15 +71,26 @@ def _collapse(values: Values, limits: Limits) -> Marks:
 
 
 def _declines(values: Values, limits: Limits) -> Marks:
-    reward = values["reward/mean"]
-    falls, far = np.zeros(len(reward), dtype=np.bool_), np.zeros(len(reward), dtype=np.bool_)
+    reward, steps = values["reward/mean"], values["step"]
+    falls, alarm = np.zeros(len(reward), dtype=np.bool_), np.zeros(len(reward), dtype=np.bool_)
     for number in looks(len(reward), int(limits["points"])):
         third = number // 3
         began, late = reward[:third], reward[number - third : number]
-        spread = np.sqrt((began.var(ddof=1) + late.var(ddof=1)) / 2)
-        falls[number - 1] = trend(reward[:number]) < -limits["z"]
-        far[number - 1] = began.mean() - late.mean() > limits["spreads"] * spread
-    return Marks(reward, falls & far, falls)
+        if number >= limits["many"]:
+            falls[number - 1] = trend(reward[:number]) < -limits["z"]
+            alarm[number - 1] = falls[number - 1] and _lost(began, late) > limits["spreads"]
+        if steps[number - 1] - steps[0] < limits["steps"]:
+            continue
+        drop, place = largest_drop(reward[:number])
+        if drop > limits["drop"] and place <= third:
+            alarm[number - 1] |= _lost(reward[:place], late) > limits["spreads"]
+    return Marks(reward, alarm, falls)
+
+
+def _lost(before: Floats, after: Floats) -> float:
+    """Return by how many spreads of the points a reward is lower than before."""
+    spread = float(np.sqrt((before.var(ddof=1) + after.var(ddof=1)) / 2))
+    return float(before.mean() - after.mean()) / spread if spread else np.inf * (before[0] - after[0])
 
 
 def _falls_at_once(values: Values, limits: Limits) -> Marks:
@@ -171,13 +189,16 @@ def _does_not_learn(values: Values, limits: Limits) -> Marks:
     flat, stuck = np.zeros(len(reward), dtype=np.bool_), np.zeros(len(reward), dtype=np.bool_)
     moves = np.fmax.accumulate(reward) > np.fmin.accumulate(reward)
     unsolved = moves & ~near_its_best(reward, int(limits["points"]))
+    was_flat = False
     for number in looks(len(reward), int(limits["points"])):
         span = steps[number - 1] - steps[0]
-        if abs(trend(reward[:number])) >= limits["z"]:
-            continue
-        flat[number - 1] = span >= limits["notice"] and most_gained(reward[:number]) < limits["gain"]
-        still = len(others) > 1 and all(abs(trend(one[:number])) < limits["z"] for one in others)
-        stuck[number - 1] = span >= 2 * limits["steps"] and still
+        is_flat = abs(trend(reward[:number])) < limits["z"] and most_gained(reward[:number]) < limits["gain"]
+        # A run that has not learned yet is flat once: two looks agree, the later one after a quarter more.
+        if is_flat and was_flat:
+            flat[number - 1] = span >= limits["notice"]
+            still = len(others) > 1 and all(abs(trend(one[:number])) < limits["z"] for one in others)
+            stuck[number - 1] = span >= 2 * limits["steps"] and still
+        was_flat = is_flat
     return Marks(reward, stuck & unsolved, flat & unsolved)
 
 
@@ -252,16 +273,18 @@ RULES: tuple[Rule, ...] = (
         statement="the reward has been zero, or below, and the same from the first step on",
         needs=("reward/mean",),
         mark=_constant,
-        bound="another value in one of the first {in_a_row} points",
+        bound="another value in one of the first {in_a_row} points, or of {rows} over 2 x {steps} steps",
         parameters={
             "in_a_row": Parameter(10, WILD),
+            "rows": Parameter(5, HAND_SET),
+            "steps": Parameter(50, HAND_SET),
             "zero": Parameter(0, "a constant above it may be a solved task"),
         },
         meaning="a verifier that fails on everything: an answer format that is never met, an exception that counts as "
         "zero, a missing field; or completions that are cut off before the answer",
         remedy="put a right answer through the verifier by hand",
         catalogue=("SB036",),
-        min_points=10,
+        min_points=5,
     ),
     StepRule(
         id="reward-collapse",
@@ -285,18 +308,22 @@ RULES: tuple[Rule, ...] = (
     StepRule(
         id="reward-declines",
         family="reward",
-        statement="the reward falls over the whole run",
+        statement="the reward falls over the run, or to a lower level at which it stays",
         needs=("reward/mean",),
         mark=_declines,
-        bound="z of a Mann-Kendall test >= -{z}; alarm: the last third below the first by {spreads} spreads",
+        bound="z of a Mann-Kendall test >= -{z}; alarm: the last third {spreads} spreads below the first, or below the "
+        "points before a change in the first third (z of a rank test > {drop})",
         parameters={
             "z": Parameter(2.57, "a reward without a trend falls so in 0.5 % of runs"),
-            "spreads": Parameter(1, "hand-set: of the points within a third"),
-            "points": Parameter(30, "least number of points"),
+            "spreads": Parameter(1.5, "hand-set: of the points before and in the last third"),
+            "drop": Parameter(3, "a reward without a change exceeds it at some place in 2 % of runs"),
+            "steps": Parameter(90, "hand-set: least number of steps for a change"),
+            "points": Parameter(20, "least number of points"),
+            "many": Parameter(30, "least number of points for the test of a trend"),
         },
         meaning="updates of the wrong sign or size, or prompts that get harder",
         remedy="score the prompts of the first steps again with the last weights",
-        min_points=30,
+        min_points=20,
     ),
     StepRule(
         id="reward-falls-at-once",
@@ -317,21 +344,21 @@ RULES: tuple[Rule, ...] = (
         needs=("reward/mean",),
         uses=("entropy", "kl/reference", "length/completion_mean"),
         mark=_does_not_learn,
-        bound="|z| >= {z} in a Mann-Kendall test, or a gain that may exceed {gain} spreads; alarm: entropy, KL and "
-        "length without a trend over 2 x {steps} steps",
+        bound="|z| >= {z} in a Mann-Kendall test, or a gain that may exceed {gain} spreads, at one of two looks; alarm: "
+        "entropy, KL and length without a trend over 2 x {steps} steps",
         parameters={
             "z": Parameter(1.96, "a series without a trend exceeds it in 5 % of runs"),
-            "notice": Parameter(120, "hand-set: steps"),
+            "notice": Parameter(150, "hand-set: steps"),
             "gain": Parameter(
-                0.5, "hand-set: spreads of the points that the last third may be above the first"
+                0.75, "hand-set: spreads of the points that the last third may be above the first, at 95 %"
             ),
             "steps": Parameter(200, HAND_SET),
-            "points": Parameter(20, "least number of points"),
+            "points": Parameter(15, "least number of points"),
         },
         meaning="a learning rate that is too small, rewards that the model never or always gets, or updates that never "
         "reach the sampler",
         remedy="compare a weight before and after a step; look at the share of groups whose rewards differ",
-        min_points=20,
+        min_points=15,
     ),
     Hacked(
         id="reward-hacked",

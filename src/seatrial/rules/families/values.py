@@ -31,17 +31,21 @@ class Finite(Rule):
         for series in streams.log.series.values():
             number += len(series)
             bad = ~np.isfinite(series.values)
+            if series.nulls is not None:
+                # What is not measured yet has no value: a row before training begins.
+                bad &= ~np.logical_and.accumulate(series.nulls)
             if not bad.any():
                 continue
+            odd = bad
             if id(series) in once and series.nulls is not None:
-                bad &= ~series.nulls
+                bad = bad & ~series.nulls
             if series.tag in evaluations and np.isfinite(series.values[-1]):
-                bad[:] = False
+                bad = np.zeros_like(bad)
             alarming = bad if id(series) in once else in_a_row(bad, int(self.parameters["in_a_row"].value))
             if id(series) in once | scaled and alarming.any():
                 alarms.append(_first(alarming, series))
             else:
-                notices.append(_first(~np.isfinite(series.values), series))
+                notices.append(_first(odd, series))
         found = alarms or notices
         if not number:
             return not_triggered("the log holds no series")
