@@ -124,8 +124,8 @@ RULES = (
         needs=("loss", "reward/mean"),
         uses=("grad_norm",),
         mark=_deterministic,
-        bound="|loss| >= {loss} in over {of_last} - {held} of the last {of_last} points, or never above {before} (notice: "
-        "<= {printed} in {most} of {least} points or more)",
+        bound="|loss| >= {loss} in over {of_last} - {held} of the last {of_last} points, or never above {before} "
+        "(notice: <= {printed} in {most} of {least} points or more)",
         parameters={
             "loss": Parameter(1e-7, WILD),
             "before": Parameter(1e-5, "a loss that is as small from the start says nothing"),
