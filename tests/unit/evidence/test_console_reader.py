@@ -87,6 +87,14 @@ def test_a_step_that_names_the_last_one_is_a_step(tmp_path: Path) -> None:
             {"loss": "0.66", "epoch_time": "9.000"},
         ),
         ("INFO step 12: loss=0.5, reward=1e-3", 12, {"loss": "0.5", "reward": "1e-3"}),
+        ("INFO:root:step=12 loss=0.5 reward=0.25", 12, {"loss": "0.5", "reward": "0.25"}),
+        ("[GRPO] step=3/200 loss=0.5 kl=0.1 time=3.2s", 3, {"loss": "0.5", "kl": "0.1"}),
+        ("Step 3/200 | Loss 0.5 | Mean Reward 0.25", 3, {"Loss": "0.5", "Mean Reward": "0.25"}),
+        ("Episode 3/200 - loss: 0.5 - reward: -0.25", 3, {"loss": "0.5", "reward": "-0.25"}),
+        ("Training step 3 completed: reward=0.25, loss=0.5", 3, {"reward": "0.25", "loss": "0.5"}),
+        ("12:00 - INFO - Iteration 3: mean reward 0.25, loss 0.5", 3, {"mean reward": "0.25", "loss": "0.5"}),
+        ("m.py:3 - rollout 3: {'rollout/raw_reward': 0.25}", 3, {"rollout/raw_reward": "0.25"}),
+        ('INFO {"step": 3, "loss": 0.5, "tags": ["a"], "done": true}', 3, {"loss": "0.5"}),
     ],
 )
 def test_rows_of_loops_of_ones_own(line: str, step: int, metrics: dict[str, str]) -> None:
@@ -102,6 +110,11 @@ def test_rows_of_loops_of_ones_own(line: str, step: int, metrics: dict[str, str]
         "Loaded 3/10 | shards",
         "  0%|          | 1/936 [03:11<49:48:26, 191.77s/it]",
         "2025-01-01 12:00:00 - INFO - step 3 took 5 seconds",
+        "INFO step 3 of 10 | saved to checkpoint 5 | in 2 files",
+        "step 3: {'prompt': 'x', 'answer': 'y'}",
+        'POST {"step": 3, "state": "running"}',
+        'Updated {"loss": 0.5}',
+        "Iteration 3: wrote 12 files, read 4 rows",
         "Generating train split: 17166 examples [00:00, 167057.45 examples/s]",
     ],
 )

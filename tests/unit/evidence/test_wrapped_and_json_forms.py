@@ -134,7 +134,12 @@ def test_an_epoch_is_the_step_of_a_table_without_another(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("key", "counts", "steps"),
-    [("epoch", [1, 2, 3], [1, 2, 3]), ("epoch", [0.5, 1.0, 1.5], [1, 2, 3]), ("round", [4, 8, 8], [1, 2, 3])],
+    [
+        ("epoch", [2, 4, 6], [2, 4, 6]),
+        ("epoch", [0.5, 1.0, 1.5], [1, 2, 3]),
+        ("round", [4, 8, 8], [1, 2, 3]),
+        ("loss", [4, 8, 9], [1, 2, 3]),
+    ],
 )
 def test_a_list_of_rows_by_epoch(tmp_path: Path, key: str, counts: list[float], steps: list[int]) -> None:
     """Where no row has a step, a counter that rises in whole numbers is it, otherwise the place in the list."""

@@ -12,6 +12,9 @@ bar reached its end and its number of steps is a multiple of one distance betwee
 | `Epoch:[2/4](20/4292), loss: 0.66, lr: 0.1` | minimind; the step counts through the epochs |
 | `[step 4/200] loss=0.01 correct=3/4 rewards=[1.0, 0.0]` | custom loops; a share is its value, a list its mean |
 | `Step 1 | loss:1.2 lr:2e-05 tokens_per_second_per_gpu:900` | torchtune's DiskLogger |
+| `step=3 loss=0.5 reward=0.2`, `Step 3 | Loss 0.5 | Reward 0.2`, `Episode 3/9 - loss: 0.5 - reward: 0.2` | custom loops |
+| `step 3: {'train/loss': 0.5}`, `rollout 3: {'rollout/raw_reward': 0.5}` | slime |
+| `INFO {"step": 3, "loss": 0.5}` | loggers that write JSON behind a prefix |
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.readers.jsonl import STEP_KEYS, raw_lines
+from seatrial.evidence.readers.jsonl import STEP_KEYS, parse, raw_lines, step_key
 from seatrial.evidence.readers.opening import suffix_of
 from seatrial.evidence.readers.points import decode, decode_step
 from seatrial.evidence.readers.rows import RowLog, assemble_rows, row_logs
@@ -59,13 +62,20 @@ _EPOCHS = re.compile(
     r"Epoch:?\s*\[(\d{1,18})/\d+\]\s*\((\d{1,18})/(\d{1,18})\)\s*[|,:-]?\s*(\S.*)$", re.IGNORECASE
 )
 _NAMED = re.compile(
-    r"(?:^|[\s\[(])(?:global[_ ])?(?:step|iter|iteration|update|episode)[\s:=#]+(\d{1,18})(?:/(\d{1,18}))?"
-    r"(?:[\])]\s*[|,:-]?|\s*[|,:-])\s*(\S.*)$",
+    r"(?:^|[\s\[(:])(?:global[_ ])?(?:step|iter|iteration|update|episode)[\s:=#]+(\d{1,18})(?:/(\d{1,18}))?"
+    r"(?:[\])]\s*[|,:-]?|\s*[|,:-]|(?: (?:done|completed|finished))?:|\s(?=\s*[A-Za-z_][\w./@()-]*\s*[=:]))\s*(\S.*)$",
+    re.IGNORECASE,
+)
+_BEFORE_DICT = re.compile(
+    r"(?:^|[\s\[(:])(?:step|iter|iteration|update|episode|rollout|eval)[\s:=#]+(\d{1,18})(?:/\d{1,18})?\]?\s*[:|-]?\s*$",
     re.IGNORECASE,
 )
 _NAME = r"[A-Za-z_][\w./@()-]*"
 _NUMBER = r"[-+]?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf)"
 _PAIR = re.compile(rf"({_NAME}(?: [\w()]+){{0,3}})\s*[=:]\s*\$?({_NUMBER})(?:\s?[a-zA-Z%/]*)", re.IGNORECASE)
+_SPACED = re.compile(
+    rf"({_NAME}(?: [\w()]+){{0,3}}?)\s+([-+]?\d*\.\d+(?:e[-+]?\d+)?)(?:\s?[a-zA-Z%/]*)", re.IGNORECASE
+)
 _WORDS = re.compile(rf"({_NAME})[=:](\[[^\]]*\]|[^\s,;|]+)[\s,;|]*")
 _SHARE = re.compile(r"(\d{1,18})/(\d{1,18})")
 _BAR = re.compile(rb"(?:^|[\r\n])\s*\d{1,3}%\|[^|\r\n]*\|\s*(\d{1,12})/(\d{1,12}) \[[^\]\r\n]*(?:it/s|s/it)")
@@ -80,8 +90,10 @@ def parse_row(line: str) -> ConsoleRow | None:
     if "step:" in line and (found := _VERL.search(_ANSI.sub("", line))):
         return _of_verl(int(found[1]), found[2])
     if "{'" in line:
-        return _of_trainer(line)
-    if "=" in line or ": " in line:
+        return _of_trainer(_ANSI.sub("", line))
+    if '{"' in line:
+        return _of_json(line)
+    if "=" in line or ": " in line or " | " in line:
         return _of_pairs(_ANSI.sub("", line))
     return None
 
@@ -114,9 +126,11 @@ def _of_trainer(line: str) -> ConsoleRow | None:
         return None
     held = {key: value.strip().strip("'\"") for key, value in _ITEM.findall(found[0])}
     key = next((key for key in STEP_KEYS if decode_step(held.get(key)) is not None), None)
+    counter = _BEFORE_DICT.search(line[: found.start()]) if key is None else None
     is_log = (
         held.keys() & _OF_TRAINERS
         or (key and len(held) > 1)
+        or counter
         or (("loss" in held or "reward" in held) and (len(held) > 1 or not found[1]))
     )
     if not is_log or not any(decode(value) for value in held.values()):
@@ -125,8 +139,18 @@ def _of_trainer(line: str) -> ConsoleRow | None:
     is_summary = "train_runtime" in held or not any(
         not name.startswith("eval_") for name in held if name != "epoch"
     )
-    step = None if key is None else decode_step(held.pop(key))
+    step = int(counter[1]) if counter else None if key is None else decode_step(held.pop(key))
     return ConsoleRow(step, held, broken, is_summary, open_ended=not found[1])
+
+
+def _of_json(line: str) -> ConsoleRow | None:
+    """Read a JSON object with a step at the end of a line."""
+    row = parse(line[line.index('{"') :].rstrip())
+    key = step_key(row) if isinstance(row, dict) else None
+    if key is None:
+        return None
+    metrics = {name: str(value) for name, value in row.items() if name != key and type(value) in (int, float)}
+    return ConsoleRow(decode_step(row[key]), metrics) if metrics else None
 
 
 def _of_pairs(line: str) -> ConsoleRow | None:
@@ -151,8 +175,8 @@ def _of_pairs(line: str) -> ConsoleRow | None:
 def _pairs(text: str) -> dict[str, str]:
     """Return the pairs of `a: 1 | b: 2`, none where a part is no pair."""
     metrics = {}
-    for item in re.split(r"\s*[|,;]\s*", text):
-        pair = _PAIR.fullmatch(item)
+    for item in re.split(r"\s*[|,;]\s*|\s+- ", text):
+        pair = _PAIR.fullmatch(item) or _SPACED.fullmatch(item)
         if pair is None:
             return {}
         metrics[pair[1]] = pair[2]

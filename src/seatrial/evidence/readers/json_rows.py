@@ -1,7 +1,7 @@
 """One JSON list of rows with a step each, as `json.dump(trainer.state.log_history, file)` writes it.
 
 Where no row has a step and each counts epochs, updates, episodes or rounds, that is the step if it is whole and rises;
-otherwise the place in the list is.
+otherwise, and where each has a loss or a reward instead, the place in the list is.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from seatrial.evidence.runlog import RunLog
 NAME = "JSON list of rows"
 PRIORITY = 25
 _COUNTERS = ("update", "episode", "epoch", "round")
+_MAIN = ("loss", "reward", "mean_reward", "reward_mean", "avg_reward")
 
 
 def claims(file: Path, head: bytes) -> bool:
-    """Say whether a file is a list whose first rows are objects, one of them with a step, or all with a counter."""
+    """Say whether a file is a list of objects: one of the first has a step, or all have a counter or a loss."""
     text = head.lstrip()
     if suffix_of(file) != ".json" or not text.startswith(b"["):
         return False
-    if not any(f'"{key}"'.encode() in text for key in (*jsonl.STEP_KEYS, *_COUNTERS)):
+    if not any(f'"{key}"'.encode() in text for key in (*jsonl.STEP_KEYS, *_COUNTERS, *_MAIN)):
         return False
     rows = _rows(file)
     has_step = any(isinstance(row, Mapping) and jsonl.step_key(row) for row in rows[:10])
@@ -60,9 +61,11 @@ def _counted(rows: list[Any]) -> list[int] | None:
     """Return the steps of rows that have a counter in place of a step; None where one has none, or a step."""
     if not rows or not all(isinstance(row, Mapping) and jsonl.step_key(row) is None for row in rows):
         return None
-    key = next((key for key in _COUNTERS if all(decode(row.get(key, "")) for row in rows)), None)
+    key = next((key for key in (*_COUNTERS, *_MAIN) if all(decode(row.get(key, "")) for row in rows)), None)
     if key is None:
         return None
+    if key in _MAIN:
+        return list(range(1, len(rows) + 1))
     steps = [step for row in rows if (step := decode_step(row[key])) is not None]
     rises = all(before < after for before, after in itertools.pairwise(steps))
     return steps if rises and len(steps) == len(rows) else list(range(1, len(rows) + 1))
