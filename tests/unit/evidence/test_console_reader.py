@@ -143,6 +143,42 @@ def test_a_line_that_wandb_cut_loses_its_last_value_alone(tmp_path: Path) -> Non
     assert f"metric/{last - 1:04}" in log.series and f"metric/{last:04}" not in log.series
 
 
+@pytest.mark.parametrize("width", [40, 80, 132])
+@pytest.mark.parametrize("form", ["verl", "trainer"])
+def test_rows_that_a_terminal_wrapped_are_whole(tmp_path: Path, width: int, form: str) -> None:
+    """Every value is that of the console as it was, also one that the wrapping cut in two."""
+    rows = [
+        {
+            "loss": 0.125 + step,
+            "reward": 0.1234567 * step,
+            "grad_norm": 1.5,
+            "kl": 0.25,
+            "entropy": 0.0625 * step,
+        }
+        for step in range(1, 30)
+    ]
+    if form == "verl":
+        lines = [
+            f"step:{step} - " + " - ".join(f"actor/{name}:{value}" for name, value in row.items())
+            for step, row in enumerate(rows, start=1)
+        ]
+    else:
+        lines = [str(row) for row in rows]
+    lines.insert(3, "Saving model checkpoint to a folder with a name that is longer than any row " + "x" * 99)
+    text = "".join(line[at : at + width] + "\n" for line in lines for at in range(0, len(line), width))
+    series = read_logs(written(tmp_path, text)).series
+    for name in rows[0]:
+        values = series[f"actor/{name}" if form == "verl" else name].values.tolist()
+        assert values == [row[name] for row in rows]
+
+
+def test_rows_of_one_width_are_not_joined(tmp_path: Path) -> None:
+    rows = [f"step {step:04} | loss=0.{step:04} | reward=0.{step:04}" for step in range(1, 20)]
+    rows.insert(5, "x" * len(rows[0]))
+    log = read_logs(written(tmp_path, "\n".join(rows) + "\n"))
+    assert log.series["reward"].values.tolist() == [step / 10000 for step in range(1, 20)]
+
+
 @pytest.mark.parametrize(
     ("bar", "steps"),
     [

@@ -3,6 +3,7 @@
 Rows are found behind any prefix of Slurm, Ray or a progress bar. Rows of Hugging Face trainers have no step: they are
 numbered from 1, and the rows of an evaluation or a summary belong to the row before them. Where the trainer's progress
 bar reached its end and its number of steps is a multiple of one distance between rows alone, they get those steps.
+Rows that a terminal wrapped at its width are joined.
 
 | form | who prints it |
 |---|---|
@@ -12,7 +13,7 @@ bar reached its end and its number of steps is a multiple of one distance betwee
 | `Epoch:[2/4](20/4292), loss: 0.66, lr: 0.1` | minimind; the step counts through the epochs |
 | `[step 4/200] loss=0.01 correct=3/4 rewards=[1.0, 0.0]` | custom loops; a share is its value, a list its mean |
 | `Step 1 | loss:1.2 lr:2e-05 tokens_per_second_per_gpu:900` | torchtune's DiskLogger |
-| `step=3 loss=0.5 reward=0.2`, `Step 3 | Loss 0.5 | Reward 0.2`, `Episode 3/9 - loss: 0.5 - reward: 0.2` | custom loops |
+| `step=3 loss=0.5 reward=0.2`, `Step 3 | Loss 0.5 | Reward 0.2`, `Episode 3/9 - loss: 0.5 - lr: 0.2` | custom loops |
 | `step 3: {'train/loss': 0.5}`, `rollout 3: {'rollout/raw_reward': 0.5}` | slime |
 | `INFO {"step": 3, "loss": 0.5}` | loggers that write JSON behind a prefix |
 """
@@ -20,7 +21,8 @@ bar reached its end and its number of steps is a multiple of one distance betwee
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -82,6 +84,9 @@ _BAR = re.compile(rb"(?:^|[\r\n])\s*\d{1,3}%\|[^|\r\n]*\|\s*(\d{1,12})/(\d{1,12}
 """The bar of a trainer: others have a description before it."""
 _CUT_BYTES = 4096
 """W&B's output.log ends longer lines here."""
+_WIDTHS = (40, 500)
+"""Columns of terminals."""
+_MAX_PIECES = 200
 _OF_TRAINERS = frozenset({"epoch", "train_runtime", "eval_loss", "eval_runtime"})
 
 
@@ -241,11 +246,10 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
 
 def _read(path: Path, log: RowLog) -> list[str]:
     """Read one file; return notes."""
-    number = place = 0
+    place = 0
     bar = (0, 0)
     counted: list[tuple[ConsoleRow, int, int]] = []
-    for text in raw_lines(path, log):
-        number += 1
+    for number, text in _unwrapped(path, log):
         for found in _BAR.finditer(text):
             at, total = int(found[1]), int(found[2])
             bar = max(bar, (total, at))
@@ -271,6 +275,49 @@ def _read(path: Path, log: RowLog) -> list[str]:
         return []
     how = f"the progress bar shows one in {stride} steps" if stride > 1 else "they are counted from 1"
     return [f"{path.name}: its {place} rows name no step; {how}"]
+
+
+def _unwrapped(path: Path, log: RowLog) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers; the pieces of a row that a terminal wrapped are one line."""
+    width = _width(path)
+    held: list[tuple[int, bytes]] = []
+    for number, text in enumerate(raw_lines(path, log), start=1):
+        held.append((number, text))
+        if len(text.rstrip(b"\r\n")) != width or len(held) == _MAX_PIECES:
+            yield from _joined(held) if len(held) > 1 else held
+            held = []
+    yield from _joined(held)
+
+
+def _joined(pieces: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Return one line for each row of pieces that make a whole one together, and other lines as they are."""
+    lines: list[tuple[int, bytes]] = []
+    while pieces:
+        number, first = pieces[0]
+        taken = next(
+            (place for place, (_, text) in enumerate(pieces[1:], start=1) if parse_row(_text(text))),
+            len(pieces),
+        )
+        whole = b"".join(text.rstrip(b"\r\n") for _, text in pieces[:taken]) + b"\n"
+        row, head = parse_row(_text(whole)), parse_row(_text(first))
+        is_whole = row is not None and not row.broken and all(decode(one) for one in row.metrics.values())
+        if taken > 1 and is_whole and head is not None:
+            lines.append((number, whole))
+        else:
+            lines += pieces[:taken]
+        pieces = pieces[taken:]
+    return lines
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r\n")
+
+
+def _width(path: Path) -> int:
+    """Return the length of the longest lines of a text if several have it and a terminal may be so wide, else 0."""
+    lengths = Counter(len(text.rstrip(b"\r\n")) for text in raw_lines(path, RowLog(str(path))))
+    longest = max(lengths, default=0)
+    return longest if lengths[longest] > 1 and _WIDTHS[0] <= longest <= _WIDTHS[1] else 0
 
 
 def _stride(total: int, at: int, num_rows: int) -> int:
