@@ -136,15 +136,18 @@ def canonical(tag: str, stack: Stack | None) -> Metric | None:
         for form in forms_of(tag):
             if form in table:
                 return metrics()[table[form]]
+    # A plain name means the same in every stack.
+    plain = plain_names().get(tag)
+    if plain is not None:
+        return metrics()[plain]
     for pattern, name in stack.families.items():
         if any(fnmatchcase(form, pattern) for form in forms_of(tag)) and not tag.endswith(("/std", "_std")):
             return metrics()[name]
-    # A plain name means the same in every stack.
-    plain = plain_names().get(tag)
-    return metrics()[plain] if plain is not None else None
+    return None
 
 
 _VALIDATION = frozenset(("eval", "evaluation", "val", "valid", "validation", "test"))
+_TRAINING = frozenset(("train", "training", "trainer"))
 _SCORE = re.compile(
     r"(?:accuracy|acc|score|scores|reward|rewards|pass_(?:at_|rate)?\d*|(?:recall|ndcg|precision|hit|mrr|map)(?:_at)?_\d+"
     r"|f1|em|exact_match|win_?rate|success_?rate|solve_?rate)(?:_score)?"
@@ -163,7 +166,7 @@ def by_parts(tag: str) -> str | None:
             return "validation/loss"
         return "validation/score" if _SCORE.fullmatch(kept) else None
     # The scope may be all that there is: `policy/loss`, `grad/norm`, `loss/policy`.
-    for dropped in (frozenset[str](), scopes):
+    for dropped in (frozenset[str](), _TRAINING, scopes):
         found = _parts().get("_".join(word for word in words if word not in dropped))
         if found is not None:
             return found

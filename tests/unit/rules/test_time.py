@@ -10,9 +10,9 @@ from tests.unit.rules.made_logs import Floats, healthy, log_of
 
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.engine import is_evidence, judge_log, select
-from seatrial.rules.rule import Finding, Level
+from seatrial.rules.rule import Finding, Level, streams_of
 from seatrial.rules.windows import is_rounded, trend
-from seatrial.vocabulary import by_parts, canonical, stack_named
+from seatrial.vocabulary import by_parts, canonical, plain_names, stack_named, stacks
 
 
 def finding(rule: str, columns: dict[str, Floats], stride: int = 1) -> Finding:
@@ -275,6 +275,15 @@ def test_naming_a_stack_leaves_plain_names_known() -> None:
     }
     for stack in (None, stack_named("llama-factory")):
         assert judge_log(log_of(columns), select(["gradient-zero"]), stack)[0].finding.level is Level.ALARM
+
+
+@pytest.mark.parametrize("stack", sorted(stacks()))
+def test_plain_names_mean_the_same_under_every_stack(stack: str) -> None:
+    """A log of one tag under a plain name has the same metric with a stack named as without."""
+    tags = [*plain_names(), "policy/entropy", "objective/scores", "train/ppo_kl", "grad/norm", "kl_div"]
+    for tag in tags:
+        log = log_of({tag: np.linspace(0, 1, 9)})
+        assert streams_of(log, stack_named(stack)).by_name.keys() == streams_of(log).by_name.keys(), tag
 
 
 def test_the_spread_of_a_reward_function_is_no_reward() -> None:
