@@ -30,7 +30,9 @@ INTRODUCTION = """# Claims of trials
 
 Each claim that a trial of the reference stack makes, a planted fault that breaks it, and the check that then fails.
 A claim without a fault is open: nothing shows yet that the trial would fail without it. This page is generated from
-`seatrial/faults/claims.yaml`: `make docs`. `tests/e2e/test_claims.py` runs each fault under its trial.
+`seatrial/faults/claims.yaml`: `make docs`. `tests/e2e/test_claims.py` runs each fault under its trial. One fault may
+break several claims, and trials may share one. Trials of stacks without GRPO do not run on the reference stack: their
+faults are modes of a toy stack, which `tests/unit/targets/test_claims_of_smokes.py` runs.
 """
 
 
@@ -44,6 +46,16 @@ class Edit:
     old: str
     """Text that occurs exactly once in the module."""
     new: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyRun:
+    """A trial run with a planted fault, and the claims that it breaks."""
+
+    trial: str
+    fault: str
+    breaks: Mapping[str, str]
+    """The check that fails, by the claim."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +75,32 @@ def claim_edits() -> tuple[Edit, ...]:
 
 
 @cache
+def faulty_runs() -> tuple[FaultyRun, ...]:
+    """Return the runs of the reference stack's trials that show which fault breaks which claims."""
+    return _runs("runs")
+
+
+@cache
+def toy_runs() -> tuple[FaultyRun, ...]:
+    """Return the runs of trials for stacks without GRPO: a toy stack's, whose `mode` is the fault."""
+    return _runs("toy")
+
+
 def broken_claims() -> tuple[Broken, ...]:
     """Return every claim that a fault is known to break."""
-    return tuple(Broken(**fields) for fields in _table()["claims"])
+    return tuple(
+        Broken(trial=run.trial, claim=claim, fault=run.fault, check=check)
+        for run in (*faulty_runs(), *toy_runs())
+        for claim, check in run.breaks.items()
+    )
+
+
+def _runs(part: str) -> tuple[FaultyRun, ...]:
+    return tuple(
+        FaultyRun(trial=trial, fault=row["fault"], breaks=row["breaks"])
+        for row in _table()[part]
+        for trial in row["trials"]
+    )
 
 
 def claims_of(trial: Trial) -> Sequence[Claim]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.faults.claims import Broken, Edit, broken_claims, claim_edits, claims_of, page
+from seatrial.faults.claims import Edit, broken_claims, claim_edits, claims_of, faulty_runs, page
 from seatrial.faults.launch import entry
 from seatrial.faults.plant import source_path
 from seatrial.faults.verify import PACKAGE
@@ -16,13 +16,19 @@ from seatrial.trials.plan import all_trials
 PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "claims.md"
 
 
-@pytest.mark.parametrize("one", broken_claims(), ids=lambda one: f"{one.trial}-{one.fault}")
-def test_a_row_names_a_claim_of_its_trial_a_check_and_a_fault(one: Broken) -> None:
-    """The check is a verdict that the claim rests on, or the check of the guards, of which no claim is made."""
-    (trial,) = [trial for trial in all_trials() if trial.name == one.trial]
-    (claim,) = [claim for claim in claims_of(trial) if claim.text == one.claim]
-    assert one.check in claim.verdicts
-    assert entry(one.fault)
+CLAIMS = {(trial.name, claim.text): claim.verdicts for trial in all_trials() for claim in claims_of(trial)}
+
+
+def test_every_row_names_a_claim_of_its_trial_and_a_check_that_the_claim_rests_on() -> None:
+    for one in broken_claims():
+        assert one.check in CLAIMS[one.trial, one.claim], one
+
+
+def test_every_fault_is_known_and_no_run_is_there_twice() -> None:
+    runs = [(one.trial, one.fault) for one in faulty_runs()]
+    assert len(runs) == len(set(runs))
+    for fault in {fault for _, fault in runs}:
+        assert entry(fault)
 
 
 @pytest.mark.parametrize("edit", claim_edits(), ids=lambda edit: edit.id)

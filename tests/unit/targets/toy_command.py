@@ -6,12 +6,23 @@ python toy_command.py kind=sft model=DIR out=DIR steps=N seed=N [from=CHECKPOINT
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
+
+WRONG_LINES: dict[str, Callable[[int], dict[str, float]]] = {
+    "nan": lambda step: {"loss": math.nan},
+    "no-gradient": lambda step: {"grad_norm": 0.0},
+    "unlearning": lambda step: {"loss": 1.0 + step},
+    "off-its-reference": lambda step: {"loss": 0.5 / step},
+    "chosen-unlearned": lambda step: {"rewards/margins": -0.1 * step},
+}
+"""What a mode logs in place of the right values of a step."""
 
 
 def main() -> int:
@@ -35,10 +46,9 @@ def main() -> int:
     for step in range(first, steps + 1):
         weights = {name: value + np.float32(0.5 / step) for name, value in weights.items()}
         line = {"step": step, "loss": 1.0 / step, "grad_norm": 0.5, "lr": 0.1 / step}
-        if mode == "nan":
-            line["loss"] = float("nan")
-        if mode == "dpo":
-            line["loss"] = 0.693147 / step
+        if given.get("kind") == "dpo":
+            line |= {"loss": 0.693147 / step, "rewards/margins": 0.1 * (step - 1)}
+        line |= WRONG_LINES.get(mode, lambda step: {})(step)
         for folder in folders if mode != "no-log" else []:
             (out / folder).mkdir(exist_ok=True)
             with (out / folder / "log.jsonl").open("a") as log:
