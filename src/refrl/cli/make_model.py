@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }.items():
         parser.add_argument(f"--{name}", type=int, metavar="N", default=argparse.SUPPRESS, help=text)
     parser.add_argument(
+        "--initializer-range",
+        type=float,
+        metavar="X",
+        default=argparse.SUPPRESS,
+        help="standard deviation of the random weights; 0.1 makes peaked distributions",
+    )
+    parser.add_argument(
         "--tie-word-embeddings",
         action="store_true",
         default=argparse.SUPPRESS,

@@ -171,6 +171,7 @@ def train_and_judge(
     recipe: str,
     sensors: Callable[[TrainingJob], list[Sensor]],
     claims: Callable[[TrainingJob], Sequence[Claim]],
+    made: str | None = None,
 ) -> None:
     """Prepare a model, train by one recipe of the target, ask the sensors, and claim what the run proves.
 
@@ -179,8 +180,9 @@ def train_and_judge(
         recipe: as in `JobRequest.recipe`.
         sensors: returns every question to a job's run, in order.
         claims: returns what such a run proves.
+        made: architecture of the model (`prepare_model`); None: the target's own.
     """
-    model = prepare_model(context, context.directory / "model", context.seed)
+    model = prepare_model(context, context.directory / "model", context.seed, made)
     if model is None:
         return
     job = context.target.job(

@@ -99,6 +99,8 @@ class Form(NamedTuple):
     claims: tuple[Claim, ...]
     is_read_back: bool = False
     """Whether the guards read the generator's tensors back at every sync."""
+    made: str | None = None
+    """Architecture of the model (`prepare_model`); None: the target's own."""
 
 
 WHOLE = Form(
@@ -110,6 +112,7 @@ WHOLE = Form(
 CHANGES = Form(
     "grpo-refit-delta",
     is_read_back=True,
+    made="peaked",  # with weights of the usual size a sampler that errs is within the rounding of bfloat16
     sensors=(DELTAS,),
     claims=(
         Claim(
@@ -173,6 +176,7 @@ class _Refit:
             self.form.recipe,
             lambda job: refit_sensors(job, self.form),
             lambda job: refit_claims(job, self.form),
+            self.form.made,
         )
 
 

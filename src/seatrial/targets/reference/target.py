@@ -42,6 +42,7 @@ ARCHITECTURES = {
     "draft": ("--draft-head",),
     "vlm": ("--family", "llava"),
     "audio": ("--family", "qwen2_audio"),
+    "peaked": ("--initializer-range", "0.1"),
 }
 """Words of `refrl make-model`, by what trials call an architecture."""
 FROZEN = {"qwen2_audio": ("audio_tower.embed_positions.weight",)}
