@@ -87,7 +87,15 @@ class GrpoLora(_OneRun):
     does_not_prove = (
         "that the model learns (level 6), layouts of several processes (relation R2), dropout in adapters"
     )
-    own_sensors = (KL_SMALL, REWARDED, ADAPTERS_TRAINED, BASE_FROZEN, CHECKPOINTS_WHOLE, MOMENTS_SAVED)
+    own_sensors = (
+        KL_SMALL,
+        REWARDED,
+        ADAPTERS_TRAINED,
+        BASE_FROZEN,
+        CHECKPOINTS_WHOLE,
+        LAST_IS_THE_EXPORT,
+        MOMENTS_SAVED,
+    )
     own_claims = (
         Claim(text="every adapter trains", verdicts=(GRADIENT_POSITIVE.name, ADAPTERS_TRAINED.name)),
         Claim(
@@ -98,7 +106,7 @@ class GrpoLora(_OneRun):
         Claim(text="the reference is scored without the adapters", verdicts=(LEFT_REFERENCE.name,)),
         Claim(
             text="checkpoints hold the adapters and their moments",
-            verdicts=(CHECKPOINTS_WHOLE.name, MOMENTS_SAVED.name),
+            verdicts=(CHECKPOINTS_WHOLE.name, LAST_IS_THE_EXPORT.name, MOMENTS_SAVED.name),
         ),
     )
 

@@ -71,10 +71,9 @@ def checkpoints_whole(evidence: RunEvidence) -> Verdict:
 
 
 def last_is_the_export(evidence: RunEvidence) -> Verdict:
-    """The model of the last checkpoint is what was exported, to the bit."""
+    """The model of the last checkpoint, or its adapters, are what was exported, to the bit."""
     name = LAST_IS_THE_EXPORT.name
-    evidence.need("export")
-    exported = stored_tensors(evidence.job.final_model)
+    exported = _trained(evidence)
     saved = _part(_tensors_of(evidence, evidence.job.num_steps), WEIGHT)
     wrong = [f"{key} was not saved" for key in sorted(exported.keys() - saved.keys())]
     wrong += [
