@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 TOY = Path(__file__).resolve().parents[1] / "unit" / "targets" / "toy_command.py"
 MODE = 'mode, out, steps = given.get("mode", "right")'
-NAN, STALE = MODE.replace("right", "nan"), MODE.replace("right", "stale-export")
+NAN = MODE.replace("right", "nan")
 STACK: dict[str, Any] = {
     "run": [sys.executable, "{checkout}/toy_command.py"],
     "options": {"kind": "{kind}", "model": "{model}", "out": "{out}", "seed": "{seed}", "steps": "{steps}"},
@@ -98,54 +98,42 @@ def compared(toy: Path, tmp_path: Path) -> Compare:
 def test_a_new_failure_a_fixed_one_and_what_was_broken_before(
     toy: Path, tmp_path: Path, compared: Compare
 ) -> None:
+    """Three commits: a sound one, one that logs NaN, and one that also exports the initial model."""
     commit(toy, "toy_command.py", MODE, NAN)
+    commit(toy, "toy_command.py", 'if mode == "stale-export" else weights', "if mode else weights")
+    before = git(toy, "status", "--porcelain"), git(toy, "worktree", "list"), git(toy, "rev-parse", "HEAD")
     ran, results = compared("HEAD~1", "HEAD")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     broken = of_kind(results, BROKE)
-    assert FINITE in broken
-    assert MOVED not in broken
-    assert "HEAD broke" in ran.stdout
-    assert f"Fail      {FINITE}" in ran.stdout
-
-    ran, results = compared("HEAD", "HEAD~1")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert of_kind(results, FIXED) >= broken
-    assert of_kind(results, BROKE) == set()
-
-    commit(toy, "toy_command.py", NAN, NAN.replace("out, steps", "out, steps  "))
-    ran, results = compared("HEAD~1", "HEAD")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert MOVED in broken
+    assert FINITE not in broken
     assert FINITE in of_kind(results, BEFORE)
-
-    file = tmp_path / "quarantine.yaml"
-    names = [{"trial": "sft-smoke", "verdict": "*", "reason": "issue 7", "until": "UNTIL"}]
-    names.append({"trial": "arch-moe", "reason": "issue 8", "until": "UNTIL"})
-    for until, code in (("2999-12-31", 0), ("2020-01-01", 1)):
-        file.write_text(yaml.safe_dump(names).replace("UNTIL", until))
-        ran, results = compared("HEAD~2", "HEAD", "--quarantine", str(file))
-        assert ran.returncode == code, ran.stdout + ran.stderr
-        assert "entry 2 (arch-moe: *) matches no failure" in ran.stdout
-        assert "issue 7" in ran.stdout
-
-
-def test_the_report_has_both_sides_and_the_users_repository_is_only_read(
-    toy: Path, tmp_path: Path, compared: Compare
-) -> None:
-    commit(toy, "toy_command.py", MODE, STALE)
-    before = git(toy, "status", "--porcelain"), git(toy, "worktree", "list"), git(toy, "rev-parse", "HEAD")
-    ran, results = compared("HEAD~1", "HEAD", "--seeds", "2")
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert MOVED in of_kind(results, BROKE)
-    assert "curves" in {one.name for one in results.requested_trials()[0].verdicts}
+    assert f"Fail      {MOVED}: HEAD broke it: HEAD fails in 2 of 2 seeds" in ran.stdout
     assert before == (
         git(toy, "status", "--porcelain"), git(toy, "worktree", "list"), git(toy, "rev-parse", "HEAD"),
     )  # fmt: skip
     path = next((tmp_path / "runs").iterdir())
     page, report = (path / "report.html").read_text(), (path / "report.md").read_text()
-    for name in ("BASE-seed-0", "HEAD-seed-1"):
-        assert name in page
-    assert git(toy, "rev-parse", "HEAD")[:12] in report
+    assert "BASE-seed-0" in page
+    assert "HEAD-seed-1" in page
+    assert before[2][:12] in report
     assert (path / "junit.xml").is_file()
+
+    ran, results = compared("HEAD", "HEAD~2")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert of_kind(results, FIXED) >= {FINITE, MOVED}
+    assert of_kind(results, BROKE) == set()
+
+    file = tmp_path / "quarantine.yaml"
+    file.write_text(
+        "- {trial: sft-smoke, verdict: '*', reason: issue 7, until: 2999-12-31}\n"
+        "- {trial: arch-moe, reason: issue 8, until: 2999-12-31}\n"
+    )
+    ran, results = compared("HEAD~1", "HEAD", "--quarantine", str(file))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert of_kind(results, BROKE) == broken
+    assert "entry 2 (arch-moe: *) matches no failure; remove it (issue 8)" in ran.stdout
+    assert "issue 7" in (sorted((tmp_path / "runs").iterdir())[-1] / "report.md").read_text()
 
 
 def test_what_cannot_be_run_on_either_side_is_blocked_and_not_passed(toy: Path, compared: Compare) -> None:
@@ -180,7 +168,8 @@ def test_wrong_use_is_one_line_before_anything_runs(
     command = [sys.executable, "-m", "seatrial", "compare", *words]
     ran = subprocess.run(command, cwd=toy, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 2, ran.stdout + ran.stderr
-    (line,) = ran.stderr.strip().splitlines()
+    line = ran.stderr.strip().splitlines()[-1]
+    assert line.startswith("seatrial compare: ")
     assert message in line
     assert not (toy / "runs").exists()
 

@@ -98,6 +98,7 @@ class Local:
             timeout_seconds=job.timeout_seconds,
             directory=job.tree,
             progress=lambda seconds, line: heartbeat(""),
+            grace_seconds=job.grace_seconds,
         )
         return Ended(
             exit_status=job.exit_status(),
@@ -172,8 +173,8 @@ def make_launcher(
 
     Args:
         name: one of `NAMES`.
-        options: further options for the engine or sbatch, and `address=`, `engine=`, `image=`, `gpus=`, `mount=`,
-            `ray=`.
+        options: further options for the engine, sbatch or `ray job submit`, and `address=`, `engine=`, `image=`,
+            `gpus=`, `mount=`, `ray=`.
         environment: CONTAINER, MOUNTS, ACCOUNT, PARTITION, HF_HOME, HF_DATASETS_CACHE, RAY_ADDRESS are read.
         poll_seconds: between queries of a scheduler; None is its default.
         which: finds the container engine.
@@ -209,7 +210,7 @@ def make_launcher(
             raise UsageError(
                 "--launcher ray needs the cluster: --launch-option address=http://HOST:8265, or RAY_ADDRESS"
             )
-        return rayjob.RayJobs(address=address, poll_seconds=poll_seconds or 5.0)
+        return rayjob.RayJobs(address=address, poll_seconds=poll_seconds or 5.0, options=plain)
     raise UsageError(f"launcher {name!r} is unknown; known: {', '.join(NAMES)}")
 
 

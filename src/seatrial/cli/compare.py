@@ -223,9 +223,10 @@ def _order(verdict: Verdict) -> int:
 def _print_whole(results: Results, report: Path) -> None:
     verdicts = [verdict for trial in results.requested_trials() for verdict in trial.verdicts]
     broken = sum(one.details.get(KIND) == BROKE and one.outcome is Outcome.FAIL for one in verdicts)
+    blocked = next((one.reason for one in verdicts if one.outcome is Outcome.BLOCKED), "it was interrupted")
     said = {
         Outcome.FAIL: f"HEAD broke {broken} verdict{'s' * (broken != 1)}",
         Outcome.PASS: "HEAD broke nothing that was compared",
-    }.get(results.outcome, "it is not known whether HEAD broke something")
+    }.get(results.outcome, f"it is not known whether HEAD broke something: {blocked[:MAX_SHOWN]}")
     print(printable(f"{WORDS[results.outcome]} - {results.target}: {said}"))
     print(f"report: {report} (for a browser: {report.with_suffix('.html').name})")

@@ -23,6 +23,7 @@ from seatrial.files import write_text
 from seatrial.nearest import hint
 from seatrial.targets import get_target, target_names
 from seatrial.targets.common.target import Unavailable
+from seatrial.trials.sharding import Shard
 from seatrial.verdict import EXIT_PASS, Outcome, Verdict, combine, exit_code
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that judge relations at once; those of one component share a process (default: 1; for the "
         "reference target 2 where there are two cores)",
     )
+    parser.add_argument("--shard", metavar="I/N", help="judge every N-th of the relations, from the I-th")
     parser.add_argument(
         "--thorough",
         action="store_true",
@@ -119,6 +121,8 @@ def run(arguments: argparse.Namespace) -> int:
     from seatrial.relations.registry import of_components, select
 
     relations = of_components(select(arguments.relation), arguments.component)
+    if arguments.shard is not None:
+        relations = tuple(Shard.parse(arguments.shard).take(relations))
     if arguments.list and arguments.stack is None and arguments.target is None:
         for relation in relations:
             print(f"{relation.id:<20} {relation.component:<16} {relation.statement}")

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from seatrial.batch.merge import is_relations, merge_relations, merge_runs
 from seatrial.cli.healthy_runs import healthy_runs
 from seatrial.errors import UsageError
 from seatrial.files import write_text
@@ -17,7 +18,7 @@ from seatrial.report.summary import summary_text
 from seatrial.report.watched import rule_counts
 from seatrial.rules.rule import Level
 from seatrial.trials.rundir import RESULTS, read_results
-from seatrial.verdict import exit_code
+from seatrial.verdict import combine, exit_code
 
 PAGE_OF_ONE, PAGE_OF_TWO = Path("report.html"), Path("comparison.html")
 
@@ -36,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help=f"page of one log (default: {PAGE_OF_ONE}), or of two runs (default: {PAGE_OF_TWO})",
+    )
+    parser.add_argument(
+        "--merge",
+        type=Path,
+        metavar="OUT",
+        help="merge shards of one run into the run directory OUT, or JSON files of `seatrial relations` into one",
     )
     parser.add_argument(
         "--baseline",
@@ -58,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         BlockedError: a log cannot be read.
     """
     paths: list[Path] = arguments.runs
+    if arguments.merge is not None:
+        return _merge(paths, arguments.merge)
     if len(paths) > 2:
         raise UsageError(f"{len(paths)} runs: name one or two; more are compared by `seatrial trend`")
     is_directory = len(paths) == 1 and (paths[0].is_dir() and (paths[0] / RESULTS).exists())
@@ -80,6 +89,16 @@ def run(arguments: argparse.Namespace) -> int:
     outcome = outcome_of(sections)
     print(f"{WORDS[outcome]} - for a browser: {output}")
     return exit_code(outcome)
+
+
+def _merge(paths: list[Path], output: Path) -> int:
+    if all(is_relations(path) for path in paths):
+        verdicts = merge_relations(paths, output)
+        outcome = combine(verdicts)
+        print(f"{WORDS[outcome]} - {len(verdicts)} verdicts of {len(paths)} files: {output}")
+        return exit_code(outcome)
+    merge_runs(paths, output)
+    return _views(output)
 
 
 def _views(directory: Path) -> int:

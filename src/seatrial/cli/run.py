@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from seatrial.cli.progress import StatusLine
+from seatrial.cli.run_spread import add_spreading, check_spreading, launcher_of, spread, within_budget
 from seatrial.errors import UsageError
 from seatrial.evidence.identity.redaction import MARK, Redactor
 from seatrial.launch.interrupts import termination_interrupts
@@ -27,6 +28,7 @@ from seatrial.trials.plan import all_trials, parse_levels, select_trials
 from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.trials.rundir import RunDirectory
 from seatrial.trials.runner import Request, new_results, run_trials
+from seatrial.trials.sharding import Shard
 from seatrial.verdict import EXIT_PASS, Outcome, exit_code
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
@@ -69,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit of each command (default: 600)",
     )
+    add_spreading(parser)
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -90,14 +93,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the trials and return the exit code of the overall outcome."""
+    check_spreading(arguments)
     if arguments.dry_run:
         return _dry_run(arguments)
+    launcher = launcher_of(arguments)
     with termination_interrupts():
         directory, results, target, request = _open(arguments)
         with directory:
             try:
                 with StatusLine() as status:
-                    run_trials(directory, results, target, request, status.say, print_trial)
+                    run = (directory, results, target, request, status.say, print_trial)
+                    if launcher is None:
+                        run_trials(*run)
+                    else:
+                        spread(arguments, launcher, *run)
             finally:
                 # Written after an interruption too, with the results so far.
                 if (directory.path / "results.json").exists():
@@ -165,7 +174,9 @@ def _print_whole(results: Results, report: Path) -> None:
     for trial in requested:
         if trial.state is not TrialState.CONCLUDED:
             print(f"{WORDS[trial.outcome]:<13} level {trial.level} {trial.name}: {trial.state.value}")
-    num_others = len(results.trials) - len(requested)
+    for name, reason in results.left_out.items():
+        print(f"{WORDS[Outcome.NOT_REQUESTED]:<13} {name}: {reason}")
+    num_others = len(results.trials) - len(requested) - len(results.left_out)
     if num_others:
         print(f"{num_others} trials were not requested")
     environment = "; the environment is the reason, so this is no evidence against the stack"
@@ -198,10 +209,16 @@ def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target,
         levels = [0]
     trials = select_trials(levels, arguments.trial, getattr(target, "trials", None))
     target.check_overrides(arguments.overrides)
-    if isinstance(target, CheckoutTrials):
-        target.requested = [trial.name for trial in trials]
     words = [f"level {','.join(map(str, levels))}"] if levels is not None else []
     words += [f"trial {name}" for name in arguments.trial]
+    if arguments.shard is not None:
+        trials = Shard.parse(arguments.shard).take(trials)
+        words.append(f"shard {arguments.shard}")
+        if not trials:
+            raise UsageError(f"--shard {arguments.shard} has no trial: there are fewer trials than shards")
+    trials, left_out = within_budget(trials, target, arguments.budget_gpu_hours)
+    if isinstance(target, CheckoutTrials):
+        target.requested = [trial.name for trial in trials]
     request = Request(
         trials=trials,
         words=" ".join(words),
@@ -210,12 +227,14 @@ def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target,
         timeout_seconds=timeout,
     )
     directory = RunDirectory.create(arguments.output or Path("runs"), target.name)
-    return directory, new_results(directory, target, request, Redactor(os.environ)), target, request
+    results = new_results(directory, target, request, Redactor(os.environ))
+    results.left_out = left_out
+    return directory, results, target, request
 
 
 def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target, Request]:
     """Continue an interrupted run with the request that it was started with."""
-    for option in ("target", "level", "seed", "output", "timeout"):
+    for option in ("target", "level", "seed", "output", "timeout", "shard"):
         if getattr(arguments, option) is not None:
             raise UsageError(
                 f"--{option} goes with a new run; --resume continues the request of the earlier run"
@@ -228,6 +247,12 @@ def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Targe
     if any(MARK in word for word in results.overrides):
         directory.close()
         raise UsageError(f"{arguments.resume} was started with a secret among its settings; start a new run")
+    target = get_target(results.target)
+    target.check_overrides(results.overrides)
+    if arguments.budget_gpu_hours is not None:
+        for trial in results.trials:
+            if trial.name in results.left_out:
+                trial.state = TrialState.PENDING
     wanted = {trial.name for trial in results.requested_trials()}
     for trial in results.requested_trials():
         if trial.state is not TrialState.CONCLUDED:
@@ -245,6 +270,17 @@ def _reopen(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Targe
         raise UsageError(
             f"{arguments.resume} requests trials that are not known here: {', '.join(sorted(unknown))}"
         )
-    target = get_target(results.target)
-    target.check_overrides(results.overrides)
+    _fit_again(arguments.budget_gpu_hours, results, target, request)
     return directory, results, target, request
+
+
+def _fit_again(budget: float | None, results: Results, target: Target, request: Request) -> None:
+    """Leave out what does not fit in the budget of a resumed run."""
+    if budget is None:
+        return
+    open_ones = [trial for trial in results.trials if trial.state is TrialState.PENDING]
+    by_name = {trial.name: trial for trial in request.trials}
+    _, results.left_out = within_budget([by_name[trial.name] for trial in open_ones], target, budget)
+    for trial in open_ones:
+        if trial.name in results.left_out:
+            trial.state = TrialState.NOT_REQUESTED

@@ -58,7 +58,7 @@ class Side:
 
 
 def own_seatrial(folder: Path) -> Path:
-    """Make a folder that holds a link to this `seatrial` and nothing else, and return it.
+    """Make a folder with nothing but a link to this `seatrial`, and return it.
 
     Raises:
         BlockedError: it cannot be made.

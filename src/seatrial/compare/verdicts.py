@@ -167,7 +167,7 @@ def _difference(base: Tally, head: Tally) -> tuple[Outcome, str, str]:
     if _is_broken(base, head):
         return Outcome.FAIL, BROKE, f"HEAD broke it: {counts}: {why}"
     more = f"--seeds {max(5, 2 * head.judged)}"
-    return Outcome.BLOCKED, UNSURE, f"too few runs to tell: {counts}; give {more}: {why}"
+    return Outcome.BLOCKED, UNSURE, f"too few runs to know: {counts}; give {more}: {why}"
 
 
 def _is_broken(base: Tally, head: Tally) -> bool:

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from seatrial.errors import UsageError
 from seatrial.evidence.identity.redaction import Redactor
 from seatrial.faults.launch import entry
 from seatrial.faults.matrix import first_seen
@@ -31,7 +32,8 @@ from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.rundir import RunDirectory
 from seatrial.trials.runner import Request, new_results, run_trials
-from seatrial.verdict import Outcome
+from seatrial.trials.sharding import Shard
+from seatrial.verdict import EXIT_USAGE, Outcome
 
 SECONDS = 120.0
 """Time limit of each command of a trial."""
@@ -250,6 +252,19 @@ def _again(fault: Mutant | Plant, before: Seen | None, relations: Sequence[str] 
     return look_with(fault, relations) or before
 
 
+def merge(paths: Sequence[Path], output: Path) -> int:
+    """Add the detections of several files to the output; the file named last counts where two have one fault."""
+    found = load(output)
+    for path in paths:
+        if not path.is_file():
+            print(f"--merge {path}: no such file; name the --output of a shard")
+            return EXIT_USAGE
+        found.update(load(path))
+    save(output, found)
+    print(f"{len(found)} faults in {output}, {sum(seen.by is None for seen in found.values())} missed")
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the named faults, or those not yet measured."""
     parser = argparse.ArgumentParser(prog="python -m seatrial.faults.sweep", description=__doc__)
@@ -261,7 +276,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="ask these of what was missed, such as R20.run,R28.answers; what they do not see stays as it is recorded",
     )
     parser.add_argument("--output", type=Path, default=data_file(), help="default: the package's own record")
+    parser.add_argument("--shard", metavar="I/N", help="measure every N-th fault, from the I-th")
+    parser.add_argument(
+        "--merge",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="add what other shards measured, and stop",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.merge:
+        return merge(arguments.merge, arguments.output)
+    try:
+        shard = Shard.parse(arguments.shard) if arguments.shard is not None else None
+    except UsageError as error:
+        parser.error(str(error))
     started = time.monotonic()
     faults: list[Mutant | Plant] = [*all_mutants(), *all_plants()]
     known = {fault.id: fault for fault in faults}
@@ -271,7 +301,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         open_faults = [name for name in known if name not in found]
         if arguments.relations:
             open_faults = [name for name, seen in found.items() if seen.by is None]
-        for name in arguments.faults or open_faults:
+        wanted = arguments.faults or open_faults
+        for name in wanted if shard is None else shard.take(wanted):
             if time.monotonic() - started > 60 * arguments.minutes:
                 break
             try:

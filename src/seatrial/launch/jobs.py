@@ -16,6 +16,7 @@ from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.files import write_whole
+from seatrial.launch.local import GRACE_SECONDS
 
 _WRAPPER = """\
 #!/bin/sh
@@ -51,6 +52,8 @@ class Job:
     timeout_seconds: float
     script: Path | None = None
     """The test script as it will run; a scheduler reads the job's size from it."""
+    grace_seconds: float = GRACE_SECONDS
+    """How long the job may take to stop what it started, once it is asked to."""
 
     @property
     def console(self) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -24,6 +25,8 @@ class RayJobs:
 
     address: str
     poll_seconds: float = 5.0
+    options: Sequence[str] = ()
+    """Further options of `ray job submit`: with `--entrypoint-num-cpus=1` a job may start on any node."""
 
     def run(self, job: Job, heartbeat: Heartbeat) -> Ended:
         """Submit a job and wait until it ends.
@@ -46,6 +49,7 @@ class RayJobs:
             f"--address={self.address}",
             f"--submission-id={identity}",
             "--no-wait",
+            *self.options,
         ]
         done = run_client([*words, f"--runtime-env={runtime}", "--", "/bin/sh", str(script)], job.environment)
         if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""Slurm: `sbatch` starts a job, `squeue` and `sacct` report when it is over, `scancel` stops it.
+"""Slurm: `sbatch` starts a job, `squeue`, `sacct` or `scontrol` report when it is over, `scancel` stops it.
 
 A job's size is read from its test script, between `BEGIN CONFIG` and `END CONFIG`. The script is not run. Supported are
 `NAME=number`, `NAME=${NAME:-number}` and `NAME=$(( arithmetic ))` over names set before, which is what the suites use;
@@ -318,14 +318,28 @@ class _Watch:
             words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={self._identity}"]
             done = run_client([*words, "--format=State,ExitCode"])
         except BlockedError as error:
-            return self._silent(str(error))
+            return self._controller() or self._silent(str(error))
         line = done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
         if done.returncode != 0 or not line:
-            return self._silent(f"sacct: {done.stderr.strip()[:200] or 'does not know the job'}")
+            said = f"sacct: {done.stderr.strip()[:200] or 'does not know the job'}"
+            return self._controller() or self._silent(said)
         state = line.split("|")[0]
         if not _over(state):
             return Polled(over=False, last_report=f"sacct: {line}")
         return Polled(over=True, last_report=f"sacct: {line}", timed_out=state.startswith("TIMEOUT"))
+
+    def _controller(self) -> Polled | None:
+        """Return the end of a job that the controller still knows, for sites without accounting; else None."""
+        try:
+            done = run_client(["scontrol", "show", "job", "--oneliner", self._identity])
+        except BlockedError:
+            return None
+        state = re.search(r"\bJobState=(\S+)", done.stdout)
+        if done.returncode != 0 or state is None or not _over(state[1]):
+            return None
+        return Polled(
+            over=True, last_report=f"scontrol: {state[1]}", timed_out=state[1].startswith("TIMEOUT")
+        )
 
     def _silent(self, report: str) -> Polled:
         """Count polls without an answer; after many of them the job counts as over with an unknown end."""

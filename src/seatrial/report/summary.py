@@ -113,7 +113,7 @@ def _measured(verdict: Verdict) -> str:
 
 
 def _limitations(results: Results) -> list[str]:
-    lines = []
+    lines = [f"{name}: not requested: {reason}" for name, reason in results.left_out.items()]
     for trial in results.requested_trials():
         lines.append(f"{trial.name} does not prove: {trial.does_not_prove}")
         lines += [f"{trial.name}: {words}" for words in trial.limitations]

@@ -20,6 +20,21 @@ CHECKOUT_VARIABLE = "SEATRIAL_CHECKOUT"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a trial needs of a machine."""
+
+    num_gpus: int = 1
+    """GPUs that it uses at once, where there are any."""
+    minutes: float = 30.0
+    """Longest time that it may take; a run with a budget stops it then."""
+
+    @property
+    def gpu_hours(self) -> float:
+        """The most that it can cost."""
+        return self.num_gpus * self.minutes / 60
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One command of the stack."""
 

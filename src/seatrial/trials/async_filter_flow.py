@@ -162,6 +162,7 @@ class AsyncFilterFlow:
 
     name = "async-filter-flow"
     level = 2
+    num_processes = 2
     summary = "GRPO with rollouts sampled during training by two engines in separate processes"
     proves = (
         "no group of completions is lost, trained on twice, or older than allowed; weights arrive meanwhile"

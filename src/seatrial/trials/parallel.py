@@ -50,6 +50,8 @@ class ParallelLayout:
     """Architecture of the model (`prepare_model`); None: the target's own."""
     placement: str = "process"
     """What starts the processes, as the run says of itself."""
+    num_processes: int = 2
+    """Of the layout, each on a device of its own."""
     level: int = 4
     does_not_prove: str = (
         "raw gradients before clipping (relation R2), more than two processes, other devices"

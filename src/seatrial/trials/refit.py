@@ -165,6 +165,7 @@ class _Refit:
     """A few steps of GRPO whose generator gets its weights in messages."""
 
     level = 2
+    num_processes = 2
     does_not_prove = "another generation backend (level 3), transfer between hosts or over NCCL, speed"
     form: Form
 

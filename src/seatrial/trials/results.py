@@ -99,6 +99,8 @@ class Results(_Record):
     finished_at: str | None = None
     """UTC; None while the run is not over, or was killed."""
     seatrial_version: str
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """Trials that were asked for and not run, by name, with the reason: a budget that they do not fit in."""
     repositories: dict[str, str] = Field(default_factory=dict)
     """Repository by what it holds: `commit abc123, 2 files changed`."""
     trials: list[TrialResult]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import seatrial
 from seatrial.errors import BlockedError, UsageError
@@ -95,19 +96,7 @@ def run_trials(
     """
     environment = dict(os.environ)
     redactor = Redactor(environment)
-    results.finished_at = None
-    directory.write_results(results)
-    say("reading commits, packages and devices")
-    repositories = _repositories(target)
-    results.repositories = {name: state.describe() for name, state in repositories.items()}
-    identity = collect_identity(
-        repositories=repositories,
-        modules=("seatrial", *target.modules),
-        packages=(*SEATRIAL_PACKAGES, *target.packages),
-        environment=environment,
-        redactor=redactor,
-    )
-    directory.write_identity(identity)
+    identity = begin(directory, results, target, say)
     by_name = {trial.name: trial for trial in request.trials}
     for result in results.requested_trials():
         if result.state is TrialState.CONCLUDED:
@@ -120,9 +109,37 @@ def run_trials(
             identity["runs"][result.name] = imports_as_json(context.imports, redactor)
             directory.write_identity(identity)
         concluded(result)
+    finish(directory, results)
+    return results
+
+
+def begin(directory: RunDirectory, results: Results, target: Target, say: ShowProgress) -> dict[str, Any]:
+    """Write the results of a run that begins or continues, and what it runs on; return the latter.
+
+    Raises:
+        BlockedError: they cannot be written.
+    """
+    environment = dict(os.environ)
+    results.finished_at = None
+    directory.write_results(results)
+    say("reading commits, packages and devices")
+    repositories = _repositories(target)
+    results.repositories = {name: state.describe() for name, state in repositories.items()}
+    identity = collect_identity(
+        repositories=repositories,
+        modules=("seatrial", *target.modules),
+        packages=(*SEATRIAL_PACKAGES, *target.packages),
+        environment=environment,
+        redactor=Redactor(environment),
+    )
+    directory.write_identity(identity)
+    return identity
+
+
+def finish(directory: RunDirectory, results: Results) -> None:
+    """Write the results of a run that is over."""
     results.finished_at = _now()
     directory.write_results(results)
-    return results
 
 
 def _context(

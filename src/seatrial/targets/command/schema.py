@@ -11,6 +11,7 @@ from typing import Any
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
 from seatrial.strict_yaml import read_yaml
+from seatrial.targets.base import Need
 
 RECIPES: Mapping[str, str] = {
     "grpo-smoke": "grpo",
@@ -62,6 +63,10 @@ class Recipe:
     """Completions of a prompt."""
     updates: int = 1
     """Optimizer steps of one batch of completions."""
+    gpus: int = Need().num_gpus
+    """GPUs that the run uses at once, where there are any."""
+    minutes: float = Need().minutes
+    """Longest time that the trial may take; a run with a budget stops it then."""
     precision: str = "float32"
     """Of the weights that score: `float32`, `bfloat16`, `int8`."""
     clip: tuple[float, float] | None = None

@@ -18,7 +18,7 @@ import seatrial
 from seatrial.errors import BlockedError, UsageError
 from seatrial.files import write_text
 from seatrial.nearest import hint
-from seatrial.targets.base import CHECKOUT_VARIABLE, AdvantageFacts, Job, JobRequest, TrainingJob
+from seatrial.targets.base import CHECKOUT_VARIABLE, AdvantageFacts, Job, JobRequest, Need, TrainingJob
 from seatrial.targets.command.data import write_data
 from seatrial.targets.command.evidence import FIRST, Collector, absent, first_checkpoint, snapshot
 from seatrial.targets.command.schema import Option, Recipe, Stack, filled, read_stack
@@ -142,6 +142,11 @@ class CommandTarget:
 
     def components(self) -> None:
         """Return None: a command has no parts that relations can call."""
+
+    def need(self, trial: str) -> Need:
+        """Return what the recipe of a trial declares."""
+        recipe = self.stack.recipes[trial]
+        return Need(num_gpus=recipe.gpus, minutes=recipe.minutes)
 
     def recipe(self, requested: str) -> Recipe:
         """Return the recipe of a request.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from seatrial.errors import BlockedError
-from seatrial.targets.base import CHECKOUT_VARIABLE, Job, JobRequest, TrainingJob
+from seatrial.targets.base import CHECKOUT_VARIABLE, Job, JobRequest, Need, TrainingJob
 from seatrial.targets.common import preflight
 from seatrial.targets.common.stages import Checkout, Stages, checkout_of, dry_run, read_stages
 from seatrial.targets.common.target import ComponentsTarget
@@ -94,6 +94,10 @@ class CheckoutTrials(ComponentsTarget):
         """Yield what each trial would launch, read and require."""
         known = {*self.stages.stages, *self.stages.absent}
         return dry_run(self._checked(), [trial for trial in trials if trial[1] in known], output)
+
+    def need(self, trial: str) -> Need:
+        """Return the GPUs of a trial's stage."""
+        return Need(num_gpus=self.stages.stages[trial].gpus)
 
     def make_model(self, output: Path, seed: int) -> Job:
         """Refuse; see `job`."""

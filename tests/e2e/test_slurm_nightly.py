@@ -1,0 +1,105 @@
+"""A nightly of two jobs under a real Slurm: one is cancelled, one is over its time limit; a resume takes both up."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.e2e import slurm_site
+
+from seatrial.batch.spread import ENDED
+from seatrial.launch.jobs import read_started
+from seatrial.trials.results import TrialState
+from seatrial.trials.rundir import read_results
+from seatrial.verdict import Outcome
+
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+CANCELLED, TOO_LONG = "grpo-smoke", "grpo-lora"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a running Slurm; the test is skipped where its packages are missing."""
+    if reason := slurm_site.missing():
+        pytest.skip(f"no Slurm here: {reason}")
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    with slurm_site.site(folder) as environment:
+        yield {**environment, "ACCOUNT": "any", "PARTITION": "test", "OMP_NUM_THREADS": "1"}
+
+
+def until(found: Callable[[], object], process: subprocess.Popen[str], what: str) -> None:
+    """Wait for something that a running command brings about."""
+    deadline = time.monotonic() + 300
+    while not found():
+        assert process.poll() is None, f"the command ended before {what}"
+        assert time.monotonic() < deadline, f"no {what} within 300 s"
+        time.sleep(0.2)
+
+
+def trainings(run: Path, trial: str) -> list[psutil.Process]:
+    """Return the living trainings of a trial's job."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "refrl" in (words := process.info["cmdline"] or [])
+        and "grpo" in words
+        and any(str(run) in word and f"-{trial}/" in word for word in words)
+    ]
+
+
+def test_a_cancelled_job_and_one_over_its_limit_are_told_apart_and_resumed(
+    tmp_path: Path, slurm: dict[str, str]
+) -> None:
+    runs = tmp_path / "runs"
+    command = [sys.executable, "-m", "seatrial", "run", "--launcher", "slurm"]
+    first = [*command, "--launch-option=--time=1", "--output", str(runs)]
+    process = subprocess.Popen(
+        [*first, "--trial", CANCELLED, "--trial", TOO_LONG],
+        env=slurm,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: list(runs.glob("*/jobs/*/started.json")), process, "job")
+    (run,) = runs.iterdir()
+    for trial in (CANCELLED, TOO_LONG):
+        until(lambda trial=trial: trainings(run, trial), process, f"training of {trial}")  # type: ignore[misc]
+        for training in trainings(run, trial):
+            # It makes no progress, however fast this machine is.
+            training.send_signal(signal.SIGSTOP)
+    job = read_started(run / "jobs" / f"0-{CANCELLED}")["job"]
+    subprocess.run(["scancel", str(job)], env=slurm, check=True)
+    out, errors = process.communicate(timeout=600)
+    assert process.returncode == 3, out + errors
+
+    trials = {trial.name: trial for trial in read_results(run).requested_trials()}
+    reasons = {}
+    for name, trial in trials.items():
+        assert (trial.state, trial.outcome) == (TrialState.INTERRUPTED, Outcome.BLOCKED)
+        reasons[name] = next(verdict.reason for verdict in trial.verdicts if verdict.name == ENDED)
+    assert reasons[CANCELLED].startswith("lost or killed")
+    assert "scontrol: CANCELLED" in reasons[CANCELLED]
+    assert reasons[TOO_LONG].startswith("time limit")
+    assert "scontrol: TIMEOUT" in reasons[TOO_LONG]
+
+    resumed = subprocess.run(
+        [*command, "--resume", str(run)], env=slurm, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    results = read_results(run)
+    assert {trial.name: trial.outcome for trial in results.requested_trials()} == {
+        CANCELLED: Outcome.PASS,
+        TOO_LONG: Outcome.PASS,
+    }
+    assert (run / "trials").exists() is False
+    assert [trial.directory.split("/")[0] for trial in results.requested_trials() if trial.directory] == [
+        "jobs"
+    ] * 2
