@@ -1,7 +1,4 @@
-"""The types of adapters of PEFT by contract, each with options that its laws can see.
-
-`COVERED` of `catalogue.py` says which of PEFT's registered types have an adapter here.
-"""
+"""The types of adapters of PEFT by contract, each with options that its laws can see."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ ACCUMULATED = Relation(
     id="R30.accumulated",
     name="accumulated-steps-are-descent",
     component="accumulated_training",
-    statement="A step is taken after as many micro-batches as planned and at the end of an epoch; its gradient is their "
-    "sum over the number planned, averaged over processes and clipped; the schedule follows.",
+    statement="A step is taken after as many micro-batches as planned and at the end of an epoch; its gradient is "
+    "their sum over the number planned, averaged over processes and clipped; the schedule follows.",
     cost="CPU, processes of one gloo group that are started once",
     cases=plan(),
 )

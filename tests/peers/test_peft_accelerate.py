@@ -1,0 +1,83 @@
+"""`peft` and `accelerate`: their adapters run on the installed releases, and nothing fails that is not declared."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("lora", "lora-rslora", "lora-dora", "lora-pissa", "lora-plus", "ia3")
+"""Of about eighty: two that declare nothing, one with an expected failure, one with another start."""
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+
+
+def relations(python: Path, folder: Path, *words: str) -> Mapping[str, Any]:
+    """Run `seatrial relations` in an environment and return what it wrote."""
+    output = folder / "found.json"
+    ran = subprocess.run(
+        [str(python), "-m", "seatrial", "relations", "--seed", "0", "--json", str(output), *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    found: Mapping[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+    return found
+
+
+def passed(found: Mapping[str, Any]) -> set[str]:
+    """Return the relations that pass, as `ADAPTER: RELATION`."""
+    return {" ".join(one["name"].split()[:2]) for one in found["verdicts"] if one["outcome"] == "Pass"}
+
+
+def test_adapters_of_peft(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """A few kinds, each in every relation; types that no adapter is of are named."""
+    chosen = [word for name in QUICK for word in ("--adapter", name)]
+    found = relations(peer_python("trl"), tmp_path, "--target", "peft", *chosen)
+    assert passed(found) >= {f"{name}: R29.merged" for name in QUICK if name != "lora-plus"}
+    assert passed(found) >= {
+        "lora: R29.combined",
+        "lora: R29.saved",
+        "lora: R29.several",
+        "lora-plus: R29.groups",
+    }
+
+
+def test_every_type_of_peft_is_covered_or_named(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """A type that a new release brings has no reason yet."""
+    script = "from seatrial.targets.peft.target import uncovered; import json; print(json.dumps(uncovered()))"
+    ran = subprocess.run(
+        [str(peer_python("trl")), "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    named = json.loads(ran.stdout.splitlines()[-1])
+    assert len(named) >= 5
+    assert not [name for name, reason in named.items() if "yet" in reason]
+
+
+def test_accelerate_in_processes(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """Rows, gathers, exchanges and accumulated steps of two processes of a gloo group."""
+    found = relations(peer_python("trl"), tmp_path, "--target", "accelerate")
+    due = {
+        "loaders: R30.rows",
+        "metrics: R30.gathered",
+        "exchanges: R30.collectives",
+        "accumulation: R30.accumulated",
+    }
+    assert passed(found) >= due
+
+
+@pytest.mark.nightly
+def test_all_adapters_of_peft(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """With those that are judged only in a thorough run."""
+    relations(peer_python("trl"), tmp_path, "--target", "peft", "--thorough")
