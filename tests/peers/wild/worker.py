@@ -26,6 +26,8 @@ SHARED = (
     "transformers.models.qwen2.modeling_qwen2",
 )
 """Imported once: they take longer than most jobs."""
+OWN_RELEASES = ("peft", "accelerate")
+"""Targets whose releases are among these; they are imported by each job."""
 
 
 def judge(job: Mapping[str, Any]) -> None:
@@ -50,8 +52,9 @@ def judge(job: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     jobs = json.load(sys.stdin)
-    for module in SHARED:
-        importlib.import_module(module)
+    if not any(job["target"] in OWN_RELEASES for job in jobs):
+        for module in SHARED:
+            importlib.import_module(module)
     context = multiprocessing.get_context("fork")
     for asked in jobs:
         process = context.Process(target=judge, args=(asked,))

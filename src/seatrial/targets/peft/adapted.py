@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,7 +120,12 @@ class PeftAdapted:
             yield
 
     def merge(self, *, safe: bool = False) -> None:
-        self.model.merge_adapter(safe_merge=safe) if safe else self.model.merge_adapter()
+        if not safe:
+            self.model.merge_adapter()
+        elif "safe_merge" in inspect.signature(self.model.base_model.merge_adapter).parameters:
+            self.model.merge_adapter(safe_merge=True)
+        else:
+            raise NotServed("merge_adapter of this release has no safe_merge")
 
     def unmerge(self) -> None:
         self.model.unmerge_adapter()

@@ -275,7 +275,7 @@ LORA: dict[str, type[Any]] = {
         spec={"refuses": ("mixed batch",)},
     ),
     "lora-gaussian": _lora(init_lora_weights="gaussian", thorough=True),
-    "lora-orthogonal": _lora(init_lora_weights="orthogonal", spec={"start_bound": 1e-4}),
+    "lora-orthogonal": _lora(init_lora_weights="orthogonal", since="0.15", spec={"start_bound": 1e-4}),
     "lora-pissa": _lora(init_lora_weights="pissa", spec=DECOMPOSED),
     "lora-pissa-rslora": _lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED, thorough=True),
     "lora-pissa-conv1d": _lora(

@@ -41,6 +41,7 @@ class PeftTarget(ComponentsTarget):
 def uncovered() -> dict[str, str]:
     """Return the types of the installed registry that no adapter is of, with the reason."""
     import peft
+
     from seatrial.targets.peft.kinds import ADAPTERS
 
     covered = {adapter.kind.config for adapter in ADAPTERS.values() if hasattr(adapter, "kind")}
