@@ -23,6 +23,7 @@ PEERS = tuple(
     EntryPoint(name, f"seatrial.targets.{name.replace('-', '_')}.target:{target}", GROUP)
     for name, target in (
         ("accelerate", "AccelerateTarget"),
+        ("liger", "LigerTarget"),
         ("nemo-rl", "NemoRLTarget"),
         ("openrlhf", "OpenRLHFTarget"),
         ("peft", "PeftTarget"),

@@ -1,0 +1,1 @@
+"""Liger as it is installed: its chunked losses, which need no GPU, as objectives."""
