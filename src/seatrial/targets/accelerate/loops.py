@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -40,6 +41,26 @@ class Loaders(_Accelerate):
 
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
         found: Sequence[Epochs] = call_on_ranks(f"{RANKED}:loaded", vars(plan), plan.num_ranks)
+        return found
+
+
+class StatefulLoaders(_Accelerate):
+    """Loaders whose own state is saved, on torchdata's; see `contracts.loops.RowLoader`."""
+
+    known_failures = (
+        KnownFailure(
+            "the state goes back by a batch for each process, also where a step takes one batch of all",
+            finding="Accelerate: the state of a dispatched loader that splits batches",
+        ).of("R30.rows/resumed epoch, dispatched and split"),
+    )
+
+    def __init__(self) -> None:
+        """Find torchdata, which Accelerate takes where it is asked for state."""
+        super().__init__()
+        importlib.import_module("torchdata")
+
+    def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
+        found: Sequence[Epochs] = call_on_ranks(f"{RANKED}:loaded_from_state", vars(plan), plan.num_ranks)
         return found
 
 
@@ -101,6 +122,7 @@ class Accumulation(_Accelerate):
 
 ADAPTERS: dict[str, type[Any]] = {
     "loaders": Loaders,
+    "loaders-stateful": StatefulLoaders,
     "metrics": Metrics,
     "exchanges": Exchanges,
     "accumulation": Accumulation,

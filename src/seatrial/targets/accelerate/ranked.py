@@ -34,6 +34,7 @@ def _loader_accelerator(plan: Mapping[str, Any]) -> Any:
             dispatch_batches=plan["dispatch"],
             even_batches=plan["even"],
             use_seedable_sampler=True,
+            use_stateful_dataloader=plan.get("stateful", False),
         )
     )
 
@@ -68,6 +69,28 @@ def loaded(plan: Mapping[str, Any]) -> list[list[list[int]]]:
         resumes = plan["skip"] and epoch == plan["first_epoch"]
         read = accelerator.skip_first_batches(loader, plan["skip"]) if resumes else loader
         epochs.append([batch.tolist() for batch in read])
+    return epochs
+
+
+def loaded_from_state(plan: Mapping[str, Any]) -> list[list[list[int]]]:
+    """Return the rows of each epoch that this process reads; a resume loads the state that a loader before it left."""
+    given = {**plan, "stateful": True}
+    state = None
+    if plan["skip"]:
+        accelerator = _loader_accelerator(given)
+        loader = accelerator.prepare(_loader(plan))
+        for epoch in range(plan["first_epoch"] + 1):
+            for number, _ in enumerate(loader, start=1):
+                if epoch == plan["first_epoch"] and number == plan["skip"]:
+                    state = loader.state_dict()
+                    break
+    loader = _loader_accelerator(given).prepare(_loader(plan))
+    if state is not None:
+        loader.load_state_dict(state)
+    epochs = []
+    for epoch in range(plan["first_epoch"], plan["num_epochs"]):
+        loader.set_epoch(epoch)
+        epochs.append([batch.tolist() for batch in loader])
     return epochs
 
 
