@@ -65,5 +65,6 @@ def change(form: str, factors: Mapping[str, Tensor], shape: tuple[int, ...]) -> 
         rows, columns = factors["places"].long()
         dense = torch.zeros(shape, dtype=torch.complex128)
         dense[rows, columns] = factors["values"].to(torch.complex128)
-        return torch.fft.ifft2(dense).real
+        waves: Tensor = torch.fft.ifft2(dense).real
+        return waves
     raise ValueError(f"no closed form of {form!r}")

@@ -44,7 +44,7 @@ class ChunkedLoss(KnowsFailures, TinyCausalModel):
         total = 0.0
         for part in micro_batches:
             loss = self._loss(model, [examples[index] for index in part]) / len(micro_batches)
-            loss.backward()
+            torch.autograd.backward(loss)
             total += float(loss.detach())
         gradients = {
             name: torch.zeros_like(value) if value.grad is None else value.grad
@@ -90,6 +90,7 @@ class ChunkedLoss(KnowsFailures, TinyCausalModel):
     def _reference(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Tensor, Tensor]:
         """Return the reference's hidden states and the weight of its head."""
         reference = self.objective_reference()
+        assert reference is not None
         with torch.no_grad():
             hidden_BSD, _ = self._states(reference, sequences)
         return hidden_BSD, reference.lm_head.weight.detach()

@@ -75,7 +75,7 @@ class PeftAdapted:
         self.model.zero_grad()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self._logits(ids_BS).float().pow(2).mean().backward()
+            torch.autograd.backward(self._logits(ids_BS).float().pow(2).mean())
         if checkpointing:
             inner.gradient_checkpointing_disable()
         self.model.eval()

@@ -168,7 +168,10 @@ def combined_is_weighted_sum(
     given = [_changes(model, name) for name in names]
     stack.combine(model, names, weights, how, "combined")
     found = _changes(model, "combined")
-    right = {key: sum(weight * one[key] for weight, one in zip(weights, given, strict=True)) for key in found}
+    right = {
+        key: torch.stack([weight * one[key] for weight, one in zip(weights, given, strict=True)]).sum(0)
+        for key in found
+    }
     scale = max(float(value.abs().max()) for value in right.values())
     errors = [(float((found[key] - right[key]).abs().max()) / scale, key) for key in sorted(found)]
     return Measure.largest(
