@@ -182,9 +182,15 @@ def nothing_judged(look: Look) -> Verdict:
     assert look.streams is not None
     known = ", ".join(look.streams.by_name) or "none"
     unknown = ", ".join(look.streams.unknown[:8]) or "none"
+    remedy = "Name the stack (--stack), or log reward, gradient norm, entropy or KL (--missing lists what rules need)"
+    short = [item.finding for item in look.judged if item.finding.num_samples and not item.finding.missing]
+    short = [one for one in short if one.level is Level.NOT_TRIGGERED]
+    if short:
+        least = min(short, key=lambda one: (-one.num_samples, one.reason))
+        remedy = f"{len(short)} rules have their metrics and need more points (one has {least.reason.rpartition(': ')[2]})"
     reason = (
         f"no rule of learning or stability could run: recognised metrics: {known}; unknown series: {unknown}. "
-        "Name the stack (--stack), or log reward, gradient norm, entropy or KL (--missing lists what rules need)"
+        f"{remedy}"
     )
     return Verdict(name="enough evidence", outcome=Outcome.SKIPPED, reason=reason)
 

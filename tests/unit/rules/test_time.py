@@ -178,6 +178,22 @@ def test_lengths_at_the_limit_count_in_shares_of_the_run(rises: bool, level: Lev
     assert finding("length-at-limit", columns, stride=10).level is level
 
 
+@pytest.mark.parametrize(
+    ("cut", "gain", "level"),
+    [(0.85, 0, Level.ALARM), (0.85, 1, Level.NOTICE), (0.5, 0, Level.QUIET)],
+    ids=["most cut", "most cut and rising", "half of them cut"],
+)
+def test_most_completions_cut_in_few_rows(cut: float, gain: float, level: Level) -> None:
+    """60 rows, one in five steps, whose truncation varies by 0.1 about its mean."""
+    random = np.random.default_rng(13)
+    columns = {
+        "reward": 0.1 * random.standard_normal(60) + np.linspace(0, gain, 60),
+        "response_length": 400 + 20 * random.standard_normal(60),
+        "truncation_fraction": cut + 0.1 * (2 * random.random(60) - 1),
+    }
+    assert finding("length-at-limit", columns, stride=5).level is level
+
+
 def test_a_length_that_grows_tenfold_alarms() -> None:
     """From 50 to 2,000 tokens while the reward stays."""
     columns = {"reward": np.full(30, 0.1), "completion_length": np.geomspace(50, 2000, 30)}

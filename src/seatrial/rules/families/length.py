@@ -9,6 +9,7 @@ from seatrial.rules.windows import (
     early_median,
     lasting,
     looks,
+    most_gained,
     near_its_best,
     repeated,
     risen,
@@ -46,11 +47,15 @@ def _at_limit(values: Values, limits: Limits) -> Marks:
     steps, reward = values["step"], values["reward/mean"]
     found, better = np.zeros(len(length), dtype=np.bool_), np.zeros(len(length), dtype=np.bool_)
     for number in looks(len(length), int(limits["points"])):
-        late = at_limit[number // 3 : number]
+        late, cut = at_limit[number // 3 : number], share[number // 3 : number]
         is_long = steps[number - 1] - steps[0] >= limits["steps"]
-        found[number - 1] = is_long and late.mean() >= limits["of_late"]
+        is_cut = np.isfinite(cut).all() and cut.mean() >= limits["mean"]
+        is_full = late.mean() >= limits["of_late"]
+        found[number - 1] = is_long and (is_full or is_cut)
+        # Where some completions end, the reward must be known not to rise.
+        may_gain = not is_full and most_gained(reward[:number]) >= limits["gain"]
         solved = near_its_best(reward[:number], number - number // 3)[-1]
-        better[number - 1] = solved or trend(reward[:number]) > limits["z"]
+        better[number - 1] = solved or may_gain or trend(reward[:number]) > limits["z"]
     return Marks(np.where(np.isfinite(share), share, length), found & ~better & np.isfinite(reward), found)
 
 
@@ -130,9 +135,14 @@ RULES = (
         needs=("length/completion_mean",),
         uses=("truncation_fraction", "length/completion_max", "reward/mean"),
         mark=_at_limit,
-        bound="truncation < {share}, or a mean < {of_longest} of a constant longest, in 1 - {of_late} of those points",
+        bound="truncation < {share}, or a mean < {of_longest} of a constant longest, in 1 - {of_late} of those points; "
+        "a mean truncation < {mean}, or a reward that may have gained {gain} spreads",
         parameters={
             "share": Parameter(0.9, WILD),
+            "mean": Parameter(0.8, HAND_SET),
+            "gain": Parameter(
+                0.75, "hand-set: spreads that the reward of the last third may be above the first"
+            ),
             "of_longest": Parameter(0.98, HAND_SET),
             "of_late": Parameter(0.9, HAND_SET),
             "points": Parameter(15, "least number of points"),
