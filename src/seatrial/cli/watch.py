@@ -186,8 +186,8 @@ def nothing_judged(look: Look) -> Verdict:
     short = [item.finding for item in look.judged if item.finding.num_samples and not item.finding.missing]
     short = [one for one in short if one.level is Level.NOT_TRIGGERED]
     if short:
-        least = min(short, key=lambda one: (-one.num_samples, one.reason))
-        remedy = f"{len(short)} rules have their metrics and need more points (one has {least.reason.rpartition(': ')[2]})"
+        least = min(short, key=lambda one: (-one.num_samples, one.reason)).reason.rpartition(": ")[2]
+        remedy = f"{len(short)} rules have their metrics and need more points (one has {least})"
     reason = (
         f"no rule of learning or stability could run: recognised metrics: {known}; unknown series: {unknown}. "
         f"{remedy}"
