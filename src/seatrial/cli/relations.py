@@ -106,6 +106,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list the relations and stop; with --target or MODULE:OBJECT, those of each adapter with their laws",
     )
     parser.add_argument(
+        "--options",
+        action="store_true",
+        help="with --target: list the options of the stack's trainers, which law sees each ignored, and stop",
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="also write the verdicts and the releases as JSON"
     )
     parser.add_argument(
@@ -120,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the relations and print a verdict for each."""
     from seatrial.relations.registry import of_components, select
 
+    if arguments.options:
+        return _print_options(arguments.target)
     relations = of_components(select(arguments.relation), arguments.component)
     if arguments.shard is not None:
         relations = tuple(Shard.parse(arguments.shard).take(relations))
@@ -141,6 +148,18 @@ def run(arguments: argparse.Namespace) -> int:
     if num_lines and not arguments.list:
         print(f"output of the stack: {output.path} ({_count(num_lines, 'line')})")
     return code
+
+
+def _print_options(target: str | None) -> int:
+    """Print the table of options of a target's trainers."""
+    chosen = None if target is None else get_target(target)
+    if not hasattr(chosen, "option_lines"):
+        raise UsageError(
+            f"--options needs a target that lists its options: --target trl, not {target or 'none'}"
+        )
+    for line in chosen.option_lines():
+        print(line)
+    return EXIT_PASS
 
 
 def _judge(

@@ -139,7 +139,7 @@ class PlainTrainer:
                     if last
                     else sum(one[name] for one in logged_since) / len(logged_since)
                     for name in logged_since[0]
-                } | {"tokens": total}
+                } | {"tokens": total, "learning_rate": 0.04 if self.fault == "another rate logged" else 0.05}
                 logged_since = []
             after = {name: value.detach().clone() for name, value in weights.items()}
             steps.append(
@@ -176,6 +176,8 @@ class PlainTrainer:
                 for key, value in optimizer.state[weights[name]].items()
             },
             was_training=True,
+            split=tuple(example(number) for number in range(plan.num_examples)),
+            held_out=tuple(example(number) for number in range(100, 104)),
             rank_gradients=(steps[-1].update.gradients,) * plan.num_ranks,
         )
 

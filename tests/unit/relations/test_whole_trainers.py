@@ -15,6 +15,7 @@ FAULTS = {
     "clipped twice": "R10.whole",
     "frozen tensor moves": "R10.whole",
     "moments lost at a resume": "R13.whole",
+    "another rate logged": "R10.whole",
     "norm after clipping": "R22.whole",
     "scalar of a part": "R22.whole",
     "last step logged": "R22.whole",

@@ -42,8 +42,26 @@ class ObjectiveSpec:
 
     kind: Literal["sft", "dpo", "cpo", "orpo", "reward", "kto", "gkd"]
     beta: float = 0.1
-    form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
-    """Of `dpo` and `cpo`: hinge as in SLiC (Zhao et al. 2023), ipo as in Azar et al. 2023, on sums."""
+    form: str = "sigmoid"
+    """Of `dpo` and `cpo`: `sigmoid`, `hinge` (SLiC, Zhao et al. 2023), `ipo` (Azar et al. 2023, on sums); of `dpo` each
+    of `oracles.preferences.FORMS`."""
+    mixture: tuple[tuple[str, float], ...] = ()
+    """Of `dpo`: forms with weights, whose weighted sum is the loss; `form` is then not read."""
+    label_smoothing: float = 0.0
+    """Of the forms that have one; of `sft`: the weight of the mean over the vocabulary of -log p (Szegedy 2016)."""
+    modulation: float = 0.05
+    """Of the form `discopop`: its temperature tau."""
+    divergence: Literal["reverse_kl", "forward_kl", "js", "alpha"] = "reverse_kl"
+    """Of `dpo`: whose derivative at the probability ratio replaces the log-ratio (f-DPO, Wang et al. 2023)."""
+    alpha: float = 0.5
+    """Of the divergence `alpha`: (u^(alpha - 1) - 1) / (alpha - 1) is its derivative at u."""
+    tail_weight: float = 1.0
+    """Of `dpo`: of the log-probabilities beyond the length of the shorter completion of a pair (LD-DPO, Liu 2024)."""
+    weights_pairs: bool = False
+    """Of `dpo`: whether a pair is weighted by the product of exp(mean(log p - log sum p^2)) of its completions, with no
+    gradient (WPO, Zhou et al. 2024, equation 2 with its alignment of sampled tokens)."""
+    weights_tokens: bool = False
+    """Of `sft`: whether each token's loss is multiplied by its probability, with no gradient (DFT, Wu 2025)."""
     per_token: bool = False
     """Of `dpo`: whether log-probabilities are averaged over a completion's tokens, as in TRL's `ipo`."""
     reference_point: Literal["batch", "zero"] = "batch"
@@ -77,7 +95,8 @@ class ObjectiveSpec:
     @property
     def of_mates(self) -> bool:
         """Whether an example's loss depends on the others of its micro-batch, by definition."""
-        return self.kind == "kto" and self.reference_point == "batch"
+        forms = [form for form, _ in self.mixture] or [self.form]
+        return (self.kind == "kto" and self.reference_point == "batch") or any("aot" in one for one in forms)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,6 +127,15 @@ class TrainerRecord(Record):
     """Whether the model was in training mode in every forward pass of training."""
     oracles: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     """Oracles of steps that laws have computed, by step."""
+    split: tuple[Example, ...] = ()
+    """The training split in its own order; of a trainer that samples only the prompts are read."""
+    held_out: tuple[Example, ...] = ()
+    sampling: tuple[Mapping[str, Any], ...] = ()
+    """Settings of each generation for training."""
+    dropout: float = 0.0
+    """Largest probability of dropout in the model during training."""
+    widths: frozenset[int] = frozenset()
+    """Lengths that rows were padded to, prompts and completions apart where they are padded apart."""
     rank_gradients: tuple[Mapping[str, Tensor], ...] = ()
     """Raw gradients of the last step on every process, of a run on several."""
 
@@ -144,9 +153,17 @@ class RolloutSpec:
     scale: Literal["group", "batch", "none"] = "group"
     """Whose standard deviation advantages are divided by, plus 1e-4."""
     reward_weights: tuple[float, ...] = (1.0,)
-    loss: Literal["clip", "cispo", "sapo"] = "clip"
+    aggregation: Literal["sum", "normalized"] = "sum"
+    """Of several reward functions: the weighted sum; or each is normalized in its group first, the weighted sum of
+    these then in the generation (GDPO), with the deviation plus 1e-4 each time."""
+    reward_range: tuple[float, float] | None = None
+    """That weighted rewards are clipped to, before a penalty."""
+    normalizes_advantages: bool = False
+    """Whether the advantages of a generation get mean 0 and deviation 1 (its divisor plus 1e-4)."""
+    loss: Literal["clip", "cispo", "sapo", "vespo"] = "clip"
     """`clip`: PPO's. `cispo`: -min(r, clip_high) A log p, with no gradient in r (MiniMax-M1, ScaleRL). `sapo`:
-    -4 sigmoid(tau (r - 1)) / tau A, with tau of the sign of A (Gao et al. 2025)."""
+    -4 sigmoid(tau (r - 1)) / tau A, with tau of the sign of A (Gao et al. 2025). `vespo`: -phi(w) A log p, with
+    phi(w) = w^k exp(lambda (1 - w)) and no gradient in w, the product of the row's ratios (arXiv 2602.10693)."""
     ratio: Literal["token", "mean", "sum"] = "token"
     """Of each token; or one of the row, the exponential of the mean (GSPO) or the sum (RLOO) of its log-ratios."""
     reduction: Literal["tokens", "micro_batch", "rows", "row_sums", "fixed"] = "tokens"
@@ -159,6 +176,13 @@ class RolloutSpec:
     """Upper bound of the ratio for either sign of the advantage (INTELLECT-2)."""
     sapo_temperatures: tuple[float, float] = (1.0, 1.05)
     """Of positive and of other advantages."""
+    vespo: tuple[tuple[float, float], tuple[float, float]] = ((2.0, 3.0), (3.0, 2.0))
+    """k and lambda of advantages of at least 0, and of negative ones."""
+    top_entropy: float = 1.0
+    """Share of the step's tokens, those of highest entropy, that the policy term keeps (arXiv 2506.01939)."""
+    off_policy_threshold: float | None = None
+    """Rows with a negative advantage have no policy term if the mean of log(old / current) over their tokens is above
+    it (DeepSeek-V3.2, equation 9)."""
     beta: float = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
     """Where the penalty is: k3 in each token's loss, or the sum of log-ratios, as sampled, in the row's reward."""
@@ -192,12 +216,53 @@ class Scalar:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Best:
+    """The weights at the end are those of the evaluation with the best value of a metric."""
+
+    metric: str
+    larger: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSpec:
+    """When a trainer evaluates, and how."""
+
+    at_start: bool = False
+    """Whether it evaluates before the first step too."""
+    delay: int = 0
+    """Steps before which it does not."""
+    num_rows: int | None = None
+    """Rows of a batch, the last one aside; None: any number."""
+    copies: int = 1
+    """How often each held-out row is evaluated: completions of a prompt."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainerSpec:
     """What a trainer declares that it does."""
 
     objective: ObjectiveSpec | RolloutSpec
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     """By the stack's own names; each is logged at every logging interval."""
+    logs_first_step: bool = False
+    """Whether the first step is logged, however long the interval."""
+    order: Literal["shuffled", "as given", "any"] = "any"
+    """Of the training split's rows: another one in each run with another seed, or that of the split."""
+    order_has_own_seed: bool = False
+    """Whether the order depends on a seed of its own, and not on the run's."""
+    drops_last: bool = False
+    """Whether an epoch ends with its last micro-batch of the full size."""
+    evaluation: EvaluationSpec = EvaluationSpec()
+    best: Best | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of every generation, by the names of `TrainerRecord.sampling`."""
+    dropout: float | None = None
+    """Largest probability of dropout in the model during training; None: not checked."""
+    balance_weight: float = 0.0
+    """Of the routers' load-balancing loss, a mean over micro-batches, which is added. The adapter then has a
+    method `balance_loss(weights, sequences)` that returns that of some sequences of ids together."""
+    width_multiple: int = 1
+    """What the lengths of padded rows are a multiple of."""
     reference_sync: ReferenceSync | None = None
     window: int = 1
     """Optimizer steps that one generation serves; a checkpoint does not hold those that are left."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
+from seatrial.relations.oracles.preferences import Completion, Pair, mixed_loss, pair_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,9 @@ def objective_loss(stack: Any, model: Any, reference: Any, examples: Sequence[Ex
         return _labelled(stack, model, reference, examples, spec)
     if spec.kind == "gkd":
         return _distilled(stack, model, reference, examples, spec)
-    return _preference(stack, model, reference, examples, spec)
+    if spec.kind == "dpo":
+        return mixed_loss([_pair(stack, model, reference, one, spec) for one in examples], spec)
+    return _preference(stack, model, examples, spec)
 
 
 def differentiate(model: Any, loss: Tensor) -> StepOracle:
@@ -115,9 +118,16 @@ def _score(
 
 def _supervised(stack: Any, model: Any, examples: Sequence[Example], spec: ObjectiveSpec) -> Tensor:
     prompts = spec.trains == "all"
-    scored = [_score(stack, model, one.prompt_ids, one.completion_ids, spec, prompts) for one in examples]
-    tokens = sum(len(one.tokens_T) for one in scored)
-    return -torch.stack([one.total for one in scored]).sum() / tokens
+    losses, tokens = [], 0
+    for one in examples:
+        ids_S, trained = kept_tokens(one.prompt_ids, one.completion_ids, spec, prompts)
+        logprobs_TV = torch.log_softmax(stack.objective_logits(model, ids_S)[:-1].double(), -1)[trained]
+        own_T = logprobs_TV.gather(1, ids_S[1:, None][trained])[:, 0]
+        weights_T = own_T.detach().exp() if spec.weights_tokens else torch.ones_like(own_T)
+        smoothed_T = (1 - spec.label_smoothing) * own_T + spec.label_smoothing * logprobs_TV.mean(-1)
+        losses.append(-(weights_T * smoothed_T).sum())
+        tokens += len(own_T)
+    return torch.stack(losses).sum() / tokens
 
 
 def _reward(stack: Any, model: Any, examples: Sequence[Example]) -> Tensor:
@@ -213,24 +223,31 @@ def _divergence(teacher_TV: Tensor, student_TV: Tensor, beta: float) -> Tensor:
     return beta * kl(teacher_TV, mixture_TV) + (1 - beta) * kl(student_TV, mixture_TV)
 
 
-def _preference(
-    stack: Any, model: Any, reference: Any, examples: Sequence[Example], spec: ObjectiveSpec
-) -> Tensor:
+def _pair(stack: Any, model: Any, reference: Any, one: Example, spec: ObjectiveSpec) -> Pair:
+    """Return a pair as policy and reference score it."""
+
+    def completion(ids: Sequence[int]) -> Completion:
+        ids_S, trained = kept_tokens(one.prompt_ids, ids, spec)
+        logits_SV = stack.objective_logits(model, ids_S)
+        with torch.no_grad():
+            reference_T = token_logprobs(stack.objective_logits(reference, ids_S), ids_S)[trained]
+            squares_T = torch.log_softmax(logits_SV[:-1].double(), -1).mul(2).logsumexp(-1)[trained]
+        return Completion(
+            policy_T=token_logprobs(logits_SV, ids_S)[trained], reference_T=reference_T, sharpness_T=squares_T
+        )
+
+    assert one.rejected_ids is not None
+    return pair_of(completion(one.completion_ids), completion(one.rejected_ids), spec)
+
+
+def _preference(stack: Any, model: Any, examples: Sequence[Example], spec: ObjectiveSpec) -> Tensor:
+    """Return CPO's and ORPO's loss, which have no reference."""
     losses, likely = [], []
     for one in examples:
         assert one.rejected_ids is not None
         chosen = _score(stack, model, one.prompt_ids, one.completion_ids, spec)
         rejected = _score(stack, model, one.prompt_ids, one.rejected_ids, spec)
         margin = chosen.mean - rejected.mean if spec.per_token else chosen.total - rejected.total
-        if spec.kind == "dpo":
-            with torch.no_grad():
-                ref_chosen = _score(stack, reference, one.prompt_ids, one.completion_ids, spec)
-                ref_rejected = _score(stack, reference, one.prompt_ids, one.rejected_ids, spec)
-            margin = margin - (
-                ref_chosen.mean - ref_rejected.mean
-                if spec.per_token
-                else ref_chosen.total - ref_rejected.total
-            )
         losses.append(
             -spec.beta * torch.nn.functional.logsigmoid(_log_odds(chosen.mean) - _log_odds(rejected.mean))
             if spec.kind == "orpo"

@@ -6,7 +6,8 @@ One sequence at a time, without padding, packing or batches, from the definition
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from seatrial.relations.contracts.trainers import (
     TrainerSpec,
     TrainerStep,
 )
-from seatrial.relations.oracles.objectives import StepOracle, objective_loss, token_logprobs
+from seatrial.relations.oracles.objectives import StepOracle, kept_tokens, objective_loss, token_logprobs
 from seatrial.relations.records import AdvantageSpec
 
 Weights = Mapping[str, Tensor]
@@ -81,6 +82,30 @@ def step_loss(
 ) -> Tensor:
     """Return the loss of the rows that went through the model together in an optimizer step (counted from 1)."""
     spec: TrainerSpec = stack.trainer_spec
+    loss = _objective_loss(stack, record, weights, micro_batches, step)
+    if spec.balance_weight:
+        balance = [stack.balance_loss(weights, _sequences(part, spec)) for part in micro_batches]
+        loss = loss + spec.balance_weight * torch.stack(balance).mean()
+    return loss
+
+
+def _sequences(rows: Sequence[TrainerRow], spec: TrainerSpec) -> list[list[int]]:
+    """Return the sequences that go through the model for these rows."""
+    found: list[list[int]] = []
+    for row in rows:
+        if isinstance(row, Rollout):
+            found.append([*row.prompt_ids, *row.ids])
+            continue
+        assert isinstance(spec.objective, ObjectiveSpec)
+        given = [ids for ids in (row.completion_ids, row.rejected_ids) if ids is not None]
+        found += [kept_tokens(row.prompt_ids, ids, spec.objective)[0].tolist() for ids in given]
+    return found
+
+
+def _objective_loss(
+    stack: Any, record: TrainerRecord, weights: Weights, micro_batches: MicroBatches, step: int
+) -> Tensor:
+    spec: TrainerSpec = stack.trainer_spec
     reference = reference_weights(spec, record, step - 1)
     if isinstance(spec.objective, RolloutSpec):
         return _rollout_loss(stack, record, weights, reference, micro_batches, spec.objective)
@@ -128,11 +153,12 @@ def shaped_rewards(stack: Any, record: TrainerRecord, batch: int) -> list[tuple[
     """Return the rollouts of a generation with their weighted rewards; None where no function gave one."""
     spec: RolloutSpec = stack.trainer_spec.objective
     found: list[tuple[Rollout, float | None]] = []
-    for row in record.rollouts:
-        if row.batch != batch:
-            continue
-        given = [(w, r) for w, r in zip(spec.reward_weights, row.rewards, strict=True) if r is not None]
+    rows = [row for row in record.rollouts if row.batch == batch]
+    for row, values in zip(rows, _rewards(spec, rows), strict=True):
+        given = [(w, r) for w, r in zip(spec.reward_weights, values, strict=True) if r is not None]
         reward = math.fsum(weight * value for weight, value in given) if given else None
+        if reward is not None and spec.reward_range is not None:
+            reward = min(max(reward, spec.reward_range[0]), spec.reward_range[1])
         if reward is not None and spec.beta and spec.kl_in == "reward":
             with torch.no_grad():
                 version = row.weight_version
@@ -145,17 +171,48 @@ def shaped_rewards(stack: Any, record: TrainerRecord, batch: int) -> list[tuple[
     return found
 
 
+def _rewards(spec: RolloutSpec, rows: Sequence[Rollout]) -> list[list[float | None]]:
+    """Return the reward of each function for each row, normalized in its group if the aggregation says so."""
+    if spec.aggregation == "sum":
+        return [list(row.rewards) for row in rows]
+    columns = []
+    for which in range(len(spec.reward_weights)):
+        groups: dict[tuple[int, ...], list[float]] = {}
+        for row in rows:
+            if (value := row.rewards[which]) is not None:
+                groups.setdefault(row.prompt_ids, []).append(value)
+        columns.append(
+            [
+                None if value is None else _normalized(value, groups[row.prompt_ids])
+                for row, value in ((row, row.rewards[which]) for row in rows)
+            ]
+        )
+    return [list(values) for values in zip(*columns, strict=True)]
+
+
+def _normalized(value: float, among: Sequence[float]) -> float:
+    """Return the difference to the mean, divided by the sample's standard deviation plus 1e-4."""
+    deviation = statistics.stdev(among) if len(among) > 1 else 0.0
+    return (value - statistics.fmean(among)) / (deviation + 1e-4)
+
+
 def advantages(stack: Any, record: TrainerRecord, batch: int) -> dict[Rollout, float]:
     """Return the advantage of each rollout of a generation; one without a reward has 0 and is in no baseline."""
     spec: RolloutSpec = stack.trainer_spec.objective
     rewarded = shaped_rewards(stack, record, batch)
     scored = [(row, reward) for row, reward in rewarded if reward is not None]
     prompts = {row.prompt_ids: number for number, (row, _) in enumerate(rewarded)}
-    given = oracles.advantages(
-        [reward for _, reward in scored],
-        [prompts[row.prompt_ids] for row, _ in scored],
-        AdvantageSpec(estimator=spec.estimator, scale=spec.scale, epsilon=1e-4),
-    )
+    values = [reward for _, reward in scored]
+    if spec.aggregation == "normalized":
+        given = [_normalized(value, values) for value in values]
+    else:
+        given = oracles.advantages(
+            values,
+            [prompts[row.prompt_ids] for row, _ in scored],
+            AdvantageSpec(estimator=spec.estimator, scale=spec.scale, epsilon=1e-4),
+        )
+    if spec.normalizes_advantages:
+        given = [_normalized(value, given) for value in given]
     own = dict(zip((row for row, _ in scored), given, strict=True))
     return {row: own.get(row, 0.0) for row, _ in rewarded}
 
@@ -176,13 +233,27 @@ def _rollout_loss(
     counts = [sum(len(row.ids) for row in part if is_trained(spec, row)) for part in parts]
     zero = torch.zeros((), dtype=torch.float64)
     total, entropy = zero, zero
+    distributions = {
+        row: completion_distribution(stack, weights, row, spec.temperature)
+        for row in rows
+        if is_trained(spec, row)
+    }
+    threshold = entropy_threshold(spec, distributions.values())
     for part, count in zip(parts, counts, strict=True):
         for row in part:
-            if not is_trained(spec, row):
+            if row not in distributions:
                 continue
-            tokens_TV = completion_distribution(stack, weights, row, spec.temperature)
+            tokens_TV = distributions[row]
             own_T = tokens_TV.gather(1, torch.tensor(row.ids)[:, None])[:, 0]
-            losses_T = token_losses(stack, record, row, own_T, reference, estimated[row])
+            losses_T = token_losses(
+                stack,
+                record,
+                row,
+                own_T,
+                reference,
+                estimated[row],
+                keeps_T=(None if threshold is None else entropies(tokens_TV) >= threshold),
+            )
             divisor = {
                 "tokens": sum(counts),
                 "micro_batch": count * len(parts),
@@ -192,8 +263,21 @@ def _rollout_loss(
             }[spec.reduction]
             total = total + losses_T.sum() / divisor
             if spec.entropy_coefficient:
-                entropy = entropy - (tokens_TV.exp() * tokens_TV).sum() / sum(counts)
+                entropy = entropy + entropies(tokens_TV).sum() / sum(counts)
     return total - spec.entropy_coefficient * entropy
+
+
+def entropies(logprobs_TV: Tensor) -> Tensor:
+    """Return the entropy of each token's distribution, [T]."""
+    return -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+
+
+def entropy_threshold(spec: RolloutSpec, distributions: Iterable[Tensor]) -> float | None:
+    """Return the entropy above which tokens are in the policy term; None if all are."""
+    if spec.top_entropy >= 1:
+        return None
+    all_N = torch.cat([entropies(tokens_TV.detach()) for tokens_TV in distributions])
+    return float(all_N.quantile(1 - spec.top_entropy)) - 1e-9
 
 
 def token_losses(
@@ -203,11 +287,16 @@ def token_losses(
     own_T: Tensor,
     reference: Weights | None,
     advantage: float,
+    keeps_T: Tensor | None = None,
 ) -> Tensor:
     """Return the losses [T] of a completion; [1] where its ratio is that of the sum of its log-probabilities."""
     spec: RolloutSpec = stack.trainer_spec.objective
     ratio_T = ratios(stack, record, row, own_T)
-    if spec.loss == "cispo":
+    if spec.loss == "vespo":
+        log_w = ratio_T.detach().log().sum()
+        k, decay = spec.vespo[0 if advantage >= 0 else 1]
+        losses_T = -torch.exp(k * log_w + decay * (1 - log_w.exp())) * advantage * own_T
+    elif spec.loss == "cispo":
         losses_T = -ratio_T.clamp(max=spec.clip_high).detach() * advantage * own_T
     elif spec.loss == "sapo":
         tau = spec.sapo_temperatures[0 if advantage > 0 else 1]
@@ -216,6 +305,11 @@ def token_losses(
         bounded_T = ratio_T if spec.delta is None else ratio_T.clamp(max=spec.delta)
         clipped_T = ratio_T.clamp(1 - spec.clip_low, 1 + spec.clip_high)
         losses_T = -torch.minimum(bounded_T * advantage, clipped_T * advantage)
+    if keeps_T is not None:
+        losses_T = losses_T * keeps_T
+    if spec.off_policy_threshold is not None and advantage < 0:
+        drift = -float(log_ratios(stack, record, row, own_T).detach().mean())
+        losses_T = losses_T * float(drift <= spec.off_policy_threshold)
     if spec.beta and spec.kl_in == "loss":
         assert reference is not None
         kl_T = reference_kl(stack, row, own_T, reference)
@@ -231,13 +325,18 @@ def reference_kl(stack: Any, row: Rollout, own_T: Tensor, reference: Weights) ->
     return log_ratio_T.exp() - log_ratio_T - 1
 
 
+def log_ratios(stack: Any, record: TrainerRecord, row: Rollout, own_T: Tensor) -> Tensor:
+    """Return the difference of each token's log-probability to that of the weights that sampled it, [T]."""
+    with torch.no_grad():
+        sampler = doubled(record.weights_at(row.weight_version))
+        old_T = completion_logprobs(stack, sampler, row, stack.trainer_spec.objective.temperature)
+    return own_T - old_T
+
+
 def ratios(stack: Any, record: TrainerRecord, row: Rollout, own_T: Tensor) -> Tensor:
     """Return the probability ratio of each token, or that of the row: [T], or [1] where it is of the row's sum."""
     spec: RolloutSpec = stack.trainer_spec.objective
-    with torch.no_grad():
-        sampler = doubled(record.weights_at(row.weight_version))
-        old_T = completion_logprobs(stack, sampler, row, spec.temperature)
-    log_ratio_T = own_T - old_T
+    log_ratio_T = log_ratios(stack, record, row, own_T)
     if spec.ratio == "sum":
         return log_ratio_T.sum()[None].exp()
     if spec.ratio == "mean":

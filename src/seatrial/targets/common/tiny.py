@@ -65,7 +65,7 @@ def tiny_model(tokenizer: Any, seed: int) -> Any:
     import transformers
 
     model_class: Any = transformers.Qwen2ForCausalLM
-    return _made(model_class, _configuration(tokenizer, transformers.Qwen2Config), seed)
+    return made_model(model_class, _configuration(tokenizer, transformers.Qwen2Config), seed)
 
 
 def tiny_scorer(seed: int) -> Any:
@@ -75,10 +75,11 @@ def tiny_scorer(seed: int) -> Any:
     model_class: Any = transformers.Qwen2ForSequenceClassification
     config = _configuration(tiny_tokenizer(), transformers.Qwen2Config)
     config.num_labels = 1
-    return _made(model_class, config, seed)
+    return made_model(model_class, config, seed)
 
 
-def _made(model_class: Any, config: Any, seed: int) -> Any:
+def made_model(model_class: Any, config: Any, seed: int) -> Any:
+    """Return a model with enlarged weights, in float32 on the CPU; the same seed gives the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_class(config).float()

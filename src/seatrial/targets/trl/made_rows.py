@@ -7,8 +7,10 @@ ids.
 
 from __future__ import annotations
 
+import copy
 import string
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,13 @@ MARKERS = string.ascii_uppercase + string.digits
 NUM_TRAIN, NUM_HELD_OUT = 12, 4
 LONGEST_PROMPT, LONGEST_COMPLETION = 9, 11
 SHORTEST_SAMPLED = 4
-END = "<|im_end|>"
+BRACKETED = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ '[' + message['content'] + ']' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and shouts %}{{ '!' }}{% endif %}"
+)
+"""A template that a setup gives by an option, or whose variable `shouts` it sets."""
 
 
 class MadeRows:
@@ -29,13 +37,26 @@ class MadeRows:
     def __init__(self, setup: Setup, tokenizer: Any) -> None:
         """Make them; the same setup gives the same ones."""
         self.setup, self._tokenizer = setup, tokenizer
-        self.num_held_out_rows = NUM_HELD_OUT * setup.options.get("num_generations", 1)
         self.pad_id, self.eos_id = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
         self._letters = [int(i) for i in tokenizer.convert_tokens_to_ids(list(string.ascii_lowercase))]
         marks = [int(i) for i in tokenizer.convert_tokens_to_ids(list(MARKERS))]
         self._numbers = {mark: number for number, mark in enumerate(marks[: NUM_TRAIN + NUM_HELD_OUT])}
         self._texts = [self._text_of(number) for number in range(NUM_TRAIN + NUM_HELD_OUT)]
         self.examples = [self._example(texts, number) for number, texts in enumerate(self._texts)]
+        self.held_out = self.examples[NUM_TRAIN:]
+
+    def tokenizer(self) -> Any:
+        """Return a tokenizer for the trainer, with the template that the setup does not give by an option."""
+        tokenizer = copy.deepcopy(self._tokenizer)
+        if self.setup.form == "bracketed" and "chat_template_path" not in self.setup.options:
+            tokenizer.chat_template = BRACKETED
+        return tokenizer
+
+    def template_file(self, folder: str) -> str:
+        """Write the template for the option `chat_template_path` and return its path."""
+        path = Path(folder) / "template.jinja"
+        path.write_text(BRACKETED, encoding="utf-8")
+        return str(path)
 
     def _text_of(self, number: int) -> dict[str, str]:
         """Return prompt, completion and rejected completion of unequal lengths, without an end token."""
@@ -61,19 +82,23 @@ class MadeRows:
 
     def _example(self, texts: Mapping[str, str], number: int) -> Example:
         """Return the ids that training should see."""
-        turns = self.setup.form != "text"
-        system = "<|im_start|>system\nbe brief<|im_end|>" if self.setup.form == "turns with system" else ""
-        prompt = (
-            f"{system}<|im_start|>user\n{texts['prompt']}<|im_end|><|im_start|>assistant\n"
-            if turns
-            else texts["prompt"]
-        )
+        end = self.setup.end
         return Example(
-            prompt_ids=self._ids(prompt),
-            completion_ids=self._ids(texts["completion"] + END),
-            rejected_ids=self._ids(texts["rejected"] + END) if self.setup.data == "pairs" else None,
+            prompt_ids=self._ids(self._prompt(texts["prompt"])),
+            completion_ids=self._ids(texts["completion"] + end),
+            rejected_ids=self._ids(texts["rejected"] + end) if self.setup.data == "pairs" else None,
             desirable=number % 3 != 1 if self.setup.data == "labels" else None,
         )
+
+    def _prompt(self, text: str) -> str:
+        """Return a prompt as the template writes it."""
+        form = self.setup.form
+        if form == "text":
+            return text
+        if form == "bracketed":
+            return f"[{text}]" + ("!" if self.setup.options.get("chat_template_kwargs") else "")
+        system = "<|im_start|>system\nbe brief<|im_end|>" if form == "turns with system" else ""
+        return f"{system}<|im_start|>user\n{text}<|im_end|><|im_start|>assistant\n"
 
     def data(self, num_examples: int) -> list[dict[str, Any]]:
         """Return the training split as the trainer takes it."""
@@ -87,7 +112,7 @@ class MadeRows:
         texts, data = self._texts[number], self.setup.data
         prompt, completion, rejected = (texts[key] for key in ("prompt", "completion", "rejected"))
         if self.setup.form == "text":
-            end = END if self.setup.spells_end else ""
+            end = self.setup.end if self.setup.spells_end else ""
             whole: dict[str, Any] = {
                 "prompt": prompt,
                 "completion": completion + end,
@@ -103,6 +128,12 @@ class MadeRows:
         asked, said, other = whole["prompt"], whole["completion"], whole["rejected"]
         if data == "prompts":
             return {"prompt": asked}
+        if data == "whole":
+            return {self.setup.options.get("dataset_text_field", "text"): asked + said}
+        if data == "ids":
+            one = self.examples[number]
+            labels = [-100] * len(one.prompt_ids) + list(one.completion_ids)
+            return {"input_ids": [*one.prompt_ids, *one.completion_ids], "labels": labels}
         if data == "messages":
             return {"messages": [*asked, *said]}
         if data == "pairs":

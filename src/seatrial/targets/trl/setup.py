@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seatrial.relations.cases.examples import ObjectiveSpec
-from seatrial.relations.contracts.trainers import ReferenceSync, RolloutSpec, Scalar, TrainerSpec
+from seatrial.relations.contracts.trainers import ReferenceSync, RolloutSpec, Scalar
 from seatrial.targets.common.known import KnownFailure
 
 MAX_COMPLETION_LENGTH = 10
@@ -21,8 +20,10 @@ class Setup:
     trainer: str
     """Name of its class without `Trainer`."""
     objective: ObjectiveSpec | RolloutSpec
-    data: Literal["texts", "messages", "pairs", "labels", "prompts"]
-    form: Literal["text", "turns", "turns with system"] = "text"
+    data: Literal["texts", "messages", "pairs", "labels", "prompts", "whole", "ids"]
+    """`whole` are texts without a border between prompt and completion; `ids` are tokenized already."""
+    form: Literal["text", "turns", "turns with system", "bracketed"] = "text"
+    """Plain texts; turns of the tokenizer's template, with a system turn; or turns of the template `BRACKETED`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the configuration; a release without one of them does not have the setup."""
     optional: Mapping[str, Any] = field(default_factory=dict)
@@ -50,6 +51,12 @@ class Setup:
     num_rewards: int = 1
     unscored: bool = False
     """Whether the first reward function scores some completions None."""
+    trait: str = ""
+    """Of the model; see `common.zoo`."""
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the model's configuration, in addition to those of its trait."""
+    end: str = "<|im_end|>"
+    """Token that ends a text."""
     thorough: bool = False
     """Whether it runs only if a thorough run is requested."""
     known_failures: Sequence[KnownFailure] = ()
@@ -63,23 +70,6 @@ class Setup:
     def scores(self) -> bool:
         """Whether the model gives a sequence one score."""
         return self.trainer == "Reward"
-
-    def spec_for(self, known_options: AbstractSet[str]) -> TrainerSpec:
-        """Return what the trainer declares, with the defaults of a release that has these options."""
-        objective = self.objective
-        if isinstance(objective, RolloutSpec) and objective.kl_in == "loss":
-            has = "use_bias_correction_kl" in known_options and self.options.get(
-                "use_bias_correction_kl", True
-            )
-            objective = replace(objective, kl_ratio=bool(has))
-        window = objective.num_uses * self.num_slices if isinstance(objective, RolloutSpec) else 1
-        return TrainerSpec(
-            objective=objective,
-            scalars=self.scalars,
-            reference_sync=self.reference_sync,
-            window=window,
-            packs=bool(self.options.get("packing")),
-        )
 
 
 NUM_TOKENS = KnownFailure(
@@ -105,6 +95,17 @@ ENTROPY_MEANS = KnownFailure(
     "the entropy bonus is the mean of the micro-batches' means",
     finding="TRL: the entropy bonus of micro-batches",
 ).of("R12.whole/gradient, two micro-batches a step", "R13.whole/gradient, after a resume")
+DATA_SEED = KnownFailure(
+    "`data_seed` is not read: the order of prompts follows `seed`", finding="TRL: data_seed of GRPO and RLOO"
+).of("R24.whole/seed of the order")
+ENTROPY_QUANTILE = KnownFailure(
+    "the quantile of entropies is that of each micro-batch",
+    finding="TRL: the entropy quantile of micro-batches",
+).of(
+    "R12.whole/gradient, two micro-batches a step",
+    "R13.whole/gradient, after a resume",
+    "R22.whole/loss, two micro-batches a step",
+)
 LIKELIHOOD = KnownFailure(
     "the negative log-likelihood is a mean over the tokens of each micro-batch",
     finding="TRL: the likelihood term of CPO and ORPO",
@@ -113,6 +114,24 @@ LIKELIHOOD = KnownFailure(
     "R12.whole/gradient, an epoch that ends within a step",
     "R13.whole/gradient, after a resume",
 )
+LIKELIHOOD_OF_DPO = KnownFailure(
+    "the loss type sft is a mean over the tokens of each micro-batch",
+    finding="TRL: the loss type sft of DPO",
+).of(
+    "R12.whole/gradient, two micro-batches a step",
+    "R12.whole/gradient, an epoch that ends within a step",
+    "R13.whole/gradient, after a resume",
+    "R22.whole/loss, two micro-batches a step",
+    "R23.whole/logged loss and scalars",
+)
+EVALUATION_LOSS = KnownFailure(
+    "eval_loss is the mean of the batches' means, each weighted by its rows",
+    finding="TRL: the evaluation loss of several batches",
+).of("R23.whole/logged loss and scalars")
+EXPERTS = KnownFailure(
+    "a resumed run begins again with the first weights of the experts",
+    finding="TRL: experts after a resume",
+).of("R13.whole/gradient, after a resume", "R13.whole/weights and moments", "R13.whole/rows, rates and log")
 TOKENS = {"num_tokens": Scalar(quantity="tokens", how="total")}
 SFT_SCALARS = {**TOKENS, "entropy": Scalar(quantity="entropy"), "mean_token_accuracy": Scalar(quantity="hit")}
 PREFERENCE_SCALARS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,13 @@ class TRLTarget(ComponentsTarget):
             "packing-wrapped": packing.Wrapped,
             **whole.ADAPTERS,
         }
+
+    def option_lines(self) -> Iterator[str]:
+        """Yield the table of the trainers' options, line by line; see `options.table`."""
+        from seatrial.targets.trl.options.table import lines, option_table
+
+        self.preflight()
+        yield from lines(option_table())
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
         """Hold the words against the fields of TRL's `GRPOConfig`."""

@@ -13,6 +13,10 @@ from seatrial.targets.trl.made_rows import MadeRows
 
 SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
 """What depends on the clock."""
+GENERATION_SETTINGS = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens", "do_sample", "typical_p",
+)  # fmt: skip
+"""What is kept of a generation's settings."""
 
 
 class Watch:
@@ -32,6 +36,9 @@ class Watch:
             "rollouts": [],
             "logged": {},
             "was_training": True,
+            "sampling": [],
+            "dropout": 0.0,
+            "widths": [],
         }
 
     def attach(self, trainer: Any, ends_after: int) -> None:
@@ -87,6 +94,8 @@ class Watch:
         if self._evaluation is None:
             self._parts.append(numbers)
             self.observed["was_training"] &= trainer.model.training
+            self.observed["dropout"] = max(self.observed["dropout"], largest_dropout(trainer.model))
+            self.observed["widths"] += widths_of(inputs)
             return
         self._evaluation["was_training"] |= trainer.model.training
         if method == "prediction_step":
@@ -154,10 +163,14 @@ class Watch:
         """Replace `model.generate`: return prompts with made completions, [B, S], padded as the library pads."""
         prompts = args[0] if args else given[next(name for name in ("input_ids", "inputs") if name in given)]
         shown = given["attention_mask"].bool()
-        copies = int(getattr(given.get("generation_config"), "num_return_sequences", None) or 1)
+        settings = given.get("generation_config")
+        copies = int(getattr(settings, "num_return_sequences", None) or 1)
         prompts, shown = prompts.repeat_interleave(copies, 0), shown.repeat_interleave(copies, 0)
         step, is_training = self._trainer.state.global_step, self._evaluation is None
         self._calls[step] = self._calls.get(step, 0) + int(is_training)
+        if is_training:
+            found = {name: getattr(settings, name, None) for name in GENERATION_SETTINGS}
+            self.observed["sampling"].append({**found, **{k: v for k, v in given.items() if k in found}})
         if (
             is_training
         ):  # the trainer draws the order of these rows; evaluation draws in between are no concern of it
@@ -205,6 +218,28 @@ def _callback(watch: Watch, ends_after: int) -> Any:
             watch.keep_log(kwargs.get("logs") or {})
 
     return Callback()
+
+
+def largest_dropout(model: Any) -> float:
+    """Return the largest probability of dropout in a model: of its modules, and that of attention given as a number."""
+    found = [0.0]
+    for module in model.modules():
+        value = (
+            module.p if isinstance(module, torch.nn.Dropout) else getattr(module, "attention_dropout", 0.0)
+        )
+        found += [float(value)] if isinstance(value, int | float) else []
+    return max(found)
+
+
+def widths_of(inputs: Any) -> list[int]:
+    """Return the lengths to which the ids of a batch are padded."""
+    if not isinstance(inputs, Mapping):
+        return []
+    return [
+        value.shape[1]
+        for name, value in inputs.items()
+        if name.endswith(("input_ids", "prompt_ids", "completion_ids")) and getattr(value, "ndim", 0) == 2
+    ]
 
 
 def plain_name(name: str) -> str:

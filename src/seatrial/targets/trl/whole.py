@@ -7,12 +7,11 @@ made completions, so that lengths, ends and texts are known.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -35,23 +34,27 @@ from seatrial.relations.records.run import UpdateRecord
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.common.tiny import TinyCausalModel, tiny_model, tiny_scorer, tiny_tokenizer
+from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CPU_OPTIONS, temporary_folder
-from seatrial.targets.trl.made_rows import MadeRows
+from seatrial.targets.common.zoo import balance_loss, zoo_model
+from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 from seatrial.targets.trl.setup import Setup
-from seatrial.targets.trl.setups import SETUPS
+from seatrial.targets.trl.setups.listed import SETUPS
+from seatrial.targets.trl.specs import spec_for
 from seatrial.targets.trl.watch import Watch
 
 OPTIMIZER: Mapping[str, Any] = {
-    "policy.optimizer.lr": 0.01,
-    "policy.optimizer.weight_decay": 0.1,
-    "policy.optimizer.betas": (0.9, 0.99),
-    "policy.optimizer.eps": 1e-6,
-    "policy.max_grad_norm": 0.5,
-    "policy.scheduler.name": "linear",
+    "learning_rate": 0.01,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
+    "weight_decay": 0.1,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.99,
+    "adam_epsilon": 1e-6,
+    "max_grad_norm": 0.5,
 }
-"""Of every run; its gradients are mostly longer than the limit."""
+"""Of every run, where its setup has no other; its gradients are mostly longer than the limit."""
 LORA = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"], "init_lora_weights": False}
 
 
@@ -63,6 +66,8 @@ class Whole(KnowsFailures, TinyCausalModel):
     setup_name: str
     setup: Setup
     thorough: bool
+    dropped: frozenset[str] = frozenset()
+    """Options that the trainer does not get although the laws expect them; see `dropping`."""
 
     def __init__(self) -> None:
         """Find the trainer and its options in the installed release.
@@ -79,7 +84,7 @@ class Whole(KnowsFailures, TinyCausalModel):
         if self.setup.samples and "reward_funcs" not in signature(self.trainer_class.__init__).parameters:
             raise Gone(f"{self.setup.trainer}Trainer of trl {release('trl')} takes no reward functions")
         self.known_options = known
-        self.trainer_spec: TrainerSpec = self.setup.spec_for(known)
+        self.trainer_spec: TrainerSpec = spec_for(self.setup, known)
         self.rows = MadeRows(self.setup, self.tokenizer)
 
     def next_token_logits(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Tensor:
@@ -95,6 +100,20 @@ class Whole(KnowsFailures, TinyCausalModel):
         logits: Tensor = found if self.setup.scores else found[0]
         return logits
 
+    def balance_loss(self, weights: Mapping[str, Tensor], sequences: Sequence[Sequence[int]]) -> Tensor:
+        """Return the load-balancing loss of the plain model's routers, over all tokens of these sequences."""
+        from torch.func import functional_call
+
+        inputs = [{"input_ids": torch.tensor([list(ids)]), "use_cache": False} for ids in sequences]
+        found = [
+            functional_call(
+                self._plain, dict(weights), (), {**one, "output_router_logits": True}
+            ).router_logits
+            for one in inputs
+        ]
+        layers = [torch.cat([one[layer] for one in found]) for layer in range(len(found[0]))]
+        return balance_loss(layers, self._plain.config.num_experts_per_tok)
+
     def trainer_run(self, plan: TrainerPlan) -> TrainerRecord:
         """Run the trainer in this process, or in several."""
         if plan.num_rows % (plan.num_ranks * plan.num_micro_batches):
@@ -102,19 +121,21 @@ class Whole(KnowsFailures, TinyCausalModel):
                 f"{plan.num_rows} rows in {plan.num_ranks} x {plan.num_micro_batches} equal parts"
             )
         if plan.num_ranks == 1:
-            return self._record([self.observed_run(plan)])
-        payload = {"setup": self.setup_name, "plan": dataclasses.asdict(plan)}
-        return self._record(call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
+            return self._record(plan, [self.observed_run(plan)])
+        payload = {
+            "setup": self.setup_name,
+            "plan": dataclasses.asdict(plan),
+            "dropped": sorted(self.dropped),
+        }
+        return self._record(plan, call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
 
     @cached_property
     def _plain(self) -> Any:
-        return self._made_model(0).double().eval()
+        return self._made_model(0, **self.setup.options.get("model_init_kwargs", {})).double().eval()
 
-    def _made_model(self, seed: int) -> Any:
-        if self.setup.scores:
-            return tiny_scorer(seed)
-        tokenizer = tiny_tokenizer(pad_is_end=self.pad_is_end, padding_side=self.padding_side)
-        return tiny_model(tokenizer, seed)
+    def _made_model(self, seed: int, **options: Any) -> Any:
+        setup, options = self.setup, {**self.setup.model_options, **options}
+        return zoo_model(setup.trait, self.tokenizer, seed, scores=setup.scores, **options)
 
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
         """Run the plan as one process and return what it observed, as tensors, numbers and texts."""
@@ -164,45 +185,51 @@ class Whole(KnowsFailures, TinyCausalModel):
             model=model,
             args=self._arguments(plan, folder),
             train_dataset=Dataset.from_list(self.rows.data(plan.num_examples)),
-            **({"eval_dataset": Dataset.from_list(self.rows.held_out_data())} if plan.eval_steps else {}),
-            **given_tokenizer(copy.deepcopy(self.tokenizer)),
+            **(
+                {"eval_dataset": Dataset.from_list(self.rows.held_out_data())}
+                if self._evaluates(plan)
+                else {}
+            ),
+            **given_tokenizer(self.rows.tokenizer()),
             **more,
         )
 
+    def _evaluates(self, plan: TrainerPlan) -> bool:
+        options = self.setup.options
+        return bool(plan.eval_steps or options.get("eval_on_start") or "eval_strategy" in options)
+
     def _model(self) -> Any:
         """Return the model; of a trainer that loads the reference itself, from the folder that it loads that from."""
+        if "model_init_kwargs" in self.setup.options:
+            return self._saved_model
         if self.setup.reference != "loaded":
             return self._made_model(0)
         import transformers
 
         auto_model: Any = transformers.AutoModelForCausalLM
-        return auto_model.from_pretrained(_saved_model(self.pad_is_end, self.padding_side))
+        return auto_model.from_pretrained(self._saved_model)
+
+    @cached_property
+    def _saved_model(self) -> str:
+        folder = tempfile.mkdtemp(dir=temporary_folder())
+        self._made_model(0).save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        return folder
 
     def _arguments(self, plan: TrainerPlan, folder: str) -> Any:
-        size = plan.num_rows // (plan.num_ranks * plan.num_micro_batches)
-        wanted = {
-            "per_device_train_batch_size": size,
-            "gradient_accumulation_steps": plan.num_micro_batches,
-            "per_device_eval_batch_size": self.rows.num_held_out_rows,
-            "max_steps": plan.num_steps,
-            "logging_steps": plan.logging_steps,
-            "learning_rate": OPTIMIZER["policy.optimizer.lr"],
-            "lr_scheduler_type": "linear",
-            "weight_decay": OPTIMIZER["policy.optimizer.weight_decay"],
-            "adam_beta2": OPTIMIZER["policy.optimizer.betas"][1],
-            "adam_epsilon": OPTIMIZER["policy.optimizer.eps"],
-            "max_grad_norm": OPTIMIZER["policy.max_grad_norm"],
-            "seed": plan.seed,
-            **({"eval_strategy": "steps", "eval_steps": plan.eval_steps} if plan.eval_steps else {}),
-            **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
-            **self.setup.options,
-        }
-        given = {**CPU_OPTIONS, **self.setup.optional, **wanted, "warmup_steps": 0}
+        given = self._intended(plan)
+        if "chat_template_path" in given:
+            given["chat_template_path"] = self.rows.template_file(folder)
         return self.config_class(
-            output_dir=folder, **{name: value for name, value in given.items() if name in self.known_options}
+            output_dir=folder, **{name: value for name, value in given.items() if name not in self.dropped}
         )
 
-    def _record(self, ranks: Sequence[dict[str, Any]]) -> TrainerRecord:
+    def _intended(self, plan: TrainerPlan) -> dict[str, Any]:
+        """Return the options of a run that the release has."""
+        given = intended_options(self.setup, plan)
+        return {name: value for name, value in given.items() if name in self.known_options}
+
+    def _record(self, plan: TrainerPlan, ranks: Sequence[dict[str, Any]]) -> TrainerRecord:
         """Return the record of what all processes observed; weights and log are the first one's."""
         first = ranks[0]
         rollouts = [[Rollout(**_tuples(one)) for one in rank["rollouts"]] for rank in ranks]
@@ -246,7 +273,7 @@ class Whole(KnowsFailures, TinyCausalModel):
             for place, one in enumerate(first["evaluations"])
         )
         return TrainerRecord(
-            options=OPTIMIZER,
+            options=optimizer_options(self._intended(plan)),
             initial_weights=first["initial_weights"],
             final_weights=first["final_weights"],
             trainable=frozenset(first["trainable"]),
@@ -256,6 +283,11 @@ class Whole(KnowsFailures, TinyCausalModel):
             reference_weights=self._reference_weights(first["initial_weights"]),
             optimizer=first["optimizer"],
             was_training=all(rank["was_training"] for rank in ranks),
+            split=tuple(self.rows.examples[: plan.num_examples]),
+            held_out=tuple(self.rows.held_out),
+            sampling=tuple(one for rank in ranks for one in rank["sampling"]),
+            dropout=max(rank["dropout"] for rank in ranks),
+            widths=frozenset(width for rank in ranks for width in rank["widths"]),
             rank_gradients=tuple(rank["steps"][-1]["gradients"] for rank in ranks),
         )
 
@@ -284,7 +316,43 @@ ADAPTERS: Mapping[str, type[Whole]] = {name: _adapter_of(name, setup) for name, 
 
 def run_of_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Run a plan as one of several processes, within `torch.distributed`."""
-    return ADAPTERS[payload["setup"]]().observed_run(TrainerPlan(**payload["plan"]))
+    adapter = ADAPTERS[payload["setup"]]()
+    adapter.dropped = frozenset(payload["dropped"])
+    return adapter.observed_run(TrainerPlan(**payload["plan"]))
+
+
+def intended_options(setup: Setup, plan: TrainerPlan) -> dict[str, Any]:
+    """Return the options of a setup's run: those of the CPU, of the plan, and its own."""
+    return {
+        **CPU_OPTIONS,
+        **setup.optional,
+        "per_device_train_batch_size": plan.num_rows // (plan.num_ranks * plan.num_micro_batches),
+        "gradient_accumulation_steps": plan.num_micro_batches,
+        "per_device_eval_batch_size": NUM_HELD_OUT * setup.options.get("num_generations", 1),
+        "max_steps": plan.num_steps,
+        "logging_steps": plan.logging_steps,
+        **OPTIMIZER,
+        "seed": plan.seed,
+        **({"eval_strategy": "steps", "eval_steps": plan.eval_steps} if plan.eval_steps else {}),
+        **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
+        **setup.options,
+    }
+
+
+def optimizer_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the laws read of the optimizer and its schedule."""
+    names = {"min_lr", "num_cycles", "power", "lr_end"}
+    schedule = given.get("lr_scheduler_kwargs") or {}
+    return {
+        "policy.optimizer.lr": given["learning_rate"],
+        "policy.optimizer.weight_decay": given["weight_decay"],
+        "policy.optimizer.betas": (given["adam_beta1"], given["adam_beta2"]),
+        "policy.optimizer.eps": given["adam_epsilon"],
+        "policy.max_grad_norm": given["max_grad_norm"],
+        "policy.scheduler.name": given["lr_scheduler_type"],
+        "policy.scheduler.warmup_steps": given["warmup_steps"],
+        **{f"policy.scheduler.{name}": schedule[name] for name in names & set(schedule)},
+    }
 
 
 def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,12 +376,3 @@ def _lora_config() -> Any:
     from peft import LoraConfig
 
     return LoraConfig(task_type="CAUSAL_LM", **LORA)
-
-
-@lru_cache(maxsize=4)
-def _saved_model(pad_is_end: bool, padding_side: str) -> str:
-    folder = tempfile.mkdtemp(dir=temporary_folder())
-    tokenizer = tiny_tokenizer(pad_is_end=pad_is_end, padding_side=padding_side)
-    tiny_model(tokenizer, 0).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,12 +106,16 @@ def updates_are_adamw(stack: Any, case: RunCase) -> Measure:
     return largest_step_error(case.record(stack), facts_of(stack).decays)
 
 
-def largest_step_error(record: Record, decays: str) -> Measure:
+def largest_step_error(
+    record: Record,
+    decays: str,
+    rate_of: Callable[[Mapping[str, Any], int, int], float] = learning_rate,
+) -> Measure:
     """Compare each update with AdamW from the recorded weights before it, so that differences do not add up."""
     oracle, before, updates = AdamW(record.options, decays), record.initial_weights, record.updates()
     found = []
     for number, (place, update) in enumerate(updates, start=1):
-        rate = learning_rate(record.options, number, len(updates))
+        rate = rate_of(record.options, number, len(updates))
         expected = oracle.step(before, update.gradients, rate)
         for name, right in expected.items():
             rounding = 2.0**-22 * float(right.abs().max())

@@ -108,16 +108,23 @@ def _scalars_error(
     cases=WHOLE,
 )
 def interval_is_averaged(stack: Any, case: TrainerPlan) -> Measure:
-    """Compare what is logged after two steps with the mean of both steps, or the extremum or total."""
+    """Compare what is logged after two steps with the mean of both steps, or the extremum or total.
+
+    If the first step is logged as well, the interval is the second step alone.
+    """
     record = trainer_run(stack, case)
-    step = record.steps[case.logging_steps - 1]
-    losses = [step_oracle(stack, record, one).loss for one in record.steps[: case.logging_steps]]
-    found = [_difference("loss", step, [math.fsum(losses) / len(losses)])]
+    first = 1 if stack.trainer_spec.logs_first_step else 0
+    due = [one.step for one in record.steps if one.step == first or one.step % case.logging_steps == 0]
+    logged = [one.step for one in record.steps if "loss" in one.logged]
+    found = [(0.0 if logged == due else math.inf, f"logged after steps {logged}, {due} are due")]
+    step, interval = record.steps[case.logging_steps - 1], record.steps[first : case.logging_steps]
+    losses = [step_oracle(stack, record, one).loss for one in interval]
+    found.append(_difference("loss", step, [math.fsum(losses) / len(losses)]))
     for name, definition in stack.trainer_spec.scalars.items():
-        own = list(step_values(stack, record, definition))[: case.logging_steps]
+        own = list(step_values(stack, record, definition))[first : case.logging_steps]
         right = [own[-1] if definition.how == "total" else math.fsum(own) / len(own)]
         if definition.how == "mean":
-            rows = [part for one in record.steps[: case.logging_steps] for part in one.micro_batches]
+            rows = [part for one in interval for part in one.micro_batches]
             right.append(
                 scalar(definition, Rows(stack, record, rows, 0)) if _same_weights(definition) else right[0]
             )

@@ -16,6 +16,7 @@ from seatrial.relations.facts import facts_of
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.loss.objectives import GRADIENT_BOUND
 from seatrial.relations.laws.run.updates import largest_step_error
+from seatrial.relations.oracles.schedules import scheduled_rate
 from seatrial.relations.oracles.trainers import step_oracle
 from seatrial.relations.runs import trainer_run
 from seatrial.relations.tensors import largest_gradient_difference
@@ -172,7 +173,19 @@ def _misused_rollouts(record: TrainerRecord, num_uses: int) -> list[str]:
 )
 def updates_are_adamw(stack: Any, case: TrainerPlan) -> Measure:
     """Compare the weights after each step with AdamW on its raw gradient."""
-    return largest_step_error(trainer_run(stack, case), facts_of(stack).decays)
+    return largest_step_error(trainer_run(stack, case), facts_of(stack).decays, scheduled_rate)
+
+
+@WEIGHTS.law("logged learning rate", "the rate of the next step, or of the optimizer's first group alone")
+def logged_rate_is_the_schedule(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare the logged rate of each step with the schedule."""
+    record = trainer_run(stack, case)
+    found = []
+    for step in record.steps:
+        right = scheduled_rate(record.options, step.step, len(record.steps))
+        logged = step.logged.get("learning_rate", math.nan)
+        found.append((abs(logged - right), f"step {step.step}: {logged:.6g}, the schedule's {right:.6g}"))
+    return Measure.largest(found, 1e-6, "logged learning rate, difference")
 
 
 @WEIGHTS.law(

@@ -1,0 +1,1 @@
+"""Setups of TRL's trainers, one module a kind of trainer."""

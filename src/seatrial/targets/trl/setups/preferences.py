@@ -1,0 +1,205 @@
+"""Setups of the trainers of preferences: DPO, CPO and ORPO on pairs, KTO on labels, reward models, GKD."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from seatrial.relations.cases.examples import ObjectiveSpec
+from seatrial.relations.contracts.trainers import ReferenceSync
+from seatrial.targets.trl.setup import (
+    DPO_SCALARS,
+    ENTROPY,
+    EXPERTS,
+    KTO_SCALARS,
+    LIKELIHOOD,
+    LIKELIHOOD_OF_DPO,
+    MEANS,
+    NUM_TOKENS,
+    PAIR_SCALARS,
+    REFERENCE,
+    REWARD_SCALARS,
+    TOKENS,
+    Setup,
+)
+from seatrial.targets.trl.setups.shared import EPOCH, SCHEDULE
+
+DPO_OBJECTIVE = ObjectiveSpec(kind="dpo", beta=0.3)
+
+
+def pairs(trainer: str, objective: ObjectiveSpec, options: Mapping[str, Any], **more: Any) -> Setup:
+    """Return a setup of a trainer of pairs."""
+    return Setup(trainer=trainer, objective=objective, options=options, **{"data": "pairs", **more})
+
+
+def dpo(options: Mapping[str, Any], **more: Any) -> Setup:
+    """Return a setup of `DPOTrainer` with beta 0.3 and a given reference, where nothing else is given.
+
+    Args:
+        options: of its configuration.
+        **more: fields of the objective, `turns` for the form of the rows, and fields of the setup.
+    """
+    fields = {key: more.pop(key) for key in list(more) if key in ObjectiveSpec.__dataclass_fields__}
+    if "turns" in more:
+        more["form"] = more.pop("turns")
+    given = {
+        "reference": "given",
+        "scalars": DPO_SCALARS,
+        "known_failures": (NUM_TOKENS,),
+        "thorough": True,
+        **more,
+    }
+    return pairs("DPO", replace(DPO_OBJECTIVE, **fields), {"beta": 0.3, "max_length": 64, **options}, **given)
+
+
+def dpo_form(form: str) -> Setup:
+    """Return DPO with a loss type."""
+    per_token = form in ("ipo", "sigmoid_norm")
+    own = "sigmoid" if form == "sigmoid_norm" else form
+    return dpo({"loss_type": [form]}, form=own, per_token=per_token)
+
+
+def kto(options: Mapping[str, Any], **more: Any) -> Setup:
+    """Return a setup of `KTOTrainer` with beta 0.3."""
+    objective = ObjectiveSpec(kind="kto", beta=0.3, **more.pop("objective"))
+    return Setup(
+        trainer="KTO",
+        objective=objective,
+        data="labels",
+        options={"beta": 0.3, **options},
+        optional={"max_length": 64},
+        reference="given",
+        scalars=KTO_SCALARS,
+        **{"known_failures": (NUM_TOKENS, MEANS), **more},
+    )
+
+
+def reward(options: Mapping[str, Any], **more: Any) -> Setup:
+    """Return a setup of `RewardTrainer`."""
+    return pairs(
+        "Reward",
+        ObjectiveSpec(kind="reward"),
+        {"max_length": 64, **options},
+        **{
+            "padding_side": "right",
+            "spells_end": True,
+            "joins_prompt": True,
+            "scalars": REWARD_SCALARS,
+            "known_failures": (NUM_TOKENS,),
+            **more,
+        },
+    )
+
+
+PREFERENCES: Mapping[str, Setup] = {
+    "whole-dpo": dpo({}, thorough=False),
+    "whole-dpo-precomputed": dpo({"precompute_ref_log_probs": True, "precompute_ref_batch_size": 3}),
+    "whole-dpo-synchronised": dpo(
+        {"sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.7},
+        reference_sync=ReferenceSync(alpha=0.7, every=1),
+        known_failures=(NUM_TOKENS, REFERENCE),
+    ),
+    "whole-dpo-truncated": dpo({"max_length": 14}, max_length=14, is_long=True),
+    "whole-dpo-turns": dpo({}, turns="turns with system"),
+    "whole-dpo-lora": dpo({}, lora="made", reference="base", thorough=False),
+    **{
+        f"whole-dpo-{form}": dpo_form(form)
+        for form in ("hinge", "ipo", "nca_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down")
+    },
+    "whole-dpo-schedule": dpo(
+        {
+            **SCHEDULE,
+            "loss_type": ["robust"],
+            "label_smoothing": 0.2,
+            "f_divergence_type": "forward_kl",
+            "pad_to_multiple_of": 8,
+        },
+        form="robust",
+        label_smoothing=0.2,
+        divergence="forward_kl",
+    ),
+    "whole-dpo-epoch": dpo(
+        {**EPOCH, "loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 0.5]},
+        mixture=(("sigmoid", 0.8), ("bco_pair", 0.2), ("sft", 0.5)),
+        known_failures=(NUM_TOKENS, MEANS, LIKELIHOOD_OF_DPO),
+    ),
+    "whole-dpo-discopop": dpo(
+        {
+            "loss_type": ["discopop"],
+            "discopop_tau": 0.5,
+            "f_divergence_type": "alpha_divergence",
+            "f_alpha_divergence_coef": 0.3,
+            "ld_alpha": 0.4,
+        },
+        form="discopop",
+        modulation=0.5,
+        divergence="alpha",
+        alpha=0.3,
+        tail_weight=0.4,
+        scalars={**TOKENS, **ENTROPY},
+    ),
+    "whole-dpo-weighted": dpo(
+        {
+            "loss_type": ["sigmoid_norm"],
+            "use_weighting": True,
+            "data_seed": 5,
+            "truncation_mode": "keep_end",
+            "max_length": 26,
+        },
+        per_token=True,
+        weights_pairs=True,
+        max_length=26,
+        keep="end",
+        is_long=True,
+        known_failures=(NUM_TOKENS, MEANS),
+    ),
+    "whole-dpo-loaded": dpo(
+        {
+            "model_init_kwargs": {"rms_norm_eps": 0.3},
+            "loss_type": ["exo_pair"],
+            "label_smoothing": 0.05,
+            "f_divergence_type": "js_divergence",
+        },
+        form="exo_pair",
+        label_smoothing=0.05,
+        divergence="js",
+        reference="loaded",
+        known_failures=(NUM_TOKENS, MEANS),
+    ),
+    "whole-dpo-experts": dpo(
+        {"router_aux_loss_coef": 0.5}, trait="experts", known_failures=(NUM_TOKENS, EXPERTS)
+    ),
+    "whole-kto": kto({"desirable_weight": 1.5}, objective={"desirable_weight": 1.5}),
+    "whole-kto-apo": kto(
+        {"loss_type": "apo_zero_unpaired", "undesirable_weight": 0.7},
+        objective={"reference_point": "zero", "undesirable_weight": 0.7},
+        thorough=True,
+    ),
+    "whole-reward": reward({}),
+    "whole-cpo": pairs(
+        "CPO",
+        ObjectiveSpec(kind="cpo", beta=0.3),
+        {"beta": 0.3, "cpo_alpha": 0.0, "max_length": 64},
+        scalars=PAIR_SCALARS,
+        thorough=True,
+    ),
+    "whole-orpo": pairs(
+        "ORPO",
+        ObjectiveSpec(kind="orpo", beta=0.3, nll_weight=1.0, nll_over="all"),
+        {"beta": 0.3, "max_length": 64},
+        thorough=True,
+        known_failures=(LIKELIHOOD,),
+    ),
+    "whole-gkd": Setup(
+        trainer="GKD",
+        objective=ObjectiveSpec(kind="gkd", beta=0.3),
+        data="messages",
+        form="turns",
+        options={"beta": 0.3, "lmbda": 0.0},
+        optional={"max_length": 64},
+        reference="teacher",
+        padding_side="right",
+        thorough=True,
+    ),
+}

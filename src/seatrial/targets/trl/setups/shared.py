@@ -1,0 +1,36 @@
+"""Options of `TrainingArguments` that setups of several trainers set together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SCHEDULE: Mapping[str, Any] = {
+    "lr_scheduler_type": "cosine_with_min_lr",
+    "lr_scheduler_kwargs": {"min_lr": 0.002},
+    "warmup_steps": 1,
+    "adam_beta1": 0.8,
+    "max_grad_norm": 0.3,
+    "weight_decay": 0.2,
+    "logging_first_step": True,
+    "include_num_input_tokens_seen": "non_padding",
+    "eval_on_start": True,
+    "eval_delay": 2,
+}
+"""A schedule with a warm-up and a floor, and evaluations at other steps than by default."""
+EPOCH: Mapping[str, Any] = {
+    "max_steps": -1,
+    "num_train_epochs": 1,
+    "train_sampling_strategy": "sequential",
+    "dataloader_drop_last": True,
+    "gradient_checkpointing": True,
+    "per_device_eval_batch_size": 2,
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "entropy",
+    "greater_is_better": True,
+}
+"""One epoch in the order of the split, whose best weights are kept."""
