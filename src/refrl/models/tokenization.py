@@ -92,7 +92,9 @@ def _check_tokenizer_file(path: Path) -> None:
         raise ConfigError(
             f"{path} cannot be read: {error}; copy the model's tokenizer files there"
         ) from error
-    missing = [key for key in ("model", "added_tokens") if not isinstance(content, dict) or key not in content]
+    missing = [
+        key for key in ("model", "added_tokens") if not isinstance(content, dict) or key not in content
+    ]
     if missing:
         raise ConfigError(
             f"{path} holds no tokenizer (no {' and no '.join(map(repr, missing))}); copy the model's tokenizer files "
