@@ -95,6 +95,12 @@ def broken_claims() -> tuple[Broken, ...]:
     )
 
 
+@cache
+def not_run() -> Mapping[str, str]:
+    """Return why trials were not run with faults, by their name."""
+    return {trial: row["reason"] for row in _table()["not_run"] for trial in row["trials"]}
+
+
 def _runs(part: str) -> tuple[FaultyRun, ...]:
     return tuple(
         FaultyRun(trial=trial, fault=row["fault"], breaks=row["breaks"])
@@ -134,16 +140,21 @@ def _lines() -> Iterator[str]:
         known.setdefault((one.trial, one.claim), []).append(one)
     claims = [(trial, claim) for trial in all_trials() for claim in claims_of(trial)]
     closed = sum((trial.name, claim.text) in known for trial, claim in claims)
-    yield f"\n{closed} of {len(claims)} claims have a fault that breaks them; {len(claims) - closed} are open."
+    left = len(claims) - closed
+    yield f"\n{closed} of {len(claims)} claims have a fault that breaks them; {left} do not."
     named = ""
     for trial, claim in claims:
         if trial.name != named:
             named = trial.name
             yield f"\n## {named} (level {trial.level})\n\n| claim | fault | check that fails |\n|---|---|---|"
         found = known.get((trial.name, claim.text), [])
-        faults = ", ".join(f"`{one.fault}`" for one in found) or "open"
+        faults = ", ".join(f"`{one.fault}`" for one in found) or _why_open(trial.name)
         checks = ", ".join(dict.fromkeys(f"`{one.check}`" for one in found))
         yield f"| {claim.text} | {faults} | {checks} |"
+
+
+def _why_open(trial: str) -> str:
+    return f"not run: {not_run()[trial]}" if trial in not_run() else "open"
 
 
 def _job(recipe: str) -> Any:

@@ -42,11 +42,12 @@ def served_by(library: str) -> Sensor:
     return Sensor(name, judge)
 
 
-def form(recipe: str, library: str) -> Form:
-    """Return a refit trial, by another engine."""
+def form(recipe: str, library: str, *, is_read_back: bool = False) -> Form:
+    """Return a refit trial, by another engine; guards may read back what the library computes with at every sync."""
     served = served_by(library)
     return Form(
         recipe,
+        is_read_back=is_read_back,
         sensors=(served, PARAMETERS_MOVED),
         claims=(
             Claim(text=f"{library} samples the rollouts", verdicts=(served.name,)),
@@ -56,7 +57,7 @@ def form(recipe: str, library: str) -> Form:
 
 
 VLLM = form("grpo-generation-vllm", "vLLM")
-MEGATRON = form("grpo-generation-megatron", "Megatron-core")
+MEGATRON = form("grpo-generation-megatron", "Megatron-core", is_read_back=True)
 
 
 class GenerationVllm:

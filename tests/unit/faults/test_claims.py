@@ -51,7 +51,7 @@ def test_every_trial_makes_claims_and_no_text_twice() -> None:
 def test_the_page_is_drawn_from_the_table() -> None:
     """Open claims are counted."""
     assert PAGE.read_text(encoding="utf-8") == page()
-    counted = re.search(r"(\d+) of (\d+) claims have a fault that breaks them; (\d+) are open", page())
+    counted = re.search(r"(\d+) of (\d+) claims have a fault that breaks them; (\d+) do not", page())
     assert counted is not None
     closed, total, left = map(int, counted.groups())
     assert closed + left == total
