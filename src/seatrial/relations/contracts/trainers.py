@@ -136,6 +136,8 @@ class TrainerRecord(Record):
     """Largest probability of dropout in the model during training."""
     widths: frozenset[int] = frozenset()
     """Lengths that rows were padded to, prompts and completions apart where they are padded apart."""
+    flattened: bool = False
+    """Whether any micro-batch had fewer rows of ids than examples."""
     rank_gradients: tuple[Mapping[str, Tensor], ...] = ()
     """Raw gradients of the last step on every process, of a run on several."""
 
@@ -229,6 +231,8 @@ class EvaluationSpec:
 
     at_start: bool = False
     """Whether it evaluates before the first step too."""
+    every: int | None = None
+    """Steps after which it evaluates again; None: as the plan says."""
     delay: int = 0
     """Steps before which it does not."""
     num_rows: int | None = None
@@ -261,13 +265,19 @@ class TrainerSpec:
     balance_weight: float = 0.0
     """Of the routers' load-balancing loss, a mean over micro-batches, which is added. The adapter then has a
     method `balance_loss(weights, sequences)` that returns that of some sequences of ids together."""
+    runs: Literal["all", "updates"] = "all"
+    """Which laws are meant for it: all, or those of its updates and their log, as of a model with a trait."""
+    spreads: bool = True
+    """Whether the laws of several processes are meant for it."""
     width_multiple: int = 1
     """What the lengths of padded rows are a multiple of."""
     reference_sync: ReferenceSync | None = None
     window: int = 1
     """Optimizer steps that one generation serves; a checkpoint does not hold those that are left."""
     packs: bool = False
-    """Whether a row of a micro-batch holds several examples."""
+    """Whether examples are packed into rows of a fixed length, of which a micro-batch has a fixed number."""
+    flattens: bool = False
+    """Whether a row of a micro-batch holds several examples, packed or without padding."""
 
 
 @runtime_checkable

@@ -57,6 +57,10 @@ class Setup:
     """Of the model's configuration, in addition to those of its trait."""
     end: str = "<|im_end|>"
     """Token that ends a text."""
+    spreads: bool = False
+    """Whether it runs in two processes too, which takes ten seconds."""
+    updates_only: bool = False
+    """Whether only the laws of updates and their log are run."""
     thorough: bool = False
     """Whether it runs only if a thorough run is requested."""
     known_failures: Sequence[KnownFailure] = ()

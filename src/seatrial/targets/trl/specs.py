@@ -25,11 +25,13 @@ def spec_for(setup: Setup, known_options: AbstractSet[str]) -> TrainerSpec:
         reference_sync=setup.reference_sync,
         window=window,
         packs=bool(options.get("packing")),
+        flattens=bool(options.get("packing") or options.get("padding_free")),
         logs_first_step=bool(options.get("logging_first_step")),
         order=_order(setup),
         order_has_own_seed=options.get("data_seed") is not None,
         drops_last=bool(options.get("dataloader_drop_last")),
         evaluation=EvaluationSpec(
+            every=options.get("eval_steps"),
             at_start=bool(options.get("eval_on_start")),
             delay=int(options.get("eval_delay", 0)),
             num_rows=options.get("per_device_eval_batch_size"),
@@ -40,6 +42,8 @@ def spec_for(setup: Setup, known_options: AbstractSet[str]) -> TrainerSpec:
         dropout=_dropout(setup),
         width_multiple=multiple if isinstance(multiple, int) else 1,
         balance_weight=_balance_weight(setup),
+        runs="updates" if setup.updates_only else "all",
+        spreads=setup.spreads,
     )
 
 

@@ -39,6 +39,7 @@ class Watch:
             "sampling": [],
             "dropout": 0.0,
             "widths": [],
+            "flattened": False,
         }
 
     def attach(self, trainer: Any, ends_after: int) -> None:
@@ -96,6 +97,7 @@ class Watch:
             self.observed["was_training"] &= trainer.model.training
             self.observed["dropout"] = max(self.observed["dropout"], largest_dropout(trainer.model))
             self.observed["widths"] += widths_of(inputs)
+            self.observed["flattened"] |= 0 < num_rows_of(inputs) < len(numbers)
             return
         self._evaluation["was_training"] |= trainer.model.training
         if method == "prediction_step":
@@ -240,6 +242,12 @@ def widths_of(inputs: Any) -> list[int]:
         for name, value in inputs.items()
         if name.endswith(("input_ids", "prompt_ids", "completion_ids")) and getattr(value, "ndim", 0) == 2
     ]
+
+
+def num_rows_of(inputs: Any) -> int:
+    """Return the number of rows of ids of a batch; 0 where it has none."""
+    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    return 0 if ids is None else int(ids.shape[0])
 
 
 def plain_name(name: str) -> str:

@@ -287,6 +287,7 @@ class Whole(KnowsFailures, TinyCausalModel):
             held_out=tuple(self.rows.held_out),
             sampling=tuple(one for rank in ranks for one in rank["sampling"]),
             dropout=max(rank["dropout"] for rank in ranks),
+            flattened=any(rank["flattened"] for rank in ranks),
             widths=frozenset(width for rank in ranks for width in rank["widths"]),
             rank_gradients=tuple(rank["steps"][-1]["gradients"] for rank in ranks),
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from seatrial.relations.contracts.trainers import Scalar, TrainerPlan, TrainerRecord, TrainerStep
 from seatrial.relations.law import Measure, Relation
-from seatrial.relations.laws.trainer.updates import MICRO_BATCHED, TWO_RANKS, WHOLE
+from seatrial.relations.laws.trainer.updates import MICRO_BATCHED, TWO_RANKS, WHOLE, stays_in_one_process
 from seatrial.relations.oracles.runs import norm_of
 from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
 from seatrial.relations.oracles.trainers import step_oracle
@@ -33,7 +33,11 @@ SUSPECTS = "the last micro-batch alone, padding counted, another mask, values of
 
 @LOGGED.law("loss, two micro-batches a step", "a sum over micro-batches, the last one's loss")
 @LOGGED.law(
-    "loss, two processes", "the first process alone, a sum over processes", cases=TWO_RANKS, thorough=True
+    "loss, two processes",
+    "the first process alone, a sum over processes",
+    cases=TWO_RANKS,
+    excluded=stays_in_one_process,
+    thorough=True,
 )
 def loss_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
     """Compare the logged loss of each step with the oracle."""
@@ -65,7 +69,7 @@ def _needs_scalars(stack: Any) -> str | None:
     "scalars, two processes",
     "the first process alone",
     cases=TWO_RANKS,
-    excluded=_needs_scalars,
+    excluded=lambda stack: _needs_scalars(stack) or stays_in_one_process(stack),
     thorough=True,
 )
 def scalars_equal_definitions(stack: Any, case: TrainerPlan) -> Measure:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from seatrial.relations.contracts.trainers import TrainerPlan, TrainerRecord, TrainerRow
+from seatrial.relations.contracts.trainers import TrainerPlan, TrainerRecord, TrainerRow, TrainerSpec
 from seatrial.relations.law import Measure, Relation
-from seatrial.relations.laws.trainer.updates import MICRO_BATCHED, plan, samples
+from seatrial.relations.laws.trainer.updates import MICRO_BATCHED, only_updates, plan, samples
 from seatrial.relations.runs import trainer_run
 
-EVALUATED = plan(eval_steps=1)
+EVALUATED = plan(eval_steps=2)
 UNEVEN = plan(num_examples=7)
 
 SETTINGS = Relation(
@@ -25,11 +25,13 @@ SETTINGS = Relation(
     catalogue="SB216 SB217 SB296 SB298 SB390 SB391",
     cost="CPU, a second a run",
     cases=MICRO_BATCHED,
+    excluded=only_updates,
 )
 
 
-def _has_no_order(stack: Any) -> str | None:
-    return "trainer_spec.order='any'" if stack.trainer_spec.order == "any" else None
+def _unless(declared: Callable[[TrainerSpec], bool], otherwise: str) -> Callable[[Any], str | None]:
+    """Return a law's `excluded`: `otherwise` where the spec does not declare what the law is about."""
+    return lambda stack: only_updates(stack) or (None if declared(stack.trainer_spec) else otherwise)
 
 
 def _served(record: TrainerRecord, stack: Any) -> list[tuple[int, ...]]:
@@ -41,7 +43,11 @@ def _served(record: TrainerRecord, stack: Any) -> list[tuple[int, ...]]:
     return [one for place, one in enumerate(prompts) if place == 0 or prompts[place - 1] != one]
 
 
-@SETTINGS.law("order of rows", "a split that is shuffled once more, or never", excluded=_has_no_order)
+@SETTINGS.law(
+    "order of rows",
+    "a split that is shuffled once more, or never",
+    excluded=_unless(lambda spec: spec.order != "any", "trainer_spec.order='any'"),
+)
 def rows_have_the_configured_order(stack: Any, case: TrainerPlan) -> Measure:
     """Compare the order of the rows with that of the training split."""
     record = trainer_run(stack, case)
@@ -59,7 +65,8 @@ def rows_have_the_configured_order(stack: Any, case: TrainerPlan) -> Measure:
 @SETTINGS.law(
     "seed of the order",
     "a seed that is a constant, one seed for two purposes",
-    excluded=lambda stack: None if stack.trainer_spec.order == "shuffled" else "rows are not shuffled",
+    excluded=_unless(lambda spec: spec.order == "shuffled", "rows are not shuffled"),
+    thorough=True,
 )
 def order_follows_its_seed(stack: Any, case: TrainerPlan) -> Measure:
     """Check that a run with another seed has another order; the same one if the order has its own seed."""
@@ -75,7 +82,8 @@ def order_follows_its_seed(stack: Any, case: TrainerPlan) -> Measure:
     "last micro-batch of an epoch",
     "a short micro-batch that is kept, or dropped",
     cases=UNEVEN,
-    excluded=samples,
+    excluded=lambda stack: only_updates(stack) or samples(stack),
+    thorough=True,
 )
 def last_micro_batch_is_as_configured(stack: Any, case: TrainerPlan) -> Measure | None:
     """Check that an epoch of 7 rows serves all of them, or leaves the last micro-batch of one row out."""
@@ -105,7 +113,7 @@ def prompts_are_of_the_split(stack: Any, case: TrainerPlan) -> Measure:
 @SETTINGS.law(
     "generation settings",
     "an option that does not reach the engine, a default of the model's own settings",
-    excluded=lambda stack: None if stack.trainer_spec.sampling else "trainer_spec.sampling is empty",
+    excluded=_unless(lambda spec: bool(spec.sampling), "trainer_spec.sampling is empty"),
 )
 def generation_is_as_configured(stack: Any, case: TrainerPlan) -> Measure:
     """Compare what each generation is started with to the settings."""
@@ -122,7 +130,7 @@ def generation_is_as_configured(stack: Any, case: TrainerPlan) -> Measure:
 @SETTINGS.law(
     "dropout",
     "dropout that is switched off in some modules alone, or in all of them",
-    excluded=lambda stack: "dropout is not declared" if stack.trainer_spec.dropout is None else None,
+    excluded=_unless(lambda spec: spec.dropout is not None, "dropout is not declared"),
 )
 def dropout_is_as_configured(stack: Any, case: TrainerPlan) -> Measure:
     """Compare the largest probability of dropout in training with the configured one."""
@@ -130,6 +138,14 @@ def dropout_is_as_configured(stack: Any, case: TrainerPlan) -> Measure:
     return Measure(
         error=abs(found - due), bound=0, what=f"probability of dropout {found}, {due} is configured"
     )
+
+
+@SETTINGS.law("rows of ids", "packing that is left out, or that is always on")
+def rows_are_flattened_as_configured(stack: Any, case: TrainerPlan) -> Measure:
+    """Check that rows hold several examples if they are packed or free of padding, and else one."""
+    found, due = trainer_run(stack, case).flattened, stack.trainer_spec.flattens
+    wrong = [] if found == due else ["one example a row" if due else "several examples in a row"]
+    return Measure.count(wrong, "examples of a row")
 
 
 @SETTINGS.law("width of padded rows", "a multiple that is not rounded up to")
@@ -166,8 +182,8 @@ def evaluations_see_every_held_out_row(stack: Any, case: TrainerPlan) -> Measure
 @SETTINGS.law(
     "weights at the end",
     "the last weights, the best of another metric, the worst",
-    cases=EVALUATED,
-    excluded=lambda stack: None if stack.trainer_spec.best else "trainer_spec.best is None",
+    cases=plan(eval_steps=1),
+    excluded=_unless(lambda spec: spec.best is not None, "trainer_spec.best is None"),
 )
 def best_weights_are_kept(stack: Any, case: TrainerPlan) -> Measure:
     """Compare the weights at the end with those of the step whose evaluation is best."""

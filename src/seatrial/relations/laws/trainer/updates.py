@@ -41,6 +41,16 @@ def samples(stack: Any) -> str | None:
     return "it samples its rows" if isinstance(stack.trainer_spec.objective, RolloutSpec) else None
 
 
+def only_updates(stack: Any) -> str | None:
+    """Return the declaration of a trainer that only the laws of updates and their log are meant for."""
+    return "trainer_spec.runs='updates'" if stack.trainer_spec.runs == "updates" else None
+
+
+def stays_in_one_process(stack: Any) -> str | None:
+    """Return the declaration of a trainer that the laws of several processes are not meant for."""
+    return None if stack.trainer_spec.spreads else "trainer_spec.spreads=False"
+
+
 MICRO_BATCHED = plan()
 WHOLE = plan(num_micro_batches=1, logging_steps=2)
 TWO_RANKS = plan(num_micro_batches=1, num_ranks=2)
@@ -62,6 +72,7 @@ WEIGHTS = Relation(
     catalogue="SB162 SB191 SB221 SB222 SB228 SB341 SB345 SB351 SB353",
     cost="CPU, the runs of R12.whole",
     cases=MICRO_BATCHED,
+    excluded=only_updates,
 )
 RANKS = Relation(
     id="R2.whole",
@@ -71,6 +82,7 @@ RANKS = Relation(
     catalogue="SB175 SB182 SB185 SB187 SB196 SB199 SB213 SB215 SB230 SB325",
     cost="CPU, ten seconds to start two processes",
     cases=TWO_RANKS,
+    excluded=stays_in_one_process,
     thorough=True,
 )
 SUSPECTS = (
@@ -204,7 +216,7 @@ def frozen_tensors_stay(stack: Any, case: TrainerPlan) -> Measure:
     return Measure.count(wrong or ([] if record.trainable else ["none trains"]), "tensors that should not")
 
 
-@WEIGHTS.law("training mode", "dropout left off after generation or evaluation", cases=plan(eval_steps=1))
+@WEIGHTS.law("training mode", "dropout left off after generation or evaluation", cases=plan(eval_steps=2))
 def trains_in_training_mode(stack: Any, case: TrainerPlan) -> Measure:
     """Check that each forward pass of training, after an evaluation too, is in training mode."""
     record = trainer_run(stack, case)

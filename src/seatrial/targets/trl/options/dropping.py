@@ -21,28 +21,29 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import release
 from seatrial.targets.trl.options.table import MEASURED, defaults, measured, reasons, values_of
 
-RELATIONS = ("R12.whole", "R24.whole", "R10.whole", "R22.whole", "R23.whole", "R13.whole", "R2.whole")
+RELATIONS = ("R12.whole", "R24.whole", "R10.whole", "R22.whole", "R23.whole", "R13.whole")
 """In the order in which they are tried."""
 PACKAGES = ("trl", "transformers", "accelerate", "torch")
 
 
-def law_that_sees(adapter: Any, option: str, *, thorough: bool = False) -> str | None:
-    """Return the first law that breaks if the trainer does not get an option; None if every law holds.
+def law_that_sees(adapter: Any, option: str, first: str | None = None) -> str | None:
+    """Return a law that breaks if the trainer does not get an option; None if every law holds.
 
-    A law that the release is known to break anyway does not count. An exception counts as its own law, `raises ...`:
-    such an option is not ignored silently, and neither is it seen by a law.
+    A law that the release is known to break anyway does not count. An exception ends the search as `raises ...`: such
+    an option is not ignored silently, and neither is it seen by a law.
 
     Args:
         adapter: a whole trainer; its attribute `dropped` is set during the call.
         option: name of the option.
-        thorough: whether to try laws that take long, too.
+        first: the law to try before the others, as `RELATION/law name`.
     """
     from seatrial.relations.runs import RunCache, sharing_runs
 
+    laws = sorted(_laws(adapter), key=lambda one: one[0].key(one[1]) != first)
     adapter.dropped = frozenset((option,))
     try:
         with sharing_runs(RunCache()):
-            for relation, law in _laws(adapter, thorough=thorough):
+            for relation, law in laws:
                 try:
                     found = law.measure(adapter, law.make(adapter, 0, False))
                 except NotServed:
@@ -56,13 +57,14 @@ def law_that_sees(adapter: Any, option: str, *, thorough: bool = False) -> str |
     return None
 
 
-def _laws(adapter: Any, *, thorough: bool) -> Iterator[tuple[Relation, Law]]:
+def _laws(adapter: Any) -> Iterator[tuple[Relation, Law]]:
+    """Yield the laws that an adapter should hold; they run in one process."""
     from seatrial.relations.registry import select
 
     for relation in select(list(RELATIONS)):
-        for law in relation.chosen_laws(thorough=thorough):
+        for law in relation.laws:
             known = relation.key(law) in adapter.expected_failures
-            if not known and not law.excluded(adapter):
+            if not known and not law.excluded(adapter) and law.make(adapter, 0, False).num_ranks == 1:
                 yield relation, law
 
 
@@ -89,7 +91,10 @@ def options_of_setups() -> dict[str, dict[str, list[str]]]:
 
 
 def measure(trainers: Sequence[str], options: Sequence[str], *, most: int = 3) -> dict[str, dict[str, Any]]:
-    """Return by trainer and option the setup and the law that sees it dropped, or None after `most` setups."""
+    """Return by trainer and option the setup and the law that sees it dropped, or None after `most` setups.
+
+    The setup and the law of the last measurement are tried first.
+    """
     from seatrial.targets.trl.whole import ADAPTERS
 
     found: dict[str, dict[str, Any]] = {}
@@ -97,8 +102,10 @@ def measure(trainers: Sequence[str], options: Sequence[str], *, most: int = 3) -
         chosen = {option: names for option, names in by_option.items() if not options or option in options}
         for option, setups in chosen.items() if not trainers or trainer in trainers else ():
             entry: dict[str, Any] = {}
+            known = measured()["trainers"].get(trainer, {}).get(option, {})
+            setups.sort(key=lambda name: name != known.get("setup"))
             for name in setups[:most]:
-                law = law_that_sees(ADAPTERS[name](), option)
+                law = law_that_sees(ADAPTERS[name](), option, known.get("law"))
                 seen = law is not None and not law.startswith("raises")
                 if seen or not entry:
                     entry = {"setup": name, "law": law}

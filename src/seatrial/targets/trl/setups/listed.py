@@ -7,6 +7,7 @@ papers that it names, never from its code.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.preferences import PREFERENCES
@@ -14,4 +15,13 @@ from seatrial.targets.trl.setups.rollouts import ROLLOUTS
 from seatrial.targets.trl.setups.supervised import SUPERVISED
 from seatrial.targets.trl.setups.traits import TRAITS
 
-SETUPS: Mapping[str, Setup] = {**SUPERVISED, **PREFERENCES, **ROLLOUTS, **TRAITS}
+SPREAD = (
+    "whole-sft", "whole-sft-packing", "whole-sft-padding-free", "whole-dpo", "whole-dpo-synchronised", "whole-kto",
+    "whole-reward", "whole-orpo", "whole-gkd", "whole-grpo", "whole-grpo-kl", "whole-grpo-sequence", "whole-grpo-dr",
+    "whole-grpo-bnpo", "whole-grpo-slices", "whole-grpo-entropy", "whole-rloo",
+)  # fmt: skip
+"""Setups that run in two processes too: one for each way in which rows, tokens or rewards are averaged."""
+SETUPS: Mapping[str, Setup] = {
+    name: replace(setup, spreads=name in SPREAD)
+    for name, setup in {**SUPERVISED, **PREFERENCES, **ROLLOUTS, **TRAITS}.items()
+}

@@ -102,7 +102,7 @@ PREFERENCES: Mapping[str, Setup] = {
     ),
     "whole-dpo-truncated": dpo({"max_length": 14}, max_length=14, is_long=True),
     "whole-dpo-turns": dpo({}, turns="turns with system"),
-    "whole-dpo-lora": dpo({}, lora="made", reference="base", thorough=False),
+    "whole-dpo-lora": dpo({}, lora="made", reference="base"),
     **{
         f"whole-dpo-{form}": dpo_form(form)
         for form in ("hinge", "ipo", "nca_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down")
@@ -118,9 +118,15 @@ PREFERENCES: Mapping[str, Setup] = {
         form="robust",
         label_smoothing=0.2,
         divergence="forward_kl",
+        scalars={**DPO_SCALARS, "num_input_tokens_seen": TOKENS["num_tokens"]},
     ),
     "whole-dpo-epoch": dpo(
-        {**EPOCH, "loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 0.5]},
+        {
+            **EPOCH,
+            "metric_for_best_model": "logps/chosen",
+            "loss_type": ["sigmoid", "bco_pair", "sft"],
+            "loss_weights": [0.8, 0.2, 0.5],
+        },
         mixture=(("sigmoid", 0.8), ("bco_pair", 0.2), ("sft", 0.5)),
         known_failures=(NUM_TOKENS, MEANS, LIKELIHOOD_OF_DPO),
     ),

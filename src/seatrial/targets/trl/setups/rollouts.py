@@ -88,7 +88,6 @@ ROLLOUTS: Mapping[str, Setup] = {
         clip_low=0.05,
         clip_high=0.1,
         known_failures=(MEANS,),
-        thorough=False,
     ),
     "whole-grpo-slices": grpo(
         {"loss_type": "dapo", "steps_per_generation": 4}, num_slices=2, known_failures=(SLICES,)
@@ -167,6 +166,7 @@ ROLLOUTS: Mapping[str, Setup] = {
     "whole-grpo-schedule": grpo(
         {
             **SCHEDULE,
+            "per_device_eval_batch_size": 4,
             "loss_type": "vespo",
             "num_iterations": 2,
             "vespo_k_pos": 1.0,

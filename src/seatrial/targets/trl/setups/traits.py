@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from seatrial.targets.common.zoo import ZOO
 from seatrial.targets.trl.setup import KnownFailure, Setup
@@ -23,7 +24,7 @@ TRAINERS: Mapping[str, Callable[[str], Setup]] = {
 KNOWN: Mapping[tuple[str, str], tuple[KnownFailure, ...]] = {}
 """By trainer and trait, in addition to those of the trainer."""
 TRAITS: Mapping[str, Setup] = {
-    f"trait-{name}-{trait.replace(' ', '-')}": make(trait)
+    f"trait-{name}-{trait.replace(' ', '-')}": replace(make(trait), updates_only=True)
     for trait in ZOO
     if trait not in SPECIAL
     for name, make in TRAINERS.items()
