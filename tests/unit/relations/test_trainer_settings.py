@@ -91,6 +91,7 @@ FAULTS: dict[str, tuple[str, Settled]] = {
     ),
     "rows are packed": ("rows of ids", Settled(lambda _, one: replace(one, flattened=True))),
     "rows are not packed": ("rows of ids", Settled(flattens=True)),
+    "held-out rows are not packed": ("rows of ids", Settled(evaluation=EvaluationSpec(flattens=True))),
     "a held-out row is left out": ("held-out rows", Settled(without_a_row)),
     "evaluation batches are larger": ("held-out rows", Settled(evaluation=EvaluationSpec(num_rows=2))),
     "the worst weights are kept": ("weights at the end", Settled(best=Best(metric="loss", larger=True))),

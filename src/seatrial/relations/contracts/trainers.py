@@ -103,6 +103,8 @@ class TrainerEvaluation:
     """Without the prefix `eval_`."""
     was_training: bool
     """Whether the model was in training mode in any forward pass."""
+    flattened: bool = False
+    """Whether any batch had fewer rows of ids than examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +239,8 @@ class EvaluationSpec:
     """Steps before which it does not."""
     num_rows: int | None = None
     """Rows of a batch, the last one aside; None: any number."""
+    flattens: bool = False
+    """Whether a row of a batch holds several examples."""
     copies: int = 1
     """How often each held-out row is evaluated: completions of a prompt."""
 

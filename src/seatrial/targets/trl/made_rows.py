@@ -129,7 +129,8 @@ class MadeRows:
         if data == "prompts":
             return {"prompt": asked}
         if data == "whole":
-            return {self.setup.options.get("dataset_text_field", "text"): asked + said}
+            decoy = {"text": "a text of no example"}
+            return decoy | {self.setup.options.get("dataset_text_field", "text"): asked + said}
         if data == "ids":
             one = self.examples[number]
             labels = [-100] * len(one.prompt_ids) + list(one.completion_ids)

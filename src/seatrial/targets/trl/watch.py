@@ -56,6 +56,7 @@ class Watch:
                 "step": trainer.state.global_step,
                 "parts": [],
                 "was_training": False,
+                "flattened": False,
                 "logged": {},
             }
             try:
@@ -100,6 +101,7 @@ class Watch:
             self.observed["flattened"] |= 0 < num_rows_of(inputs) < len(numbers)
             return
         self._evaluation["was_training"] |= trainer.model.training
+        self._evaluation["flattened"] |= 0 < num_rows_of(inputs) < len(numbers)
         if method == "prediction_step":
             self._evaluation["parts"].append(numbers)
         elif not self._evaluation["parts"][-1]:
@@ -153,6 +155,7 @@ class Watch:
             f"{names[id(value)]}.{key}": torch.as_tensor(moment).detach().clone()
             for value, state in optimizer.state.items()
             for key, moment in state.items()
+            if moment is not None
         }
         self.observed["final_weights"] = self._weights()
 

@@ -269,6 +269,7 @@ class Whole(KnowsFailures, TinyCausalModel):
                 batches=parts([rank["evaluations"][place]["parts"] for rank in ranks]),
                 logged=one["logged"],
                 was_training=any(rank["evaluations"][place]["was_training"] for rank in ranks),
+                flattened=any(rank["evaluations"][place]["flattened"] for rank in ranks),
             )
             for place, one in enumerate(first["evaluations"])
         )
@@ -345,6 +346,7 @@ def optimizer_options(given: Mapping[str, Any]) -> dict[str, Any]:
     names = {"min_lr", "num_cycles", "power", "lr_end"}
     schedule = given.get("lr_scheduler_kwargs") or {}
     return {
+        "policy.optimizer.name": "sgd" if given.get("optim") == "sgd" else "adamw",
         "policy.optimizer.lr": given["learning_rate"],
         "policy.optimizer.weight_decay": given["weight_decay"],
         "policy.optimizer.betas": (given["adam_beta1"], given["adam_beta2"]),

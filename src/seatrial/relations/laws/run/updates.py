@@ -106,13 +106,35 @@ def updates_are_adamw(stack: Any, case: RunCase) -> Measure:
     return largest_step_error(case.record(stack), facts_of(stack).decays)
 
 
+@dataclass
+class SGD(AdamW):
+    """Gradient descent without momentum in float64; decay is part of the clipped gradient."""
+
+    def step(
+        self, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rate: float
+    ) -> dict[str, Tensor]:
+        """Return the weights after one update with these raw gradients; clipped here."""
+        scale = clip_scale(norm_of(gradients), self.options.get("policy.max_grad_norm"))
+        result = {}
+        for name, gradient in gradients.items():
+            before = weights[name].double()
+            decays = self.decays == "all" or gradient.ndim >= 2
+            decay = self.options["policy.optimizer.weight_decay"] * before if decays else 0.0
+            result[name] = before - rate * (gradient.double() * scale + decay)
+        return result
+
+
 def largest_step_error(
     record: Record,
     decays: str,
     rate_of: Callable[[Mapping[str, Any], int, int], float] = learning_rate,
 ) -> Measure:
-    """Compare each update with AdamW from the recorded weights before it, so that differences do not add up."""
-    oracle, before, updates = AdamW(record.options, decays), record.initial_weights, record.updates()
+    """Compare each update with AdamW from the recorded weights before it, so that differences do not add up.
+
+    A run whose options name `sgd` as `policy.optimizer.name` is compared with that.
+    """
+    chosen = SGD if record.options.get("policy.optimizer.name") == "sgd" else AdamW
+    oracle, before, updates = chosen(record.options, decays), record.initial_weights, record.updates()
     found = []
     for number, (place, update) in enumerate(updates, start=1):
         rate = rate_of(record.options, number, len(updates))

@@ -140,11 +140,17 @@ def dropout_is_as_configured(stack: Any, case: TrainerPlan) -> Measure:
     )
 
 
-@SETTINGS.law("rows of ids", "packing that is left out, or that is always on")
+@SETTINGS.law("rows of ids", "packing that is left out, or that is always on", cases=EVALUATED)
 def rows_are_flattened_as_configured(stack: Any, case: TrainerPlan) -> Measure:
     """Check that rows hold several examples if they are packed or free of padding, and else one."""
-    found, due = trainer_run(stack, case).flattened, stack.trainer_spec.flattens
-    wrong = [] if found == due else ["one example a row" if due else "several examples in a row"]
+    record, spec = trainer_run(stack, case), stack.trainer_spec
+    found = [("training", record.flattened, spec.flattens)]
+    found += [("evaluation", one.flattened, spec.evaluation.flattens) for one in record.evaluations]
+    wrong = [
+        f"{'one example' if due else 'several examples'} in a row of {where}"
+        for where, flattened, due in found
+        if flattened != due
+    ]
     return Measure.count(wrong, "examples of a row")
 
 

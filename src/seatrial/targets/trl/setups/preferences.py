@@ -150,6 +150,7 @@ PREFERENCES: Mapping[str, Setup] = {
             "loss_type": ["sigmoid_norm"],
             "use_weighting": True,
             "data_seed": 5,
+            "optim": "sgd",
             "truncation_mode": "keep_end",
             "max_length": 26,
         },

@@ -246,6 +246,7 @@ ROLLOUTS: Mapping[str, Setup] = {
             "pad_to_multiple_of": 8,
             "chat_template_kwargs": {"shouts": True},
             "data_seed": 5,
+            "optim": "sgd",
         },
         form="bracketed",
         reduction="rows",

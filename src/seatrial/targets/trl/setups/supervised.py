@@ -50,7 +50,7 @@ SUPERVISED: Mapping[str, Setup] = {
         known_failures=(NUM_TOKENS, MEANS, EVALUATION_LOSS),
     ),
     "whole-sft-template": sft(
-        {"chat_template_path": "template.jinja", "assistant_only_loss": True, "data_seed": 5},
+        {"chat_template_path": "template.jinja", "assistant_only_loss": True, "data_seed": 5, "optim": "sgd"},
         data="messages",
         form="bracketed",
         thorough=True,

@@ -1,0 +1,56 @@
+"""What measured.json says of options is so: a law breaks if TRL's trainer does not get the option."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TABLE = Path("src/seatrial/targets/trl/options/measured.json")
+PROGRAM = """
+import json, sys
+from seatrial.targets.trl.options.dropping import measure
+print("\\n" + json.dumps(measure([sys.argv[1]], sys.argv[2:], most=1)))
+"""
+
+
+def measured_anew(python: Path, root: Path, trainer: str, options: list[str]) -> dict[str, dict[str, str]]:
+    """Drop options of a trainer and return the setup and the law that sees each."""
+    ran = subprocess.run(
+        [str(python), "-W", "ignore", "-c", PROGRAM, trainer, *options],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found: dict[str, dict[str, str]] = json.loads(ran.stdout.splitlines()[-1])[trainer]
+    return found
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_few_dropped_options_are_seen(peer_python: Callable[[str], Path], repository: Path) -> None:
+    """One of the loss, one of the optimizer, one of the order of rows."""
+    recorded = json.loads((repository / TABLE).read_text(encoding="utf-8"))["trainers"]["SFT"]
+    names = ["loss_type", "weight_decay", "shuffle_dataset"]
+    assert measured_anew(peer_python("trl"), repository, "SFT", names) == {
+        name: recorded[name] for name in names
+    }
+
+
+@pytest.mark.peer
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("trainer", ["SFT", "DPO", "GRPO"])
+def test_every_dropped_option_is_seen_as_recorded(
+    peer_python: Callable[[str], Path], repository: Path, trainer: str
+) -> None:
+    """Each covered option, with its setup and its law."""
+    recorded = json.loads((repository / TABLE).read_text(encoding="utf-8"))["trainers"][trainer]
+    seen = {name: one for name, one in recorded.items() if one["law"] and not one["law"].startswith("raises")}
+    assert measured_anew(peer_python("trl"), repository, trainer, list(seen)) == seen
