@@ -58,7 +58,7 @@ class ChunkedLoss(KnowsFailures, TinyCausalModel):
             compiled=False, ignore_index=IGNORED, beta=self.objective_spec.beta, **self.options
         )
         given = self._given(examples)
-        return self._first(made(*self._inputs(model, hidden_BSD, targets_BS), **given))
+        return self._first(made.forward(*self._inputs(model, hidden_BSD, targets_BS), **given))
 
     def _inputs(self, model: Any, hidden_BSD: Tensor, targets_BS: Tensor) -> tuple[Tensor, ...]:
         return model.lm_head.weight, hidden_BSD, targets_BS

@@ -239,7 +239,7 @@ LORA: dict[str, type[Any]] = {
         spec={"refuses": ("two at once",), "also_trains": ("embed_tokens.modules_to_save",)},
     ),
     "lora-tied-both": _lora(
-        known=[known_failures.TIED_MERGE, known_failures.TIED_SECOND],
+        known=[*known_failures.TIED],
         trait="tied",
         target_modules=["embed_tokens", "q_proj"],
         ensure_weight_tying=True,

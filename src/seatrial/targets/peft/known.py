@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from seatrial.targets.common.known import KnownFailure
+from dataclasses import replace
+
+from seatrial.targets.common.known import KnownFailure, since
 
 MIXED = KnownFailure(
     "adapter_names of a batch is ignored without a word by every type but LoRA, RoAd and a few",
@@ -40,20 +42,27 @@ TIED_MERGE = KnownFailure(
     "R29.merged/outputs while merged",
     "R29.merged/weights in bfloat16",
     "R29.merged/weights in float16",
-    "R29.merged/disabled while merged",
     "R29.merged/two adapters",
 )
+TIED_DISABLED = replace(TIED_MERGE, releases=since("peft", "0.19")).of("R29.merged/disabled while merged")
 TIED_SECOND = KnownFailure(
     "the head of a second tied adapter is not in use or in its file",
     finding="PEFT: a second tied adapter",
-).of("R29.several/only the adapter in use trains", "R29.saved/the second adapter of two")
+    releases=since("peft", "0.19"),
+).of("R29.saved/the second adapter of two")
+TIED_SECOND_TRAINS = replace(TIED_SECOND, releases=since("peft", "0.21")).of(
+    "R29.several/only the adapter in use trains"
+)
+TIED = (TIED_MERGE, TIED_DISABLED, TIED_SECOND, TIED_SECOND_TRAINS)
 TIED_SECOND_SAVED = KnownFailure(
     "a second adapter has no copy of the tied head, which its file and a mixed batch need",
     finding="PEFT: a second tied module that is saved",
+    releases=since("peft", "0.21"),
 ).of("R29.saved/the second adapter of two", "R29.several/mixed batch")
 OFT_TWO = KnownFailure(
     "two rotations at once are applied in one order by the forward pass, and in the other one by a merge",
     finding="PEFT: two OFT adapters at once",
+    releases=since("peft", "0.16"),
 ).of("R29.merged/two adapters")
 C3A_TWO = KnownFailure(
     "the second of two adapters gets the first one's output for its input",
