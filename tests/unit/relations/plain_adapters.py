@@ -1,4 +1,4 @@
-"""A plain model of one matrix with low-rank adapters, which obeys their laws; a fault is one line that differs."""
+"""A plain model of one matrix with low-rank adapters, which satisfies their laws; a fault is one line that differs."""
 
 from __future__ import annotations
 

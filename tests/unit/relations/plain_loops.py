@@ -1,4 +1,4 @@
-"""Plain loops in several simulated processes, which obey the laws of loops; a fault is one line that differs."""
+"""Plain loops in several simulated processes, which satisfy the laws of loops; a fault is one line that differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of adapters: a plain model obeys them, and planted faults are seen by the law about them."""
+"""The laws of adapters: a plain model satisfies them, and planted faults are seen by the law about them."""
 
 import math
 
@@ -26,7 +26,7 @@ def broken(stack: PlainAdapters) -> list[str]:
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=lambda relation: relation.id)
 @pytest.mark.parametrize("tidy", [False, True])
-def test_a_plain_model_obeys(relation, tidy: bool) -> None:  # type: ignore[no-untyped-def]
+def test_a_plain_model_satisfies_the_laws(relation, tidy: bool) -> None:  # type: ignore[no-untyped-def]
     """In every law, on the cases with traps and on the tidy ones."""
     verdict = run_relation(relation, PlainAdapters(), tidy=tidy)
     assert verdict.outcome is Outcome.PASS, verdict.reason
@@ -126,7 +126,7 @@ def test_scaling_is_alpha_over_the_rank_or_its_root() -> None:
 
 
 def test_the_norm_of_each_row_is_the_magnitude() -> None:
-    """Whatever the factors are, as DoRA says; a transposed weight is normed by column."""
+    """For any factors, as DoRA says; a transposed weight is normed by column."""
     generator = torch.Generator().manual_seed(0)
     factors = {"A": torch.randn(2, 5, generator=generator), "B": torch.randn(3, 2, generator=generator)}
     weight, magnitude = torch.randn(3, 5, generator=generator), torch.tensor([1.0, 2.0, 3.0])

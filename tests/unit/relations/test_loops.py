@@ -1,4 +1,4 @@
-"""The laws of loops in several processes: plain loops obey them, and planted faults are seen by the law about them."""
+"""The laws of loops in several processes: plain loops satisfy them, and planted faults are seen by the law about them."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def broken(fault: str) -> set[str]:
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=lambda relation: relation.id)
 @pytest.mark.parametrize("tidy", [False, True])
-def test_plain_loops_obey(relation, tidy: bool) -> None:  # type: ignore[no-untyped-def]
+def test_plain_loops_satisfy_the_laws(relation, tidy: bool) -> None:  # type: ignore[no-untyped-def]
     """In every law, on the cases with traps and on the tidy ones."""
     verdict = run_relation(relation, PlainLoops(), tidy=tidy)
     assert verdict.outcome is Outcome.PASS, verdict.reason

@@ -159,7 +159,7 @@ class _Training:
 def accumulated(plan: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Return what this process sees after each micro-batch; see `contracts.loops.AccumulatedBatch`.
 
-    A resume loads the state into new objects of the same accelerator, which then forgets the old ones.
+    A resume loads the state into new objects of the same accelerator, which has dropped the old ones.
     """
     accelerator = _accumulating(plan)
     training = _Training(accelerator, plan)

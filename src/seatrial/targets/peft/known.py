@@ -85,6 +85,6 @@ PROMPTS_TRAIN = KnownFailure(
     finding="PEFT: prompts that are not in use",
 ).of("R29.several/only the adapter in use trains")
 FROD_BFLOAT16 = KnownFailure(
-    "projections are made anew from the weights of the base, in whatever precision they are",
+    "projections are computed again from the weights of the base, in their precision",
     finding="PEFT: FRoD over a base in bfloat16",
 ).of("R29.saved/into bfloat16")

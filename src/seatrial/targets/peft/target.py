@@ -28,7 +28,7 @@ class PeftTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.peft.kinds import ADAPTERS
+        from seatrial.targets.peft.table import ADAPTERS
 
         return ADAPTERS
 
@@ -42,7 +42,7 @@ def uncovered() -> dict[str, str]:
     """Return the types of the installed registry that no adapter is of, with the reason."""
     import peft
 
-    from seatrial.targets.peft.kinds import ADAPTERS
+    from seatrial.targets.peft.table import ADAPTERS
 
     covered = {adapter.kind.config for adapter in ADAPTERS.values() if hasattr(adapter, "kind")}
     found = {}

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.cases.adapters import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference
 

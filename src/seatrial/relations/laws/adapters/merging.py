@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.cases.adapters import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.contracts.adapters import AdaptedModel, Precision
 from seatrial.relations.facts import MACHINE_EPSILON
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import BOUND, changes_base, refuses
+from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference
 
@@ -118,7 +118,7 @@ def merged_weights(stack: Any, case: AdapterCase, dtype: Precision) -> Measure:
 
 
 @MERGED.law(
-    "merge and unmerge", "a norm computed anew from merged weights, a bias that stays merged", dtype="float32"
+    "merge and unmerge", "a norm computed from merged weights, a bias that stays merged", dtype="float32"
 )
 @MERGED.law("merge and unmerge in bfloat16", "weights that are divided by a rounded factor", dtype="bfloat16")
 def unmerging_gives_base(stack: Any, case: AdapterCase, dtype: Precision) -> Measure:
@@ -130,8 +130,10 @@ def unmerging_gives_base(stack: Any, case: AdapterCase, dtype: Precision) -> Mea
     model.unmerge()
     if all(torch.equal(merged[name], value) for name, value in before.items()):
         return Measure(error=1.0, bound=0, what="merging changed no weight")
-    room = UNMERGED * MACHINE_EPSILON[dtype] * _growth(before, merged)
-    return _worst(dict(model.base_weights()), before, room, f"weights in {dtype} after merging and unmerging")
+    bound = UNMERGED * MACHINE_EPSILON[dtype] * _growth(before, merged)
+    return _worst(
+        dict(model.base_weights()), before, bound, f"weights in {dtype} after merging and unmerging"
+    )
 
 
 def _growth(before: dict[str, Tensor], merged: dict[str, Tensor]) -> float:

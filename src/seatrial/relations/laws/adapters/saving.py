@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.cases.adapters import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.contracts.adapters import Precision
 from seatrial.relations.facts import MACHINE_EPSILON
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import changes_base
+from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.laws.adapters.several import two
 from seatrial.relations.tensors import largest_difference
 
@@ -40,7 +40,7 @@ def _is_not_one_of_two(stack: Any) -> str | None:
 
 @SAVED.law(
     "loaded equals saved",
-    "a tensor that is not saved, or drawn anew; a key that loading does not find",
+    "a tensor that is not saved, or drawn again; a key that loading does not find",
     excluded=_keeps_something,
 )
 def loaded_equals_saved(stack: Any, case: AdapterCase) -> Measure:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.cases.adapters import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.contracts.adapters import AdaptedModel, Combination
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import BOUND, changes_base, refuses
+from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.tensors import largest_difference
 
 SEVERAL = Relation(

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.cases.adapters import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.contracts.adapters import Role
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import refuses
+from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
 from seatrial.relations.tensors import largest_gradient_difference
 
 RATE = 1e-2
@@ -99,7 +99,7 @@ def step_changes_adapter_alone(stack: Any, case: AdapterCase) -> Measure:
 
 @TRAINED.law(
     "gradient checkpointing",
-    "inputs without a gradient, dropout drawn anew, an adapter that is off in the second pass",
+    "inputs without a gradient, dropout drawn again, an adapter that is off in the second pass",
     excluded=refuses("checkpointing"),
 )
 def checkpointing_changes_no_gradient(stack: Any, case: AdapterCase) -> Measure:

@@ -27,8 +27,8 @@ ROWS = Relation(
     id="R30.rows",
     name="rows-are-read-once-in-one-order",
     component="row_loader",
-    statement="In each epoch every row is read by one process once, but for rows that fill up the end, in the order of "
-    "one process; a resumed epoch goes on where it ended.",
+    statement="In each epoch every row is read by one process once, in the order of one process, except for rows that fill "
+    "up the end; a resumed epoch continues where it ended.",
     cost="CPU, processes of one gloo group that are started once",
     cases=plan(),
 )
@@ -136,10 +136,10 @@ def batches_have_one_size(stack: Any, case: LoaderPlan) -> Measure:
     return Measure.count(wrong, "batches that are missing, or of another size")
 
 
-@ROWS.law("another order in each epoch", "an epoch that the sampler is not told", cases=plan(shuffle=True))
+@ROWS.law("another order in each epoch", "an epoch that the sampler is not given", cases=plan(shuffle=True))
 @ROWS.law(
     "another order in each epoch, dispatched",
-    "an epoch that the sampler is not told",
+    "an epoch that the sampler is not given",
     cases=plan(shuffle=True, dispatch=True),
 )
 def epochs_differ(stack: Any, case: LoaderPlan) -> Measure | None:
@@ -152,7 +152,7 @@ def epochs_differ(stack: Any, case: LoaderPlan) -> Measure | None:
     return Measure.count(wrong, "epochs with the order of another one")
 
 
-SKIPPED = "batches of all processes counted as those of one, an epoch that restarts, an order drawn anew"
+SKIPPED = "batches of all processes counted as those of one, an epoch that restarts, an order drawn again"
 
 
 @ROWS.law("resumed epoch", SKIPPED, cases=plan(skip=1))
@@ -170,7 +170,7 @@ SKIPPED = "batches of all processes counted as those of one, an epoch that resta
     "resumed second epoch, shuffled", SKIPPED, cases=plan(skip=1, shuffle=True, first_epoch=1, num_epochs=3)
 )
 @ROWS.law("resumed epoch, uneven ends", SKIPPED, cases=plan(skip=1, even=False))
-def resumed_epoch_goes_on(stack: Any, case: LoaderPlan) -> Measure:
+def resumed_epoch_continues(stack: Any, case: LoaderPlan) -> Measure:
     """Compare the rows after a resume with the rest of the unbroken run, step by step; filling rows may be others."""
     whole, found = stack.loaded_rows(replace(case, skip=0, first_epoch=0)), stack.loaded_rows(case)
     rest = [[rank[case.first_epoch][case.skip :], *rank[case.first_epoch + 1 :]] for rank in whole]
@@ -179,7 +179,7 @@ def resumed_epoch_goes_on(stack: Any, case: LoaderPlan) -> Measure:
         real = case.num_drawn - (0 if number else case.skip * case.rows_of_step)
         if one[:real] != other[:real] or len(one) != len(other):
             wrong.append(f"epoch {case.first_epoch + number}: {one[:8]}, due {other[:8]}")
-    return Measure.count(wrong, "epochs that go on with other rows")
+    return Measure.count(wrong, "epochs that continue with other rows")
 
 
 TWICE = "filling rows that stay, the length of the data for that of the sampler, processes joined in another order"

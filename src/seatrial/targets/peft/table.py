@@ -1,0 +1,275 @@
+"""The types of adapters of PEFT, each with options that its laws can see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.peft import known as known_failures
+from seatrial.targets.peft.kinds import CombiningAdapters, PeftAdapters, adapter_of
+from seatrial.targets.peft.loraplus import LoraPlus
+
+ATTENTION = ["q_proj", "v_proj"]
+LINEAR = ["q_proj", "o_proj", "up_proj", "down_proj"]
+TRANSPOSED = ["c_attn", "c_proj"]
+DECOMPOSED = {"changes_base": True, "start_bound": 1e-3}
+
+
+def _lora(*, combining: bool = False, **options: Any) -> type[PeftAdapters]:
+    given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
+    return adapter_of("LoraConfig", parent=CombiningAdapters if combining else PeftAdapters, **given)
+
+
+def _on(
+    config: str, *, also: Sequence[KnownFailure] = (), mixes: bool = False, **options: Any
+) -> type[PeftAdapters]:
+    """Return the class of another type; `mixes` says that a batch may name an adapter for each row."""
+    known = (*also, *([] if mixes else [known_failures.MIXED]))
+    return adapter_of(config, known=known, **{"target_modules": LINEAR, **options})
+
+
+PROMPTS = (known_failures.MIXED, known_failures.PROMPTS_TRAIN)
+
+LORA: dict[str, type[Any]] = {
+    "lora": _lora(combining=True),
+    "lora-rslora": _lora(known=[known_failures.RSLORA_SUMS], combining=True, use_rslora=True),
+    "lora-dora": _lora(use_dora=True, spec={"refuses": ("mixed batch",)}),
+    "lora-dora-rslora": _lora(
+        use_dora=True, use_rslora=True, thorough=True, spec={"refuses": ("mixed batch",)}
+    ),
+    "lora-bias": _lora(
+        known=[known_failures.BIAS_SUMS], combining=True, lora_bias=True, target_modules=ATTENTION
+    ),
+    "lora-trained-biases": _lora(bias="all", spec={"also_trains": ("bias",), "disables_all": False}),
+    "lora-only-biases": _lora(
+        bias="lora_only",
+        spec={"also_trains": ("q_proj.base_layer.bias",), "disables_all": False},
+        thorough=True,
+    ),
+    "lora-patterns": _lora(
+        combining=True,
+        rank_pattern={"q_proj": 8, "layers.1.self_attn.o_proj": 2},
+        alpha_pattern={"up_proj": 10},
+    ),
+    "lora-rslora-patterns": _lora(use_rslora=True, rank_pattern={"q_proj": 8}, alpha_pattern={"up_proj": 10}),
+    "lora-one-layer": _lora(layers_to_transform=[1], thorough=True),
+    "lora-head-saved": _lora(
+        modules_to_save=["lm_head"],
+        spec={"refuses": ("two at once",), "also_trains": ("lm_head.modules_to_save",)},
+    ),
+    "lora-norms-saved": _lora(
+        modules_to_save=["input_layernorm"],
+        spec={"refuses": ("two at once", "mixed batch"), "also_trains": ("input_layernorm.modules_to_save",)},
+        thorough=True,
+    ),
+    "lora-embedding": _lora(combining=True, target_modules=["embed_tokens", "q_proj"]),
+    "lora-head": _lora(target_modules=["lm_head", "q_proj"]),
+    "lora-embedding-and-head": _lora(target_modules=["embed_tokens", "lm_head"], thorough=True),
+    "lora-dora-embedding": _lora(
+        use_dora=True, target_modules=["embed_tokens", "q_proj"], spec={"refuses": ("mixed batch",)}
+    ),
+    "lora-all-linear": _lora(target_modules="all-linear", thorough=True),
+    "lora-tokens": _lora(
+        trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
+    ),
+    "lora-tied": _lora(trait="tied", thorough=True),
+    "lora-tied-saved": _lora(
+        known=[known_failures.TIED_SECOND_SAVED],
+        trait="tied",
+        modules_to_save=["embed_tokens"],
+        ensure_weight_tying=True,
+        spec={"refuses": ("two at once",), "also_trains": ("embed_tokens.modules_to_save",)},
+    ),
+    "lora-tied-both": _lora(
+        known=[*known_failures.TIED],
+        trait="tied",
+        target_modules=["embed_tokens", "q_proj"],
+        ensure_weight_tying=True,
+    ),
+    "lora-tied-tokens": _lora(
+        trait="tied", trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
+    ),
+    "lora-conv1d": _lora(combining=True, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
+    "lora-conv1d-dora": _lora(
+        trait="conv1d",
+        target_modules=TRANSPOSED,
+        fan_in_fan_out=True,
+        use_dora=True,
+        spec={"refuses": ("mixed batch",)},
+    ),
+    "lora-conv1d-embedding": _lora(
+        trait="conv1d", target_modules=["wte", "c_attn"], fan_in_fan_out=True, thorough=True
+    ),
+    "lora-experts": _lora(
+        trait="experts",
+        target_modules=ATTENTION,
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        dropout=None,
+        spec={"refuses": ("mixed batch",)},
+    ),
+    "lora-experts-rslora": _lora(
+        trait="experts",
+        target_modules=[],
+        target_parameters=["mlp.experts.down_proj"],
+        use_rslora=True,
+        dropout=None,
+        thorough=True,
+        spec={"refuses": ("mixed batch",)},
+    ),
+    "lora-gaussian": _lora(init_lora_weights="gaussian", thorough=True),
+    "lora-orthogonal": _lora(init_lora_weights="orthogonal", since="0.15", spec={"start_bound": 1e-4}),
+    "lora-pissa": _lora(init_lora_weights="pissa", spec=DECOMPOSED),
+    "lora-pissa-rslora": _lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED, thorough=True),
+    "lora-pissa-conv1d": _lora(
+        init_lora_weights="pissa",
+        trait="conv1d",
+        target_modules=TRANSPOSED,
+        fan_in_fan_out=True,
+        spec=DECOMPOSED,
+    ),
+    "lora-olora": _lora(init_lora_weights="olora", spec=DECOMPOSED),
+    "lora-olora-conv1d": _lora(
+        known=[known_failures.OLORA_OTHER],
+        init_lora_weights="olora",
+        trait="conv1d",
+        target_modules=["c_attn"],
+        fan_in_fan_out=True,
+        spec=DECOMPOSED,
+    ),
+    "lora-olora-conv1d-square": _lora(
+        known=[known_failures.OLORA_SQUARE],
+        init_lora_weights="olora",
+        trait="conv1d",
+        target_modules=["attn.c_proj"],
+        fan_in_fan_out=True,
+        spec=DECOMPOSED,
+    ),
+    "lora-mica": _lora(init_lora_weights="mica", since="0.20"),
+    "lora-mica-conv1d": _lora(
+        init_lora_weights="mica",
+        since="0.20",
+        trait="conv1d",
+        target_modules=TRANSPOSED,
+        fan_in_fan_out=True,
+        thorough=True,
+    ),
+}
+OTHERS: dict[str, type[Any]] = {
+    "adalora": _on(
+        "AdaLoraConfig", mixes=True, init_r=6, target_r=3, lora_alpha=6, total_step=10, dropout="lora_dropout"
+    ),
+    "ia3": _on("IA3Config", feedforward_modules=["down_proj"]),
+    "ia3-conv1d": _on(
+        "IA3Config",
+        trait="conv1d",
+        target_modules=["c_attn", "mlp.c_proj"],
+        feedforward_modules=["mlp.c_proj"],
+        fan_in_fan_out=True,
+        thorough=True,
+    ),
+    "loha": _on("LoHaConfig", r=4, alpha=6),
+    "lokr": _on("LoKrConfig", r=2, alpha=3),
+    "lokr-both": _on("LoKrConfig", r=2, alpha=3, decompose_both=True, decompose_factor=8, thorough=True),
+    "vera": _on("VeraConfig", r=8, dropout="vera_dropout"),
+    "vera-conv1d": _on(
+        "VeraConfig", r=8, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True, thorough=True
+    ),
+    "vera-keeps-no-projection": _on("VeraConfig", r=8, save_projection=False),
+    "fourierft": _on("FourierFTConfig", n_frequency=40, scaling=20.0, spec={"starts_as_base": False}),
+    "oft": _on("OFTConfig", r=0, also=[known_failures.OFT_TWO], oft_block_size=8, dropout="module_dropout"),
+    "oft-neumann": _on(
+        "OFTConfig",
+        r=0,
+        also=[known_failures.OFT_TWO],
+        oft_block_size=8,
+        use_cayley_neumann=True,
+        thorough=True,
+    ),
+    "boft": _on("BOFTConfig", boft_block_size=4, boft_n_butterfly_factor=2),
+    "hra": _on("HRAConfig", r=4),
+    "hra-gram-schmidt": _on("HRAConfig", also=[known_failures.HRA_START], r=4, apply_GS=True, thorough=True),
+    "vblora": _on(
+        "VBLoRAConfig",
+        r=2,
+        num_vectors=8,
+        vector_length=8,
+        dropout="vblora_dropout",
+        spec={"starts_as_base": False},
+    ),
+    "vblora-top-k": _on(
+        "VBLoRAConfig",
+        r=2,
+        num_vectors=8,
+        vector_length=8,
+        save_only_topk_weights=True,
+        thorough=True,
+        spec={"starts_as_base": False},
+    ),
+    "randlora": _on("RandLoraConfig", r=8, dropout="randlora_dropout"),
+    "miss": _on("MissConfig", r=8, dropout="miss_dropout"),
+    "miss-bat": _on("MissConfig", r=8, init_weights="bat"),
+    "miss-mini": _on("MissConfig", r=8, mini_r=4, init_weights="mini", thorough=True),
+    "road": _on("RoadConfig", mixes=True, group_size=8),
+    "road-4": _on("RoadConfig", mixes=True, group_size=8, variant="road_4", thorough=True),
+    "shira": _on("ShiraConfig", r=4, random_seed=3),
+    "c3a": _on("C3AConfig", also=[known_failures.C3A_TWO], block_size=16, spec={"starts_as_base": False}),
+    "waveft": _on("WaveFTConfig", n_frequency=60),
+    "delora": _on("DeloraConfig", r=4, delora_lambda=3),
+    "gralora": _on("GraloraConfig", r=8, alpha=16, gralora_k=2, dropout="gralora_dropout"),
+    "gralora-hybrid": _on("GraloraConfig", r=8, hybrid_r=4, alpha=16, gralora_k=2, thorough=True),
+    "hira": _on("HiraConfig", r=4, dropout="hira_dropout"),
+    "psoft": _on("PsoftConfig", r=8, psoft_alpha=8, spec={"start_bound": 1e-3}, dropout="psoft_dropout"),
+    "lily": _on("LilyConfig", also=[known_failures.LILY_SECOND], r=4),
+    "peanut": _on("PeanutConfig", r=4, spec={"merges": True}),
+    "tinylora": _on("TinyLoraConfig", r=2, u=8),
+    "unilora": _on(
+        "UniLoraConfig", r=4, theta_d_length=64, dropout="unilora_dropout", spec={"starts_as_base": False}
+    ),
+    "pvera": _on("PveraConfig", r=8, spec={"starts_as_base": True}),
+    "frod": _on("FrodConfig", also=[known_failures.FROD_BFLOAT16], progressbar=False),
+    "glora": _on("GloraConfig", mixes=True, r=4),
+    "adamss": _on("AdamssConfig", r=8, num_subspaces=2, subspace_rank=1, needs="sklearn"),
+    "beft": _on("BeftConfig", target_modules=ATTENTION),
+    "deft": _on("DeftConfig", r=4, dropout="deft_dropout"),
+    "osf": _on("OSFConfig", also=[known_failures.OSF_DISABLED], effective_rank=16),
+    "supertuning": _on("SupertuningConfig", sparsity=0.9),
+    "ln-tuning": _on(
+        "LNTuningConfig", target_modules=["input_layernorm", "norm"], spec={"refuses": ("two at once",)}
+    ),
+    "trainable-tokens": _on(
+        "TrainableTokensConfig",
+        target_modules=["embed_tokens"],
+        token_indices=[5, 9, 20],
+        spec={"refuses": ("two at once",)},
+    ),
+    "prompt": adapter_of(
+        "PromptTuningConfig",
+        known=PROMPTS,
+        num_virtual_tokens=4,
+        spec={"starts_as_base": False, "merges": False},
+    ),
+    "prefix": adapter_of(
+        "PrefixTuningConfig",
+        known=PROMPTS,
+        num_virtual_tokens=4,
+        spec={"refuses": ("checkpointing",), "starts_as_base": False, "merges": False},
+    ),
+    "prefix-projected": adapter_of(
+        "PrefixTuningConfig",
+        known=PROMPTS,
+        num_virtual_tokens=4,
+        encoder_hidden_size=16,
+        prefix_projection=True,
+        spec={"refuses": ("checkpointing",), "starts_as_base": False, "merges": False},
+        thorough=True,
+    ),
+    "p-tuning": adapter_of(
+        "PromptEncoderConfig",
+        known=PROMPTS,
+        num_virtual_tokens=4,
+        encoder_hidden_size=16,
+        spec={"starts_as_base": False, "merges": False},
+    ),
+}
+ADAPTERS: dict[str, type[Any]] = {**LORA, **OTHERS, "lora-plus": LoraPlus}
