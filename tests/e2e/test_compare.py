@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from seatrial.cli import main
 from seatrial.compare.verdicts import BEFORE, BROKE, FIXED, KIND
 from seatrial.trials.results import Results
 from seatrial.trials.rundir import read_results
@@ -162,13 +163,16 @@ def test_what_cannot_be_run_on_either_side_is_blocked_and_not_passed(toy: Path, 
     ],
 )
 def test_wrong_use_is_one_line_before_anything_runs(
-    words: list[str], message: str, toy: Path, tmp_path: Path
+    words: list[str],
+    message: str,
+    toy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     commit(toy, "toy_command.py", MODE, NAN)
-    command = [sys.executable, "-m", "seatrial", "compare", *words]
-    ran = subprocess.run(command, cwd=toy, capture_output=True, text=True, timeout=100, check=False)
-    assert ran.returncode == 2, ran.stdout + ran.stderr
-    line = ran.stderr.strip().splitlines()[-1]
+    monkeypatch.chdir(toy)
+    assert main(["compare", *words]) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("seatrial compare: ")
     assert message in line
     assert not (toy / "runs").exists()

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from seatrial.batch.spread import ENDED
+from seatrial.cli import main
 from seatrial.trials.results import Results, TrialState
 from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome
@@ -247,16 +248,17 @@ def test_shards_are_merged_into_one_run(stack: Path, tmp_path: Path) -> None:
         (["--launcher", "slurm"], "needs the environment variables ACCOUNT, PARTITION"),
     ],
 )
-def test_wrong_use_is_one_line(words: list[str], message: str, stack: Path) -> None:
-    ran = subprocess.run(
-        command(stack, "--trial", "sft-smoke", *words),
-        cwd=stack.parent,
-        env={name: value for name, value in os.environ.items() if name not in ("ACCOUNT", "PARTITION")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ran.returncode == 2, ran.stdout + ran.stderr
-    assert message in ran.stderr
-    assert "Traceback" not in ran.stderr
+def test_wrong_use_is_one_line_before_anything_runs(
+    words: list[str],
+    message: str,
+    stack: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(stack.parent)
+    for name in ("ACCOUNT", "PARTITION"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["run", "--target", str(stack), "--trial", "sft-smoke", *words]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert not (stack.parent / "runs").exists()

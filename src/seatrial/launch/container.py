@@ -186,7 +186,8 @@ def _docker(run: ContainerRun, environment: Mapping[str, str]) -> Launch:
 
 def _podman(run: ContainerRun, environment: Mapping[str, str]) -> Launch:
     words = ["podman", *_common(run, environment)]
-    if not run.as_root:
+    if not run.as_root and os.getuid() != 0:
+        # Podman of root has no such mode; there the container's root is the user already.
         words += ["--userns=keep-id"]
     for device in [] if run.gpus == "none" else run.gpus.split(","):
         words += ["--device", f"nvidia.com/gpu={device}"]
