@@ -39,7 +39,7 @@ SECONDS = 120.0
 """Time limit of each command of a trial."""
 
 
-LONG = ("R18.command", "R18.run", "R1.run", "R2.placement", "R11.run", "R13.run")
+LONG = ("R18.command", "R18.run", "R1.run", "R2.placement", "R11.run", "R13.run", "R13.async")
 """Relations that start commands, make a run for every option, runs of two processes, and many runs."""
 RUNS = ("run", "fine_tuning")
 """Components whose relations run first: a plant in the wiring changes what a run does."""
@@ -55,7 +55,7 @@ UPDATES = ("R9.run", "R10.run", "R12.run", "R10.update", "R24.run")
 """Relations of a run's rows and updates, run with the plant's options."""
 LAYOUTS = ("R2", "R25")
 """Relations of training on several processes; they do not depend on the plant's options."""
-STATE = ("R13.run", "R21.export", "R13.trainer")
+STATE = ("R13.run", "R13.async", "R21.export", "R13.trainer")
 ADAPTERS = ("R10.adapters", "R7.adapters")
 PATHS = (
     *("R6.architectures", "R9.architectures", "R12.architectures"),
@@ -91,8 +91,8 @@ NEAREST = {
     "refrl.rollout.multi_turn": ("R19.turns", "R6.engine"),
     "refrl.rollout.sync": ("R1.run", "R6.architectures", "R19.turns", "R19.episodes"),
     "refrl.rollout.environments": ("R17.tasks",),
-    "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *ASYNCHRONOUS),
-    "refrl.training.asynchronous": ASYNCHRONOUS,
+    "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *ASYNCHRONOUS, "R13.async"),
+    "refrl.training.asynchronous": (*ASYNCHRONOUS, "R13.async"),
     "refrl.training.sft": ("R28.media",),
     "refrl.models.loading": ("R9.architectures",),
     "refrl.training.validation": ("R23.schedule", "R23.run", "R22.run"),

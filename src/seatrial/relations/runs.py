@@ -6,7 +6,7 @@ A run is made once for its options and seed as long as a `RunCache` is in use; i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.left import LeftRun
 from seatrial.relations.contracts.placements import PlacedRun
+from seatrial.relations.contracts.resume import Kill, ResumedRun
 from seatrial.relations.contracts.trainers import TrainerPlan, TrainerRecord
 from seatrial.relations.records.run import RunRecord
 from seatrial.relations.records.tuning import TuningRecord
@@ -163,6 +164,21 @@ def trainer_run(stack: Any, plan: TrainerPlan) -> TrainerRecord:
         if key not in cache.records:
             cache.records[key] = stack.trainer_run(plan)
         record: TrainerRecord = cache.records[key]
+        return record
+
+
+def killed_run(stack: Any, options: Mapping[str, Any], seed: int, kills: Sequence[Kill]) -> ResumedRun:
+    """Return a run whose process was killed, with these options over the stack's over `BASE`; shared as runs are."""
+    with sharing_runs() as cache:
+        cache.keep(stack)
+        chosen = {**_defaults(stack), **options}
+        key = ("killed_run", id(stack), repr((sorted(chosen.items()), kills)), seed)
+        if key not in cache.records:
+            import torch
+
+            with torch.enable_grad():
+                cache.records[key] = stack.killed_run(chosen, seed=seed, kills=kills)
+        record: ResumedRun = cache.records[key]
         return record
 
 

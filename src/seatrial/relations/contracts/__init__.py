@@ -40,7 +40,7 @@ from seatrial.relations.contracts.placements import Placements
 from seatrial.relations.contracts.precision import Precision, TokenizedRun
 from seatrial.relations.contracts.ranks import RankedLoss, Ranks
 from seatrial.relations.contracts.readiness import Readiness
-from seatrial.relations.contracts.resume import ResumableRun
+from seatrial.relations.contracts.resume import KilledRun, ResumableRun
 from seatrial.relations.contracts.resumed_training import ResumedTraining
 from seatrial.relations.contracts.rollout_flow import RolloutFlow
 from seatrial.relations.contracts.run import ShortRun
@@ -281,6 +281,7 @@ COMPONENTS: Mapping[str, type] = {
     "ranks": Ranks,
     "ranked_loss": RankedLoss,
     "resume": ResumableRun,
+    "killed_run": KilledRun,
     "resumed_training": ResumedTraining,
     "saving": Saving,
     "run": ShortRun,

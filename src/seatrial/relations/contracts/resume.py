@@ -8,9 +8,11 @@ Options are those of `contracts.run`, and `checkpointing.save_period`, `.keep_to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from seatrial.relations.records.run import GroupRecord
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +44,24 @@ class ResumedRun:
     """The exported adapters: `<layer>.lora_A.weight` [r, in] and `<layer>.lora_B.weight` [out, r]; empty without."""
     adapter_scale: float
     """What an adapter's product is multiplied by, as its exported configuration says."""
+    groups: Mapping[int, tuple[GroupRecord, ...]] = field(default_factory=dict)
+    """Asynchronous rollouts: the fate of each group, by the step that took or dropped it; those that no step took have
+    the fate `unused` and the last step."""
+
+
+Moment = Literal["sampling", "training", "syncing", "saving"]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a process is killed."""
+
+    moment: Moment
+    """`sampling`: a batch of rollouts is sampled and has not reached the trainer. `training`: gradients of an update
+    are being computed. `syncing`: some of the new weights have reached the samplers. `saving`: a checkpoint is due and
+    may be half written."""
+    step: int
+    """Step of the training, sync or save; for `sampling`, the number of the batch, from 1."""
 
 
 @runtime_checkable
@@ -58,6 +78,24 @@ class ResumableRun(Protocol):
             seed: of everything that the run draws.
             num_starts: 1 is a run that is not stopped.
             last: further options of the last start, which runs to the end.
+
+        Raises:
+            NotServed: the stack has no such option, value or model, by design.
+        """
+        ...
+
+
+@runtime_checkable
+class KilledRun(Protocol):
+    """Short runs with asynchronous rollouts that save after every step and whose process is killed."""
+
+    def killed_run(self, options: Mapping[str, Any], *, seed: int, kills: Sequence[Kill]) -> ResumedRun:
+        """Run the loop once for each kill, without any cleanup at its end, and once more to the end, in one place.
+
+        Args:
+            options: dotted names, over the adapter's own.
+            seed: of everything that the run draws.
+            kills: in order; empty is a run that is not killed.
 
         Raises:
             NotServed: the stack has no such option, value or model, by design.

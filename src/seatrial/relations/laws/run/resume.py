@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -121,14 +121,21 @@ def equals_unbroken_run(stack: Any, case: ResumeCase) -> Measure:
     wrong = [f"{tag} has a step twice" for tag in resumed.steps_twice]
     if resumed.went_on_from != tuple(range(case.num_starts)):
         wrong.append(f"the starts continued from {resumed.went_on_from}")
-    for what in ("log", "served", "state", "exported", "adapters"):
+    # The last start may save nothing.
+    state = () if case.last else ("state",)
+    wrong += differences(whole, resumed, ("log", "served", *state, "exported", "adapters"))
+    return Measure.count(wrong, "differences from the unbroken run")
+
+
+def differences(whole: ResumedRun, resumed: ResumedRun, parts: Iterable[str]) -> list[str]:
+    """Return the names of what differs between two runs in these fields; an unbroken run that left nothing is named."""
+    wrong = []
+    for what in parts:
         one, other = getattr(whole, what), getattr(resumed, what)
-        if what == "state" and case.last:
-            continue  # the last start may save nothing
         wrong += [f"{what}: {name}" for name in {**one, **other} if not _same(one.get(name), other.get(name))]
     if not (whole.log and whole.exported):
         wrong.append("the unbroken run has no log or no export")
-    return Measure.count(wrong, "differences from the unbroken run")
+    return wrong
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -1,16 +1,18 @@
-"""One rank of a recorded run, which the first rank writes.
+"""One rank of a recorded run, which the first rank writes, or a run that is killed.
 
-`python -m seatrial.targets.reference.runs.ranks CONFIG OUTPUT`
+`python -m seatrial.targets.reference.runs.ranks CONFIG OUTPUT [KILL]`
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from refrl.runtime.rank_process import threads
 from refrl.runtime.ray_cluster import ray_cluster
 from refrl.training.grpo import run_grpo
 from refrl.training.recorder import RunRecorder
+from seatrial.relations.contracts.resume import Kill
 from seatrial.targets.reference.runs.forking import launch_ranks, rank_command
+from seatrial.targets.reference.runs.kills import Killer
 
 
 def recorded(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
@@ -53,6 +57,19 @@ def recorded_by_torchrun(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
     return _loaded(output)
 
 
+def run_until_killed(config: GRPORunConfig, folder: Path, kill: Kill) -> None:
+    """Run in a separate process, which is killed.
+
+    Raises:
+        ValueError: the run ended before.
+        OSError: the run failed before; with its words.
+    """
+    written, output = _places(config, folder)
+    launch_ranks(main, [str(written), str(output), json.dumps(asdict(kill))], config.cluster)
+    if output.exists():
+        raise ValueError(f"the run ended before it could be killed: {kill}")
+
+
 def _places(config: GRPORunConfig, folder: Path) -> tuple[Path, Path]:
     """Write the configuration, and return where it is and where the recording is to be."""
     written = folder / "config.json"
@@ -68,6 +85,11 @@ def _loaded(output: Path) -> dict[str, Any]:
 def main(words: Sequence[str]) -> None:
     """Run as one rank."""
     config = GRPORunConfig.model_validate_json(Path(words[0]).read_text(encoding="utf-8"), strict=True)
+    if words[2:]:
+        with contextlib.redirect_stdout(io.StringIO()):
+            run_grpo(config, Killer(Kill(**json.loads(words[2]))))
+        Path(words[1]).touch()
+        return
     recorder = RunRecorder()
     with contextlib.redirect_stdout(io.StringIO()):
         run_grpo(config, recorder)

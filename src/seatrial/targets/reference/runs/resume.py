@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from refrl.training.session import Observer, Session, TunedStep
 from refrl.training.sft import run_sft
 from seatrial.evidence.read import read_logs
 from seatrial.relations import NotServed
-from seatrial.relations.contracts.resume import ResumedRun
+from seatrial.relations.contracts.resume import Kill, ResumedRun
 from seatrial.relations.contracts.resumed_training import TrainedRun, TrainingPlan
+from seatrial.relations.records.run import GroupRecord
 from seatrial.targets.reference.configuration import configuration, tuning_configuration
+from seatrial.targets.reference.runs.ranks import run_until_killed
 from seatrial.targets.reference.runs.short import quiet, with_own_parts
 
 CLOCKED = ("timing/", "performance/", "train/buffer_size")
@@ -40,20 +42,33 @@ class ReferenceResumes:
             _need_megatron()
         with tempfile.TemporaryDirectory() as folder, quiet():
             root = Path(folder)
-            fixed = {
-                "grpo.seed": seed,
-                "logger.log_dir": str(root / "log"),
-                "logger.tensorboard_enabled": True,
-                "logger.log_train_data": True,
-                "checkpointing.checkpoint_dir": str(root / "checkpoints"),
-                "checkpointing.enabled": True,
-            }
-            chosen = with_own_parts({**self.options, "checkpointing.save_period": 1, **options, **fixed})
+            chosen = self._saving_in(root, options, seed)
             ending = configuration({**chosen, "checkpointing.checkpoint_must_save_by": "00:00:00:00"})
             for _ in range(num_starts - 1):
                 run_grpo(ending)
             run_grpo(configuration({**chosen, **last}))
             return _left(root / "log", root / "checkpoints", Path(ending.policy.model_name))
+
+    def killed_run(self, options: Mapping[str, Any], *, seed: int, kills: Sequence[Kill]) -> ResumedRun:
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            root = Path(folder)
+            config = configuration(self._saving_in(root, options, seed))
+            for kill in kills:
+                run_until_killed(config, root, kill)
+            run_grpo(config)
+            return _left(root / "log", root / "checkpoints", Path(config.policy.model_name))
+
+    def _saving_in(self, root: Path, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """Return the options of a run that logs its rows and saves after every step below `root`."""
+        fixed = {
+            "grpo.seed": seed,
+            "logger.log_dir": str(root / "log"),
+            "logger.tensorboard_enabled": True,
+            "logger.log_train_data": True,
+            "checkpointing.checkpoint_dir": str(root / "checkpoints"),
+            "checkpointing.enabled": True,
+        }
+        return with_own_parts({**self.options, "checkpointing.save_period": 1, **options, **fixed})
 
 
 def _need_megatron() -> None:
@@ -101,7 +116,27 @@ def _left(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
             if name.startswith(PREFIX)
         },
         adapter_scale=scale,
+        groups=_groups(log_dir),
     )
+
+
+def _groups(log_dir: Path) -> dict[int, tuple[GroupRecord, ...]]:
+    """Return the fates of all groups by step, those that no step took last."""
+    found: dict[int, tuple[GroupRecord, ...]] = {}
+    for name in ("group_data", "unused_group_data"):
+        for path in log_dir.glob(f"{name}_step*.jsonl"):
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            step = int(path.stem.rpartition("step")[2])
+            found[step] = found.get(step, ()) + tuple(
+                GroupRecord(
+                    number=line["number"],
+                    prompt_id=line["prompt_id"],
+                    fate=line["fate"],
+                    weight_version=line["weight_step"],
+                )
+                for line in lines
+            )
+    return dict(sorted(found.items()))
 
 
 def _files(directory: Path) -> dict[str, Any]:
