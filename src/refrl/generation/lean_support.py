@@ -2,61 +2,43 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import nn
-from transformers import (
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-    SeedOssForCausalLM,
-)
-from transformers.activations import ACT2FN
+from transformers import PreTrainedModel
 
-SUPPORTED_MODELS = (
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-    SeedOssForCausalLM,
-)
-"""Architectures of the lean decoder."""
+from refrl.generation.lean_traits import LAYER_TYPES, traits_of
+from refrl.generation.lean_weights import ACTIVATIONS
 
 SUPPORTED_ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings whose frequencies do not depend on the length of the sequence."""
 
-_PARTS = ("ForCausalLM", "Model", "DecoderLayer", "Attention", "MLP", "RMSNorm", "RotaryEmbedding")
-_COMMON_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, type(ACT2FN["silu"]))
+_COMMON_PARTS = frozenset({nn.Linear, nn.Embedding, nn.ModuleList, nn.LayerNorm, nn.Dropout, *ACTIVATIONS})
 
 
 def supports_lean(model: nn.Module, modules: Sequence[nn.Module] | None = None) -> bool:
     """Return whether `LeanDecoder` computes what this module's forward would, up to rounding.
 
-    Exact types are asked for: a subclass, an adapter, a sharded or quantised weight, a hook or a replaced forward
+    Exact types are needed: a subclass, an adapter, a sharded or quantised weight, a hook or a replaced forward
     may compute something else, and goes the generic way.
 
     Args:
+        model: any module.
         modules: the model and all its submodules, if the caller has them already.
     """
-    if type(model) not in SUPPORTED_MODELS or not isinstance(model, PreTrainedModel):
+    if traits_of(model) is None or not isinstance(model, PreTrainedModel):
         return False
     modules = tuple(model.modules()) if modules is None else modules
-    known = _known_types(type(model))
+    source = type(model).__module__
     return (
-        all(type(module) in known and not _is_hooked(module) for module in modules)
-        and _has_plain_attention(model)
+        all(
+            (type(module) in _COMMON_PARTS or type(module).__module__ == source) and not _is_hooked(module)
+            for module in modules
+        )
+        and _has_fixed_layers(model)
         and _is_uniform([weight for module in modules for weight in module._parameters.values()])
     )
-
-
-def _known_types(model_type: type[PreTrainedModel]) -> frozenset[type]:
-    """Return the classes of which an untouched model of this architecture is made."""
-    modeling = sys.modules[model_type.__module__]
-    family = model_type.__name__.removesuffix("ForCausalLM")
-    return frozenset({*_COMMON_PARTS, *(getattr(modeling, family + part) for part in _PARTS)})
 
 
 def _is_hooked(module: nn.Module) -> bool:
@@ -64,15 +46,20 @@ def _is_hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
-def _has_plain_attention(model: PreTrainedModel) -> bool:
-    """Whether every layer attends to all earlier tokens, with rotary frequencies that stay as they are."""
-    config = model.config
+def _has_fixed_layers(model: PreTrainedModel) -> bool:
+    """Whether all layers attend to all earlier tokens or to a window, with rotary frequencies that stay as they are."""
+    config, inner = model.config, model.model
     return (
-        set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-        and getattr(config, "sliding_window", None) is None
-        and model.model.rotary_emb.rope_type in SUPPORTED_ROPE_TYPES
-        and len(model.model.layers) == config.num_hidden_layers > 0
+        set(getattr(config, "layer_types", None) or ()) <= LAYER_TYPES
+        and _rope_types(inner.rotary_emb) <= SUPPORTED_ROPE_TYPES
+        and len(inner.layers) == config.num_hidden_layers > 0
     )
+
+
+def _rope_types(rotary: Any) -> set[str]:
+    """Return the kinds of rotary embedding: one for all layers, or one for each type of layer."""
+    kinds = rotary.rope_type
+    return set(kinds.values()) if isinstance(kinds, dict) else {kinds}
 
 
 def _is_uniform(weights: Iterable[nn.Parameter | None]) -> bool:

@@ -15,6 +15,7 @@ from refrl.config.loading import ConfigError
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.decoder import Decoder, PaddedPrompts
 from refrl.generation.decoding import SampledRow, decode, finish_reason
+from refrl.generation.lean_check import difference
 from refrl.generation.lean_decoder import LeanDecoder
 from refrl.generation.lean_support import supports_lean
 from refrl.generation.quantized import load_tensors, num_quantized
@@ -129,6 +130,8 @@ class TorchGenerator(ReceivingEngine):
             block_tokens = BLOCK_TOKENS if model.device.type == "cuda" else 0
         self._block_tokens = block_tokens
         self._static: StaticDecoder | None = None
+        self._is_compared = False
+        self._difference: str | None = None
 
     @property
     def engine(self) -> str:
@@ -137,10 +140,19 @@ class TorchGenerator(ReceivingEngine):
         parts = [f"torch {torch.__version__}"]
         if layers:
             parts.append(f"{layers} layers in int8")
-        if self._block_tokens and not supports_lean(self._model):
-            parts.append(f"no static decoding: it does not serve {type(self._model).__name__} as it is here")
-        elif self._block_tokens:
-            parts.append(f"static decoding in blocks of {self._block_tokens} tokens")
+        name = type(self._model).__name__
+        if not supports_lean(self._model):
+            if self._block_tokens:
+                parts.append(f"no static decoding: it does not serve {name} as it is here")
+        else:
+            try:
+                refusal = self._compare(tuple(self._model.modules()))
+            except FloatingPointError as error:
+                refusal = str(error)
+            if refusal is not None:
+                parts.append(f"{name}'s own forward in place of the fast decoders: {refusal}")
+            elif self._block_tokens:
+                parts.append(f"static decoding in blocks of {self._block_tokens} tokens")
         return ", ".join(parts)
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -192,7 +204,7 @@ class TorchGenerator(ReceivingEngine):
         uniforms_BT = row_uniforms(len(rows), num_tokens, generator)
         modules = tuple(self._model.modules())
         uniforms_BT = uniforms_BT.to(self._embedding().weight.device)
-        lean = self._lean and supports_lean(self._model, modules)
+        lean = self._lean and supports_lean(self._model, modules) and self._compare(modules) is None
         if lean and self._block_tokens:
             sampled = self._decode_in_blocks(rows, params, uniforms_BT, stop_ids)
         else:
@@ -222,6 +234,18 @@ class TorchGenerator(ReceivingEngine):
             )
             for prompt, row in zip(rows, sampled, strict=True)
         ]
+
+    def _compare(self, modules: Sequence[nn.Module]) -> str | None:
+        """Return why the fast decoders are not used for a model that they support: once, by its first weights.
+
+        Raises:
+            FloatingPointError: the model's logits are not finite.
+        """
+        if not self._is_compared:
+            with _evaluating(modules):
+                self._difference = difference(self._model)
+            self._is_compared = True
+        return self._difference
 
     def _decode_in_blocks(
         self,

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel
 
 from refrl.generation.base import SamplingParams
 from refrl.generation.decoder import PaddedPrompts
-from refrl.generation.lean_decoder import LeanDecoder, LeanWeights, read_weights, rotary_tables
+from refrl.generation.lean_decoder import LeanDecoder
+from refrl.generation.lean_weights import LeanWeights, read_weights
 from refrl.generation.sampling import is_filtered
-from refrl.generation.static.ops import Counters, Ops, TorchOps
+from refrl.generation.static.ops import Counters, Ops, TorchOps, Turns
 
 SLOTS_MULTIPLE = 128
 """The cache has a multiple of so many slots, so that prompts of other lengths fit the one that is there."""
@@ -40,7 +41,8 @@ class _Buffers:
     """What a token step reads and writes; nothing of it moves while graphs of it exist."""
 
     cache_L2RKSH: torch.Tensor
-    rotary_2SH: torch.Tensor
+    turns: tuple[Turns, ...]
+    """Of each rotary embedding of the model."""
     first_slot_R: torch.Tensor
     """Slot of each row's first token: prompts end at one slot, padded on the left."""
     last_ids_R: torch.Tensor
@@ -111,6 +113,9 @@ class StaticDecoder:
         prompt_reader = LeanDecoder(self._model, 0)
         logits_BV = prompt_reader.prefill(prompts)[prompt_of_row_B]
         cache = buffers.cache_L2RKSH
+        if self._ops.reads_all_slots(self._weights):
+            # A hidden slot counts nothing, unless it holds NaN.
+            cache.zero_()
         cache[:, :, :num_rows, :, :width] = prompt_reader.cached_L2PKSH[:, :, prompt_of_row_B]
         # Rows that fill the bucket attend to their own tokens alone.
         buffers.first_slot_R.fill_(width)
@@ -201,14 +206,14 @@ class StaticDecoder:
         num_slots = -(-num_slots // SLOTS_MULTIPLE) * SLOTS_MULTIPLE
         layer, like = weights.layers[0], weights.embedding_VD
         device = like.device
-        cos_SH, sin_SH = rotary_tables(
-            weights.inv_freq, weights.attention_scaling, num_slots, weights.embedding_VD.dtype
-        )
         self._buffers = _Buffers(
             cache_L2RKSH=like.new_empty(
                 len(weights.layers), 2, num_rows, layer.num_kv_heads, num_slots, layer.head_dim
             ),
-            rotary_2SH=torch.stack([cos_SH, sin_SH]),
+            turns=tuple(
+                Turns(rotary, torch.stack(rotary.tables(num_slots, like.dtype)))
+                for rotary in weights.rotaries
+            ),
             first_slot_R=torch.zeros(num_rows, dtype=torch.long, device=device),
             last_ids_R=torch.zeros(num_rows, dtype=torch.long, device=device),
             uniforms_TR=torch.zeros(num_tokens, num_rows, dtype=torch.float64, device=device),
@@ -223,22 +228,26 @@ class StaticDecoder:
         """Read the last token of every row, sample the next one, and advance the counters."""
         buffers, weights, ops = self._buffers, self._weights, self._ops
         assert buffers is not None and weights is not None
-        hidden_RD = functional.embedding(buffers.last_ids_R[:num_rows], weights.embedding_VD)
+        hidden_RD = weights.embedded(buffers.last_ids_R[:num_rows])
         delta_RD: torch.Tensor | None = None
         for layer, cache_2RKSH in zip(weights.layers, buffers.cache_L2RKSH, strict=True):
             hidden_RD, normed_RD = ops.add_norm(hidden_RD, delta_RD, layer.attention_norm)
             mixed_RC = ops.attend(
                 layer,
                 layer.qkv(normed_RD).view(num_rows, -1, layer.head_dim),
-                buffers.rotary_2SH,
+                None if layer.rotary is None else buffers.turns[layer.rotary],
                 cache_2RKSH[:, :num_rows],
                 buffers.first_slot_R[:num_rows],
                 buffers.counters,
             )
-            hidden_RD, normed_RD = ops.add_norm(hidden_RD, layer.attention_out(mixed_RC), layer.mlp_norm)
-            delta_RD = layer.down(ops.gated(layer.gate_up(normed_RD)))
+            attended_RD = layer.attended(mixed_RC)
+            if layer.is_parallel:
+                hidden_RD = hidden_RD + attended_RD
+            else:
+                hidden_RD, normed_RD = ops.add_norm(hidden_RD, attended_RD, layer.mlp_norm)
+            delta_RD = layer.fed(ops.activated(layer, layer.up(normed_RD)))
         _, normed_RD = ops.add_norm(hidden_RD, delta_RD, weights.final_norm)
-        self._draw(weights.head(normed_RD), num_rows)
+        self._draw(weights.logits(normed_RD), num_rows)
         buffers.counters.advance()
 
     def _draw(self, logits_RV: torch.Tensor, num_rows: int) -> None:

@@ -1,5 +1,8 @@
 """The operations of a token step as fused CUDA kernels in Triton; `ops.TorchOps` says what each computes.
 
+The kernels serve root-mean-square norms that round first, gates with silu, and attention to all tokens with a rotary
+embedding of whole heads by halves; other layers take the operations of `ops.DeviceOps`.
+
 All kernels read the counters from device memory, so that a captured graph of one step serves every step.
 """
 
@@ -8,22 +11,41 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch.nn import functional
 
 from refrl.generation.base import SamplingParams
-from refrl.generation.lean_decoder import LayerWeights, Norm
-from refrl.generation.static.ops import Counters, TorchOps, needs_torch_sampling
+from refrl.generation.lean_norms import Norm, NormLike
+from refrl.generation.lean_weights import LayerWeights, LeanWeights
+from refrl.generation.static.ops import (
+    Counters,
+    DeviceOps,
+    Turns,
+    has_plain_attention,
+    has_plain_rounding,
+    needs_torch_sampling,
+)
 
 VOCABULARY_BLOCK = 2048
 SLOTS_BLOCK = 64
 
 
-class TritonOps(TorchOps):
+class TritonOps(DeviceOps):
     """`refrl.generation.static.ops.Ops` on a CUDA device."""
 
+    def reads_all_slots(self, weights: LeanWeights) -> bool:
+        """See `Ops.reads_all_slots`: only layers that no kernel serves."""
+        return not all(
+            layer.rotary is not None and has_plain_attention(layer, weights.rotaries[layer.rotary])
+            for layer in weights.layers
+        )
+
     def add_norm(
-        self, hidden_RD: torch.Tensor, delta_RD: torch.Tensor | None, norm: Norm
+        self, hidden_RD: torch.Tensor, delta_RD: torch.Tensor | None, norm: NormLike
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Ops.add_norm`."""
+        if not has_plain_rounding(norm):
+            return super().add_norm(hidden_RD, delta_RD, norm)
+        assert isinstance(norm, Norm)
         num_rows, width = hidden_RD.shape
         sum_RD = hidden_RD if delta_RD is None else torch.empty_like(hidden_RD)
         normed_RD = torch.empty_like(hidden_RD)
@@ -44,12 +66,17 @@ class TritonOps(TorchOps):
         self,
         layer: LayerWeights,
         heads_RXH: torch.Tensor,
-        rotary_2SH: torch.Tensor,
+        turns: Turns | None,
         cache_2RKSH: torch.Tensor,
         first_slot_R: torch.Tensor,
         counters: Counters,
     ) -> torch.Tensor:
         """See `Ops.attend`."""
+        if turns is None or not has_plain_attention(layer, turns.rotary):
+            return super().attend(layer, heads_RXH, turns, cache_2RKSH, first_slot_R, counters)
+        qk_norm = layer.qk_norm
+        assert qk_norm is None or isinstance(qk_norm, Norm)
+        rotary_2SH = turns.rotary_2SH
         num_rows, _, width = heads_RXH.shape
         num_queries, num_keys = layer.num_query_heads, layer.num_kv_heads
         keys_RKSH, values_RKSH = cache_2RKSH
@@ -62,16 +89,16 @@ class TritonOps(TorchOps):
             keys_RKSH,
             values_RKSH,
             rotary_2SH,
-            heads_RXH if layer.qk_norm is None else layer.qk_norm.weight,
+            heads_RXH if qk_norm is None else qk_norm.weight,
             first_slot_R,
             counters.slot,
-            0.0 if layer.qk_norm is None else layer.qk_norm.eps,
+            0.0 if qk_norm is None else qk_norm.eps,
             num_queries,
             num_keys,
             width,
             rotary_2SH.stride(0),
             *keys_RKSH.stride()[:3],
-            HAS_NORM=layer.qk_norm is not None,
+            HAS_NORM=qk_norm is not None,
             HALF=triton.next_power_of_2(width // 2),
         )
         mixed_RQH = torch.empty_like(queries_RQH)
@@ -94,14 +121,14 @@ class TritonOps(TorchOps):
         )
         return mixed_RQH.flatten(1)
 
-    def gated(self, gate_up_R2I: torch.Tensor) -> torch.Tensor:
-        """See `Ops.gated`."""
-        num_rows, twice = gate_up_R2I.shape
-        result_RI = torch.empty(num_rows, twice // 2, dtype=gate_up_R2I.dtype, device=gate_up_R2I.device)
+    def activated(self, layer: LayerWeights, up: torch.Tensor) -> torch.Tensor:
+        """See `Ops.activated`."""
+        if not layer.is_gated or layer.activation is not functional.silu:
+            return super().activated(layer, up)
+        num_rows, twice = up.shape
+        result_RI = torch.empty(num_rows, twice // 2, dtype=up.dtype, device=up.device)
         block = 1024
-        _gated_kernel[(num_rows, triton.cdiv(twice // 2, block))](
-            gate_up_R2I, result_RI, twice // 2, BLOCK=block
-        )
+        _gated_kernel[(num_rows, triton.cdiv(twice // 2, block))](up, result_RI, twice // 2, BLOCK=block)
         return result_RI
 
     def sample(

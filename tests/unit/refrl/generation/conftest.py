@@ -11,91 +11,40 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
     PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    SeedOssConfig,
-    SeedOssForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 
 from refrl.generation.base import Completion
 
-VOCAB = 48
-END_IDS = (3, 5)
+from .tiny_models import ARCHITECTURES, SHAPE, VOCAB, build, random_weights
 
-_SHAPE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "eos_token_id": list(END_IDS),
-    "pad_token_id": 0,
-}
-_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
-_LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-
-_LEAN: dict[str, Callable[[], PreTrainedModel]] = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE)),
-    "llama-tied-biased": lambda: LlamaForCausalLM(
-        LlamaConfig(**_SHAPE, tie_word_embeddings=True, attention_bias=True, mlp_bias=True)
-    ),
-    "llama-one-head-per-key": lambda: LlamaForCausalLM(LlamaConfig(**{**_SHAPE, "num_key_value_heads": 4})),
-    "llama-head-dim": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE, head_dim=16)),
-    "llama-llama3-rope": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE, rope_parameters=_LLAMA3)),
-    "llama-yarn": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE, rope_parameters=_YARN)),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=None, head_dim=16)),
-    "seed-oss": lambda: SeedOssForCausalLM(
-        SeedOssConfig(**_SHAPE, head_dim=16, attention_bias=True, attention_out_bias=True)
-    ),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_SHAPE)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16)),
-    "qwen3-tied-biased": lambda: Qwen3ForCausalLM(
-        Qwen3Config(**_SHAPE, head_dim=8, tie_word_embeddings=True, attention_bias=True)
-    ),
-}
 _GENERIC: dict[str, Callable[[], PreTrainedModel]] = {
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(
             vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, eos_token_id=3, bos_token_id=1
         )
     ),
-    "mistral-sliding": lambda: MistralForCausalLM(MistralConfig(**_SHAPE, sliding_window=4)),
-    "qwen2-sliding": lambda: Qwen2ForCausalLM(
-        Qwen2Config(**_SHAPE, use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    "stablelm-with-qk-norms": lambda: StableLmForCausalLM(
+        StableLmConfig(**SHAPE, qk_layernorm=True, use_qkv_bias=True)
     ),
     "llama-dynamic-rope": lambda: LlamaForCausalLM(
         LlamaConfig(
-            **{**_SHAPE, "max_position_embeddings": 16},
+            **{**SHAPE, "max_position_embeddings": 16},
             rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
         )
     ),
 }
-LEAN_NAMES = tuple(_LEAN)
-GENERIC_NAMES = tuple(_GENERIC)
+LEAN_NAMES = tuple(ARCHITECTURES)
+GENERIC_NAMES = tuple(name for name in _GENERIC if name != "stablelm-with-qk-norms")
 
 
 def make_model(name: str, *, seed: int = 0) -> PreTrainedModel:
     """Build a model in which every weight is random: norms and biases too, which start as ones and zeros."""
     torch.manual_seed(seed)
-    model = {**_LEAN, **_GENERIC}[name]().eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.15)
-    return model
+    model = _GENERIC[name]() if name in _GENERIC else build(name)
+    return random_weights(model, seed)
 
 
 def plain_logprobs(

@@ -14,7 +14,8 @@ from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.sampling import check_stop_ids, draw, is_filtered, row_uniforms
 from refrl.generation.torch_engine import TorchGenerator
 
-from .conftest import END_IDS, VOCAB, make_model
+from .conftest import make_model
+from .tiny_models import END_IDS, VOCAB
 
 LOGITS = [1.4 * math.log(share) for share in (0.1, 0.4, 0.05, 0.25, 0.2)]
 """At temperature 1.4 the probabilities are these shares."""

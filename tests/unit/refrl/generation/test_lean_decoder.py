@@ -148,7 +148,7 @@ def test_large_models_are_read_without_joining(
 ) -> None:
     model = make_model("llama-tied-biased")
     joined = TorchGenerator(model, 0).generate(ragged_prompts, PARAMS, torch.Generator().manual_seed(0))
-    monkeypatch.setattr("refrl.generation.lean_decoder.JOIN_LIMIT_BYTES", 0)
+    monkeypatch.setattr("refrl.generation.lean_weights.JOIN_LIMIT_BYTES", 0)
     apart = TorchGenerator(model, 0).generate(ragged_prompts, PARAMS, torch.Generator().manual_seed(0))
     assert [row.ids for row in apart] == [row.ids for row in joined]
     assert largest_gap(model, apart) < 1e-5

@@ -13,7 +13,8 @@ from refrl.config import ConfigError
 from refrl.generation.base import SamplingParams
 from refrl.generation.torch_engine import TorchGenerator
 
-from .conftest import END_IDS, VOCAB, largest_gap, make_model
+from .conftest import largest_gap, make_model
+from .tiny_models import END_IDS, VOCAB
 
 ENDLESS = SamplingParams(16, stop_token_ids=())
 
