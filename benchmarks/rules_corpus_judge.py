@@ -1,11 +1,12 @@
 """What `seatrial watch` says of the labelled public logs, by half and label, with the list of errors.
 
     python benchmarks/rules_corpus_judge.py FOLDER [--half tuning|held-out] [--page FILE] [--json FILE]
+    python benchmarks/rules_corpus_judge.py --judged FILE [--half ...] [--page FILE]   # draw what --json wrote
 
 FOLDER holds ID/NAME for each log (`rules_corpus.py --fetch`). Each log is judged by the command with its defaults, in a
 process of its own. A troubled run counts as found if a rule alarms, as named if a notice of a rule in `NAMES` is all
 that there is, and as noticed if another notice is; an alarm on a healthy run is a false alarm. Logs labelled "cannot
-say" are run for crashes alone. `--page` replaces the table between the markers of that page.
+say" are run for crashes alone. `--page` replaces the table between the markers of that page. W&B files need wandb.
 """
 
 from __future__ import annotations
@@ -51,6 +52,14 @@ NAMES = {
     "hacked": ("reward-hacked", "validation-falls"),
 }
 """Rules whose notice names the trouble."""
+TARGETS = (
+    ("collapsed or exploded: alarm", ("collapsed", "exploded"), "at least 90 %"),
+    ("at the limit or running away: alarm", ("at the limit", "length runs away"), "at least 75 %"),
+    ("stuck: alarm, or a notice that names it", ("stuck",), "at least 60 %"),
+    ("healthy: alarm", ("healthy, learns", "healthy, solved"), "at most 3 %"),
+    ("all: not judged", rules_corpus.LABELS, "none with a curve"),
+)
+"""What is counted, of which labels, and the aim."""
 LIMIT_S = 120
 BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
 
@@ -84,6 +93,28 @@ def judge(log: dict[str, Any], folder: Path) -> dict[str, Any]:
 def is_named(label: str, one: dict[str, Any]) -> bool:
     """Say whether a notice names the trouble of a label."""
     return bool(set(NAMES.get(label, ())) & set(one["notices"]))
+
+
+def rates(logs: list[dict[str, Any]], judged: dict[str, dict[str, Any]]) -> str:
+    """Draw the rates of each half next to their aims."""
+    halves = [half for half in rules_corpus.HALVES if any(log["half"] == half for log in logs)]
+    lines = [f"| | aim | {' | '.join(halves)} |", f"|---|---|{'---|' * len(halves)}"]
+    for what, labels, aim in TARGETS:
+        cells = []
+        for half in halves:
+            own = [log for log in logs if log["half"] == half and log["label"] in labels]
+            counted = [log for log in own if _counts(what, log["label"], judged[log["id"]])]
+            share = f" ({100 * len(counted) / len(own):.0f} %)" if own else ""
+            cells.append(f"{len(counted)} of {len(own)}{share}")
+        lines.append(f"| {what} | {aim} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _counts(what: str, label: str, one: dict[str, Any]) -> bool:
+    """Say whether what was said of a log counts for a line of the rates."""
+    if what.endswith("not judged"):
+        return one["exit"] not in (0, 1)
+    return bool(one["alarms"]) or ("notice" in what and one["exit"] in (0, 1) and is_named(label, one))
 
 
 def table(logs: list[dict[str, Any]], judged: dict[str, dict[str, Any]]) -> str:
@@ -137,17 +168,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--judged", type=Path, help="draw what --json wrote, and judge nothing")
     parser.add_argument("--half", choices=rules_corpus.HALVES)
     parser.add_argument("--page", type=Path, help="replace the tables between the markers of this page")
     parser.add_argument("--json", type=Path, help="write what was said of each log")
     arguments = parser.parse_args()
     logs = rules_corpus.load()
     chosen = [log for log in logs if arguments.half in (None, log["half"])]
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda log: judge(log, arguments.folder), chosen))
+    if (arguments.folder is None) == (arguments.judged is None):
+        parser.error("name the folder of logs, or --judged FILE")
+    if arguments.judged is not None:
+        judged = json.loads(arguments.judged.read_text())
+        found = [judged[log["id"]] for log in chosen]
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda log: judge(log, arguments.folder), chosen))
     judged = {log["id"]: one for log, one in zip(chosen, found, strict=True)}
-    shown = table(logs, judged)
+    shown = rates(chosen, judged) + "\n" + table(logs, judged)
     print(shown)
     if arguments.json:
         arguments.json.write_text(json.dumps(judged, indent=1) + "\n")
