@@ -9,7 +9,13 @@ from typing import Any
 
 from seatrial.relations.contracts.trainers import Scalar, TrainerPlan, TrainerRecord, TrainerStep
 from seatrial.relations.law import Measure, Relation
-from seatrial.relations.laws.trainer.updates import MICRO_BATCHED, TWO_RANKS, WHOLE, stays_in_one_process
+from seatrial.relations.laws.trainer.updates import (
+    MICRO_BATCHED,
+    TWO_RANKS,
+    WHOLE,
+    only_updates,
+    stays_in_one_process,
+)
 from seatrial.relations.oracles.runs import norm_of
 from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
 from seatrial.relations.oracles.trainers import step_oracle
@@ -78,7 +84,9 @@ def scalars_equal_definitions(stack: Any, case: TrainerPlan) -> Measure:
 
 
 @LOGGED.law(
-    "means of a step are over all its rows", "a mean of the micro-batches' means", excluded=_needs_scalars
+    "means of a step are over all its rows",
+    "a mean of the micro-batches' means",
+    excluded=lambda stack: _needs_scalars(stack) or only_updates(stack),
 )
 def means_are_not_of_means(stack: Any, case: TrainerPlan) -> Measure:
     """Compare each mean of each step with that over all its tokens or rows, in one pool."""

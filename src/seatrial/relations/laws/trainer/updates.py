@@ -149,7 +149,9 @@ def rows_are_used_as_configured(stack: Any, case: TrainerPlan) -> Measure:
         if len(step.rows) != case.num_rows and not stack.trainer_spec.packs
     ]
     if samples(stack):
-        wrong += _misused_rollouts(record, stack.trainer_spec.objective.num_uses)
+        num_uses = stack.trainer_spec.objective.num_uses
+        wrong += _misused_rollouts(record, num_uses)
+        wrong += _generations_of_other_sizes(record, case.num_rows * stack.trainer_spec.window // num_uses)
     else:
         used = [row for step in record.steps for row in step.rows if isinstance(row, Example)]
         wrong += _repeated(used, case.num_examples, packs=stack.trainer_spec.packs)
@@ -165,6 +167,16 @@ def _repeated(used: Sequence[Example], num_examples: int, *, packs: bool) -> lis
         for number, epoch in enumerate(epochs, start=1)
         for count in epoch.values()
         if count > (min(epoch.values()) + 1 if packs else 1)
+    ]
+
+
+def _generations_of_other_sizes(record: TrainerRecord, num_rows: int) -> list[str]:
+    """Return generations that do not serve the steps of their window."""
+    sizes = Counter(row.batch for row in record.rollouts)
+    return [
+        f"generation {batch} has {size} rows, {num_rows} are due"
+        for batch, size in sizes.items()
+        if size != num_rows
     ]
 
 

@@ -163,10 +163,9 @@ ROLLOUTS: Mapping[str, Setup] = {
     ),
     "whole-grpo-lora": grpo({"loss_type": "dapo", "beta": 0.2}, beta=0.2, lora="made", reference="base"),
     "whole-grpo-turns": grpo({"loss_type": "dapo"}, form="turns with system"),
-    "whole-grpo-schedule": grpo(
+    "whole-grpo-schedule": grpo({**SCHEDULE, "per_device_eval_batch_size": 4, "loss_type": "dapo"}),
+    "whole-grpo-vespo": grpo(
         {
-            **SCHEDULE,
-            "per_device_eval_batch_size": 4,
             "loss_type": "vespo",
             "num_iterations": 2,
             "vespo_k_pos": 1.0,
