@@ -81,14 +81,18 @@ def _same(one: float, other: float) -> bool:
 
 @EVALUATION.law("evaluation mode", "dropout that stays on")
 def evaluates_in_evaluation_mode(stack: Any, case: TrainerPlan) -> Measure:
-    """Check that no forward pass of an evaluation is in training mode, and that evaluations happen when due."""
+    """Check that no forward pass of an evaluation is in training mode, and that evaluations happen when due.
+
+    The end of training may be evaluated too, whatever the interval.
+    """
     record = trainer_run(stack, case)
     spec = stack.trainer_spec.evaluation
     every = spec.every or case.eval_steps
     due = [one for one in range(every, case.num_steps + 1, every) if one >= spec.delay]
     due = [0, *due] if spec.at_start else due
     steps = [one.step for one in record.evaluations]
-    wrong = [] if steps == due else [f"evaluations after steps {steps}, {due} are due"]
+    at_end = sorted({*due, case.num_steps})
+    wrong = [] if steps in (due, at_end) else [f"evaluations after steps {steps}, {due} are due"]
     wrong += [f"evaluation after step {one.step}" for one in record.evaluations if one.was_training]
     return Measure.count(wrong, "evaluations in training mode, or at other steps")
 

@@ -72,7 +72,7 @@ def options_of(
         entry = seen.get(name, {})
         setup = setups.get(entry.get("setup", ""))
         state: State = "uncovered"
-        reason = "no setup sets it"
+        reason = _unmeasured(trainer, name, default, setups)
         if name in out_of_scope:
             state, reason = "out of scope", out_of_scope[name]
         elif setup is not None and name in values_of(setup):
@@ -83,6 +83,14 @@ def options_of(
             else:
                 reason = f"{entry['setup']} sets it, and no law sees it dropped"
         yield Option(trainer=trainer, name=name, state=state, reason=reason)
+
+
+def _unmeasured(trainer: str, name: str, default: Any, setups: Mapping[str, Setup]) -> str:
+    """Return why an option that was not measured is uncovered."""
+    for setup_name, setup in setups.items():
+        if setup.trainer == trainer and values_of(setup).get(name, default) != default:
+            return f"{setup_name} sets it; not yet measured"
+    return "no setup sets it"
 
 
 def defaults(config: type) -> dict[str, Any]:

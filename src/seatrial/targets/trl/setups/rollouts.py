@@ -164,10 +164,12 @@ ROLLOUTS: Mapping[str, Setup] = {
     "whole-grpo-lora": grpo({"loss_type": "dapo", "beta": 0.2}, beta=0.2, lora="made", reference="base"),
     "whole-grpo-turns": grpo({"loss_type": "dapo"}, form="turns with system"),
     "whole-grpo-schedule": grpo({**SCHEDULE, "per_device_eval_batch_size": 4, "loss_type": "dapo"}),
+    # After a step at the usual rate the weights of rows with a positive advantage are 0 in all but name.
     "whole-grpo-vespo": grpo(
         {
             "loss_type": "vespo",
             "num_iterations": 2,
+            "learning_rate": 0.001,
             "vespo_k_pos": 1.0,
             "vespo_lambda_pos": 2.0,
             "vespo_k_neg": 2.0,
