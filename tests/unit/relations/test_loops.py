@@ -1,4 +1,4 @@
-"""The laws of loops in several processes: plain loops satisfy them, and planted faults are seen by the law about them."""
+"""The laws of loops in several processes: plain loops satisfy them, and the law about a planted fault sees it."""
 
 import pytest
 import torch

@@ -70,6 +70,9 @@ LORA: dict[str, type[Any]] = {
         use_dora=True, target_modules=["embed_tokens", "q_proj"], spec={"refuses": ("mixed batch",)}
     ),
     "lora-all-linear": _lora(target_modules="all-linear", thorough=True),
+    "lora-excluded": _lora(
+        target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"], thorough=True
+    ),
     "lora-tokens": _lora(
         trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,34 @@ NOT_COVERED: Mapping[str, str] = {
     "XLORA": "it mixes adapters that are trained before",
 }
 """Types of PEFT's registry without an adapter, by PEFT's name, with the reason."""
+
+
+OPTIONS: Mapping[str, str] = {
+    "alora_invocation_tokens": "its adapter depends on where given tokens are in a row",
+    "arrow_config": "it mixes adapters that are trained before",
+    "corda_config": "its start needs the covariance of given data",
+    "eva_config": "its start needs the activations of given data",
+    "layer_replication": "it makes another base",
+    "layers_pattern": "it is for models whose layers have another name",
+    "loftq_config": "its start is that of a quantised base",
+    "lora_ga_config": "its start needs the gradients of given data",
+    "megatron_config": "it needs Megatron-core",
+    "megatron_core": "it needs Megatron-core",
+    "qalora_group_size": "it needs a quantised base",
+    "use_qalora": "it needs a quantised base",
+    "runtime_config": "it is about where tensors are while an adapter is made",
+}
+"""Options of LoRA that no adapter sets, with the reason."""
+NAMES = (
+    "task_type",
+    "peft_type",
+    "auto_mapping",
+    "peft_version",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+)
+"""Fields of every configuration that say what it is of."""
 
 
 class PeftTarget(ComponentsTarget):
@@ -35,7 +64,11 @@ class PeftTarget(ComponentsTarget):
     def components(self) -> dict[str, Any]:
         """Return an adapter of each kind, and why there is none for each other type of the installed release."""
         made = super().components()
-        return {**made, **{f"type {name}": Unavailable(reason) for name, reason in uncovered().items()}}
+        types = {f"type {name}": reason for name, reason in uncovered().items()}
+        options = {
+            f"LoraConfig.{name}": f"not covered: {reason}" for name, reason in uncovered_options().items()
+        }
+        return {**made, **{name: Unavailable(reason) for name, reason in {**types, **options}.items()}}
 
 
 def uncovered() -> dict[str, str]:
@@ -51,3 +84,15 @@ def uncovered() -> dict[str, str]:
         if config.__name__ not in covered:
             found[name] = f"not covered: {NOT_COVERED.get(name, 'no adapter is written for it yet')}"
     return found
+
+
+def uncovered_options() -> dict[str, str]:
+    """Return the options of LoRA in the installed release that no adapter sets, with the reason."""
+    import peft
+
+    from seatrial.targets.peft.table import LORA
+
+    given = {name for adapter in LORA.values() for name in (*adapter.kind.options, adapter.kind.dropout)}
+    known = [item.name for item in dataclasses.fields(peft.LoraConfig)]
+    left = [name for name in known if name not in given and name not in NAMES]
+    return {name: OPTIONS.get(name, "no adapter is written for it yet") for name in left}

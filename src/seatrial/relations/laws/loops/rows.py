@@ -27,8 +27,8 @@ ROWS = Relation(
     id="R30.rows",
     name="rows-are-read-once-in-one-order",
     component="row_loader",
-    statement="In each epoch every row is read by one process once, in the order of one process, except for rows that fill "
-    "up the end; a resumed epoch continues where it ended.",
+    statement="In each epoch every row is read by one process once, in the order of one process, except for rows that "
+    "fill up the end; a resumed epoch continues where it ended.",
     cost="CPU, processes of one gloo group that are started once",
     cases=plan(),
 )
