@@ -45,6 +45,7 @@ from seatrial.relations.contracts.resumed_training import ResumedTraining
 from seatrial.relations.contracts.rollout_flow import RolloutFlow
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.saving import Saving
+from seatrial.relations.contracts.supervised import SupervisedStep
 from seatrial.relations.contracts.syncs import CutSync, TrainedSync
 from seatrial.relations.contracts.tables import RowTables
 from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
@@ -247,6 +248,7 @@ COMPONENTS: Mapping[str, type] = {
     "staleness_schedule": StalenessSchedule,
     "train_step": TrainStep,
     "objective": Objective,
+    "supervised_step": SupervisedStep,
     "rollout_window": RolloutWindow,
     "trained_tokens": TrainedTokens,
     "default_sampling": DefaultSampling,

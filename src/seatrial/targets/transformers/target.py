@@ -17,6 +17,6 @@ class TransformersTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.transformers.causal import ADAPTERS
+        from seatrial.targets.transformers import causal, heads
 
-        return ADAPTERS
+        return {**causal.ADAPTERS, **heads.ADAPTERS}

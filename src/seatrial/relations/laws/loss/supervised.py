@@ -1,0 +1,139 @@
+"""R1 and R12 of supervised training of any head: in micro-batches, and against the mean over all items in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from seatrial.relations.cases.case import Case
+from seatrial.relations.facts import bound_of
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.records import StepResult
+from seatrial.relations.tensors import largest_gradient_difference
+
+GRADIENT_BOUND = 1e-4
+LOSS_BOUND = 2e-4
+"""Losses are logged with four digits behind the point or more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedCase(Case):
+    """Examples of one optimizer batch, by number, in micro-batches."""
+
+    micro_batches: tuple[tuple[int, ...], ...]
+
+    def smaller(self) -> Iterator[SupervisedCase]:
+        """Yield the case of the first micro-batch alone."""
+        if len(self.micro_batches) > 1:
+            yield SupervisedCase(micro_batches=self.micro_batches[:1])
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the numbers of the examples."""
+        return {"micro_batches": [list(part) for part in self.micro_batches]}
+
+    @property
+    def examples(self) -> list[int]:
+        """The numbers of all examples."""
+        return [example for part in self.micro_batches for example in part]
+
+
+def _make(stack: Any, seed: int, tidy: bool, size: int = 0, unequal: bool = False) -> SupervisedCase:
+    """Return examples with items of equal numbers, or all of them, in micro-batches of a size; one for size 0."""
+    num = stack.supervised_spec.num_examples
+    examples = range(num if unequal and not tidy else num // 2)
+    size = size or len(examples)
+    return SupervisedCase(
+        micro_batches=tuple(tuple(examples[start : start + size]) for start in range(0, len(examples), size))
+    )
+
+
+def _has_one_item(stack: Any) -> str | None:
+    return "supervised_spec.items='rows'" if stack.supervised_spec.items == "rows" else None
+
+
+COMMON: Mapping[str, Any] = {
+    "component": "supervised_step",
+    "cost": "CPU, seconds",
+    "catalogue": "SB155 SB156 SB157 SB159 SB199",
+    "seeded": False,
+}
+MICRO_BATCHES = Relation(
+    id="R1.supervised",
+    name="head-ignores-micro-batches",
+    statement="Loss and gradient of an optimizer batch do not depend on its micro-batches, whatever the model's head.",
+    **COMMON,
+)
+FORMULA = Relation(
+    id="R12.supervised",
+    name="head-equals-oracle",
+    statement="Loss and gradient equal the mean cross-entropy over all items of the batch, in float64.",
+    **COMMON,
+)
+NOT_DIVIDED = (
+    "a sum over micro-batches where their mean is due, as where a model takes a count that its loss ignores"
+)
+MEANS = "a mean of the micro-batches' means, labels that no item has in the divisor"
+
+
+@MICRO_BATCHES.law("micro-batches of one example", NOT_DIVIDED, cases=partial(_make, size=1))
+@MICRO_BATCHES.law("micro-batches of two examples", NOT_DIVIDED, cases=partial(_make, size=2))
+def step_ignores_micro_batches(stack: Any, case: SupervisedCase) -> Measure:
+    """Compare loss and gradient of a step in micro-batches with those of the same step in one."""
+    whole = stack.supervised_step([case.examples])
+    return _distance(stack, stack.supervised_step(case.micro_batches), whole, "the step in one micro-batch")
+
+
+@FORMULA.law(
+    "loss and gradient", "padding in the mean, labels shifted by one, smoothing ignored", cases=_make
+)
+@FORMULA.law(
+    "loss and gradient, examples of unequal numbers of items",
+    "padding in the mean, a mean of the rows' means",
+    cases=partial(_make, unequal=True),
+    excluded=_has_one_item,
+)
+@FORMULA.law(
+    "loss and gradient, micro-batches of unequal numbers of items",
+    MEANS,
+    cases=partial(_make, size=2, unequal=True),
+    excluded=_has_one_item,
+)
+def step_equals_oracle(stack: Any, case: SupervisedCase) -> Measure:
+    """Compare loss and gradient with the mean over all items, computed in float64 one example at a time."""
+    return _distance(stack, stack.supervised_step(case.micro_batches), oracle(stack, case), "the oracle")
+
+
+def oracle(stack: Any, case: SupervisedCase) -> StepResult:
+    """Return the mean cross-entropy over all items and its gradients."""
+    model = copy.deepcopy(stack.supervised_model()).double().eval()
+    smoothing = stack.supervised_spec.smoothing
+    losses = []
+    for example in case.examples:
+        logits_NV, classes = stack.supervised_logits(model, example)
+        for logits_V, right in zip(logits_NV.double(), classes, strict=True):
+            logprobs_V = logits_V - logits_V.logsumexp(0)
+            losses.append(-(1 - smoothing) * logprobs_V[right] - smoothing * logprobs_V.mean())
+    loss = torch.stack(losses).mean()
+    loss.backward()
+    gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    return StepResult(loss=float(loss.detach()), gradients=gradients)
+
+
+def _distance(stack: Any, given: StepResult, right: StepResult, what: str) -> Measure:
+    error, name = largest_gradient_difference(
+        {key: given.gradients[key] for key in given.gradients.keys() & right.gradients.keys()},
+        {key: right.gradients[key] for key in given.gradients.keys() & right.gradients.keys()},
+    )
+    loss = abs(given.loss - right.loss) / max(abs(right.loss), 1e-3)
+    # Both bounds are of float32 sums; the loss is held to that of its printed digits.
+    error, place = max((error, f"gradient of {name}"), (loss * GRADIENT_BOUND / LOSS_BOUND, "logged loss"))
+    return Measure(
+        error=error,
+        bound=bound_of(stack, GRADIENT_BOUND),
+        what=f"{place} against {what}, logged {given.loss:.5g} for {right.loss:.5g}, relative difference",
+    )

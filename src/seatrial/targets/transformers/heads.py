@@ -1,0 +1,271 @@
+"""`transformers.Trainer` on tiny models with other heads than a causal language model's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.supervised import SupervisedSpec
+from seatrial.relations.records import StepResult
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
+from seatrial.targets.common.target import Gone, release
+from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
+
+VOCABULARY, WIDTH, PAD, CLASSES, IGNORED = 40, 16, 0, 3, -100
+LENGTHS = (6, 6, 6, 6, 3, 4, 9, 8)
+"""Tokens of each example; the first half has equal ones, and two neighbours of the other half unlike sums."""
+ONE, TWO = (f"R1.supervised/micro-batches of {number} example" for number in ("one", "two"))
+TWO = f"{TWO}s"
+UNEQUAL = "R12.supervised/loss and gradient, micro-batches of unequal numbers of items"
+NOT_DIVIDED = KnownFailure(
+    "means of micro-batches are added, not averaged: the model takes a count of items that its loss ignores",
+    finding="Transformers: losses of heads that ignore the count of items",
+)
+MEANS_OF_MEANS = KnownFailure(
+    "means of micro-batches are averaged, however many labels each has",
+    finding="Transformers: means of micro-batches",
+    releases=between("transformers", "4.49", "5"),
+).of(UNEQUAL)
+SMOOTHED_ADDED = KnownFailure(
+    "smoothed losses are means of micro-batches that are added, not averaged",
+    finding="Transformers: label smoothing and accumulation",
+    releases=before("transformers", "5.16"),
+).of(ONE, TWO, UNEQUAL)
+
+
+def _not_divided(since_release: str, *laws: str) -> tuple[KnownFailure, ...]:
+    """Return the failure of releases from one on, and of those before 4.49."""
+    return tuple(
+        replace(NOT_DIVIDED, releases=releases).of(*laws)
+        for releases in (since("transformers", since_release), before("transformers", "4.49"))
+    )
+
+
+def _ids(example: int) -> list[int]:
+    return [
+        1 + (7 * example + 3 * place * place + place) % (VOCABULARY - 1) for place in range(LENGTHS[example])
+    ]
+
+
+class Head(KnowsFailures):
+    """A model on the adapter's own examples; see `contracts.SupervisedStep`."""
+
+    supervised_spec = SupervisedSpec()
+    model_name: ClassVar[str]
+    config_name: ClassVar[str]
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Of the model's configuration, beyond a tiny one's."""
+    training: ClassVar[Mapping[str, Any]] = {}
+    """Of `TrainingArguments`."""
+
+    def __init__(self) -> None:
+        """Find the model and its configuration."""
+        import transformers
+
+        for name in (self.model_name, self.config_name):
+            if not hasattr(transformers, name):
+                raise Gone(f"transformers {release('transformers')} has no {name}")
+        self.model_class = getattr(transformers, self.model_name)
+        self.config_class = getattr(transformers, self.config_name)
+
+    @cached_property
+    def _model(self) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = self.model_class(self.config_class(**self.options)).float()
+        with torch.no_grad():
+            for value in model.parameters():
+                if value.dim() > 1:
+                    value.mul_(4.0)
+        return model
+
+    def supervised_model(self) -> Any:
+        return self._model
+
+    def row(self, example: int) -> dict[str, Any]:
+        """Return an example as the data set has it: ids and labels."""
+        raise NotImplementedError
+
+    def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
+        row = self.row(example)
+        labels = row["labels"]
+        logits_1SV = model(input_ids=torch.tensor([row["input_ids"]])).logits
+        if isinstance(labels, int):
+            return logits_1SV, [labels]
+        kept = [place for place, label in enumerate(labels) if label != IGNORED]
+        return logits_1SV[0, kept], [labels[place] for place in kept]
+
+    def supervised_step(self, micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        import transformers
+
+        return step_of_rows(
+            transformers.Trainer,
+            self.supervised_model(),
+            [self.row(example) for part in micro_batches for example in part],
+            args=configuration(
+                transformers.TrainingArguments, {**batch_options(micro_batches), **self.training}
+            ),
+            data_collator=self.collate,
+            **self.trainer_options(),
+        )
+
+    def trainer_options(self) -> dict[str, Any]:
+        """Return further arguments of the trainer."""
+        return {}
+
+    def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Pad on the right."""
+        S = max(len(row["input_ids"]) for row in rows)
+
+        def padded(name: str, fill: int, width: int) -> Tensor:
+            return torch.tensor([[*row[name], *[fill] * (width - len(row[name]))] for row in rows])
+
+        real = [[1] * len(row["input_ids"]) + [0] * (S - len(row["input_ids"])) for row in rows]
+        found = {"input_ids": padded("input_ids", PAD, S), "attention_mask": torch.tensor(real)}
+        if isinstance(rows[0]["labels"], int):
+            return {**found, "labels": torch.tensor([row["labels"] for row in rows])}
+        return {**found, "labels": padded("labels", IGNORED, max(len(row["labels"]) for row in rows))}
+
+
+QUIET_BERT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": CLASSES}
+BERT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": WIDTH,
+    **QUIET_BERT,
+}
+QWEN = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": WIDTH,
+    "pad_token_id": PAD,
+}
+
+
+class RowClasses(Head):
+    """An encoder that classifies rows."""
+
+    supervised_spec = SupervisedSpec(items="rows")
+    model_name, config_name, options = "BertForSequenceClassification", "BertConfig", BERT
+    known_failures = _not_divided("5", ONE, TWO)
+
+    def row(self, example: int) -> dict[str, Any]:
+        return {"input_ids": _ids(example), "labels": example % CLASSES}
+
+
+class DecoderRowClasses(RowClasses):
+    """A decoder that classifies rows by their last token."""
+
+    model_name, config_name = "Qwen2ForSequenceClassification", "Qwen2Config"
+    options: ClassVar[Mapping[str, Any]] = {**QWEN, "num_labels": CLASSES}
+    known_failures = _not_divided("4.54", ONE, TWO)
+
+
+class TokenClasses(Head):
+    """An encoder that classifies tokens, the first of each row left out."""
+
+    model_name, config_name, options = "BertForTokenClassification", "BertConfig", BERT
+    known_failures = (*_not_divided("5", ONE, TWO, UNEQUAL), MEANS_OF_MEANS)
+
+    def row(self, example: int) -> dict[str, Any]:
+        ids = _ids(example)
+        return {"input_ids": ids, "labels": [IGNORED, *((token + example) % CLASSES for token in ids[1:])]}
+
+
+class MaskedTokens(Head):
+    """An encoder that predicts masked tokens: every third."""
+
+    model_name, config_name, options = "BertForMaskedLM", "BertConfig", BERT
+    known_failures = (*_not_divided("5", ONE, TWO, UNEQUAL), MEANS_OF_MEANS)
+
+    def row(self, example: int) -> dict[str, Any]:
+        ids = _ids(example)
+        masked = [place % 3 == 1 for place in range(len(ids))]
+        return {
+            "input_ids": [3 if hidden else token for token, hidden in zip(ids, masked, strict=True)],
+            "labels": [token if hidden else IGNORED for token, hidden in zip(ids, masked, strict=True)],
+        }
+
+
+class EncoderDecoder(Head):
+    """An encoder and a decoder with labels of unequal lengths."""
+
+    model_name, config_name = "T5ForConditionalGeneration", "T5Config"
+    options: ClassVar[Mapping[str, Any]] = {
+        "vocab_size": VOCABULARY,
+        "d_model": WIDTH,
+        "d_kv": 8,
+        "d_ff": WIDTH,
+        "num_layers": 1,
+        "num_heads": 2,
+        "dropout_rate": 0.0,
+        "decoder_start_token_id": PAD,
+        "pad_token_id": PAD,
+    }
+    known_failures = (*_not_divided("5", ONE, TWO, UNEQUAL), MEANS_OF_MEANS)
+
+    def row(self, example: int) -> dict[str, Any]:
+        return {"input_ids": _ids(example), "labels": _ids(example)[: LENGTHS[example] - 1][::-1]}
+
+    def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
+        row = self.row(example)
+        decoder_ids = torch.tensor([[PAD, *row["labels"][:-1]]])
+        logits_1SV = model(input_ids=torch.tensor([row["input_ids"]]), decoder_input_ids=decoder_ids).logits
+        return logits_1SV[0], row["labels"]
+
+
+class Smoothed(Head):
+    """A causal language model with smoothed labels."""
+
+    supervised_spec = SupervisedSpec(smoothing=0.2)
+    model_name, config_name, options = "Qwen2ForCausalLM", "Qwen2Config", QWEN
+    training: ClassVar[Mapping[str, Any]] = {"label_smoothing_factor": 0.2}
+    known_failures: ClassVar[Sequence[KnownFailure]] = (SMOOTHED_ADDED,)
+
+    def row(self, example: int) -> dict[str, Any]:
+        ids = _ids(example)
+        return {"input_ids": ids, "labels": [IGNORED, *ids[1:]]}
+
+    def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
+        ids = _ids(example)
+        return model(input_ids=torch.tensor([ids])).logits[0, :-1], ids[1:]
+
+
+class OwnLoss(Smoothed):
+    """A causal language model with a `compute_loss_func` that divides by the count it is given."""
+
+    supervised_spec = SupervisedSpec()
+    training: ClassVar[Mapping[str, Any]] = {}
+    known_failures: ClassVar[Sequence[KnownFailure]] = ()
+
+    def trainer_options(self) -> dict[str, Any]:
+        return {"compute_loss_func": _summed_loss}
+
+
+def _summed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    logits_NV = outputs["logits"][:, :-1].flatten(0, 1)
+    total = torch.nn.functional.cross_entropy(
+        logits_NV, labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return total / num_items_in_batch
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "row-classes": RowClasses,
+    "decoder-row-classes": DecoderRowClasses,
+    "token-classes": TokenClasses,
+    "masked-tokens": MaskedTokens,
+    "encoder-decoder": EncoderDecoder,
+    "causal-lm-smoothed": Smoothed,
+    "causal-lm-own-loss": OwnLoss,
+}
