@@ -156,7 +156,8 @@ class RowClasses(Head):
     """An encoder that classifies rows."""
 
     supervised_spec = SupervisedSpec(items="rows")
-    model_name, config_name, options = "BertForSequenceClassification", "BertConfig", BERT
+    model_name, config_name = "BertForSequenceClassification", "BertConfig"
+    options: ClassVar[Mapping[str, Any]] = BERT
     known_failures = _not_divided("5", ONE, TWO)
 
     def row(self, example: int) -> dict[str, Any]:
@@ -238,7 +239,8 @@ class Smoothed(Head):
 
     def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
         ids = _ids(example)
-        return model(input_ids=torch.tensor([ids])).logits[0, :-1], ids[1:]
+        logits_NV: Tensor = model(input_ids=torch.tensor([ids])).logits[0, :-1]
+        return logits_NV, ids[1:]
 
 
 class OwnLoss(Smoothed):
@@ -257,7 +259,8 @@ def _summed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -
     total = torch.nn.functional.cross_entropy(
         logits_NV, labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
     )
-    return total / num_items_in_batch
+    loss: Tensor = total / num_items_in_batch
+    return loss
 
 
 ADAPTERS: dict[str, type[Any]] = {

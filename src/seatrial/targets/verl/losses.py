@@ -47,7 +47,7 @@ class RegisteredLoss:
     mode: str = "token-mean"
     """The one that it is documented with; others run in thorough runs."""
     only_mode: bool = False
-    """Whether it aggregates as `mode` says, whatever is configured."""
+    """Whether it aggregates as `mode` says, regardless of the configured mode."""
 
 
 def _clip(kind: str, **more: Any) -> LossSpec:
@@ -222,7 +222,7 @@ OWN_COVARIANCE = KnownFailure(
     finding="verl: tokens chosen by covariance",
 )
 OWN_MEAN = KnownFailure(
-    "the mean is over the rows of a micro-batch, whatever the counts of the batch are",
+    "the mean is over the rows of a micro-batch, regardless of the counts of the batch",
     finding="verl: GMPO's mean over a micro-batch",
     releases=since("verl", "0.7"),
 )

@@ -14,7 +14,7 @@ from seatrial.targets.common.target import find_name
 WIDER = KnownFailure(
     "there are as many micro-batches as the tokens would fill without gaps, however many each then has",
     finding="verl: micro-batches wider than their limit",
-    releases=before("verl", "0.9"),
+    releases=before("verl", "0.9.1"),
 )
 
 

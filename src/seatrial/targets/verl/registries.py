@@ -64,7 +64,7 @@ def uncovered(covered: Mapping[str, frozenset[str]]) -> dict[str, str]:
     Args:
         covered: what adapters cover, by the kinds of `REGISTRIES`.
     """
-    found = {}
+    found: dict[str, str] = {}
     for kind, names in REGISTRIES.items():
         try:
             given = names()

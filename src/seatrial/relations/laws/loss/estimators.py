@@ -1,4 +1,4 @@
-"""R3, R5, R12 and R27 of advantages of tokens: equal to their oracle, whatever the padding and the order of rows."""
+"""R3, R5, R12 and R27 of advantages of tokens: equal to their oracle for any padding and order of rows."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _has_no_returns(stack: Any) -> str | None:
     return None if kind in OWN_RETURNS else f"estimator_spec.kind={kind!r} has no returns of its own"
 
 
-COMMON = {"component": "token_advantages", "cost": "CPU, milliseconds", "cases": _make}
+COMMON: Mapping[str, Any] = {"component": "token_advantages", "cost": "CPU, milliseconds", "cases": _make}
 CATALOGUE = "SB082 SB083 SB084 SB087 SB088 SB091 SB093"
 
 FORMULA = Relation(

@@ -65,7 +65,7 @@ COMMON: Mapping[str, Any] = {
 MICRO_BATCHES = Relation(
     id="R1.supervised",
     name="head-ignores-micro-batches",
-    statement="Loss and gradient of an optimizer batch do not depend on its micro-batches, whatever the model's head.",
+    statement="Loss and gradient of an optimizer batch do not depend on its micro-batches, for any head of the model.",
     **COMMON,
 )
 FORMULA = Relation(
@@ -119,7 +119,7 @@ def oracle(stack: Any, case: SupervisedCase) -> StepResult:
             logprobs_V = logits_V - logits_V.logsumexp(0)
             losses.append(-(1 - smoothing) * logprobs_V[right] - smoothing * logprobs_V.mean())
     loss = torch.stack(losses).mean()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
     return StepResult(loss=float(loss.detach()), gradients=gradients)
 
@@ -130,7 +130,7 @@ def _distance(stack: Any, given: StepResult, right: StepResult, what: str) -> Me
         {key: right.gradients[key] for key in given.gradients.keys() & right.gradients.keys()},
     )
     loss = abs(given.loss - right.loss) / max(abs(right.loss), 1e-3)
-    # Both bounds are of float32 sums; the loss is held to that of its printed digits.
+    # Both bounds are of float32 sums; the loss is compared within its printed digits.
     error, place = max((error, f"gradient of {name}"), (loss * GRADIENT_BOUND / LOSS_BOUND, "logged loss"))
     return Measure(
         error=error,
