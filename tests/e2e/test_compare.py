@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from tests.unit.targets.toy_command import save
 
 from seatrial.cli import main
 from seatrial.compare.verdicts import BEFORE, BROKE, FIXED, KIND
@@ -19,7 +21,7 @@ from seatrial.trials.results import Results
 from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 TOY = Path(__file__).resolve().parents[1] / "unit" / "targets" / "toy_command.py"
 MODE = 'mode, out, steps = given.get("mode", "right")'
@@ -89,9 +91,12 @@ Compare = Callable[..., tuple[subprocess.CompletedProcess[str], Results]]
 def compared(toy: Path, tmp_path: Path) -> Compare:
     """Return a function that compares two commits of the toy."""
 
+    model = tmp_path / "model"
+    save(model, {name: np.ones((3, 5), dtype=np.float32) for name in ("embed", "head")})
+
     def run(*words: str) -> tuple[subprocess.CompletedProcess[str], Results]:
         target = ("--repo", str(toy), "--target", str(toy / "stack.yaml"), "--trial", "sft-smoke")
-        return compare(tmp_path, *words, *target)
+        return compare(tmp_path, *words, *target, f"model={model}")
 
     return run
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import yaml
+from tests.unit.targets.toy_command import save
 
 from seatrial.batch.spread import ENDED
 from seatrial.cli import main
@@ -20,7 +22,7 @@ from seatrial.trials.results import Results, TrialState
 from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 TOY = Path(__file__).resolve().parents[1] / "unit" / "targets" / "toy_command.py"
 PROGRAM = f"""
@@ -58,12 +60,15 @@ def stack(tmp_path: Path) -> Path:
     options = {**STACK["options"], "notes": str(tmp_path)}
     path = tmp_path / "toy.yaml"
     path.write_text(yaml.safe_dump({**STACK, "options": options}, sort_keys=False))
+    save(tmp_path / "model", {name: np.ones((3, 5), dtype=np.float32) for name in ("embed", "head")})
     return path
 
 
 def command(stack: Path, *words: str) -> list[str]:
     base = [sys.executable, "-m", "seatrial", "run", *words]
-    return base if "--resume" in words else [*base, "--target", str(stack)]
+    if "--resume" in words:
+        return base
+    return [*base, "--target", str(stack), f"model={stack.parent / 'model'}"]
 
 
 def run(stack: Path, *words: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], Path, Results]:
@@ -161,6 +166,21 @@ def test_an_interruption_ends_every_job_and_a_resume_takes_up_the_rest(
     ran, _, results = run(stack, "--resume", str(path), "--jobs", "2")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert results.outcome is Outcome.PASS
+
+
+def test_a_resume_ends_what_a_killed_run_left(
+    stack: Path, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = started("--trial", NAMES[0], "--jobs", "1", hanging=("smoke",))
+    process.kill()
+    process.communicate(timeout=100)
+    assert len(trainings(stack)) == 1
+    (path,) = (stack.parent / "runs").iterdir()
+    (stack.parent / "hang-smoke").unlink()
+    ran, _, results = run(stack, "--resume", str(path), "--jobs", "1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert results.outcome is Outcome.PASS
+    assert trainings(stack) == []
 
 
 def test_a_lost_job_costs_its_trial_and_nothing_else(

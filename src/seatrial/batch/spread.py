@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import seatrial
-from seatrial.bisect.launchers import Launcher, Local
+from seatrial.bisect.launchers import Launcher, Local, end_leftover
 from seatrial.errors import BlockedError
 from seatrial.launch.jobs import Ended, Job
 from seatrial.targets.base import Need, Target
 from seatrial.trials.base import ShowProgress
-from seatrial.trials.needs import VISIBLE, need_of, visible_devices
+from seatrial.trials.needs import VISIBLE, need_of
 from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.trials.rundir import RunDirectory, make_directory, read_results
 from seatrial.trials.runner import Request, begin, finish
@@ -72,6 +72,7 @@ class Spread:
                 self.concluded(result)
             else:
                 waiting.append(result)
+        self._end_leftovers()
         running: dict[Future[Ended], tuple[TrialResult, Path, Sequence[str]]] = {}
         free = list(self.devices)
         with ThreadPoolExecutor(max_workers=self.num_jobs) as pool:
@@ -95,6 +96,12 @@ class Spread:
                 raise
         finish(self.directory, self.results)
         return self.results
+
+    def _end_leftovers(self) -> None:
+        """Stop jobs that an earlier process of this run, which was killed, left running."""
+        for place in (self.directory.path.absolute() / "jobs").glob("*"):
+            if not (place / "exit_status").exists():
+                end_leftover(place)
 
     def _start(
         self,
@@ -158,16 +165,8 @@ class Spread:
         while place.exists():
             place, number = place.with_name(f"{result.level}-{result.name}-{number}"), number + 1
         make_directory(place)
-        argv = [
-            sys.executable,
-            "-m",
-            "seatrial",
-            "run",
-            "--target",
-            self.results.target,
-            "--trial",
-            result.name,
-        ]
+        argv = [sys.executable, "-m", "seatrial", "run", "--target", self.results.target]
+        argv += ["--trial", result.name]
         argv += ["--seed", str(self.request.seed), "--timeout", f"{self.request.timeout_seconds:g}"]
         argv += ["--output", str(place / "run"), *self.request.overrides]
         own = {
@@ -181,7 +180,7 @@ class Spread:
         script = place / "size.sh"
         # What Slurm reads of a job's size; nothing runs this file.
         size = [f"NUM_MINUTES={max(1, round(need.minutes))}"]
-        if len(visible_devices(os.environ)) and not self.devices:
+        if need.states_gpus and need.num_gpus:
             size.append(f"GPUS_PER_NODE={need.num_gpus}")
         script.write_text("\n".join(["# BEGIN CONFIG", *size, "# END CONFIG", ""]), encoding="utf-8")
         job = Job(

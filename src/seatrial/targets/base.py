@@ -27,6 +27,8 @@ class Need:
     """GPUs that it uses at once, where there are any."""
     minutes: float = 30.0
     """Longest time that it may take; a run with a budget stops it then."""
+    states_gpus: bool = False
+    """Whether the target states the number, so that a scheduler is asked for them."""
 
     @property
     def gpu_hours(self) -> float:

@@ -19,7 +19,7 @@ def test_trials_of_two_processes_need_two_devices() -> None:
 def test_a_stage_of_a_checkout_declares_its_gpus() -> None:
     target = get_target("nemo-rl")
     trial = next(trial for trial in all_trials() if trial.name == "refit-delta")
-    assert need_of(trial, target).num_gpus == 32
+    assert need_of(trial, target) == Need(num_gpus=32, states_gpus=True)
 
 
 def test_what_fits_is_chosen_in_order_and_never_exceeds_the_budget() -> None:

@@ -63,8 +63,8 @@ class Recipe:
     """Completions of a prompt."""
     updates: int = 1
     """Optimizer steps of one batch of completions."""
-    gpus: int = Need().num_gpus
-    """GPUs that the run uses at once, where there are any."""
+    gpus: int | None = None
+    """GPUs that the run uses at once; a job of Slurm requests them. None: not stated, one where there are any."""
     minutes: float = Need().minutes
     """Longest time that the trial may take; a run with a budget stops it then."""
     precision: str = "float32"
@@ -193,6 +193,10 @@ def _recipe(path: Path, name: str, common: Mapping[str, Any], own: Any) -> Recip
         raise UsageError(f"{path}: recipes.{name}.kind {made.kind!r} is unknown; {hint(made.kind, KINDS)}")
     if made.precision not in ("float32", "bfloat16", "int8"):
         raise UsageError(f"{path}: precision {made.precision!r} is not float32, bfloat16 or int8")
+    if (made.gpus or 0) < 0 or not made.minutes > 0:
+        raise UsageError(
+            f"{path}: recipes.{name}: gpus is {made.gpus} and minutes {made.minutes}; write 0 or more, and more than 0"
+        )
     if name == "sft-resume-diamond" and made.steps < 2:
         raise UsageError(
             f"{path}: recipes.{name}.steps is {made.steps}; a run that is resumed needs 2 or more"

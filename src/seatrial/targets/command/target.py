@@ -64,11 +64,16 @@ class CommandTarget:
                 )
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
-        """Check that each is `name=value`, and that no trial sets it; the stack checks the names."""
+        """Check that each is `name=value`, and that no trial sets it; the stack checks the names.
+
+        `model=DIR` is the given model, also where the stack's own option has that name.
+        """
         for word in overrides:
             name, equals, _ = word.partition("=")
             if not equals or not name:
                 raise UsageError(f"{word!r} is not name=value")
+            if word.startswith(MODEL):
+                continue
             for recipe in self.stack.recipes.values():
                 if "{" in str(recipe.options.get(name, "")):
                     raise UsageError(f"{name} is set by the trial: {recipe.options[name]}")
@@ -146,7 +151,9 @@ class CommandTarget:
     def need(self, trial: str) -> Need:
         """Return what the recipe of a trial declares."""
         recipe = self.stack.recipes[trial]
-        return Need(num_gpus=recipe.gpus, minutes=recipe.minutes)
+        if recipe.gpus is None:
+            return Need(minutes=recipe.minutes)
+        return Need(num_gpus=recipe.gpus, minutes=recipe.minutes, states_gpus=True)
 
     def recipe(self, requested: str) -> Recipe:
         """Return the recipe of a request.

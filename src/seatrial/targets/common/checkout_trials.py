@@ -97,7 +97,7 @@ class CheckoutTrials(ComponentsTarget):
 
     def need(self, trial: str) -> Need:
         """Return the GPUs of a trial's stage."""
-        return Need(num_gpus=self.stages.stages[trial].gpus)
+        return Need(num_gpus=self.stages.stages[trial].gpus, states_gpus=True)
 
     def make_model(self, output: Path, seed: int) -> Job:
         """Refuse; see `job`."""
