@@ -59,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_count,
         help="maximum number of steps that the sampler's weights may lag",
     )
+    parser.add_argument(
+        "--exact-lag",
+        action="store_true",
+        help="every row lags as far as --max-lag allows, except in the first steps",
+    )
     parser.add_argument("--verifier", choices=sorted(REWARDS), help="reward rule, if rows do not name it")
     parser.add_argument(
         "--reward",
@@ -89,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         first_step=first,
         last_step=last,
     )
+    if arguments.exact_lag and arguments.max_lag is None:
+        raise UsageError("--exact-lag needs the lag: give --max-lag N")
     path: Path = arguments.logs
     if not path.exists():
         raise BlockedError(f"{path} does not exist: give the folder of a run's rows")
@@ -126,6 +133,7 @@ def _facts(arguments: argparse.Namespace, ledger: Ledger) -> LedgerFacts:
         verifier=arguments.verifier,
         advantage_rules=_rules(arguments.estimator),
         max_lag=arguments.max_lag,
+        lag_is_exact=arguments.exact_lag,
     )
 
 

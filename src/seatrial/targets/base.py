@@ -116,6 +116,8 @@ class TrainingJob(Job):
     """Whether a frozen reference policy takes part, so that the distance to it is logged."""
     max_lag: int | None = None
     """Steps that a row's weights may lie behind the trainer's; None where the target does not say."""
+    lag_is_exact: bool = False
+    """Whether every row's weights are behind by exactly `max_lag` steps, or by all where there were fewer."""
     verifier: str | None = None
     """Name of the reward rule; None where there is no single one by name."""
     unlogged: Mapping[str, str] = field(default_factory=dict)

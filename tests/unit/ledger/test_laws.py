@@ -349,6 +349,18 @@ def test_older_weights_are_to_differ() -> None:
     assert judge(VERSIONS, late, replace(FACTS, max_lag=1)).outcome is Outcome.FAIL
 
 
+def test_rows_are_as_far_ahead_as_the_run_says() -> None:
+    """A row that is newer was sampled late, or in place of one that was dropped as too old."""
+    ahead = [replace(row, weight_version=max(0, row.step - 2)) for row in right_ledger()]
+    exact = replace(FACTS, max_lag=1, lag_is_exact=True)
+    assert judge(VERSIONS, ahead, exact).outcome is Outcome.PASS
+    late = [replace(row, weight_version=2) if (row.step, row.index) == (3, 5) else row for row in ahead]
+    assert judge(VERSIONS, late, replace(exact, lag_is_exact=False)).outcome is Outcome.PASS
+    verdict = judge(VERSIONS, late, exact)
+    assert verdict.outcome is Outcome.FAIL
+    assert "step 3 row 5: sampled by weights 0 steps behind, the run samples 1 ahead" in verdict.reason
+
+
 def test_the_verifier_rule_is_held_against_the_run() -> None:
     named = replace(FACTS, verifier="exact_match")
     verdict = judge("rewards recomputed equal the logged", right_ledger(), named)

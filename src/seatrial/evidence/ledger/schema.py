@@ -71,6 +71,8 @@ class LedgerFacts:
     """One of these is the run's; None: one of those that are known. Empty: rewards alone do not determine them."""
     max_lag: int | None = None
     """Optimizer steps that the sampler's weights may be behind; None: not bounded."""
+    lag_is_exact: bool = False
+    """Whether they are behind by exactly `max_lag` in every row, or by all updates where there were fewer."""
     max_verifier_error_share: float = 0.05
 
 

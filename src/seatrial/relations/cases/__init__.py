@@ -93,6 +93,18 @@ def rollout_for(stack: Any, seed: int, tidy: bool, **more: Any) -> Rollout:
     return make_rollout(seed, tidy=tidy, masked_row=masked_row, **more)
 
 
+def square_rollout(stack: Any, seed: int, tidy: bool) -> Rollout:
+    """Return a rollout with as many rows as its longest completion has tokens, without a fully masked row.
+
+    One number a row, and one number a token of a row, then have shapes that broadcast against each other unnoticed.
+    """
+    rollout = rollout_for(stack, seed, tidy, masked_row=False)
+    rows = sorted(rollout.rows, key=lambda row: -len(row.completion_ids))
+    num_rows = len(rows[0].completion_ids)
+    kept = [row for row in rollout.rows if row in rows[:num_rows]][:num_rows]
+    return replace(rollout, rows=tuple(kept))
+
+
 def rollout_of_model(stack: Any, seed: int, tidy: bool) -> Rollout:
     """Return a small rollout whose ids are of the stack's own vocabulary."""
     return rollout_for(stack, seed, tidy, vocab_size=stack.vocab_size, num_prompts=3, num_generations=2)

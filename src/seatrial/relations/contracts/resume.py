@@ -3,7 +3,8 @@
 Part of `seatrial.relations.contracts`, which lists every component.
 Options are those of `contracts.run`, and `checkpointing.save_period`, `.keep_top_k`, `.metric_name`,
 `policy.precision`, `policy.lora_cfg.enabled`, `.dim`, `.alpha`. `policy.model_name` may be `experts` or
-`drafts` (`contracts.architectures`), and `policy.draft.enabled` true with the latter.
+`drafts` (`contracts.architectures`), and `policy.draft.enabled` true with the latter; or `tied`, a model whose output
+head is its embedding.
 """
 
 from __future__ import annotations

@@ -187,6 +187,7 @@ class ReferenceTarget:
             else None,
             has_reference=loss.reference_policy_kl_penalty > 0,
             max_lag=_max_lag(config),
+            lag_is_exact=lag_is_exact(config),
             guards_file=request.directory / "logs" / GUARDS_FILE,
             verifier=effective_verifier(config.data),
         )
@@ -284,12 +285,24 @@ def _own_words(request: JobRequest, loop: str, loop_seed: int) -> list[str]:
 
 
 def _max_lag(config: GRPORunConfig) -> int | None:
-    """Return the steps that rows may be old; None where a step takes several updates, in which versions are counted."""
+    """Return the steps that rows may be old; None where filters may leave an update out, so that versions say less."""
     rows = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
-    if rows != config.policy.train_global_batch_size:
+    filters = config.grpo.overlong_filtering or config.grpo.zero_variance_filter
+    if filters and rows != config.policy.train_global_batch_size:
         return None
     rollouts = config.grpo.async_grpo
     return rollouts.max_trajectory_age_steps if rollouts.enabled else 0
+
+
+def lag_is_exact(config: GRPORunConfig) -> bool:
+    """Return whether the configuration alone says with which weights each group is sampled.
+
+    Where weights change in flight, a group begins with those of its time; where a filter drops groups, others are
+    sampled in their place.
+    """
+    rollouts = config.grpo.async_grpo
+    drops = rollouts.drop_longer_than is not None or rollouts.drop_zero_variance
+    return not rollouts.in_flight_weight_updates and not drops
 
 
 def _kept_steps(config: CheckpointingConfig, num_steps: int) -> tuple[int, ...]:

@@ -28,7 +28,8 @@ def facts_of(job: TrainingJob) -> LedgerFacts:
         vocabulary_size=job.vocabulary_size,
         byte_level=job.byte_level,
         verifier=job.verifier,
-        max_lag=job.max_lag,
+        max_lag=None if job.max_lag is None else job.max_lag * job.num_updates_per_step,
+        lag_is_exact=job.lag_is_exact,
         advantage_rules=()
         if advantage is None
         else (rule_named(advantage.estimator, advantage.scale, advantage.epsilon),),

@@ -286,7 +286,8 @@ def _by_text(rows: Sequence[LedgerRow]) -> LawResult:
 def versions_in_order(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     """Weight versions never go back, belong to weights that existed, and lag at most as far as the run allows.
 
-    Where a step takes n updates, the trainer's weights have seen n (s - 1) optimizer steps at step s.
+    Where a step takes n updates, the trainer's weights have seen n (s - 1) optimizer steps at step s. Where the run
+    says so they lag exactly as far: a row that is newer was sampled late, or in place of one that was dropped.
     """
     known = having(rows, "weight_version")
     if not known:
@@ -305,6 +306,11 @@ def versions_in_order(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResul
                 )
             elif facts.max_lag is not None and lag > facts.max_lag:
                 faults.append(at(row, f"sampled by weights {lag} steps behind, allowed are {facts.max_lag}"))
+            elif facts.lag_is_exact and facts.max_lag is not None and lag < min(facts.max_lag, trained_at):
+                right = min(facts.max_lag, trained_at)
+                faults.append(
+                    at(row, f"sampled by weights {lag} steps behind, the run samples {right} ahead")
+                )
         newest_here = max(row.weight_version or 0 for row in of_step)
         if newest_here < newest:
             faults.append(
@@ -316,5 +322,7 @@ def versions_in_order(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResul
         num_samples=len(known),
         summary=f"at most {largest} steps behind",
         value=float(largest),
-        bound=f"<= {facts.max_lag} steps" if facts.max_lag is not None else None,
+        bound=f"{'==' if facts.lag_is_exact else '<='} {facts.max_lag} steps"
+        if facts.max_lag is not None
+        else None,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from seatrial.relations import oracles
-from seatrial.relations.cases import Rollout, rollout_for
+from seatrial.relations.cases import Rollout, rollout_for, square_rollout
 from seatrial.relations.cases.logits import LogitsCase, make_logits_case
 from seatrial.relations.facts import bound_of, needs_masked_rows
 from seatrial.relations.law import Measure, Relation
@@ -74,6 +74,11 @@ ADVANTAGES = Relation(
     cases=partial(rollout_for, masked_row=True),
     excluded=needs_masked_rows,
 )
+@LOSS.law(
+    "loss value, as many rows as tokens",
+    "numbers of rows that are taken for numbers of tokens",
+    cases=square_rollout,
+)
 def loss_equals_oracle(stack: Any, case: Rollout) -> Measure:
     """Compare the loss with the float64 oracle."""
     inputs, oracle = _oracle_of(stack, case)
@@ -100,6 +105,11 @@ def _oracle_of(stack: Any, case: Rollout) -> tuple[Any, oracles.LossOracle]:
     "0 / 0 in a row without tokens: NaN in its gradient, or in that of all",
     cases=partial(rollout_for, masked_row=True),
     excluded=needs_masked_rows,
+)
+@LOSS.law(
+    "loss gradient, as many rows as tokens",
+    "advantages or ratios of rows laid along the tokens",
+    cases=square_rollout,
 )
 def gradient_equals_oracle(stack: Any, case: Rollout) -> Measure:
     """Compare the derivative of the loss by each log-probability with the float64 oracle."""

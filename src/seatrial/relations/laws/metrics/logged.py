@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from seatrial.relations.cases import Rollout, make_rollout, rollout_for
+from seatrial.relations.cases import Rollout, make_rollout, rollout_for, square_rollout
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.loss.micro_batches import splits
 from seatrial.relations.not_served import NotServed
@@ -63,6 +63,11 @@ METRICS = Relation(
 @METRICS.law(
     "recomputed from the raw numbers",
     "padding counted, a mean of means, minima and maxima summed, the last micro-batch only",
+)
+@METRICS.law(
+    "recomputed, as many rows as tokens",
+    "a mean over the wrong dimension, a mask transposed",
+    cases=square_rollout,
 )
 def metrics_equal_definitions(stack: Any, case: Rollout) -> Measure:
     """Compare logged metrics with their definitions on the raw numbers, over several splits of the batch."""

@@ -132,6 +132,45 @@ def _sampling_errors(step: StepRecord, options: Mapping[str, Any]) -> list[str]:
     return [*wrong, f"step {step.step}: {len(kept)} prompts"]
 
 
+SEVERAL = {
+    **COARSE,
+    "grpo__use_dynamic_sampling": True,
+    "grpo__num_generations_per_prompt": 2,
+    "policy__train_global_batch_size": 8,
+    "data__num_train": 24,
+}
+"""Groups of two, about half of which have equal rewards: a step needs several generation batches."""
+
+
+@FILTERS.law(
+    "several generation batches",
+    "prompts of a later batch that replace those before, random numbers used again, rows counted once a batch",
+    cases=run_cases(**SEVERAL),
+)
+def several_batches_fill_a_step(stack: Any, case: RunCase) -> Measure | None:
+    """Check that a step of several batches is full, with whole groups, each prompt and each row once."""
+    record = case.record(stack)
+    size, num_prompts = (
+        record.options[f"grpo.num_{name}"] for name in ("generations_per_prompt", "prompts_per_step")
+    )
+    wrong, several = [], False
+    for step in record.steps:
+        kept, dropped = _by_prompt(step.rows), _by_prompt(step.discarded_rows)
+        several |= len(step.prompts_served) > num_prompts
+        groups = [*kept.items(), *dropped.items()]
+        wrong += [f"prompt {prompt}: {len(rows)} rows" for prompt, rows in groups if len(rows) != size]
+        wrong += [f"prompt {prompt} is kept and dropped" for prompt in kept.keys() & dropped.keys()]
+        wrong += [f"prompt {one} was not served" for one, _ in groups if one not in step.prompts_served]
+        wrong += [f"step {step.step}: {len(kept)} prompts"] * (len(kept) != num_prompts)
+        wrong += [
+            f"step {step.step}: prompt {one} lost" for one in {*step.prompts_served} - dict(groups).keys()
+        ]
+        draws = [row.sampling_logprobs for row in (*step.rows, *step.discarded_rows) if len(row.ids) > 2]
+        wrong += [f"step {step.step}: rows drawn twice"] * (len(set(draws)) != len(draws))
+        wrong += _sampling_errors(step, record.options)
+    return Measure.count(wrong, "what is wrong with steps of several generation batches") if several else None
+
+
 @FILTERS.law(
     "penalty on length", "a buffer off by one, lengths of other rows, a sign", cases=run_cases(**SHAPED)
 )

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.run.filters import SEVERAL
 from seatrial.relations.measures.rows import FORMULAS, mean, metric_errors
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.runs import expected_loss, norm_of
@@ -37,6 +38,11 @@ METRICS = Relation(
     "metrics of a step, of coarse rewards",
     "rows counted for groups, advantages for rewards",
     cases=run_cases(**ONE_UPDATE, data__verifier="coarse"),
+)
+@METRICS.law(
+    "metrics of a step, of several generation batches",
+    "rows that were left out counted, the last batch alone",
+    cases=run_cases(**SEVERAL),
 )
 def metrics_of_a_step(stack: Any, case: RunCase) -> Measure:
     """Compare each logged metric that has a formula with that of the step's rows.
@@ -131,3 +137,37 @@ def accuracy_of_a_validation(stack: Any, case: RunCase) -> Measure:
                     (error, f"{name} after step {one.step}: {one.metrics[name]:.7g} for {average:.7g}")
                 )
     return Measure.largest(found, 1e-5, "metric of a validation against its rewards")
+
+
+@METRICS.law(
+    "lengths of a validation",
+    "prompts or padding counted, rows of training, the share that ended for the share that was cut off",
+    cases=run_cases(grpo__val_period=1, grpo__val_at_start=True, grpo__max_val_samples=3),
+)
+def lengths_of_a_validation(stack: Any, case: RunCase) -> Measure:
+    """Compare the logged length and the logged share that was cut off with the sampled ids.
+
+    Raises:
+        NotServed: validations log neither, or the stack does not report what it sampled.
+    """
+    record = case.record(stack)
+    found = []
+    for one in record.validations:
+        answers = [ids for _, ids in one.sampled]
+        rights = {
+            "avg_length": mean(map(len, answers)) if answers else math.nan,
+            "truncation_rate": mean(ids[-1] not in record.stop_ids for ids in answers)
+            if answers
+            else math.nan,
+        }
+        found += [
+            (
+                abs(one.metrics[name] - right),
+                f"{name} after step {one.step}: {one.metrics[name]:.7g} for {right:.7g}",
+            )
+            for name, right in rights.items()
+            if name in one.metrics
+        ]
+    if not found:
+        raise NotServed("validations log neither avg_length nor truncation_rate")
+    return Measure.largest(found, 1e-5, "metric of a validation against the ids that it sampled")

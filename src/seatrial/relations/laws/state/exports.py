@@ -52,6 +52,35 @@ def exported_is_trained(stack: Any, case: ResumeCase) -> Measure:
     return Measure.count(wrong, "exported tensors that are not the trained ones")
 
 
+@EXPORT.law(
+    "weights of a tied model",
+    "a head that is written next to its embedding, or left as it was",
+    cases=resuming(1, 2, policy__model_name="tied"),
+    seeded=False,
+)
+def tied_export_is_trained(stack: Any, case: ResumeCase) -> Measure:
+    """Compare the export of a model whose head is its embedding with the trained weights, names and bits."""
+    left = case.run(stack)
+    options = {**BASE, **getattr(stack, "options", {}), **case.options}
+    record = stack.short_run(options, seed=case.seed)
+    final = {name: record.final_weights[name] for name in record.trainable}
+    embedding = next((value for name, value in final.items() if name.endswith("embed_tokens.weight")), None)
+    # A file may hold the head, as a copy of the embedding.
+    tied = {name: embedding for name in left.exported if name.endswith("lm_head.weight")}
+    right = {**{name: value for name, value in final.items() if not name.endswith("lm_head.weight")}, **tied}
+    wrong = sorted(right.keys() ^ left.exported.keys())
+    wrong += [
+        name
+        for name, value in left.exported.items()
+        if right.get(name) is not None and not torch.equal(value, right[name])
+    ]
+    if embedding is None or not left.exported:
+        wrong.append("there is no embedding, or no export")
+    if left.exported_files.get("config.json", {}).get("tie_word_embeddings") is False:
+        wrong.append("config.json says that the head is not tied")
+    return Measure.count(wrong, "exported tensors of a tied model that are not the trained ones")
+
+
 def other_files_are_exported(stack: Any, case: ResumeCase) -> Measure:
     """Compare configuration, generation defaults and tokenizer with those of the model that training began from."""
     left = case.run(stack)

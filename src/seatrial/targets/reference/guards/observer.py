@@ -44,6 +44,7 @@ from seatrial.targets.reference.guards.metrics import (
 from seatrial.targets.reference.guards.optimizer import OptimizerGuard, masters_of
 from seatrial.targets.reference.guards.options import check_options
 from seatrial.targets.reference.guards.rewards import RewardGuard
+from seatrial.targets.reference.guards.rollouts import RolloutGuard
 from seatrial.targets.reference.guards.rows import check_rows, check_samples, check_texts, versions_of
 from seatrial.targets.reference.guards.sampling import RATIO_TOLERANCE, SamplingGuard
 from seatrial.targets.reference.guards.schedule import ScheduleGuard
@@ -77,9 +78,10 @@ class RunGuards(Observer):
         self._schedule, self._seeds = ScheduleGuard(config, self.guards), SeedGuard(config, self.guards)
         self._checkpoints, self._log = CheckpointGuard(self.guards), LogGuard(config, self.guards)
         self._rewards = RewardGuard(config, self.guards)
-        self._shares, self._sampling = None, None
+        self._shares, self._sampling, self._rollouts = None, None, None
         if isinstance(config, GRPORunConfig):
             self._shares, self._sampling = ShareGuard(config, self.guards), SamplingGuard(config, self.guards)
+            self._rollouts = RolloutGuard(config, self.guards)
         self._earlier: dict[str, Any] = {}
         self._is_inline = config.policy.generation.placement == "inline"
         self._version = self._step = 0
@@ -98,8 +100,9 @@ class RunGuards(Observer):
             self._seeds.started(session)
             self._checkpoints.started(session)
             check_loaded(session, self._config, self.guards)
-            if self._sampling is not None:
+            if self._sampling is not None and self._rollouts is not None:
                 self._sampling.started(session)
+                self._rollouts.started(session)
         self._optimizer.started(session)
         if self._config.policy.precision == "float32":
             self._looked_at = (session.attempt.step, sample_weights(session.policy.trained_weights()))
@@ -135,10 +138,12 @@ class RunGuards(Observer):
         assert isinstance(config, GRPORunConfig)
         assert self._shares is not None
         assert self._sampling is not None
+        assert self._rollouts is not None
         num_updates = session.policy.version - self._version
         with self._recorded(session):
             check_rows(session, step, config, self.guards)
             check_samples(step, config, self.guards, self._version)
+            self._rollouts.check_step(step)
             self._check_weights(session, step.step, step.metrics)
             self._loss.check_step(step.step, step.metrics, num_updates)
             if is_checked_closely(step.step):

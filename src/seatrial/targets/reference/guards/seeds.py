@@ -44,7 +44,7 @@ class SeedGuard:
         self._loop = loop_of(config)
         self._order: tuple[int, list[int]] | None = None
         self._num_drawn = 0
-        self._is_known = True
+        self._is_known, self._is_too_long = True, False
         self._replayed: Sequence[Completion] | None = None
 
     def started(self, session: Session) -> None:
@@ -60,9 +60,8 @@ class SeedGuard:
             )
             check(self._guards, "splits as seeded", wrong, number=len(given) + len(held_out))
         # What an earlier attempt drew is known if each step draws the same number.
-        self._is_known = len(session.train_examples) <= MOST_PROMPTS and (
-            not session.attempt.step or self._draws_evenly()
-        )
+        self._is_too_long = len(session.train_examples) > MOST_PROMPTS
+        self._is_known = not self._is_too_long and (not session.attempt.step or self._draws_evenly())
         self._num_drawn = session.attempt.step * self._num_a_step()
 
     def synced(self, session: Session) -> None:
@@ -81,12 +80,23 @@ class SeedGuard:
 
     def check_step(self, session: Session, step: TrainedStep) -> None:
         """Check that prompts come in the seeded order, and that the first rows are those of the seeded stream."""
+        self._count_drawn(step)
         self._check_order(session, step.step, [example.prompt_id for example in step.served])
         if self._replayed:
             self._check_replay(
                 f"step {step.step}", self._replayed, step.rollouts.completions[:REPLAYED_ROWS], "rollouts"
             )
             self._replayed = ()
+
+    def _count_drawn(self, step: TrainedStep) -> None:
+        """After a resume, take what was drawn before from the number of the first group with asynchronous rollouts."""
+        assert isinstance(self._config, GRPORunConfig)
+        if self._is_known or not step.fates or self._config.grpo.use_dynamic_sampling:
+            return
+        size = self._num_a_step()
+        # The prompts of a batch are listed at the step of its first group.
+        self._num_drawn = -(-min(group.number for group in step.fates) // size) * size
+        self._is_known = not self._is_too_long
 
     def tuned(self, session: Session, step: TunedStep) -> None:
         """Check that examples of fine-tuning come in the seeded order."""

@@ -36,6 +36,7 @@ from seatrial.targets.reference.configuration import (
     model_directory,
     other_model_directory,
     table,
+    wide_model_directory,
 )
 from seatrial.targets.reference.runs.architectures import (
     OWN_DATA,
@@ -48,6 +49,10 @@ from seatrial.targets.reference.runs.architectures import (
 from seatrial.targets.reference.runs.ranks import recorded
 
 _OWN = "seatrial.targets.reference.parts.custom"
+LONGEST = 128
+"""Length of a row in `conformance.yaml`."""
+TIED = "tied"
+"""What the relations call a model whose head is its embedding."""
 VERIFIERS = {"graded": "byte_closeness", "coarse": f"{_OWN}:near_enough", "failing": f"{_OWN}:failing"}
 """What the relations call verifiers by how finely they judge."""
 
@@ -117,11 +122,13 @@ def with_own_parts(options: Mapping[str, Any]) -> dict[str, Any]:
         found["data.verifier"] = VERIFIERS[asked]
     if model in OTHER_MODELS:
         found["policy.model_name"] = str(other_model_directory(model))
+    if model == TIED:
+        found["policy.model_name"] = str(wide_model_directory(tied=True))
     if model is not None and model in SPECS:
         found |= {"policy.model_name": str(architecture_directory(model)), **OWN_DATA.get(model, {})}
     budgets = [value for name, value in options.items() if name.endswith(".train_mb_tokens") and value]
     if budgets:
-        found.setdefault("policy.max_total_sequence_length", min(budgets))
+        found.setdefault("policy.max_total_sequence_length", min(LONGEST, *budgets))
     return found
 
 
