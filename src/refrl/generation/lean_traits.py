@@ -42,7 +42,7 @@ class Traits:
     rotates_full_layers: bool = True
     """False: in a model with windows, layers without one have no rotary embedding."""
     windows_all_layers: bool = False
-    """The window is that of every layer, whatever `layer_types` says."""
+    """Every layer has the window, regardless of `layer_types`."""
     caps_scores: bool = False
     """Attention scores are capped by `attn_logit_softcapping`."""
     is_checked: bool = True
