@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.cli import main
-from seatrial.cli import relations as module
-from seatrial.cli.relations import expect_more, find_stacks
+from seatrial.cli import main, relation_stacks, relations
+from seatrial.cli.relation_stacks import expect_more, find_stacks
 from seatrial.errors import BlockedError, UsageError
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.registry import all_relations, select
@@ -36,7 +35,7 @@ class Target:
 @pytest.fixture(autouse=True)
 def known_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every name be that target."""
-    monkeypatch.setattr(module, "get_target", lambda name: Target())
+    monkeypatch.setattr(relation_stacks, "get_target", lambda name: Target())
 
 
 def test_each_adapter_meets_the_relations_of_its_components() -> None:
@@ -118,8 +117,8 @@ def test_what_the_environment_prevents_is_blocked(
     assert verdict.outcome is Outcome.BLOCKED
     assert re.search(words, verdict.reason)
     good = Verdict(name="one", outcome=Outcome.PASS, reason="held", num_samples=1)
-    assert module._whole([good, verdict]) is outcome
-    assert module._whole([verdict]) is Outcome.BLOCKED
+    assert relations._whole([good, verdict]) is outcome
+    assert relations._whole([verdict]) is Outcome.BLOCKED
 
 
 def test_a_stack_that_is_not_installed_is_blocked(forked_python: str) -> None:
