@@ -143,6 +143,15 @@ def test_a_line_that_wandb_cut_loses_its_last_value_alone(tmp_path: Path) -> Non
     assert f"metric/{last - 1:04}" in log.series and f"metric/{last:04}" not in log.series
 
 
+@pytest.mark.parametrize("torn", [False, True])
+def test_many_cut_lines_are_cuts_and_one_torn_row_is_not(tmp_path: Path, torn: bool) -> None:
+    """Of 20 cut lines the first eight are named and the rest counted; a torn one among these is damage."""
+    rows = [f"step:{step} - " + " - ".join(f"m/{one:04}:0.125" for one in range(400)) for step in range(20)]
+    text = "".join(f"{row[:4096]}\n" for row in rows) + ("step:20 - a:1 - step:21 - a:2\n" if torn else "")
+    damage = read_logs(written(tmp_path, text, "output.log")).damage
+    assert [item.is_cut for item in damage] == [True] * 8 + [not torn]
+
+
 @pytest.mark.parametrize("width", [40, 80, 132])
 @pytest.mark.parametrize("form", ["verl", "trainer"])
 def test_rows_that_a_terminal_wrapped_are_whole(tmp_path: Path, width: int, form: str) -> None:

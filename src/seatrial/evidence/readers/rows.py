@@ -209,7 +209,8 @@ class RowLog:
             return
         self._num_more += 1
         what = f"{self._num_more} more rows or values could not be read"
-        self.damage[_MAX_DAMAGES:] = [Damage(path=self.source, what=what, offset=line)]
+        is_cut = is_cut and all(item.is_cut for item in self.damage[_MAX_DAMAGES:])
+        self.damage[_MAX_DAMAGES:] = [Damage(path=self.source, what=what, offset=line, is_cut=is_cut)]
 
     def segments(self) -> list[Segment]:
         """Return what was collected, one segment for each start of each writer."""
