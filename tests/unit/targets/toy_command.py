@@ -48,7 +48,8 @@ def main() -> int:
         line = {"step": step, "loss": 1.0 / step, "grad_norm": 0.5, "lr": 0.1 / step}
         if given.get("kind") == "dpo":
             line |= {"loss": 0.693147 / step, "rewards/margins": 0.1 * (step - 1)}
-        line |= WRONG_LINES.get(mode, lambda step: {})(step)
+        if mode in WRONG_LINES:
+            line |= WRONG_LINES[mode](step)
         for folder in folders if mode != "no-log" else []:
             (out / folder).mkdir(exist_ok=True)
             with (out / folder / "log.jsonl").open("a") as log:
