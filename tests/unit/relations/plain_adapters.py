@@ -142,7 +142,7 @@ class PlainAdapted:
                 delta = delta / self.scale()
             if self.fault == "cast before the sum" and self.dtype != torch.float32:
                 delta = (
-                    self.adapters[name]["B"].to(torch.bfloat16) * 1.02 @ self.adapters[name]["A"].bfloat16()
+                    self.adapters[name]["B"].to(torch.bfloat16) * 1.1 @ self.adapters[name]["A"].bfloat16()
                 ).float() * self.scale()
             if self.fault == "merged twice":
                 delta = delta * 2

@@ -15,9 +15,8 @@ from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, i
 from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference
 
-UNITS = 2
-"""Roundings of a merged weight, relative to the largest of its tensor: those of product, cast and sum are halves."""
-
+UNITS = 3
+"""Units of a tensor's largest value: three factors, scaling, cast and sum round by half a unit each."""
 UNMERGED = 8
 """The same, there and back, where factors multiply the weight."""
 
