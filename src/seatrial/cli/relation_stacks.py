@@ -42,14 +42,21 @@ class Stacks:
     adapter_package: str | None = None
     """See `seatrial.relations.engine.run_relation`."""
 
-    def missing(self) -> Iterator[Verdict]:
-        """Yield a verdict for every adapter that cannot be made in this environment, or of this release."""
+    def missing(self, *, thorough: bool = True) -> Iterator[Verdict]:
+        """Yield a verdict for every adapter that cannot be made in this environment, or of this release.
+
+        Args:
+            thorough: whether to yield those that only a thorough run judges too.
+        """
         for name, unavailable in self.unavailable.items():
+            if unavailable.thorough and not thorough:
+                continue
+            missing = {"missing_packages": [unavailable.package]} if unavailable.package else {}
             yield Verdict(
                 name=name,
                 outcome=Outcome.BLOCKED if unavailable.blocked else Outcome.NOT_REQUESTED,
                 reason=unavailable.reason,
-                details={"missing_packages": [unavailable.package]} if unavailable.package else {},
+                details={**missing, **({"uncovered": True} if unavailable.uncovered else {})},
             )
 
     def pairs(self, relations: Iterable[Relation]) -> Iterator[tuple[Relation, str]]:

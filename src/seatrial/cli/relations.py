@@ -171,7 +171,7 @@ def _judge(
     for stack in stacks.adapters.values():
         check_expected_failures(stack, all_relations())
     output.print(f"judged: {', '.join(f'{name} {version}' for name, version in stacks.releases.items())}")
-    verdicts = list(stacks.missing())
+    verdicts = list(stacks.missing(thorough=arguments.thorough or bool(arguments.adapter)))
     for verdict in verdicts:
         output.print(f"{verdict.outcome.value:<13} {verdict.name}: {verdict.reason}")
 

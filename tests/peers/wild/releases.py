@@ -47,7 +47,8 @@ def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
     for verdict in verdicts:
         adapter, _, rest = verdict["name"].partition(": ")
         if not rest:
-            found[adapter] = {"gone": verdict["reason"]}
+            uncovered = verdict.get("details", {}).get("uncovered", False)
+            found[adapter] = {"uncovered" if uncovered else "gone": verdict["reason"]}
             continue
         row = found.setdefault(
             adapter, {"held": 0, "declared": [], "broken": [], "mended": [], "blocked": []}

@@ -16,9 +16,9 @@ from tests.peers.wild.releases import KNOWN, RECORD, RELEASES, Found, known_bug,
 from tests.peers.wild.table import between_marks
 
 HEADER = (
-    "| release | files of | over | adapters | component gone | laws held | broken as declared | broken by a known bug "
-    "| broken otherwise | Blocked |",
-    "|---|---|---|---|---|---|---|---|---|---|",
+    "| release | files of | over | adapters | component gone | not covered | laws held | broken as declared "
+    "| broken by a known bug | broken otherwise | Blocked |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
 )
 BUGS = ("| what was wrong | fixed in | adapters | laws | in |", "|---|---|---|---|---|")
 
@@ -31,14 +31,15 @@ def drawn(page: str) -> str:
 
 
 def _row(entry: Mapping[str, Any], found: Found) -> str:
-    there = {name: row for name, row in found.items() if "gone" not in row}
+    there = {name: row for name, row in found.items() if "held" in row}
     broken = [(name, law) for name, row in there.items() for law in row["broken"]]
     cells = (
         _plain(name_of(entry)),
         entry["date"].isoformat(),
         "itself" if len(entry["installed"]) == 1 else _plain(entry["installed"][1]),
         sum(row["held"] + len(row["declared"]) + len(row["broken"]) > 0 for row in there.values()),
-        ", ".join(sorted(found.keys() - there.keys())) or "none",
+        _names(found, "gone"),
+        _names(found, "uncovered"),
         sum(row["held"] for row in there.values()),
         sum(len(row["declared"]) for row in there.values()),
         sum(known_bug(entry, *one) is not None for one in broken),
@@ -46,6 +47,10 @@ def _row(entry: Mapping[str, Any], found: Found) -> str:
         sum(len(row["blocked"]) for row in there.values()),
     )
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def _names(found: Found, why: str) -> str:
+    return ", ".join(sorted(name for name, row in found.items() if why in row)) or "none"
 
 
 def _bugs(recorded: Mapping[str, Found]) -> Iterator[str]:

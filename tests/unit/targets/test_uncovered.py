@@ -61,3 +61,21 @@ def test_modes_are_read_from_the_source() -> None:
     assert registries.compared_texts(aggregate, "how") == ("mean", "sum", "total")
     assert registries.compared_texts(aggregate, "values") == ()
     assert registries.given_texts(loss, "aggregate", "how") == ("sum",)
+
+
+def test_a_thorough_adapter_that_is_gone_is_named_in_thorough_runs() -> None:
+    """An ordinary run does not judge it, and is silent about it."""
+    from seatrial.cli.relations import Stacks
+
+    gone = {
+        "a": Unavailable("gone"),
+        "b": Unavailable("gone", thorough=True),
+        "c": Unavailable("x", uncovered=True),
+    }
+    stacks = Stacks(adapters={}, unavailable=gone)
+    assert [verdict.name for verdict in stacks.missing(thorough=False)] == ["a", "c"]
+    assert [verdict.name for verdict in stacks.missing(thorough=True)] == ["a", "b", "c"]
+    assert [verdict.details.get("uncovered", False) for verdict in stacks.missing(thorough=False)] == [
+        False,
+        True,
+    ]

@@ -32,6 +32,8 @@ class Unavailable:
     """The missing package, if that is all that prevents it."""
     uncovered: bool = False
     """Whether the release has the component, and there is no adapter of it."""
+    thorough: bool = False
+    """Whether the adapter is judged only if a thorough run is requested, or if it is named."""
 
 
 def release(package: str) -> str:
@@ -73,7 +75,7 @@ def available(adapters: Mapping[str, type], stack: str = "the stack") -> dict[st
         try:
             made[name] = adapter()
         except Gone as gone:
-            made[name] = Unavailable(str(gone))
+            made[name] = Unavailable(str(gone), thorough=getattr(adapter, "thorough", False))
         except ModuleNotFoundError as missing:
             made[name] = Unavailable(
                 f"the stack imports {missing.name}, which is not installed here: install it with the stack",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -54,14 +55,16 @@ def rejection_names() -> list[str]:
 class VerlCorrection(KnowsFailures):
     """`compute_rollout_correction_weights` and `compute_rollout_rejection_mask`."""
 
-    weight_rules = WEIGHTS
+    weight_rules: Mapping[str, WeightRule]
     known_failures: ClassVar[Sequence[KnownFailure]] = (INVERSE.of("R12.rejection/rejected by the ratio"),)
 
     def __init__(self) -> None:
-        """Find both functions, and the criteria."""
+        """Find both functions, the criteria, and whether weights have a lower bound; they have none before 0.8."""
         self.weights = find_name("verl", [f"{HELPER}:compute_rollout_correction_weights"])
         self.rejection = find_name("verl", [f"{HELPER}:compute_rollout_rejection_mask"])
         self.rejection_rules = rejection_rules()
+        bounded = hasattr(importlib.import_module(HELPER), "_parse_rollout_is_threshold")
+        self.weight_rules = {name: rule for name, rule in WEIGHTS.items() if bounded or rule.lower is None}
 
     def correction_weights(self, log_ratio_BT: Tensor, mask_BT: Tensor, name: str) -> Tensor:
         rule = self.weight_rules[name]
