@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.cli.capture import Captured, captured_output
 from seatrial.cli.relation_stacks import Stacks, components_of, expect_more, find_stacks
+from seatrial.cli.trainer_options import print_options
 from seatrial.errors import UsageError
 from seatrial.files import write_text
-from seatrial.targets import get_target, target_names
+from seatrial.targets import target_names
 from seatrial.trials.sharding import Shard
 from seatrial.verdict import EXIT_PASS, Outcome, Verdict, combine, exit_code
 
@@ -117,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     from seatrial.relations.registry import of_components, select
 
     if arguments.options:
-        return _print_options(arguments.target)
+        return print_options(arguments.target)
     relations = of_components(select(arguments.relation), arguments.component)
     if arguments.shard is not None:
         relations = tuple(Shard.parse(arguments.shard).take(relations))
@@ -139,18 +140,6 @@ def run(arguments: argparse.Namespace) -> int:
     if num_lines and not arguments.list:
         print(f"output of the stack: {output.path} ({_count(num_lines, 'line')})")
     return code
-
-
-def _print_options(target: str | None) -> int:
-    """Print the table of options of a target's trainers."""
-    chosen: Any = None if target is None else get_target(target)
-    if not hasattr(chosen, "option_lines"):
-        raise UsageError(
-            f"--options needs a target that lists its options: --target trl, not {target or 'none'}"
-        )
-    for line in chosen.option_lines():
-        print(line)
-    return EXIT_PASS
 
 
 def _judge(

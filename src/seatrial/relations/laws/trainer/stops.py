@@ -83,7 +83,7 @@ def _same(one: float, other: float) -> bool:
 def evaluates_in_evaluation_mode(stack: Any, case: TrainerPlan) -> Measure:
     """Check that no forward pass of an evaluation is in training mode, and that evaluations happen when due.
 
-    The end of training may be evaluated too, whatever the interval.
+    The end of training may be evaluated too, regardless of the interval.
     """
     record = trainer_run(stack, case)
     spec = stack.trainer_spec.evaluation
