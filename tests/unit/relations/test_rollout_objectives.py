@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.trainers import Rollout, RolloutSpec, TrainerRecord, TrainerSpec
+from seatrial.relations.laws.run.updates import SGD
 from seatrial.relations.oracles.schedules import scheduled_rate
 from seatrial.relations.oracles.trainers import advantages, step_loss
 from seatrial.targets.common.zoo import balance_loss
@@ -213,3 +214,19 @@ def test_a_schedule_without_a_closed_form_is_an_error() -> None:
     options = {"policy.optimizer.lr": 0.1, "policy.scheduler.name": "greedy"}
     with pytest.raises(ValueError, match="'greedy' has no closed form"):
         scheduled_rate(options, 1, 4)
+
+
+def test_gradient_descent_is_that_of_torch() -> None:
+    """Clipped, with the decay of matrices in the gradient."""
+    options = {"policy.optimizer.weight_decay": 0.2, "policy.max_grad_norm": 0.5}
+    weights = {"matrix": table(2), "bias": table(3)[0]}
+    gradients = {"matrix": table(4), "bias": table(5)[0]}
+    leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
+    for name, leaf in leaves.items():
+        leaf.grad = gradients[name].clone()
+    torch.nn.utils.clip_grad_norm_(list(leaves.values()), 0.5)
+    groups = [{"params": [leaves["matrix"]], "weight_decay": 0.2}, {"params": [leaves["bias"]]}]
+    torch.optim.SGD(groups, lr=0.1).step()
+    found = SGD(options, "matrices").step(weights, gradients, 0.1)
+    for name, leaf in leaves.items():
+        assert torch.allclose(found[name], leaf.detach(), atol=1e-6), name

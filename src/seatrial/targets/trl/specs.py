@@ -35,7 +35,7 @@ def spec_for(setup: Setup, known_options: AbstractSet[str]) -> TrainerSpec:
             at_start=bool(options.get("eval_on_start")),
             delay=int(options.get("eval_delay", 0)),
             num_rows=options.get("per_device_eval_batch_size"),
-            flattens=bool(options.get("eval_packing", options.get("packing")) or options.get("padding_free")),
+            flattens=bool(options.get("packing") or options.get("padding_free")),
             copies=options.get("num_generations_eval", options.get("num_generations", 1)),
         ),
         best=_best(setup),
