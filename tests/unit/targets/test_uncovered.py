@@ -52,7 +52,7 @@ def aggregate(values: list[float], how: str) -> float:
 
 
 def loss(values: list[float], how: str) -> float:
-    """Stand for a loss that passes a mode on, but for one."""
+    """Stand for a loss that passes a mode on, except for one."""
     return aggregate(values, how="sum") + aggregate(values, how=how)
 
 
