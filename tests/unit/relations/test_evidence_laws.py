@@ -9,7 +9,7 @@ import pytest
 
 from seatrial.relations.contracts.command import Ended
 from seatrial.relations.engine import first_violation
-from seatrial.relations.records.run import RunRecord, RunRow
+from seatrial.relations.records.run import RunRecord, RunRow, StepRecord
 from seatrial.relations.registry import select
 from seatrial.relations.runs import RunCache, sharing_runs
 from seatrial.targets.reference.components import ReferenceComponents
@@ -38,6 +38,17 @@ def _rows(change: Callable[[RunRow], RunRow]) -> Callable[[RunRecord], RunRecord
     return changed
 
 
+def _steps(change: Callable[[StepRecord], StepRecord]) -> Callable[[RunRecord], RunRecord]:
+    return lambda record: replace(record, steps=tuple(change(step) for step in record.steps))
+
+
+def _wide_reference(record: RunRecord) -> RunRecord:
+    start = record.reference_weights_start
+    return replace(
+        record, reference_weights_start=start and {name: value.float() for name, value in start.items()}
+    )
+
+
 def _rounded(record: RunRecord) -> RunRecord:
     weights = {name: value.bfloat16().float() for name, value in record.initial_weights.items()}
     return replace(record, initial_weights=weights)
@@ -49,6 +60,23 @@ CHANGES: dict[str, Callable[[RunRecord], RunRecord]] = {
     "R16.run/a template": _rows(lambda row: replace(row, prompt_ids=row.prompt_ids[:-1])),
     "R16.run/a template with a system turn": _rows(lambda row: replace(row, prompt_ids=row.prompt_ids[4:])),
     "R20.run/loaded as stored": _rounded,
+    "R20.run/scores of long packs": _rows(
+        lambda row: replace(row, old_logprobs=tuple(logprob - 0.5 for logprob in row.old_logprobs))
+    ),
+    "R20.run/a reference in bfloat16": _wide_reference,
+    "R17.run_filters/several generation batches": _steps(lambda step: replace(step, discarded_rows=())),
+    "R22.run/metrics of a step, of several generation batches": _steps(
+        lambda step: replace(step, metrics={**step.metrics, "reward": 0.123})
+    ),
+    "R26.run/no two rows of several generation batches share numbers": _steps(
+        lambda step: replace(step, discarded_rows=(*step.discarded_rows, *step.discarded_rows[:1]))
+    ),
+    "R22.run/lengths of a validation": lambda record: replace(
+        record,
+        validations=tuple(
+            replace(one, metrics={**one.metrics, "truncation_rate": 2.0}) for one in record.validations
+        ),
+    ),
     "R23.schedule/when due, every second step": lambda record: replace(record, validations=()),
     "R23.schedule/when due, at both ends": lambda record: replace(record, validations=record.validations[:1]),
     "R23.schedule/equal weights, equal validations": lambda record: replace(
@@ -112,6 +140,19 @@ def test_a_sampler_of_another_precision_is_seen() -> None:
 
     assert _holds("R20.run/the sampler's precision", SOUND)
     assert not _holds("R20.run/the sampler's precision", Wide())
+
+
+def test_a_tied_head_that_is_left_as_it_was_is_seen() -> None:
+    """A head that is exported next to its embedding, of other weights."""
+
+    class Untied(ReferenceComponents):
+        def resumable_run(self, options, **how):
+            left = super().resumable_run(options, **how)
+            head = left.exported["model.embed_tokens.weight"] + 1
+            return replace(left, exported={**left.exported, "lm_head.weight": head})
+
+    assert _holds("R21.export/weights of a tied model", SOUND)
+    assert not _holds("R21.export/weights of a tied model", Untied())
 
 
 class _Files(ReferenceComponents):

@@ -63,6 +63,7 @@ def test_a_sound_stack_obeys(relation) -> None:
         ("validation draws prompts", "R23.run/training is the same with validation"),
         ("metric of the last row", "R22.run/metrics of a step"),
         ("loss of the first update", "R22.run/metrics of several updates"),
+        ("length of the first row", "R22.run/lengths of a validation"),
     ],
 )
 def test_a_planted_fault_breaks_its_law(fault: str, law: str) -> None:

@@ -505,4 +505,12 @@ class _Loop:
         ]
         kept = tuple((row.prompt_id, row.completion, row.reward_before_shaping) for row in rows)
         accuracy = sum(reward for _, _, reward in kept) / len(kept)
-        return ValidationRecord(step=step, rows=kept, metrics={"accuracy": accuracy})
+        stops = self.options["policy.generation.stop_token_ids"]
+        counted = rows[:1] if "length of the first row" in self.faults else rows
+        metrics = {
+            "accuracy": accuracy,
+            "avg_length": sum(len(row.ids) for row in counted) / len(counted),
+            "truncation_rate": sum(row.ids[-1] not in stops for row in counted) / len(counted),
+        }
+        sampled = tuple((row.prompt_ids, row.ids) for row in rows)
+        return ValidationRecord(step=step, rows=kept, metrics=metrics, sampled=sampled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -137,9 +138,11 @@ SEVERAL = {
     "grpo__use_dynamic_sampling": True,
     "grpo__num_generations_per_prompt": 2,
     "policy__train_global_batch_size": 8,
-    "data__num_train": 24,
+    "data__num_train": 8,
+    "grpo__max_num_steps": 3,
 }
-"""Groups of two, about half of which have equal rewards: a step needs several generation batches."""
+"""Groups of two, about half of which have equal rewards: a step needs several generation batches, which draw prompts
+again."""
 
 
 @FILTERS.law(
@@ -157,16 +160,18 @@ def several_batches_fill_a_step(stack: Any, case: RunCase) -> Measure | None:
     for step in record.steps:
         kept, dropped = _by_prompt(step.rows), _by_prompt(step.discarded_rows)
         several |= len(step.prompts_served) > num_prompts
-        groups = [*kept.items(), *dropped.items()]
-        wrong += [f"prompt {prompt}: {len(rows)} rows" for prompt, rows in groups if len(rows) != size]
-        wrong += [f"prompt {prompt} is kept and dropped" for prompt in kept.keys() & dropped.keys()]
-        wrong += [f"prompt {one} was not served" for one, _ in groups if one not in step.prompts_served]
-        wrong += [f"step {step.step}: {len(kept)} prompts"] * (len(kept) != num_prompts)
+        served = Counter(step.prompts_served)
+        sampled = Counter({prompt: len(rows) for prompt, rows in dropped.items()})
+        sampled.update({prompt: len(rows) for prompt, rows in kept.items()})
+        # A prompt that is drawn again may be sampled again unless the step holds it.
         wrong += [
-            f"step {step.step}: prompt {one} lost" for one in {*step.prompts_served} - dict(groups).keys()
+            f"prompt {one}: {num} rows"
+            for one, num in sampled.items()
+            if num % size or num > size * served[one]
         ]
-        draws = [row.sampling_logprobs for row in (*step.rows, *step.discarded_rows) if len(row.ids) > 2]
-        wrong += [f"step {step.step}: rows drawn twice"] * (len(set(draws)) != len(draws))
+        wrong += [f"prompt {one} was served and lost" for one in served if not sampled[one]]
+        wrong += [f"prompt {one} has {len(rows)} rows" for one, rows in kept.items() if len(rows) != size]
+        wrong += [f"{len(kept)} prompts"] * (len(kept) != num_prompts)
         wrong += _sampling_errors(step, record.options)
     return Measure.count(wrong, "what is wrong with steps of several generation batches") if several else None
 

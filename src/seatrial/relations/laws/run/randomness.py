@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.run.filters import SEVERAL
 from seatrial.relations.records.evidence import differences, same
 from seatrial.relations.runs import RunCase, run, run_cases
 
@@ -23,6 +24,15 @@ UNIFORM = run_cases(
     data__shuffle=False,
 )
 
+SEVERAL_UNIFORM = run_cases(
+    **{
+        **SEVERAL,
+        "grpo__max_num_steps": 1,
+        "policy__generation__temperature": 1e6,
+        "policy__generation__stop_token_ids": (),
+        "policy__generation__max_new_tokens": 4,
+    }
+)
 STREAMS = Relation(
     id="R26.run",
     name="run-random-streams",
@@ -74,6 +84,28 @@ def no_two_rows_share_numbers(stack: Any, case: RunCase) -> Measure:
         f"seed {seed}, {place}": row.ids
         for seed in (case.seed, case.seed + 1)
         for place, _, row in run(stack, case.options, seed).rows()
+    }
+    wrong = [
+        f"{one} and {other}" for one, other in combinations(streams, 2) if streams[one] == streams[other]
+    ]
+    return Measure.count(wrong, "rows that were drawn with the same numbers")
+
+
+@STREAMS.law(
+    "no two rows of several generation batches share numbers",
+    "the stream of the first batch for every batch of a step",
+    cases=SEVERAL_UNIFORM,
+)
+def no_two_batches_share_numbers(stack: Any, case: RunCase) -> Measure | None:
+    """Check the same of rows that dynamic sampling sampled, kept or not, in steps of several batches."""
+    record = case.record(stack)
+    rows = [[*step.rows, *step.discarded_rows] for step in record.steps]
+    if not any(len(of_step) > len(step.rows) for of_step, step in zip(rows, record.steps, strict=True)):
+        return None
+    streams = {
+        f"step {step.step}, row {index} of {len(of_step)}": row.ids
+        for of_step, step in zip(rows, record.steps, strict=True)
+        for index, row in enumerate(of_step)
     }
     wrong = [
         f"{one} and {other}" for one, other in combinations(streams, 2) if streams[one] == streams[other]
