@@ -182,7 +182,7 @@ class LeanDecoder:
             heads_BTXH = layer.qkv(normed_MD).view(num_rows, num_tokens, -1, layer.head_dim)
             turns = None if layer.rotary is None else (weights.rotaries[layer.rotary], *tables[layer.rotary])
             mixed_BTQH = _attend(layer, slots, heads_BTXH, turns, allowed[layer.window])
-            attended_MD = layer.attended(mixed_BTQH.reshape(num_rows * num_tokens, -1))
+            attended_MD = layer.attention_out(mixed_BTQH.reshape(num_rows * num_tokens, -1))
             hidden_MD = hidden_MD + attended_MD
             up_MI = layer.up(normed_MD if layer.is_parallel else layer.mlp_norm(hidden_MD))
             if layer.is_gated:
@@ -190,7 +190,7 @@ class LeanDecoder:
                 active_MI = layer.activation(gate) * up
             else:
                 active_MI = layer.activation(up_MI)
-            hidden_MD = hidden_MD + layer.fed(active_MI)
+            hidden_MD = hidden_MD + layer.down(active_MI)
         return weights.logits(weights.final_norm(hidden_MD[num_tokens - 1 :: num_tokens]))
 
 

@@ -65,6 +65,24 @@ class Projection:
 
 
 @dataclass(frozen=True)
+class FinishedProjection:
+    """A projection whose result is normalised and scaled before it is added to the hidden states."""
+
+    projection: Projection
+    norm: NormLike
+    scale: float
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that it reads."""
+        yield from self.projection.tensors()
+        yield from self.norm.tensors()
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Apply the projection, the norm and the scale."""
+        return self.norm(self.projection(inputs)) * self.scale
+
+
+@dataclass(frozen=True)
 class LayerWeights:
     """One decoder layer."""
 
@@ -85,17 +103,13 @@ class LayerWeights:
     attention_scale: float
     score_cap: float | None
     """Scores are `cap * tanh(score / cap)`; None: as they are."""
-    attention_out: Projection
-    attention_out_norm: NormLike
+    attention_out: Projection | FinishedProjection
     mlp_norm: NormLike
     up: Projection
     """Outputs: gate, up; without a gate up alone."""
     is_gated: bool
     activation: Activation
-    down: Projection
-    mlp_out_norm: NormLike
-    residual_scale: float
-    """Factor on what attention and MLP add."""
+    down: Projection | FinishedProjection
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yield the tensors that it reads."""
@@ -104,26 +118,13 @@ class LayerWeights:
             self.qkv,
             self.qk_norm,
             self.attention_out,
-            self.attention_out_norm,
             self.mlp_norm,
             self.up,
             self.down,
-            self.mlp_out_norm,
         )
         for part in parts:
             if part is not None:
                 yield from part.tensors()
-
-    def attended(self, mixed: torch.Tensor) -> torch.Tensor:
-        """Return what the attention adds, from what its queries gathered."""
-        return self._scaled(self.attention_out_norm(self.attention_out(mixed)))
-
-    def fed(self, active: torch.Tensor) -> torch.Tensor:
-        """Return what the MLP adds, from its activations."""
-        return self._scaled(self.mlp_out_norm(self.down(active)))
-
-    def _scaled(self, delta: torch.Tensor) -> torch.Tensor:
-        return delta if self.residual_scale == 1.0 else delta * self.residual_scale
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,12 @@ def _read_layer(
         module = None if name is None else getattr(layer, name)
         return NoNorm() if module is None else _norm(module, traits)
 
+    def finished(linear: nn.Linear, norm: str | None) -> Projection | FinishedProjection:
+        projection, scale = _project(linear, join=False), getattr(layer, "residual_multiplier", 1.0)
+        if norm is None and scale == 1.0:
+            return projection
+        return FinishedProjection(projection, norm_at(norm), scale)
+
     return LayerWeights(
         num_query_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads,
@@ -227,15 +234,12 @@ def _read_layer(
         window=layer_window(config, number, traits),
         attention_scale=attention.scaling,
         score_cap=config.attn_logit_softcapping if traits.caps_scores else None,
-        attention_out=_project(_first(attention, "o_proj", "dense"), join=False),
-        attention_out_norm=norm_at(names.attention_out),
+        attention_out=finished(_first(attention, "o_proj", "dense"), names.attention_out),
         mlp_norm=norm_at(names.mlp),
         up=up,
         is_gated=is_gated,
         activation=ACTIVATIONS[type(_first(mlp, "act_fn", "activation_fn", "act"))],
-        down=_project(_first(mlp, "down_proj", "c_proj", "fc2"), join=False),
-        mlp_out_norm=norm_at(names.mlp_out),
-        residual_scale=getattr(layer, "residual_multiplier", 1.0),
+        down=finished(_first(mlp, "down_proj", "c_proj", "fc2"), names.mlp_out),
     )
 
 

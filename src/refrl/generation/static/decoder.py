@@ -240,12 +240,12 @@ class StaticDecoder:
                 buffers.first_slot_R[:num_rows],
                 buffers.counters,
             )
-            attended_RD = layer.attended(mixed_RC)
+            attended_RD = layer.attention_out(mixed_RC)
             if layer.is_parallel:
                 hidden_RD = hidden_RD + attended_RD
             else:
                 hidden_RD, normed_RD = ops.add_norm(hidden_RD, attended_RD, layer.mlp_norm)
-            delta_RD = layer.fed(ops.activated(layer, layer.up(normed_RD)))
+            delta_RD = layer.down(ops.activated(layer, layer.up(normed_RD)))
         _, normed_RD = ops.add_norm(hidden_RD, delta_RD, weights.final_norm)
         self._draw(weights.logits(normed_RD), num_rows)
         buffers.counters.advance()
