@@ -1,4 +1,4 @@
-"""R13.async: a run with asynchronous rollouts whose process is killed goes on as if it had not been."""
+"""R13.async: a run with asynchronous rollouts whose process is killed continues as if it had not been."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ KILLED = Relation(
     cases=TRAINING,
 )
 @KILLED.law(
-    "while weights are synced", "samplers that go on with other weights than the policy's", cases=SYNCING
+    "while weights are synced", "samplers that continue with other weights than the policy's", cases=SYNCING
 )
 @KILLED.law("while it saves, twice", "a checkpoint that is half written and counts as whole", cases=SAVING)
 def equals_unkilled_run(stack: Any, case: KilledCase) -> Measure:
