@@ -85,7 +85,9 @@ def groups_closed(evidence: RunEvidence) -> Verdict:
 def stale_separated(evidence: RunEvidence) -> Verdict:
     """A group is dropped for its age exactly where it is older than the job allows."""
     job = evidence.job
-    oldest = job.max_lag or 0
+    options = run_facts(evidence).get("config", {}).get("grpo", {}).get("async_grpo", {})
+    # A job of several updates a step states no lag, which counts updates; the age of groups is in steps in any case.
+    oldest = options.get("max_trajectory_age_steps", 0) if job.max_lag is None else job.max_lag
     groups = [group for group in groups_of(job) if group["fate"] in ("trained", "stale")]
     wrong = [
         group["number"]

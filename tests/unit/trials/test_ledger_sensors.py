@@ -13,6 +13,7 @@ from tests.unit.trials.ledger_cases import make_job, right_rows
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.laws.advantages import advantages_of, rule_named
+from seatrial.evidence.ledger.laws.logprobs import is_stale
 from seatrial.evidence.ledger.read import read_ledger
 from seatrial.evidence.ledger.readers.refrl import read_validation
 from seatrial.evidence.ledger.schema import LedgerRow
@@ -222,3 +223,11 @@ def test_validations_by_step(tmp_path: Path) -> None:
     assert list(read) == [0, 10]
     assert [(row.prompt_id, row.reward) for row in read[10]] == [(0, 0.0), (5, 0.25), (10, 0.5)]
     assert read_validation(tmp_path / "nothing here") == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "num_updates", "stale"), [(2, 1, False), (1, 1, True), (4, 2, False), (2, 2, True)]
+)
+def test_a_row_is_stale_by_the_updates_before_its_step(version: int, num_updates: int, stale: bool) -> None:
+    """Versions count updates, of which a step may take several."""
+    assert is_stale(LedgerRow(step=3, index=0, weight_version=version), num_updates) is stale

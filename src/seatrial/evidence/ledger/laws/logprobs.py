@@ -131,7 +131,7 @@ def sampler_agrees(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     stated = AGREEMENT.get(facts.precision or "bfloat16", AGREEMENT["bfloat16"])
     bound_text = f"<= {stated.token:g}"
     logged = having(rows, "generation_logprobs", "prev_logprobs")
-    known = [row for row in logged if not is_stale(row)]
+    known = [row for row in logged if not is_stale(row, facts.num_updates_per_step)]
     if not logged:
         return not_exercised(missing("generation_logprobs", "prev_logprobs"), bound_text)
     if not known:
@@ -163,9 +163,9 @@ def sampler_agrees(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     )
 
 
-def is_stale(row: LedgerRow) -> bool:
-    """Whether a row says that older weights sampled it than it was trained at."""
-    return row.weight_version is not None and row.weight_version < row.step - 1
+def is_stale(row: LedgerRow, num_updates: int) -> bool:
+    """Whether a row says that older weights sampled it than it was trained at; versions count updates."""
+    return row.weight_version is not None and row.weight_version < num_updates * (row.step - 1)
 
 
 def _gaps(row: LedgerRow) -> list[float]:
