@@ -230,4 +230,4 @@ def test_validations_by_step(tmp_path: Path) -> None:
 )
 def test_a_row_is_stale_by_the_updates_before_its_step(version: int, num_updates: int, stale: bool) -> None:
     """Versions count updates, of which a step may take several."""
-    assert is_stale(LedgerRow(step=3, index=0, weight_version=version), num_updates) is stale
+    assert is_stale(replace(right_rows()[0], step=3, weight_version=version), num_updates) is stale
