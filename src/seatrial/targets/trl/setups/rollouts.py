@@ -252,7 +252,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         form="bracketed",
         reduction="rows",
         num_slices=2,
-        known_failures=(DATA_SEED, MEANS),
+        known_failures=(DATA_SEED,),
     ),
     "whole-grpo-loaded": grpo(
         {
