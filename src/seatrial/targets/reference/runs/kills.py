@@ -68,5 +68,5 @@ class Killer(Observer):
 
 
 def _end() -> NoReturn:
-    """End this process at once; status 0 distinguishes it from a run that failed."""
+    """End this process at once; status 0 distinguishes it from a failure."""
     os._exit(0)
