@@ -25,6 +25,7 @@ KIND = "compared"
 """Detail of a verdict: the kind of the difference, one of the constants below."""
 BROKE, FIXED, BEFORE, SAME = "HEAD broke", "fixed", "broken before", "same"
 UNSURE, BLOCKED, APART = "too few runs", "blocked", "not comparable"
+JUDGED = "the trial is judged on a side"
 _OF_SEED = re.compile(r"^seed \d+: ")
 
 
@@ -73,7 +74,7 @@ class Tally:
 
 
 def compare_trial(base: Sequence[Sample], head: Sequence[Sample]) -> list[Verdict]:
-    """Return a verdict for each verdict of a trial, in the order of the runs at HEAD.
+    """Return a verdict for each verdict of a trial, in the order of the runs at HEAD; Blocked if no side judged it.
 
     Args:
         base: runs of the trial at BASE.
@@ -93,9 +94,26 @@ def compare_trial(base: Sequence[Sample], head: Sequence[Sample]) -> list[Verdic
         )
         for name in names
     ]
+    if _all_blocked(base) and _all_blocked(head):
+        found.insert(0, _not_judged(head[0]))
     if not any(verdict.details[KIND] == BROKE for verdict in found):
         return found
     return [_consequence(verdict) for verdict in found]
+
+
+def _all_blocked(samples: Sequence[Sample]) -> bool:
+    return bool(samples) and all(sample.result.outcome is Outcome.BLOCKED for sample in samples)
+
+
+def _not_judged(sample: Sample) -> Verdict:
+    """Return Blocked for a trial that neither side could judge: what passed before it was blocked is no comparison."""
+    reason = next(one.reason for one in sample.result.verdicts if one.outcome is Outcome.BLOCKED)
+    return Verdict(
+        name=JUDGED,
+        outcome=Outcome.BLOCKED,
+        reason=f"blocked on both sides: {reason}",
+        details={KIND: BLOCKED},
+    )
 
 
 def differs(verdicts: Sequence[Verdict]) -> bool:

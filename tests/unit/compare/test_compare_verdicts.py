@@ -14,6 +14,7 @@ from seatrial.compare.verdicts import (
     BLOCKED,
     BROKE,
     FIXED,
+    JUDGED,
     KIND,
     SAME,
     UNSURE,
@@ -92,6 +93,16 @@ def test_verdicts_of_a_trials_own_seeds_are_one() -> None:
     head = [sample(seed, {f"seed {seed + 9}: x": "P", f"seed {seed + 10}: x": "F"}) for seed in (0, 1)]
     (found,) = compare_trial(base, head)
     assert (found.name, found.details[KIND]) == ("x", BROKE)
+
+
+def test_a_trial_that_both_sides_block_is_blocked_though_an_earlier_verdict_passes() -> None:
+    """Such as the origin of the stack's code, which is not in either checkout."""
+    blocked = [sample(seed, {"origin of seatrial": "P", "origin of the stack": "B"}) for seed in (0, 1)]
+    found = of(blocked, blocked, JUDGED)
+    assert found.outcome is Outcome.BLOCKED
+    assert "origin of the stack B" in found.reason
+    judged = [sample(seed, {"origin of seatrial": "P", "origin of the stack": "P"}) for seed in (0, 1)]
+    assert JUDGED not in [one.name for one in compare_trial(judged, blocked)]
 
 
 def test_a_trial_that_did_not_conclude_at_head_is_blocked() -> None:
