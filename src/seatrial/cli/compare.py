@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         default="reference",
         metavar="NAME|FILE",
-        help=f"stack to test: {', '.join(target_names())}, or a YAML file (default: reference)",
+        help=f"stack to test: {', '.join(target_names())}, or a YAML file (default: reference, which is "
+        "refrl of Seatrial's own repository)",
     )
     parser.add_argument(
         "--level", metavar="LEVELS", help="such as 0, or 0,6 (default: 0 without --relations)"

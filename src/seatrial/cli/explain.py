@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="ID",
         help="a known bug (SB069), a relation (R12.loss, or R12 for all of that number), one law "
-        "('R12.loss/LAW'), a rule (gradient-zero), or a planted fault",
+        "('R12.loss/LAW', or the name alone), a rule (gradient-zero), or a planted fault",
     )
 
 
@@ -79,6 +79,9 @@ def explain(name: str) -> list[tuple[str, list[tuple[str, str]]]]:
             raise UsageError(f"{relation_id} has no law {law_name!r}; {_nearest(name, known_laws)}")
     elif chosen:
         return [(f"{item.id}: relation {item.name}", list(_relation(item))) for item in chosen]
+    laws = [(item, law) for item in relations for law in item.laws if law.name == name]
+    if laws:
+        return [(f"{item.key(law)}: law", list(_law(item, law))) for item, law in laws]
     found = [(f"{rule.id}: rule", list(_rule(rule))) for rule in rules if rule.id == name]
     found += [(f"{fault.id}: planted fault", list(_fault(fault))) for fault in mutants if fault.id == name]
     if not found:

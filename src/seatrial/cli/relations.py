@@ -183,15 +183,23 @@ def _judge(
     ]
     reported: dict[str, dict[str, str]] = {}
     num_jobs = min(arguments.jobs or min(stacks.jobs, os.cpu_count() or 1), len(pairs) or 1)
+    num_other = 0
     with sharing_runs(), imports_frozen():
         for (relation, name), found in zip(pairs, judge_all(judge, pairs, num_jobs), strict=True):
             verdict = report_once(found, reported.setdefault(name, {}))
             verdicts.append(verdict)
+            if verdict.outcome is Outcome.NOT_REQUESTED and not name:
+                num_other += 1
+                continue
             if verdict.outcome is Outcome.FAIL:
                 text = failure_message(relation.statement, verdict)
             else:
                 text = f"{verdict.name}: {_figures(verdict)}"
             output.print(f"{verdict.outcome.value:<13} {text}")
+    if num_other:
+        output.print(
+            f"{_count(num_other, 'relation')} of components that the adapter does not have: not requested"
+        )
     whole = _whole(verdicts)
     counts = Counter(verdict.outcome for verdict in verdicts)
     summary = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])

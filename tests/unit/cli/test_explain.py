@@ -73,6 +73,18 @@ def test_one_law_a_number_a_rule_and_a_planted_fault(capsys: pytest.CaptureFixtu
     assert titles == ["R12.loss/loss value", *numbered, rule.id, fault.id]
 
 
+def test_a_law_is_found_by_its_name_alone_in_every_relation_that_has_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A Fail line begins with the law."""
+    assert main(["explain", "loss value"]) == 0
+    titles = re.findall(r"^(\S+/loss value): law", capsys.readouterr().out, re.MULTILINE)
+    assert "R12.loss/loss value" in titles
+    assert titles == [
+        item.key(law) for item in all_relations() for law in item.laws if law.name == "loss value"
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [("SB999", "SB299"), ("R12.los", "R12.loss"), ("R12.loss/los value", "R12.loss/loss value")],

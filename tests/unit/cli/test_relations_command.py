@@ -116,6 +116,22 @@ def test_a_failure_begins_with_the_law(tmp_path: Path, capsys: pytest.CaptureFix
     assert document["verdicts"][0]["details"]["laws_broken"]
 
 
+def test_relations_of_components_that_the_adapter_does_not_have_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file has a verdict for each."""
+    file = tmp_path / "verdicts.json"
+    chosen = ["--relation", "R4", "--relation", "R12"]
+    words = ["relations", f"{__name__}:Split", *chosen, "--shrink-seconds", "0"]
+    assert main([*words, "--json", str(file)]) == 1
+    printed = capsys.readouterr().out
+    others = [one for one in json.loads(file.read_text())["verdicts"] if one["outcome"] == "NotRequested"]
+    assert len(others) > 1
+    assert f"{len(others)} relations of components that the adapter does not have: not requested" in printed
+    assert f"{len(others)} NotRequested" in printed
+    assert not [line for line in printed.splitlines() if line.startswith("NotRequested")]
+
+
 def test_help_names_the_targets_and_list_the_laws_of_each_adapter(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["relations", "--help"])

@@ -90,7 +90,8 @@ RULES = (
         needs=("kl/reference",),
         uses=("reward/mean",),
         mark=_at_start,
-        bound="<= {nats} nats at the start, or from point {points} on a reward that rose by {errors} standard errors",
+        bound="<= {nats} nats in the first {first} points; if it is above, a reward that has risen by {errors} "
+        "standard errors after {points} points",
         parameters={
             **figures(WILD, nats=0.4, first=3, early=10, window=40, errors=2),
             "points": Parameter(
