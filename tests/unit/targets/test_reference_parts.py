@@ -1,5 +1,8 @@
 """refrl offers every component; its options are all turned; its cases know every verifier."""
 
+import re
+from importlib import resources
+
 import pytest
 
 from refrl.config import GRPORunConfig
@@ -17,10 +20,21 @@ ADDED = (
     "R24.learning_rate", "R24.staleness",
 )  # fmt: skip
 NOT_REFRL = {
-    "default_sampling", "pairs", "readiness", "rollout_window", "row_tables", "trained_tokens", "value_loss",
-    "whole_trainer",
+    "accumulated_training", "adapter_groups", "adapters", "collectives", "combined_adapters",
+    "default_sampling", "metric_gather", "pairs", "readiness", "rollout_window", "row_loader",
+    "row_tables", "sampler_correction", "supervised_step", "token_advantages", "trained_tokens",
+    "value_loss", "whole_trainer",
 }  # fmt: skip
-"""Components of other stacks' trainers; the laws about them have a plain implementation beside their tests."""
+"""Components of other stacks; the laws about them have a plain implementation beside their tests."""
+
+
+@pytest.mark.parametrize("name", ["defaults", "layouts", "options"])
+def test_no_entry_of_a_table_appears_twice(name: str) -> None:
+    """YAML would keep the last one, and drop the other silently."""
+    text = resources.files("seatrial.targets.reference").joinpath(f"tables/{name}.yaml").read_text()
+    entries = re.findall(r"^([\w.-]+):", text, re.MULTILINE)
+    assert entries
+    assert sorted(entries) == sorted(set(entries))
 
 
 @pytest.mark.parametrize("component", sorted(set(COMPONENTS) - NOT_REFRL))
