@@ -16,11 +16,14 @@ from seatrial.targets.trl.setups.supervised import SUPERVISED
 from seatrial.targets.trl.setups.traits import TRAITS
 
 SPREAD = (
-    "whole-sft", "whole-sft-packing", "whole-sft-padding-free", "whole-dpo", "whole-dpo-synchronised", "whole-kto",
+    "whole-sft", "whole-sft-packing", "whole-sft-padding-free", "whole-dpo", "whole-dpo-synchronised",
     "whole-reward", "whole-orpo", "whole-gkd", "whole-grpo", "whole-grpo-kl", "whole-grpo-sequence", "whole-grpo-dr",
     "whole-grpo-bnpo", "whole-grpo-slices", "whole-grpo-entropy", "whole-rloo",
 )  # fmt: skip
-"""Setups that run in two processes too: one for each way in which rows, tokens or rewards are averaged."""
+"""Setups that run in two processes too: one for each way in which rows, tokens or rewards are averaged.
+
+KTO's are left out: its reference point is a mean over all processes, and the oracle's is that of one micro-batch.
+"""
 SETUPS: Mapping[str, Setup] = {
     name: replace(setup, spreads=name in SPREAD)
     for name, setup in {**SUPERVISED, **PREFERENCES, **ROLLOUTS, **TRAITS}.items()
