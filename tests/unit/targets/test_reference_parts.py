@@ -12,6 +12,8 @@ from seatrial.relations.contracts import COMPONENTS
 from seatrial.relations.engine import run_relation
 from seatrial.relations.registry import select
 from seatrial.targets.reference.components import ReferenceComponents
+from seatrial.targets.reference.configuration import other_model_directory, wide_model_directory
+from seatrial.targets.reference.runs.architectures import architecture_directory
 from seatrial.verdict import Outcome
 
 STACK = ReferenceComponents()
@@ -26,6 +28,15 @@ NOT_REFRL = {
     "value_loss", "whole_trainer",
 }  # fmt: skip
 """Components of other stacks; the laws about them have a plain implementation beside their tests."""
+
+
+def test_processes_that_judge_side_by_side_make_models_in_folders_of_their_own() -> None:
+    """They are forked after the tiny model was made; without the cache, two calls are two processes."""
+    folders = [architecture_directory.__wrapped__("drafts") for _ in range(2)]
+    folders += [wide_model_directory.__wrapped__(tied=False) for _ in range(2)]
+    folders += [other_model_directory.__wrapped__("window") for _ in range(2)]
+    assert len(set(folders)) == len(folders)
+    assert all((folder / "config.json").is_file() for folder in folders)
 
 
 @pytest.mark.parametrize("name", ["defaults", "layouts", "options"])

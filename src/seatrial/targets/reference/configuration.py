@@ -54,10 +54,18 @@ def model_directory() -> Path:
     return folder / "model"
 
 
+def new_directory(name: str) -> Path:
+    """Make and return an empty folder next to the tiny model, which goes with it.
+
+    Processes that judge relations are forked after the tiny model was made, so each gets a folder of its own.
+    """
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=model_directory().parent))
+
+
 @cache
 def wide_model_directory(*, tied: bool) -> Path:
     """Return the directory of a model with heads as wide as every engine takes; tied: its head is its embedding."""
-    output = model_directory().parent / ("tied" if tied else "wide")
+    output = new_directory("tied" if tied else "wide")
     make_model(replace(MODEL, hidden_size=64, tie_word_embeddings=tied), output)
     return output
 
@@ -72,8 +80,8 @@ OTHER_MODELS: Mapping[str, Mapping[str, Any]] = {
 @cache
 def other_model_directory(name: str) -> Path:
     """Return the directory of one of `OTHER_MODELS`."""
-    folder = model_directory().parent / name
-    shutil.copytree(model_directory(), folder)
+    folder = new_directory(name)
+    shutil.copytree(model_directory(), folder, dirs_exist_ok=True)
     path = folder / "config.json"
     written = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**written, **OTHER_MODELS[name]}), encoding="utf-8")

@@ -23,7 +23,7 @@ from transformers import AutoConfig
 
 from refrl.models.loading import load_model
 from refrl.models.tiny import TinyModelSpec, make_model
-from seatrial.targets.reference.configuration import MODEL, model_directory
+from seatrial.targets.reference.configuration import MODEL, model_directory, new_directory
 
 SPECS: Mapping[str, TinyModelSpec] = {
     "experts": replace(MODEL, family="qwen3_moe"),
@@ -44,7 +44,7 @@ EPSILON = 1e-6
 @cache
 def architecture_directory(name: str) -> Path:
     """Return the directory of one of `SPECS`; it goes with the process."""
-    folder = model_directory().parent / name
+    folder = new_directory(name)
     make_model(SPECS[name], folder)
     return folder
 
