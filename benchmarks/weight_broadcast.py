@@ -1,9 +1,10 @@
 """Weights broadcast in packed buckets to another process against a raw broadcast of the same bytes to it.
 
     python benchmarks/weight_broadcast.py [--megabytes 256] [--tensors 64] [--bucket-megabytes 16] [--repeats 9]
+        [--device cuda]
 
-Prints the bytes a second of both, medians of repeats that take turns, and the ratio. The raw broadcast is gloo's, of
-one tensor after another, into memory that is there. A sync goes through `refrl.generation.broadcast_link`, as in a run:
+Prints the bytes a second of both, medians of repeats that take turns, and the ratio. The raw broadcast is gloo's, or
+NCCL's from one CUDA device to another (`--device cuda`), of one tensor after another, into memory that is there. A sync goes through `refrl.generation.broadcast_link`, as in a run:
 buckets are packed, announced, broadcast, and put in their places on the other side; fingerprints are left out of both.
 """
 
@@ -31,22 +32,33 @@ from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.transferred import bucketed
 
 
-def made(megabytes: int, num_tensors: int) -> dict[str, Tensor]:
+def made(megabytes: int, num_tensors: int, device: torch.device) -> dict[str, Tensor]:
     """Return bfloat16 weights of so many bytes."""
     size = megabytes * 2**20 // 2 // num_tensors
-    return {f"layers.{number}": torch.zeros(size, dtype=torch.bfloat16) for number in range(num_tensors)}
+    return {
+        f"layers.{number}": torch.zeros(size, dtype=torch.bfloat16, device=device)
+        for number in range(num_tensors)
+    }
 
 
-def join(rank: int, store: str) -> None:
+def device_of(kind: str, rank: int) -> torch.device:
+    """Return the device of a process: the first or second one of CUDA, or the CPU."""
+    if kind == "cpu":
+        return torch.device(kind)
+    torch.cuda.set_device(rank)
+    return torch.device(kind, rank)
+
+
+def join(rank: int, store: str, kind: str) -> None:
     """Make the group of both processes for the raw broadcast."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    backend = "gloo" if kind == "cpu" else "nccl"
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=2)
 
 
 def broadcast(weights: Mapping[str, Tensor]) -> None:
     """Broadcast tensor by tensor."""
     for tensor in weights.values():
         dist.broadcast(tensor, src=0)
-    dist.barrier()
 
 
 class Places:
@@ -59,14 +71,16 @@ class Places:
         self.weight_version = 0
 
     def named_weights(self) -> dict[str, Tensor]:
-        """Say nothing: asked for at the end of a sync, so that all of it has been put in its places."""
+        """Return nothing, when the last bucket has been put in its place: called at the end of a sync."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         return {}
 
 
-def serve(store: str, megabytes: int, num_tensors: int, descriptor: int) -> None:
+def serve(store: str, kind: str, megabytes: int, num_tensors: int, descriptor: int) -> None:
     """Take broadcasts and syncs, as the other side gives them."""
-    weights = made(megabytes, num_tensors)
-    join(1, store)
+    weights = made(megabytes, num_tensors, device_of(kind, 1))
+    join(1, store, kind)
     server = GeneratorServer()
     engine: Any = Places(weights)
     server._engine = engine
@@ -78,6 +92,9 @@ def serve(store: str, megabytes: int, num_tensors: int, descriptor: int) -> None
                 return
             if message.kind == "raw":
                 broadcast(weights)
+                if kind == "cuda":
+                    torch.cuda.synchronize()
+                send(connection, Message("taken"))
                 continue
             send(connection, server.answer(message))
 
@@ -92,26 +109,30 @@ def seconds(work: Callable[[], None]) -> float:
 def main() -> None:
     """Measure and print."""
     if sys.argv[1:2] == ["serve"]:
-        serve(sys.argv[2], *map(int, sys.argv[3:]))
+        serve(sys.argv[2], sys.argv[3], *map(int, sys.argv[4:]))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=256)
     parser.add_argument("--tensors", type=int, default=64)
     parser.add_argument("--bucket-megabytes", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     asked = parser.parse_args()
-    weights = made(asked.megabytes, asked.tensors)
+    device = device_of(asked.device, 0)
+    weights = made(asked.megabytes, asked.tensors, device)
     with tempfile.TemporaryDirectory() as folder:
         store = f"{folder}/store"
         process.COMMAND = (
-            *(sys.executable, __file__, "serve", store, str(asked.megabytes), str(asked.tensors)),
+            *(sys.executable, __file__, "serve", store, asked.device),
+            *(str(asked.megabytes), str(asked.tensors)),
         )
-        link = BroadcastLink()
-        join(0, store)
+        link = BroadcastLink(engine_device=torch.device(asked.device, 1 if asked.device == "cuda" else None))
+        join(0, store, asked.device)
 
         def raw() -> None:
             send(link._connection, Message("raw"))
             broadcast(weights)
+            receive(link._connection)
 
         def packed() -> None:
             link.ask(Message("begin", {"version": 0, "based_on": None}))

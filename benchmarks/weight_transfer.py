@@ -19,7 +19,7 @@ from torch import Tensor
 from refrl.config import DeltaCompressionConfig
 from refrl.timing import Timer
 from refrl.weight_sync.receiver import Receiver
-from refrl.weight_sync.tensors import fingerprint
+from refrl.weight_sync.tensors import fingerprints
 from refrl.weight_sync.transferred import TransferredWeights
 
 PHASES = "prepare_for_generation/weight_transfer"
@@ -95,9 +95,7 @@ def main() -> None:
                 arguments.device,
             )
         )
-        found["fingerprint"].append(
-            seconds(lambda: [fingerprint(of) for _, of in source.named_weights()], arguments.device)
-        )
+        found["fingerprint"].append(seconds(lambda: fingerprints(source.weights), arguments.device))
     num_bytes = sum(tensor.nbytes for tensor in copies.values())
     rate = {name: num_bytes / statistics.median(times) / 1e9 for name, times in found.items()}
     for name, value in rate.items():

@@ -1,11 +1,14 @@
 """Weak scaling of a GRPO step: the same rows for each process, on one, two and more processes, in turns.
 
     python benchmarks/gpu/scaling.py [--processes 1 --processes 2] [--repeats 2] [--steps 8] [--json FILE]
+    python benchmarks/gpu/scaling.py --processes 2 --asynchronous
     python benchmarks/gpu/scaling.py --model tiny --device cpu --prompts 2 --new-tokens 8 --steps 4 --repeats 1
 
 Every run is `refrl grpo` in processes of its own, a process a device. By default each process has 32 prompts with 8
 completions of 256 tokens, and the model is a Qwen3 of 494 M parameters (`--model tiny`: 115 k, for a CPU). `--option`
-is an option of refrl, such as `policy.dtensor_cfg.enabled=true`. Efficiency is the warm step (the median from the
+is an option of refrl, such as `policy.dtensor_cfg.enabled=true`. With `--asynchronous`, asynchronous GRPO runs as well:
+a trainer on the first device, an engine on the last one (on a CPU, next to it), which gets its weights by broadcast, and
+the rows of two processes. Efficiency is the warm step (the median from the
 fourth on) of the smallest number of processes divided by that of the others; the phases, from the same log, show
 where the rest goes.
 """
@@ -28,6 +31,8 @@ from seatrial.evidence.read import read_logs
 
 STEP = "timing/train/total_step_time"
 PHASES = ("generation", "policy_and_reference_logprobs", "policy_training", "reward_calculation")
+ASYNCHRONOUS = 0
+"""In place of a number of processes: one trainer and one engine."""
 NUM_COLD = 3
 """Steps that are left out: they allocate, compile and capture."""
 
@@ -44,6 +49,9 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--steps", type=int, default=8, help=f"more than {NUM_COLD}")
     parser.add_argument("--repeats", type=int, default=2, help="runs of each number of processes")
+    parser.add_argument(
+        "--asynchronous", action="store_true", help="also run a trainer and an engine, a device each"
+    )
     parser.add_argument("--option", action="append", default=[], help="of refrl, for all runs")
     parser.add_argument("--json", type=Path, help="also write the result here")
     arguments = parser.parse_args()
@@ -51,7 +59,7 @@ def main() -> None:
         parser.error(
             f"--steps {arguments.steps}: at least {NUM_COLD + 1}, since the first {NUM_COLD} are left out"
         )
-    numbers = arguments.processes or [1, 2]
+    numbers = [*(arguments.processes or [1, 2]), *([ASYNCHRONOUS] if arguments.asynchronous else [])]
     runs: dict[int, list[dict[str, list[float]]]] = {number: [] for number in numbers}
     with tempfile.TemporaryDirectory(prefix="grpo-scaling-") as scratch:
         model = Path(scratch) / "model"
@@ -73,7 +81,7 @@ def command(
     arguments: argparse.Namespace, model: Path, folder: Path, num_processes: int, seed: int
 ) -> list[str]:
     """Return the command of one run."""
-    num_prompts = arguments.prompts * num_processes
+    num_prompts = arguments.prompts * (num_processes or 2)
     rows = num_prompts * NUM_GENERATIONS
     options = {
         "policy.model_name": model,
@@ -91,9 +99,19 @@ def command(
         "loss_fn.reference_policy_kl_penalty": 0,
         "logger.log_dir": folder / "logs",
         "checkpointing.enabled": "false",
-        "cluster.num_processes": num_processes,
+        "cluster.num_processes": num_processes or 1,
         "cluster.device": arguments.device,
     }
+    if num_processes == ASYNCHRONOUS:
+        options |= {
+            "grpo.async_grpo.enabled": "true",
+            "policy.generation.colocated.enabled": "false",
+            "policy.generation.placement": "process",
+            "policy.generation.weight_transport": "broadcast",
+            "policy.generation.weight_bucket_size_bytes": 2**28,
+        }
+        if arguments.device == "cuda":
+            options["policy.generation.colocated.resources.gpus_per_node"] = 1
     words = [f"{name}={value}" for name, value in options.items()]
     return [sys.executable, "-m", "refrl", "grpo", "--config", "grpo-smoke", *words, *arguments.option]
 
@@ -114,7 +132,7 @@ def seconds(logs: Path) -> dict[str, list[float]]:
 
 def table(runs: dict[int, list[dict[str, list[float]]]]) -> str:
     """Draw the result: warm steps alone, but for the first step."""
-    base = min(runs)
+    base = min(number for number in runs if number != ASYNCHRONOUS)
     lines = [f"{'processes':>10}{'warm step':>12}{'first step':>12}{'efficiency':>12}  phases of a warm step"]
 
     def warm(number: int, tag: str) -> float:
@@ -126,7 +144,7 @@ def table(runs: dict[int, list[dict[str, list[float]]]]) -> str:
         first = max(run[STEP][0] for run in runs[number])
         phases = ", ".join(f"{phase} {warm(number, f'timing/train/{phase}'):.3f} s" for phase in PHASES)
         lines.append(
-            f"{number:>10}{warm(number, STEP):>10.3f} s{first:>10.1f} s"
+            f"{number or 'async':>10}{warm(number, STEP):>10.3f} s{first:>10.1f} s"
             f"{warm(base, STEP) / warm(number, STEP):>12.1%}  {phases}"
         )
     return "\n".join(lines)

@@ -59,11 +59,20 @@ class SchedulerConfig(Section):
     """Final learning rate of the decay, as a fraction of `lr`."""
 
 
+class GenerationResources(Section):
+    """GPUs on which nothing but generation runs (NeMo RL's `colocated.resources`)."""
+
+    gpus_per_node: int | None = Field(default=None, gt=0)
+    """Engines run in turn on the last so many CUDA devices of the host, and the policy on the ones before; None runs
+    them on the policy's device. Needs `placement=process`."""
+
+
 class ColocatedConfig(Section):
     """Whether the generator shares the weights of the trained model."""
 
     enabled: bool = True
     """Share them; false gives the generator its own copy, updated before every generation."""
+    resources: GenerationResources = GenerationResources()
 
 
 class DeltaCompressionConfig(Section):
@@ -109,8 +118,9 @@ class GenerationConfig(Section):
     weight_bucket_size_bytes: int = Field(default=64 * 2**20, gt=0)
     """Largest message of weights in bytes, without delta compression."""
     weight_transport: Literal["messages", "broadcast"] = "messages"
-    """How weights reach an engine in a separate process: in messages, or broadcast by torch.distributed (gloo), where
-    one bucket is packed while the engine loads the one before. `broadcast` needs `placement=process`."""
+    """How weights reach an engine in a separate process: in messages, or broadcast by torch.distributed, where one
+    bucket is packed while the engine loads the one before: by NCCL to an engine on another CUDA device, by gloo
+    otherwise. `broadcast` needs `placement=process`."""
     timeout_seconds: float = Field(default=600.0, gt=0)
     """How long an engine in a separate process may take to answer."""
     delta_compression: DeltaCompressionConfig = DeltaCompressionConfig()
@@ -155,6 +165,12 @@ class GenerationConfig(Section):
             raise ValueError(
                 f"policy.generation.{option} needs a generator with its own weights: set "
                 "policy.generation.colocated.enabled=false"
+            )
+        gpus = self.colocated.resources.gpus_per_node
+        if gpus is not None and (self.placement != "process" or self.colocated.enabled):
+            raise ValueError(
+                f"policy.generation.colocated.resources.gpus_per_node={gpus} is for engines in separate processes: set "
+                "policy.generation.placement=process and policy.generation.colocated.enabled=false, or leave it out"
             )
         if self.weight_transport == "broadcast" and self.placement != "process":
             raise ValueError(

@@ -12,6 +12,7 @@ from refrl.generation.messages import Message, dtype_name, named_dtype, receive,
 from refrl.generation.process import SocketLink
 from refrl.weight_sync.broadcast import BroadcastPair, pack, packed_size, unpack
 
+CPU = torch.device("cpu")
 WEIGHTS = "receive"
 """Kind of the messages whose tensors are broadcast."""
 
@@ -26,14 +27,31 @@ class BroadcastLink(SocketLink):
     _bytes_N = torch.empty(0, dtype=torch.uint8)
     _num_unanswered = 0
 
+    def __init__(self, python: str | None = None, *, engine_device: torch.device = CPU) -> None:
+        """Start the process (see `SocketLink`).
+
+        Args:
+            python: interpreter of the process.
+            engine_device: where its engine computes.
+        """
+        super().__init__(python)
+        self._engine_device = engine_device
+
+    def close(self) -> None:
+        """End the process, and what waits for it on the device."""
+        super().close()
+        if self._pair is not None:
+            self._pair.close()
+            self._pair = None
+
     def _exchange(self, message: Message) -> Message:
         if message.kind != WEIGHTS:
             earlier = self._earlier()
             return super()._exchange(message) if earlier is None else earlier
-        pair = self._pair or self._join()
+        pair = self._pair or self._join(message.tensors[0].device)
         size = packed_size(message.tensors)
         if self._bytes_N.numel() < size:
-            self._bytes_N = torch.empty(size, dtype=torch.uint8)
+            self._bytes_N = torch.empty(size, dtype=torch.uint8, device=pair.device)
         pack(message.tensors, self._bytes_N)
         earlier = self._earlier()
         if earlier is not None:
@@ -55,9 +73,17 @@ class BroadcastLink(SocketLink):
         answer = receive(self._connection)
         return answer if answer.kind == "error" else None
 
-    def _join(self) -> BroadcastPair:
-        self._pair = BroadcastPair(port=None, timeout_seconds=self.timeout_seconds)
-        joining = {"port": self._pair.port, "timeout_seconds": self.timeout_seconds}
+    def _join(self, policy_device: torch.device) -> BroadcastPair:
+        uses_nccl = {policy_device.type, self._engine_device.type} == {"cuda"} and (
+            policy_device != self._engine_device
+        )
+        ends = (policy_device, self._engine_device) if uses_nccl else (CPU, CPU)
+        self._pair = BroadcastPair(port=None, timeout_seconds=self.timeout_seconds, device=ends[0])
+        joining = {
+            "port": self._pair.port,
+            "timeout_seconds": self.timeout_seconds,
+            "device": str(ends[1]),
+        }
         send(self._connection, Message("join", joining))
         self._pair.join()
         receive(self._connection)
@@ -69,7 +95,11 @@ class BroadcastEnd:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         """Join, as a message `join` says."""
-        self._pair = BroadcastPair(port=fields["port"], timeout_seconds=fields["timeout_seconds"])
+        self._pair = BroadcastPair(
+            port=fields["port"],
+            timeout_seconds=fields["timeout_seconds"],
+            device=torch.device(fields["device"]),
+        )
         self._pair.join()
 
     def whole(self, message: Message) -> Message:

@@ -91,9 +91,10 @@ class GeneratorServer:
 def _open(message: Message) -> tuple[Generator, Message]:
     torch.set_num_threads(message.fields["num_threads"])
     config = PolicyConfig.model_validate(message.fields["policy"])
-    engine = build_engine(
-        config, pad_token_id=message.fields["pad_token_id"], device=torch.device(message.fields["device"])
-    )
+    device = torch.device(message.fields["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # kernels start on the current device
+    engine = build_engine(config, pad_token_id=message.fields["pad_token_id"], device=device)
     specs = {name: (list(spec.shape), dtype_name(spec.dtype)) for name, spec in engine.specs().items()}
     opened = {"engine": engine.engine, "stop_ids": sorted(engine.stop_ids()), "specs": specs}
     return engine, Message("opened", opened)

@@ -36,7 +36,7 @@ from refrl.training.session import Session
 def build_replicas(
     config: GRPORunConfig, policy: Policy, tokenizer: PreTrainedTokenizerBase
 ) -> list[Replica]:
-    """Return the generation engines of asynchronous rollouts, with the policy's weights, on the policy's device.
+    """Return the generation engines of asynchronous rollouts, with the policy's weights.
 
     Raises:
         ConfigError: the model cannot be loaded.
@@ -45,7 +45,7 @@ def build_replicas(
     _, weight = next(policy.named_weights())
     replicas: list[Replica] = []
     for number in range(config.grpo.async_grpo.num_replicas):
-        engine = build_generator(config.policy, tokenizer, device=weight.device)
+        engine = build_generator(config.policy, tokenizer, device=weight.device, number=number)
         sync = build_weight_sync(config.policy.generation, policy, engine)
         replicas.append(Replica(f"generation/{number}", engine, sync))
     return replicas

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from refrl.config import GenerationConfig, PolicyConfig
+from refrl.config import ConfigError, GenerationConfig, PolicyConfig
 from refrl.generation.base import Generator
 from refrl.generation.broadcast_link import BroadcastLink
 from refrl.generation.megatron.engine import MegatronGenerator
@@ -24,12 +24,18 @@ from refrl.weight_sync.colocated import make_weight_sync
 
 
 def build_generator(
-    config: PolicyConfig, tokenizer: PreTrainedTokenizerBase, *, device: torch.device
+    config: PolicyConfig, tokenizer: PreTrainedTokenizerBase, *, device: torch.device, number: int = 0
 ) -> Generator:
     """Return the generation engine with the weights of the model's directory; a weight sync updates them later.
 
+    Args:
+        config: names the model, the engine and its place.
+        tokenizer: names the padding token.
+        device: the policy's.
+        number: of the engine among those of this host.
+
     Raises:
-        ConfigError: the model cannot be loaded.
+        ConfigError: the model cannot be loaded, or there are too few devices.
         refrl.generation.process.GeneratorLostError: the engine's process ended while it started.
     """
     place: Callable[..., Generator] = build_engine
@@ -37,7 +43,27 @@ def build_generator(
         place = _engine_in_process
     elif config.generation.placement == "ray":
         from refrl.generation.ray_link import actor_generator as place  # imports Ray only where it is used
-    return place(config, pad_token_id=tokenizer.pad_token_id, device=device)
+    return place(
+        config, pad_token_id=tokenizer.pad_token_id, device=engine_device(config.generation, device, number)
+    )
+
+
+def engine_device(config: GenerationConfig, device: torch.device, number: int) -> torch.device:
+    """Return the device of an engine: the policy's, or one of those on which nothing but generation runs.
+
+    Raises:
+        ConfigError: there are too few CUDA devices.
+    """
+    gpus = config.colocated.resources.gpus_per_node
+    if gpus is None:
+        return device
+    first = (torch.cuda.device_count() if device.type == "cuda" else 0) - gpus
+    if device.type != "cuda" or (device.index or 0) >= first:
+        raise ConfigError(
+            f"policy.generation.colocated.resources.gpus_per_node={gpus} leaves no CUDA device for the policy on "
+            f"{device}: this host has {first + gpus}; lower it, lower cluster.num_processes, or leave it out"
+        )
+    return torch.device("cuda", first + number % gpus)
 
 
 def build_engine(config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> Generator:
@@ -64,7 +90,9 @@ def _torch_engine(config: PolicyConfig, pad_token_id: int, device: torch.device)
 
 def _engine_in_process(config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> Generator:
     python = config.generation.vllm_cfg.python if config.generation.backend == "vllm" else None
-    link = LINKS[config.generation.weight_transport]
+    link: Callable[..., SocketLink] = LINKS[config.generation.weight_transport]
+    if link is BroadcastLink:
+        link = partial(link, engine_device=device)
     return ProcessGenerator(config, pad_token_id=pad_token_id, device=device, connect=partial(link, python))
 
 

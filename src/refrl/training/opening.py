@@ -86,7 +86,7 @@ def open_session(
         if attempt.checkpoint is not None:
             checkpointer.restore(attempt.checkpoint)
         prompt_ids = build.build_prompt_ids(encoder, policy, config.policy, [splits.train, validation])
-        generator = build_generator(config.policy, tokenizer, device=device)
+        generator = build_generator(config.policy, tokenizer, device=device, number=world.rank)
         check_stop_ids(generation.stop_token_ids or (), policy.vocab_size)
         sampling = build.build_sampling(generation, generator, encoder)
         sampler = shared(generator, world)

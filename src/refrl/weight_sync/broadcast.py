@@ -1,6 +1,6 @@
 """Broadcasts bytes from one process to another by torch.distributed, in a separate group of the two.
 
-gloo: the bytes lie in host memory on both sides.
+With NCCL the bytes are on a CUDA device on both sides, one for each process; with gloo they are in host memory.
 """
 
 from __future__ import annotations
@@ -73,16 +73,19 @@ class PeerLostError(OSError):
 class BroadcastPair:
     """A group of a sender (rank 0) and a receiver (rank 1) on one host."""
 
-    def __init__(self, *, port: int | None, timeout_seconds: float) -> None:
+    def __init__(self, *, port: int | None, timeout_seconds: float, device: torch.device) -> None:
         """Join, when the other side joins.
 
         Args:
             port: of the sender; None: be the sender, whose `port` must be passed to the receiver before `join`.
             timeout_seconds: how long the other side may take, here and later.
+            device: where the bytes are in this process: a CUDA device with NCCL, the CPU with gloo, as on the other
+                side.
         """
         self._rank = int(port is not None)
         self._timeout = timedelta(seconds=timeout_seconds)
-        self._received_N = torch.empty(0, dtype=torch.uint8)
+        self.device = device
+        self._received_N = torch.empty(0, dtype=torch.uint8, device=device)
         with _naming("did not open a group"):
             self._store = _torch.TCPStore(
                 _HOST, port or 0, is_master=port is None, wait_for_workers=False, timeout=self._timeout
@@ -95,14 +98,29 @@ class BroadcastPair:
         Raises:
             PeerLostError: the other one did not.
         """
-        options = _torch.ProcessGroupGloo._Options()
-        options._timeout = self._timeout
-        options._devices = [_torch.ProcessGroupGloo.create_device(hostname=_HOST)]
         with _naming("did not join"):
+            if self.device.type == "cuda":
+                options = _torch.ProcessGroupNCCL.Options()
+                options._timeout = self._timeout
+                self._group = _torch.ProcessGroupNCCL(self._store, self._rank, 2, options)
+                # NCCL opens its connection with the first collective.
+                self._broadcast(torch.zeros(1, dtype=torch.uint8, device=self.device))
+                torch.cuda.synchronize(self.device)
+                return
+            options = _torch.ProcessGroupGloo._Options()
+            options._timeout = self._timeout
+            options._devices = [_torch.ProcessGroupGloo.create_device(hostname=_HOST)]
             self._group = _torch.ProcessGroupGloo(self._store, self._rank, 2, options)
+
+    def close(self) -> None:
+        """Give up what the other side has not taken part in: a kernel of NCCL would wait for it for ever."""
+        if self.device.type == "cuda":
+            self._group.abort()
 
     def send(self, bytes_N: Tensor) -> None:
         """Send so many bytes, which the other side receives at the same time.
+
+        With NCCL this returns before the bytes are sent; what the current stream runs next waits for them.
 
         Raises:
             PeerLostError: it is gone.
@@ -116,7 +134,7 @@ class BroadcastPair:
             PeerLostError: the other side is gone.
         """
         if self._received_N.numel() < count:
-            self._received_N = torch.empty(count, dtype=torch.uint8)
+            self._received_N = torch.empty(count, dtype=torch.uint8, device=self.device)
         bytes_N = self._received_N[:count]
         self._broadcast(bytes_N)
         return bytes_N

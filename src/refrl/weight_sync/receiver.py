@@ -10,7 +10,7 @@ from torch import Tensor
 
 from refrl.timing import Timer
 from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
-from refrl.weight_sync.tensors import fingerprint
+from refrl.weight_sync.tensors import fingerprints as fingerprints_of
 
 
 class Receiver:
@@ -77,8 +77,9 @@ class Receiver:
             )  # fmt: skip
         unknown = self._tensors.keys() ^ fingerprints.keys()
         _refuse(dict.fromkeys(unknown, "on one side only"), "the tensors of sender and generator differ")
+        own = fingerprints_of(self._tensors)
         _refuse(
-            {name: "another" for name, tensor in self._tensors.items() if fingerprint(tensor) != fingerprints[name]},
+            {name: "another" for name in own if own[name] != fingerprints[name]},
             f"after the sync to version {version} the generator's fingerprint is not the sender's",
         )  # fmt: skip
         self.weight_version = version

@@ -13,7 +13,7 @@ from refrl.config import DeltaCompressionConfig
 from refrl.timing import Timer
 from refrl.weight_sync.base import Part, TensorSpec, WeightReceiver, WeightSource
 from refrl.weight_sync.changes import Changes, changes
-from refrl.weight_sync.tensors import fingerprint
+from refrl.weight_sync.tensors import fingerprints
 
 _PHASES = "prepare_for_generation/weight_transfer"
 
@@ -161,10 +161,9 @@ def _num_bytes(part: Part) -> int:
 
 def _fingerprints(weights: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]) -> dict[str, str]:
     """Return the fingerprint of each tensor as the generator will hold it: in the type that it has there."""
-    return {
-        name: fingerprint(tensor.to(specs[name].dtype) if name in specs else tensor)
-        for name, tensor in weights.items()
-    }
+    return fingerprints(
+        {name: tensor.to(specs[name].dtype) if name in specs else tensor for name, tensor in weights.items()}
+    )
 
 
 _ENCODINGS = {"sparse_indices": _sparse}

@@ -114,6 +114,7 @@ policy.fused_kernels
 policy.generation.backend
 policy.generation.block_tokens
 policy.generation.colocated.enabled
+policy.generation.colocated.resources.gpus_per_node
 policy.generation.delta_compression.delta_load_batch_size_bytes
 policy.generation.delta_compression.dtype
 policy.generation.delta_compression.enabled
