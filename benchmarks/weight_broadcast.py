@@ -4,8 +4,9 @@
         [--device cuda]
 
 Prints the bytes a second of both, medians of repeats that take turns, and the ratio. The raw broadcast is gloo's, or
-NCCL's from one CUDA device to another (`--device cuda`), of one tensor after another, into memory that is there. A sync goes through `refrl.generation.broadcast_link`, as in a run:
-buckets are packed, announced, broadcast, and put in their places on the other side; fingerprints are left out of both.
+NCCL's from one CUDA device to another (`--device cuda`), of one tensor after another, into memory that is there. A sync
+goes through `refrl.generation.broadcast_link`, as in a run: buckets are packed, announced, broadcast, and put in their
+places on the other side; fingerprints are left out of both.
 """
 
 from __future__ import annotations

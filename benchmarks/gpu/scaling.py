@@ -6,11 +6,10 @@
 
 Every run is `refrl grpo` in processes of its own, a process a device. By default each process has 32 prompts with 8
 completions of 256 tokens, and the model is a Qwen3 of 494 M parameters (`--model tiny`: 115 k, for a CPU). `--option`
-is an option of refrl, such as `policy.dtensor_cfg.enabled=true`. With `--asynchronous`, asynchronous GRPO runs as well:
-a trainer on the first device, an engine on the last one (on a CPU, next to it), which gets its weights by broadcast, and
-the rows of two processes. Efficiency is the warm step (the median from the
-fourth on) of the smallest number of processes divided by that of the others; the phases, from the same log, show
-where the rest goes.
+is an option of refrl, such as `policy.dtensor_cfg.enabled=true`. With `--asynchronous`, asynchronous GRPO runs as well,
+on the rows of two processes: a trainer on the first device, and an engine on the last one (on a CPU, next to it), which
+gets its weights by broadcast. Efficiency is the warm step (the median from the fourth on) of the smallest number of
+processes divided by that of the others; the phases, from the same log, show where the rest goes.
 """
 
 from __future__ import annotations
