@@ -90,7 +90,7 @@ def serve(store: str, kind: str, megabytes: int, num_tensors: int, descriptor: i
             try:
                 message = receive(connection)
             except EOFError:
-                return
+                break
             if message.kind == "raw":
                 broadcast(weights)
                 if kind == "cuda":
@@ -98,6 +98,7 @@ def serve(store: str, kind: str, megabytes: int, num_tensors: int, descriptor: i
                 send(connection, Message("taken"))
                 continue
             send(connection, server.answer(message))
+    dist.destroy_process_group()
 
 
 def seconds(work: Callable[[], None]) -> float:
@@ -149,6 +150,7 @@ def main() -> None:
             found["raw"].append(seconds(raw))
             found["packed"].append(seconds(packed))
         link.close()
+        dist.destroy_process_group()
     num_bytes = sum(tensor.nbytes for tensor in weights.values())
     rate = {name: num_bytes / statistics.median(times) / 1e9 for name, times in found.items()}
     print(f"raw broadcast {rate['raw']:.2f} GB/s, packed {rate['packed']:.2f} GB/s: ", end="")

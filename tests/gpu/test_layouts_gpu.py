@@ -23,6 +23,8 @@ from seatrial.targets.reference.layouts.training import layouts, train_alone, tr
 
 pytestmark = pytest.mark.gpu
 
+BFLOAT16_BOUND = 2.0**-6
+"""Two roundings to eight bits: products of other shapes take other kernels, and round at other places."""
 ROWS = make_rollout(3, vocab_size=259, num_prompts=3, num_generations=3).rows
 
 
@@ -51,6 +53,7 @@ def test_the_gradient_of_several_ranks_is_that_of_one(
 
     What was measured stands in the file of `--junitxml`.
     """
+    bound = BFLOAT16_BOUND if layouts()[name].policy.get("precision") == "bfloat16" else GRADIENT_BOUND
     ranks = train_in_layouts([name], ROWS, device="cuda")[name]
     alone = train_alone(name, ROWS, device="cuda")
     error, tensor = gradient_error(ranks[0], alone)
@@ -58,6 +61,6 @@ def test_the_gradient_of_several_ranks_is_that_of_one(
     processes, devices = layouts()[name].processes, torch.cuda.device_count()
     record_property("placed", f"{processes} ranks on {min(processes, devices)} devices")
     record_property("measured", f"gradient {error:.1e} at {tensor}; weights {weights:.1e}")
-    assert error <= GRADIENT_BOUND, tensor
-    assert ranks[0].grad_norm == pytest.approx(alone.grad_norm, rel=GRADIENT_BOUND)
+    assert error <= bound, tensor
+    assert ranks[0].grad_norm == pytest.approx(alone.grad_norm, rel=bound)
     assert not replica_differences(ranks)

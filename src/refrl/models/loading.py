@@ -98,8 +98,10 @@ def load_model(directory: Path) -> PreTrainedModel:
     _silence_progress_bars()
     try:
         with _no_load_report():
-            kind = AutoConfig.from_pretrained(str(directory), local_files_only=True).model_type
-            is_text = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            config = AutoConfig.from_pretrained(str(directory), local_files_only=True)
+            is_text = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            # Transformers' attention by torch's kernels leaves the cap out: silently before version 5.20.
+            caps_scores = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
             of_kind: Any = AutoModelForCausalLM if is_text else AutoModelForMultimodalLM
             loaded: Any = of_kind.from_pretrained(
                 str(directory),
@@ -107,6 +109,7 @@ def load_model(directory: Path) -> PreTrainedModel:
                 dtype=torch.float32,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are in the report
+                attn_implementation="eager" if caps_scores else None,
             )
     except StrictDataclassError as error:
         raise ConfigError(

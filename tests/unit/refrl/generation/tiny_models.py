@@ -147,8 +147,10 @@ def random_weights(model: PreTrainedModel, seed: int = 0, scale: float = 0.15) -
 
 
 def build(name: str) -> PreTrainedModel:
-    """Return the model of a row of `ARCHITECTURES`, as Transformers starts it."""
+    """Return the model of a row of `ARCHITECTURES`, with the attention that `refrl.models.loading` gives it."""
     family, options = ARCHITECTURES[name]
+    if "attn_logit_softcapping" in options:
+        options = {**options, "attn_implementation": "eager"}
     model_class = getattr(transformers, f"{family}ForCausalLM")
     model: PreTrainedModel = model_class(model_class.config_class(**{**SHAPE, **options}))
     return model
