@@ -90,7 +90,11 @@ def serve(store: str, kind: str, megabytes: int, num_tensors: int, descriptor: i
             try:
                 message = receive(connection)
             except EOFError:
-                break
+                return
+            if message.kind == "leave":
+                dist.destroy_process_group()
+                send(connection, Message("left"))
+                continue
             if message.kind == "raw":
                 broadcast(weights)
                 if kind == "cuda":
@@ -98,7 +102,6 @@ def serve(store: str, kind: str, megabytes: int, num_tensors: int, descriptor: i
                 send(connection, Message("taken"))
                 continue
             send(connection, server.answer(message))
-    dist.destroy_process_group()
 
 
 def seconds(work: Callable[[], None]) -> float:
@@ -149,8 +152,10 @@ def main() -> None:
         for _ in range(asked.repeats):
             found["raw"].append(seconds(raw))
             found["packed"].append(seconds(packed))
-        link.close()
+        send(link._connection, Message("leave"))
         dist.destroy_process_group()
+        receive(link._connection)
+        link.close()
     num_bytes = sum(tensor.nbytes for tensor in weights.values())
     rate = {name: num_bytes / statistics.median(times) / 1e9 for name, times in found.items()}
     print(f"raw broadcast {rate['raw']:.2f} GB/s, packed {rate['packed']:.2f} GB/s: ", end="")
