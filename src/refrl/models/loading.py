@@ -100,7 +100,7 @@ def load_model(directory: Path) -> PreTrainedModel:
         with _no_load_report():
             config = AutoConfig.from_pretrained(str(directory), local_files_only=True)
             is_text = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-            # Transformers' attention by torch's kernels leaves the cap out: silently before version 5.20.
+            # Transformers' attention by torch's kernels leaves the cap out (5.19 silently, 5.24 with a warning).
             caps_scores = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
             of_kind: Any = AutoModelForCausalLM if is_text else AutoModelForMultimodalLM
             loaded: Any = of_kind.from_pretrained(
