@@ -4,10 +4,11 @@
     python benchmarks/rules_corpus.py --fetch CLONES --into FOLDER    # write FOLDER/ID/NAME for each log
     python benchmarks/rules_corpus.py --list FILE ...                 # the same for another list
 
-The list is `rules_corpus.yaml`; `rules_corpus_strangers.yaml` is another, all of it held out. No log is kept here. CLONES holds the repositories, each as OWNER/NAME or OWNER+NAME, a
-plain clone or a bare one (`git clone https://github.com/OWNER/NAME CLONES/OWNER/NAME`). A log that no clone has, or
-whose size differs, is named, and the script exits 1. `--half tuning` takes only the half that rules are set on; the
-held-out half is measured once, at the end.
+The list is `rules_corpus.yaml`; `rules_corpus_strangers.yaml` is another, all of it held out. No log is kept here.
+CLONES holds the repositories, each as OWNER/NAME or OWNER+NAME, a plain clone or a bare one (`git clone
+https://github.com/OWNER/NAME CLONES/OWNER/NAME`). A log that no clone has, or whose size differs, is named, and the
+script exits 1. `--half tuning` takes only the half that rules are set on; the held-out half is measured once, at the
+end.
 """
 
 from __future__ import annotations
