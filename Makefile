@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# One more than the cores: a third of the tests' time is waiting for processes that they started.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Processes that run tests; their packages take a second core where one waits.
+WORKERS ?= 2
 
 .PHONY: trial test nightly test-affected lint docs clean
 .DELETE_ON_ERROR:
@@ -19,7 +19,8 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST_ARGS)
 
-# The tests that take too long for every change: the whole products of cells, losses and seeds.
+# The tests that take too long for every change: whole runs of other projects' libraries, and the whole products of
+# cells, losses and seeds. `make test` lists them at its end; .ci/nightly runs them.
 nightly: PYTEST_ARGS = -m nightly
 nightly: test
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.forked.activation import PYTHON, Activation
+from tests.left_out import LeftOut, is_nightly
 from tests.peers.making import PEERS, MakingError, environment
 
 # Tests run beside one another, on models that gain nothing from threads; threads that wait for each other crawl.
@@ -29,34 +30,45 @@ ROOT = Path(__file__).resolve().parent.parent
 
 DEADLINE_S = 70 * 60
 """A whole run that takes longer has a test that waits for ever: it ends and names the tests that had begun."""
+NIGHTLY_DEADLINE_S = 8 * 60 * 60
+"""The same for the nightly tests."""
 MAKING_S = 1800
 """For a test that may have to make an environment first."""
 
 
 FIRST = (
-    "tests/peers/wild/test_wild_pairs.py",
     "tests/unit/relations/test_reference.py",
     "tests/unit/faults/test_mutants.py",
     "tests/peers/test_data_plane.py",
-    "tests/peers/test_vllm.py",
-    "tests/fuzz/test_readers.py",
-    "tests/unit/test_house_rules.py",
     "tests/peers/test_ray_runtime.py",
+    "tests/peers/test_ray_ranks.py",
+    "tests/unit/test_house_rules.py",
     "tests/unit/pytest_plugin/test_affected_recall.py",
     "tests/unit/pytest_plugin/test_affected_runs.py",
-    "tests/peers/test_trl_trials.py",
+    "tests/e2e/test_compare.py",
+    "tests/e2e/test_examples_of_ci.py",
+    "tests/e2e/bisect/test_bisect_nightly.py",
+    "tests/e2e/bisect/test_bisect_slurm.py",
+    "tests/e2e/bisect/test_public_launcher_defects.py",
+    "tests/peers/test_peft_accelerate.py",
+    "tests/fuzz/test_readers.py",
 )
 """Files of half a minute and more, longest first: a worker that began one last would work on while the others are idle.
-Four of them make environments of peers, which waits for the network while the others compute."""
+Those that need an environment of a peer come after files that need none, because `Making` makes it meanwhile."""
+OF_EVERY_RUN = ("data_plane", "trl", "formats", "ray")
+"""Environments of peers that tests of every run need, in the order in which the tests ask for them."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take interrupts, which a shell's background job ignores and hands down, and set an end to the whole run."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(LeftOut())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Deadline(config))
         _own_temporary_files(config)
+        if config.getoption("numprocesses", None) and not is_nightly(config):
+            config.pluginmanager.register(Making(), "making")
 
 
 def _own_temporary_files(config: pytest.Config) -> None:
@@ -69,13 +81,41 @@ def _own_temporary_files(config: pytest.Config) -> None:
     config.add_cleanup(Activation(Path(folder.name)).close)
 
 
+class Making:
+    """Makes environments of peers while the first tests run: it waits for the network and the disk most of the time.
+
+    A test that needs one waits for it (`making.environment` locks); one that cannot be made is the test's to report.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def pytest_sessionstart(self) -> None:
+        """Begin."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.peers.making", "--environments", *OF_EVERY_RUN],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def pytest_sessionfinish(self) -> None:
+        """Stop it, with its installer, if a run of few tests ends before."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait()
+
+
 class Deadline:
     """Ends the run after DEADLINE_S, with the tests that are under way: pytest-timeout sees only those in a test."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._running: dict[str, None] = {}
-        self._timer = threading.Timer(DEADLINE_S, self._end)
+        self._seconds = NIGHTLY_DEADLINE_S if is_nightly(config) else DEADLINE_S
+        self._timer = threading.Timer(self._seconds, self._end)
         self._timer.daemon = True
 
     def pytest_sessionstart(self) -> None:
@@ -97,23 +137,19 @@ class Deadline:
     def _end(self) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         begun = "".join(f"\n  {nodeid}" for nodeid in self._running)
-        reporter.write_line(f"\nnot ended within {DEADLINE_S // 60} minutes; these tests had begun:{begun}")
+        reporter.write_line(
+            f"\nnot ended within {self._seconds // 60} minutes; these tests had begun:{begun}"
+        )
         os._exit(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest files first, and leave the nightly tests out unless -m names them: they are deselected."""
+    """Put the longest files first, and give tests that may make an environment the time for it."""
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
     for item in items:
         if "peer_python" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(MAKING_S))
-    if "nightly" in config.getoption("-m"):
-        return
-    nightly = [item for item in items if item.get_closest_marker("nightly")]
-    if nightly:
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
 
 
 def pytest_collection_finish() -> None:

@@ -52,9 +52,11 @@ def commit(folder: Path, file: str, old: str, new: str) -> None:
     git(folder, "commit", "-qm", new[:60])
 
 
-def compare(base: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], Results]:
+def compare(
+    base: Path, *words: str, python: str = sys.executable
+) -> tuple[subprocess.CompletedProcess[str], Results]:
     """Run the command and return how it ended, and what it found."""
-    command = [sys.executable, "-m", "seatrial", "compare", "--output", str(base / "runs"), *words]
+    command = [python, "-m", "seatrial", "compare", "--output", str(base / "runs"), *words]
     ran = subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=500, check=False)
     runs = sorted((base / "runs").glob("*/results.json"))
     assert runs, ran.stdout + ran.stderr
@@ -88,7 +90,7 @@ Compare = Callable[..., tuple[subprocess.CompletedProcess[str], Results]]
 
 
 @pytest.fixture
-def compared(toy: Path, tmp_path: Path) -> Compare:
+def compared(toy: Path, tmp_path: Path, forked_python: str) -> Compare:
     """Return a function that compares two commits of the toy."""
 
     model = tmp_path / "model"
@@ -96,7 +98,7 @@ def compared(toy: Path, tmp_path: Path) -> Compare:
 
     def run(*words: str) -> tuple[subprocess.CompletedProcess[str], Results]:
         target = ("--repo", str(toy), "--target", str(toy / "stack.yaml"), "--trial", "sft-smoke")
-        return compare(tmp_path, *words, *target, f"model={model}")
+        return compare(tmp_path, *words, *target, f"model={model}", python=forked_python)
 
     return run
 
@@ -184,6 +186,7 @@ def test_wrong_use_is_one_line_before_anything_runs(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fault_planted_in_refrl_is_named_exactly(tmp_path: Path, repository: Path) -> None:
     """The fault scales advantages wrongly: what recomputes advantages fails at HEAD, and nothing else does."""
     clone = tmp_path / "clone"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.e2e.test_compare import MODE, NAN, STACK, TOY, commit, git
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 CI = Path(__file__).resolve().parents[2] / "examples" / "ci"
+Night = Callable[[dict[str, str]], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -35,18 +36,23 @@ def stack(tmp_path: Path) -> Path:
     return repository
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> dict[str, str]:
-    """An environment whose `seatrial` is ours, and whose `pip` is a stand-in that installs nothing."""
-    folder = tmp_path / "programs"
+def with_programs(folder: Path, **texts: str) -> dict[str, str]:
+    """Return an environment in which these shell scripts come first on the path."""
     folder.mkdir()
-    for name, text in {
-        "pip": f'echo "$@" >> {tmp_path / "installed"}',
-        "seatrial": f'exec {sys.executable} -m seatrial "$@"',
-    }.items():
+    for name, text in texts.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
     return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def programs(tmp_path: Path, forked_python: str) -> dict[str, str]:
+    """An environment whose `seatrial` is ours, and whose `pip` is a stand-in that installs nothing."""
+    return with_programs(
+        tmp_path / "programs",
+        pip=f'echo "$@" >> {tmp_path / "installed"}',
+        seatrial=f'exec {forked_python} -m seatrial "$@"',
+    )
 
 
 def run_step(
@@ -86,27 +92,63 @@ def test_the_workflow_fails_for_what_a_pull_request_broke_alone(
     assert list((clone / "runs").glob("*-compare/report.html"))
 
 
-def test_the_nightly_keeps_the_last_good_commit(
-    stack: Path, tmp_path: Path, programs: dict[str, str]
-) -> None:
-    """A good night, a night without news, and a bad one."""
-    clone, state = tmp_path / "clone", tmp_path / "state"
+@pytest.fixture
+def night(stack: Path, tmp_path: Path) -> Night:
+    """Return a function that runs the nightly script on a clone, with these variables."""
+    clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(stack), str(clone)], check=True)
-    environment = {**programs, "REPOSITORY": str(clone), "STATE": str(state)}
 
-    def night() -> subprocess.CompletedProcess[str]:
-        command = ["bash", str(CI / "nightly.sh")]
+    def run(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        places = {"REPOSITORY": str(clone), "STATE": str(tmp_path / "state")}
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, check=False
+            ["bash", str(CI / "nightly.sh")],
+            env={**environment, **places},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
 
-    good = git(stack, "rev-parse", "HEAD")
-    first = night()
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert (state / "good").read_text().strip() == good
-    assert f"nothing new since {good}" in night().stdout
+    return run
+
+
+def test_the_nightly_script_keeps_the_last_good_commit(stack: Path, tmp_path: Path, night: Night) -> None:
+    """A good night, a night without news, and a bad one; the comparison is a stand-in with these exit statuses."""
+    calls, status = tmp_path / "calls", tmp_path / "status"
+    status.write_text("0")
+    environment = with_programs(
+        tmp_path / "programs", seatrial=f'echo "$@" >> {calls}; exit "$(cat {status})"'
+    )
+    before, good = git(stack, "rev-parse", "HEAD~1"), git(stack, "rev-parse", "HEAD")
+    assert night(environment).returncode == 0
+    assert (tmp_path / "state" / "good").read_text().strip() == good
+    assert f"nothing new since {good}" in night(environment).stdout
     commit(stack, "toy_command.py", MODE, NAN)
-    last = night()
+    bad = git(stack, "rev-parse", "HEAD")
+    for expected in (1, 3):
+        status.write_text(str(expected))
+        assert night(environment).returncode == expected
+        assert (tmp_path / "state" / "good").read_text().strip() == good
+    given = (
+        f"--target stack.yaml --level 0 --quarantine quarantine.yaml --output {tmp_path / 'state' / 'runs'}"
+    )
+    assert calls.read_text().splitlines() == [
+        f"compare {one} {other} {given}" for one, other in [(before, good), (good, bad), (good, bad)]
+    ]
+
+
+@pytest.mark.nightly
+def test_the_nightly_names_what_a_commit_broke(
+    stack: Path, tmp_path: Path, programs: dict[str, str], night: Night
+) -> None:
+    """A good night, a night without news, and a bad one."""
+    good = git(stack, "rev-parse", "HEAD")
+    first = night(programs)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert (tmp_path / "state" / "good").read_text().strip() == good
+    assert f"nothing new since {good}" in night(programs).stdout
+    commit(stack, "toy_command.py", MODE, NAN)
+    last = night(programs)
     assert last.returncode == 1, last.stdout + last.stderr
     assert "HEAD broke" in last.stdout
-    assert (state / "good").read_text().strip() == good
+    assert (tmp_path / "state" / "good").read_text().strip() == good

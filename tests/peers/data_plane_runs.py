@@ -25,6 +25,9 @@ from seatrial.targets.reference.data_plane.ray import start_ray
 IMPLEMENTATION = os.environ["IMPLEMENTATION"]
 ASYNC = ("grpo.async_grpo.enabled=true", "policy.generation.colocated.enabled=false")
 EVERY_LOOP = os.environ.get("EVERY_LOOP") == "1"
+AT_NIGHT = pytest.mark.skipif(
+    not EVERY_LOOP, reason="a run whose store is killed takes a minute: for the night"
+)
 LOOPS = [pytest.param(ASYNC, id="async"), *([pytest.param((), id="sync")] if EVERY_LOOP else [])]
 
 
@@ -77,6 +80,7 @@ class Killer(Observer):
             os.kill(parts[self.part], signal.SIGKILL)
 
 
+@AT_NIGHT
 def test_a_control_that_dies_is_restored_and_the_run_goes_on(configure: Any, tmp_path: Path) -> None:
     """Every row is that of an undisturbed run."""
     words = (
@@ -98,6 +102,7 @@ BYTES = {
 """What has the bytes of a store, and what is said when it is lost."""
 
 
+@AT_NIGHT
 @pytest.mark.parametrize(("part", "words"), [CONTROL, BYTES[IMPLEMENTATION]], ids=["control", "bytes"])
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_loss_of_a_part_ends_the_run_and_names_it_and_the_groups(

@@ -1,6 +1,7 @@
 """Environments: our own, and those of other projects' libraries, made once and kept: by uv, or by pip where uv cannot.
 
 `python -m tests.peers.making WORD ...` installs for its own interpreter, and is what `make` calls.
+`python -m tests.peers.making --environments NAME ...` makes environments of environments.toml that are missing.
 
 uv reads no configuration of pip's: where packages come from is asked of pip when an environment is made, and handed to
 uv in its environment variables, so that it stands neither in a file nor in a list of processes.
@@ -98,11 +99,13 @@ def install(python: Path, words: Sequence[str]) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Install for this interpreter, compiled, and return an exit status.
+    """Install for this interpreter, compiled, or make environments, and return an exit status.
 
     A project that is worked in starts hundreds of processes, and some machines keep them from writing what they
     compile.
     """
+    if words[0] == "--environments":
+        return _make(words[1:])
     try:
         _run([*_uv(), "install", "--python", sys.executable, "--compile-bytecode", *words], uv_variables())
     except MakingError as error:
@@ -113,6 +116,18 @@ def main(words: Sequence[str]) -> int:
             print(f"the environment could not be made: {failed}", file=sys.stderr)
             return 2
     return 0
+
+
+def _make(names: Iterable[str]) -> int:
+    """Make each environment that is missing; return 2 if one could not be made."""
+    status = 0
+    for name in names:
+        try:
+            environment(name)
+        except MakingError as failed:
+            print(f"environment {name!r} could not be made: {failed}", file=sys.stderr)
+            status = 2
+    return status
 
 
 def uv_variables() -> dict[str, str]:

@@ -236,7 +236,7 @@ MEGATRON = ("policy.megatron_cfg.enabled=true", "policy.megatron_cfg.tensor_mode
 @pytest.mark.parametrize(
     ("loop", "more"),
     [
-        pytest.param(GRPO, (), id="grpo"),
+        pytest.param(GRPO, (), id="grpo", marks=NIGHTLY),
         pytest.param(SFT, (), id="sft", marks=NIGHTLY),
         pytest.param(GRPO, DTENSOR, id="dtensor", marks=NIGHTLY),
         pytest.param(GRPO, MEGATRON, id="megatron", marks=NIGHTLY),

@@ -115,6 +115,7 @@ def test_a_run_over_two_nodes_goes_on_without_an_actor(
     assert psutil.wait_procs(actors, timeout=60)[1] == []
 
 
+@NIGHTLY
 def test_the_loss_of_the_only_actor_ends_the_run_and_its_own_cluster(model: Path, tmp_path: Path) -> None:
     """Within the deadline, in words that name it; nothing of the cluster is left, neither a process nor its folder."""
     words = ["--kill", "generation/0", "--at-step", "2", "--log", f"{tmp_path}/logs", "--within", "30", "--"]

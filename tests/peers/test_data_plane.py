@@ -65,9 +65,10 @@ def test_the_whole_battery_holds(
 def test_the_flow_holds_with_actors_that_die(
     peer_python: Callable[[str], Path], repository: Path, environment: dict[str, str], implementation: str
 ) -> None:
-    """In one cluster: the sentences of the filter flow, a few random schedules, whole runs of GRPO."""
+    """In one cluster: the sentences of the filter flow, a random schedule, a whole run of GRPO."""
     files = ("data_plane_flow.py", "data_plane_schedules.py", "data_plane_runs.py")
-    run_tests(peer_python("data_plane"), repository, {**environment, "IMPLEMENTATION": implementation}, files)
+    given = {**environment, "IMPLEMENTATION": implementation, "NUM_SCHEDULES": "1"}
+    run_tests(peer_python("data_plane"), repository, given, files)
 
 
 @pytest.mark.nightly
@@ -76,7 +77,7 @@ def test_the_flow_holds_with_actors_that_die(
 def test_the_ledger_closes_on_two_hundred_schedules(
     peer_python: Callable[[str], Path], repository: Path, environment: dict[str, str], implementation: str
 ) -> None:
-    """And both loops run over the store."""
+    """Both loops run over the store, and its parts are killed during runs."""
     more = {"NUM_SCHEDULES": "200", "NUM_KILLS": "10", "EVERY_LOOP": "1"}
     given = {**environment, "IMPLEMENTATION": implementation, **more}
     files = ("data_plane_schedules.py", "data_plane_flow.py", "data_plane_runs.py")

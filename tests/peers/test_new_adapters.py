@@ -16,16 +16,21 @@ from seatrial.cli import main
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("stack", "release"),
-    [pytest.param("trl", "trl==1.9.0", marks=pytest.mark.nightly), ("verl", "verl==0.5.0")],
+    ("stack", "name", "release"),
+    [
+        ("trl", "trl", None),
+        pytest.param("trl", "wild", "trl==1.9.0", marks=pytest.mark.nightly),
+        pytest.param("verl", "wild", "verl==0.5.0", marks=pytest.mark.nightly),
+    ],
 )
 def test_an_adapter_is_held_to_the_relations_as_it_is_written(
-    peer_python: Callable[[str], Path], tmp_path: Path, stack: str, release: str
+    peer_python: Callable[[str], Path], tmp_path: Path, stack: str, name: str, release: str | None
 ) -> None:
-    """With no unexpected failure, and something that passes."""
-    python = peer_python("wild")
+    """With no unexpected failure, and something that passes; without a release on the environment's own."""
+    python = peer_python(name)
     assert main(["new", "adapter", stack, "--output", str(tmp_path)]) == 0
-    places = [str(layer(python, PEERS / "layers", [release])), str(ROOT / "src")]
+    layers = [] if release is None else [str(layer(python, PEERS / "layers", [release]))]
+    places = [*layers, str(ROOT / "src")]
     ran = subprocess.run(
         [str(python), "-m", "seatrial", "relations", f"my_{stack}:My{stack.capitalize()}", "--seed", "0"],
         cwd=tmp_path,

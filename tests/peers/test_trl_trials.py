@@ -1,4 +1,7 @@
-"""`seatrial run --target trl`: TRL's own trainers are run, and judged by what they left."""
+"""`seatrial run --target trl`: TRL's own trainers are run, and judged by what they left.
+
+All of it is for the night; test_trl_ledger.py and test_trl_vocabulary.py judge shorter runs of TRL with every run.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def verdicts_of(results: dict[str, Any], trial: str) -> dict[str, dict[str, Any]
     return {verdict["name"]: verdict for verdict in found["verdicts"]}
 
 
+@pytest.mark.nightly
 def test_a_smoke_of_grpo_passes(trials: Callable[..., tuple[int, dict[str, Any]]]) -> None:
     """What TRL writes is judged; what it never writes is not asked, by name."""
     code, results = trials("--level", "0")

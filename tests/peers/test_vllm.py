@@ -1,4 +1,8 @@
-"""refrl's vLLM engine, and the trial that runs it, in an environment that has vLLM's CPU build."""
+"""refrl's vLLM engine, and the trial that runs it, in an environment that has vLLM's CPU build.
+
+All of it is for the night: the environment alone takes a minute to make. tests/unit/refrl/generation/test_vllm.py
+checks with every run of the tests what needs no vLLM.
+"""
 
 import os
 import subprocess
@@ -21,7 +25,8 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("chosen", ["not nightly", pytest.param("nightly", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("chosen", ["not nightly", "nightly"])
 def test_the_engine_samples_with_the_weights_that_it_was_given(
     peer_python: Callable[[str], Path], repository: Path, chosen: str
 ) -> None:

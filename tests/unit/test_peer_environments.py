@@ -134,6 +134,18 @@ def test_make_installs_by_pip_where_there_is_no_uv_and_says_what_it_cannot_insta
     assert "Traceback" not in missing.stderr
 
 
+def test_environments_are_made_by_name(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As before the first tests; one that cannot be made does not keep the next from being made."""
+    (packages.parent / "tests/peers/environments.toml").write_text(
+        '[none]\nrequirements = ["nowhere"]\n' + TABLE
+    )
+    with pytest.warns(UserWarning, match="'none' is made by pip"):
+        assert making.main(["--environments", "none", "toy"]) == 2
+    assert "environment 'none' could not be made" in capsys.readouterr().err
+    assert len(list(making.PEERS.glob("toy-*/.ready"))) == 1
+    assert making.main(["--environments", "toy"]) == 0
+
+
 def test_a_later_section_of_pips_configuration_has_the_last_word() -> None:
     """And a variable of uv's own that is set, has it over all."""
     listed = (

@@ -32,8 +32,8 @@ PRELOAD = (
     "transformers.models.qwen3.modeling_qwen3",
     "transformers.tokenization_utils_fast",
     "seatrial.relations.engine",
-    "seatrial.relations.registry",
     "seatrial.targets.reference.components",
+    "seatrial.relations.preloaded",
 )
 """Imported once, before a process is forked for each fault."""
 WITH_REFRL = ("refrl", "seatrial.targets.reference")

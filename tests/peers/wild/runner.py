@@ -29,6 +29,8 @@ TABLE = tomllib.loads((HERE / "pairs.toml").read_text(encoding="utf-8"))
 PAIRS: tuple[Mapping[str, Any], ...] = tuple(TABLE["pair"])
 SIDES = ("buggy", "fixed")
 RECORD = HERE / "recorded.json"
+OF_EVERY_RUN = "trl-6357-gkd-eos"
+"""The pair that runs with every run of the tests: both its releases also run over the newest Transformers."""
 
 
 class Task(NamedTuple):
@@ -41,7 +43,7 @@ class Task(NamedTuple):
 
 
 def is_ordinary(pair: Mapping[str, Any]) -> bool:
-    """Tell whether both releases run over the environment itself: such pairs are cheap, and are part of every run."""
+    """Tell whether both releases run over the environment itself: such pairs share one process."""
     return not any(TABLE["layers"][pair[side][-1]] for side in SIDES)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.peers.wild.runner import PAIRS, RECORD, is_ordinary
+from tests.peers.wild.runner import OF_EVERY_RUN, PAIRS, RECORD
 
 HEADER = (
     "| pair | releases | bug | flagged | the law that fires | fixed release clean | runs |",
@@ -39,7 +39,7 @@ def _row(pair: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     notes = list(dict.fromkeys([*pair.get("residuals", {}).values(), *found["fixed_declares"]]))
     clean = f"{clean} ({'; '.join(notes)})" if notes else clean
     releases = " to ".join(_release(found[side]) for side in ("buggy", "fixed"))
-    runs = "always" if is_ordinary(pair) else "nightly"
+    runs = "always" if pair["name"] == OF_EVERY_RUN else "nightly"
     cells = (pair["name"], releases, pair["what"], flagged, f"`{pair['law']}`", clean, runs)
     return f"| {' | '.join(cells)} |"
 

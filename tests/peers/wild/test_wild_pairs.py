@@ -1,4 +1,7 @@
-"""Real silent bugs in real releases: the buggy one is flagged by the law about it, the one that mended it is clean."""
+"""Real silent bugs in real releases: the buggy one is flagged by the law about it, the one that mended it is clean.
+
+One pair runs with every run of the tests, over the environment that other tests of TRL use; the others run at night.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -6,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.peers.making import PEERS
-from tests.peers.wild.runner import NIGHTLY, ORDINARY, Judged, judge
+from tests.peers.wild.runner import NIGHTLY, OF_EVERY_RUN, ORDINARY, Judged, judge
 
 Verdicts = dict[tuple[str, str], Judged]
 
@@ -43,10 +46,21 @@ def check(pair: Mapping[str, Any], judged: Verdicts) -> None:
 
 @pytest.mark.peer
 @pytest.mark.slow
+def test_the_bug_is_flagged_and_its_end_is_seen_over_the_newest_packages(
+    peer_python: Callable[[str], Path],
+) -> None:
+    """Of the same adapter and by the same law as over the packages of its time."""
+    (pair,) = (pair for pair in ORDINARY if pair["name"] == OF_EVERY_RUN)
+    check(pair, judge(peer_python("trl"), PEERS / "layers", [pair]))
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("pair", ORDINARY, ids=names(ORDINARY))
 def test_the_bug_is_flagged_and_its_end_is_seen(ordinary: Verdicts, pair: Mapping[str, Any]) -> None:
-    """With every run of the tests."""
+    """Over the environment itself."""
     check(pair, ordinary)
 
 

@@ -28,7 +28,7 @@ def test_the_record_is_of_these_releases_and_shows_both_ends(pair: dict) -> None
     assert pair["law"] not in pair.get("residuals", {})
 
 
-def test_many_pairs_run_with_every_run_of_the_tests() -> None:
+def test_many_pairs_run_over_one_environment() -> None:
     """Of three stacks and more."""
     assert len(ORDINARY) >= 8
     assert len({pair["target"] for pair in ORDINARY}) >= 3

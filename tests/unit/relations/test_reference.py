@@ -12,6 +12,7 @@ from seatrial.relations.engine import run_relation
 from seatrial.relations.registry import select
 from seatrial.targets.reference.components import ReferenceComponents
 from seatrial.targets.reference.configuration import allowed, cells, table
+from seatrial.targets.reference.layouts.training import layouts
 from seatrial.verdict import Outcome
 
 pytestmark = pytest.mark.usefixtures("forked_processes")
@@ -36,17 +37,56 @@ ARCHITECTURES = (
     "R17.media",
     "R23.architectures",
 )
+LAYOUTS = (
+    "dp2", "fsdp2-bf16", "fsdp2-packed", "tp2-filtered", "cp2-packed", "moe-tp2-sp", "moe-aux-cp2", "moe-ep2",
+    "vlm-fsdp2", "audio-fsdp2", "draft-tp2", "megatron-dp2-dynamic", "megatron-tp2-sp", "megatron-cp2-filtered",
+    "moe-megatron-pp2", "moe-megatron-ep2", "lora-fsdp2", "lora-tp2", "lora-megatron-pp2",
+)  # fmt: skip
+"""A few of the layouts of two processes, in which every option and model of the others occurs."""
 BESIDE = {"policy.generation.colocated.enabled": False, "grpo.async_grpo.enabled": True}
 
 
-@parametrize_with_relations(ReferenceComponents())
+def in_few_layouts() -> ReferenceComponents:
+    """Return refrl's components, in `LAYOUTS` alone."""
+    stack = ReferenceComponents()
+    chosen = {name: facts for name, facts in stack.layouts().items() if name in LAYOUTS}
+    stack.layouts = lambda: chosen  # type: ignore[method-assign]
+    return stack
+
+
+@parametrize_with_relations(in_few_layouts())
 def test_the_default_cell_obeys(relation) -> None:
-    """The whole battery, default seeds."""
+    """The whole battery, default seeds; all layouts at night."""
     if repr(relation) == "R2.placement":
         pytest.importorskip(
             "ray", reason="Ray is not installed: test_placements.py, tests/peers/test_ray_ranks.py"
         )
     relation()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["layout-changes-nothing", "replicas-agree"])
+def test_every_layout_obeys(disobeyed: Disobeyed, name: str) -> None:
+    """All layouts of two processes."""
+    assert not disobeyed({}, [name], [0])
+
+
+def test_the_layouts_of_every_run_have_every_option_and_every_model() -> None:
+    """What none of them has, no run of the tests would see break but at night."""
+    two = {name: layout for name, layout in layouts().items() if layout.processes == 2}
+
+    def of(names: Iterable[str]) -> set[tuple[str, str]]:
+        return {
+            (backend, what)
+            for name in names
+            for backend in [next((key for key in two[name].policy if key.endswith("_cfg.enabled")), "")]
+            for what in (two[name].model, two[name].alone, *two[name].policy)
+        }
+
+    chosen = [name for name in LAYOUTS if name in two]
+    named = {what for _, what in of(chosen)}
+    assert {what for _, what in of(two)} == named
+    assert {backend for backend, _ in of(chosen)} == {backend for backend, _ in of(two)}
 
 
 @pytest.mark.parametrize(("name", "options"), CELLS, ids=[name for name, _ in CELLS])

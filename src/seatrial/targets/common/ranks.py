@@ -28,6 +28,7 @@ from seatrial.relations.contracts.ranks import Layout
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import ProcessError
 from seatrial.relations.records import StepResult
+from seatrial.targets.common.forked_worker import ForkedWorker
 from seatrial.targets.common.rank_worker import RENDEZVOUS
 
 RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
@@ -45,13 +46,14 @@ class RankError(ProcessError):
 class _Group:
     """A group of connected processes."""
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, preload: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="seatrial-ranks-")
         self.folder = Path(self._folder.name)
         self._num_calls = 0
         self.is_in_step = True
         """Whether all ranks have ended the last call alike, so that they can be called again."""
-        self._processes: list[subprocess.Popen[str]] = []
+        self._preload = preload
+        self._processes: list[subprocess.Popen[str] | ForkedWorker] = []
         try:
             for rank in range(num_ranks):
                 self._processes.append(self._start(rank, num_ranks))
@@ -59,7 +61,7 @@ class _Group:
             self.end()
             raise
 
-    def _start(self, rank: int, num_ranks: int) -> subprocess.Popen[str]:
+    def _start(self, rank: int, num_ranks: int) -> subprocess.Popen[str] | ForkedWorker:
         words = os.environ.get(RANK_COMMAND, "seatrial.targets.common.rank_worker").split()
         environment = {
             **os.environ,
@@ -71,7 +73,10 @@ class _Group:
             "WORLD_SIZE": str(num_ranks),
             "LOCAL_WORLD_SIZE": str(num_ranks),
         }
-        with (self.folder / f"rank{rank}.err").open("wb") as errors:
+        path = self.folder / f"rank{rank}.err"
+        if self._preload and RANK_COMMAND not in os.environ:
+            return ForkedWorker(self._preload, environment, path)
+        with path.open("wb") as errors:
             return subprocess.Popen(
                 [sys.executable, "-m", *words],
                 stdin=subprocess.PIPE,
@@ -158,13 +163,16 @@ class _Group:
 _GROUPS: dict[int, _Group] = {}
 
 
-def call_on_ranks(function: str, payload: Mapping[str, Any], num_ranks: int) -> list[Any]:
+def call_on_ranks(
+    function: str, payload: Mapping[str, Any], num_ranks: int, preload: Sequence[str] = ()
+) -> list[Any]:
     """Call a function in so many processes that have joined one gloo group; return what each returned.
 
     Args:
         function: `module:name`; called with the payload, within `torch.distributed`.
         payload: JSON values.
         num_ranks: processes; a rank has the variables RANK, LOCAL_RANK and WORLD_SIZE, as under torchrun.
+        preload: modules that a server imports, which forks the ranks; without any each rank is a new process.
 
     Returns:
         Tensors, numbers and texts, in dictionaries and lists.
@@ -175,7 +183,7 @@ def call_on_ranks(function: str, payload: Mapping[str, Any], num_ranks: int) -> 
         ModuleNotFoundError: a rank misses a package.
     """
     if num_ranks not in _GROUPS:
-        _GROUPS[num_ranks] = _Group(num_ranks)
+        _GROUPS[num_ranks] = _Group(num_ranks, preload)
     try:
         return _GROUPS[num_ranks].call(function, payload)
     finally:
@@ -194,6 +202,8 @@ class StepsOnRanks(ABC):
 
     rank_arguments: Mapping[str, Any] = MappingProxyType({})
     """Of the adapter's constructor, as JSON values."""
+    rank_preload: Sequence[str] = ()
+    """Modules that may be imported before ranks are forked (see `call_on_ranks`)."""
 
     @abstractmethod
     def objective_rank_step(self, examples: Sequence[Example], layout: Layout, rank: int) -> StepResult:
@@ -208,7 +218,7 @@ class StepsOnRanks(ABC):
             "examples": [vars(example) for example in examples],
             "layout": [[list(part) for part in rank] for rank in layout],
         }
-        found = call_on_ranks(f"{__name__}:step_of_rank", payload, len(layout))
+        found = call_on_ranks(f"{__name__}:step_of_rank", payload, len(layout), self.rank_preload)
         return [StepResult(**fields) for fields in found]
 
 

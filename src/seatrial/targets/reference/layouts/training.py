@@ -263,6 +263,7 @@ def main(words: Sequence[str]) -> None:
             record = _train(config, rows, device, world)
             torch.save(asdict(record), folder / f"{name}.{world.rank}.pt")
             gc.collect()
+            gc.freeze()  # what remains is kept by caches
             # Kept: Megatron-core's, for the next policy with the same; and those of parts of the processes, because
             # DTensor caches what it found for a mesh and gives it to the next mesh of the same processes.
             if not config.megatron_cfg.enabled and world.size == 2:

@@ -19,6 +19,7 @@ from seatrial.relations.contracts.ranks import Layout
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.ranks import StepsOnRanks
 from seatrial.targets.reference.configuration import model_directory, tuning_configuration
+from seatrial.targets.reference.runs.forking import PRELOAD
 
 PAD_ID = 0
 
@@ -27,6 +28,7 @@ class ReferenceObjectives(StepsOnRanks):
     """See `seatrial.relations.contracts.objectives` and `seatrial.relations.contracts.ranks`."""
 
     objective_spec = ObjectiveSpec(kind="sft")
+    rank_preload = PRELOAD
     ordinary_ids = tuple(range(1, 256))
     """Bytes, which stand for themselves."""
 

@@ -23,8 +23,13 @@ from refrl.runtime.rank_process import GRACE_SECONDS, Ended
 
 RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
 """Variable with the module, and its first words, that a rank runs instead: a planted fault needs new processes."""
-PRELOAD = ("transformers.models.qwen3.modeling_qwen3", "seatrial.targets.reference.components")
-"""What the server imports."""
+PRELOAD = (
+    "transformers.models.qwen3.modeling_qwen3",
+    "refrl.policy.dtensor.policy",
+    "refrl.policy.megatron.policy",
+    "seatrial.targets.reference.components",
+)
+"""What the server imports; it goes on without a package that is not installed."""
 
 Main = Callable[[Sequence[str]], None]
 
