@@ -137,7 +137,7 @@ def test_make_installs_by_pip_where_there_is_no_uv_and_says_what_it_cannot_insta
 def test_environments_are_made_by_name(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As before the first tests; one that cannot be made does not keep the next from being made."""
     (packages.parent / "tests/peers/environments.toml").write_text(
-        '[none]\nrequirements = ["nowhere"]\n' + TABLE
+        '[none]\nrequirements = ["nowhere==1.0"]\n' + TABLE
     )
     with pytest.warns(UserWarning, match="'none' is made by pip"):
         assert making.main(["--environments", "none", "toy"]) == 2
