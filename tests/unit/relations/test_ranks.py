@@ -1,8 +1,9 @@
 """The laws of rows laid over ranks: plain stacks obey, and each planted fault is seen by the law about it."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -134,24 +135,33 @@ def test_shorter_batches_keep_every_rank_busy() -> None:
     assert replace(case, num_ranks=1).layout == [[[0, 1, 2, 3]]]
 
 
-def test_ranks_answer_each_with_its_own() -> None:
+Call = Callable[[str, Mapping[str, Any], int], list[Any]]
+
+
+@pytest.fixture(params=[(), ("torch.distributed",)], ids=["new processes", "forked"])
+def call(request: pytest.FixtureRequest) -> Call:
+    """Return a function that calls another on ranks, which are new processes or forked from a server."""
+    return functools.partial(call_on_ranks, preload=request.param)
+
+
+def test_ranks_answer_each_with_its_own(call: Call) -> None:
     """What they print is no answer."""
-    answers = call_on_ranks("tests.unit.relations.plain_ranks:double", {"number": 4}, 2)
+    answers = call("tests.unit.relations.plain_ranks:double", {"number": 4}, 2)
     assert [(float(answer["sum"]), answer["rank"]) for answer in answers] == [(8.0, 0), (8.0, 1)]
 
 
 @pytest.mark.parametrize("how", ["exit", "raise"])
-def test_a_rank_that_fails_ends_all_and_the_next_call_starts_anew(how: str) -> None:
+def test_a_rank_that_fails_ends_all_and_the_next_call_starts_anew(call: Call, how: str) -> None:
     """The rank that waits for it is not waited for."""
     with pytest.raises(RankError, match=r"rank 0: (it ended|Traceback[^$]*made for a test)"):
-        call_on_ranks("tests.unit.relations.plain_ranks:refuse", {"how": how}, 2)
-    assert len(call_on_ranks("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)) == 2
+        call("tests.unit.relations.plain_ranks:refuse", {"how": how}, 2)
+    assert len(call("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)) == 2
 
 
-def test_what_a_rank_does_not_serve_is_not_served() -> None:
+def test_what_a_rank_does_not_serve_is_not_served(call: Call) -> None:
     """No violation, and no reason to start processes anew."""
-    before = call_on_ranks("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)
+    before = call("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)
     with pytest.raises(NotServed, match="by design"):
-        call_on_ranks("tests.unit.relations.plain_ranks:refuse", {"how": "not served"}, 2)
-    after = call_on_ranks("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)
+        call("tests.unit.relations.plain_ranks:refuse", {"how": "not served"}, 2)
+    after = call("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)
     assert [answer["process"] for answer in before] == [answer["process"] for answer in after]

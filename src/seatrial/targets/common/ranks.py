@@ -160,7 +160,7 @@ class _Group:
         self._folder.cleanup()
 
 
-_GROUPS: dict[int, _Group] = {}
+_GROUPS: dict[tuple[int, tuple[str, ...]], _Group] = {}
 
 
 def call_on_ranks(
@@ -182,13 +182,14 @@ def call_on_ranks(
         RankError: a rank raised anything else, or crashed; the next call starts new processes.
         ModuleNotFoundError: a rank misses a package.
     """
-    if num_ranks not in _GROUPS:
-        _GROUPS[num_ranks] = _Group(num_ranks, preload)
+    key = num_ranks, tuple(preload)
+    if key not in _GROUPS:
+        _GROUPS[key] = _Group(num_ranks, preload)
     try:
-        return _GROUPS[num_ranks].call(function, payload)
+        return _GROUPS[key].call(function, payload)
     finally:
-        if not _GROUPS[num_ranks].is_in_step:
-            _GROUPS.pop(num_ranks).end()
+        if not _GROUPS[key].is_in_step:
+            _GROUPS.pop(key).end()
 
 
 @atexit.register
