@@ -46,7 +46,6 @@ FIRST = (
     "tests/unit/pytest_plugin/test_affected_recall.py",
     "tests/unit/pytest_plugin/test_affected_runs.py",
     "tests/e2e/test_compare.py",
-    "tests/e2e/test_examples_of_ci.py",
     "tests/e2e/bisect/test_bisect_nightly.py",
     "tests/e2e/bisect/test_bisect_slurm.py",
     "tests/e2e/bisect/test_public_launcher_defects.py",

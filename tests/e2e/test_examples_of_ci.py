@@ -75,17 +75,41 @@ def run_step(
     )
 
 
+def steps_of_the_workflow() -> list[dict[str, Any]]:
+    """Return the steps that run a command; a step before them fetches the base as well."""
+    steps = yaml.safe_load((CI / "compare.yml").read_text())["jobs"]["compare"]["steps"]
+    assert next(step for step in steps if "checkout" in step.get("uses", ""))["with"] == {"fetch-depth": 0}
+    return [step for step in steps if "run" in step]
+
+
+@pytest.mark.parametrize("status", [0, 1, 3])
+def test_the_workflow_ends_as_the_comparison_does(stack: Path, tmp_path: Path, status: int) -> None:
+    """With the base of the pull request; `seatrial` is a stand-in whose comparison has this exit status."""
+    calls = tmp_path / "calls"
+    environment = with_programs(
+        tmp_path / "programs",
+        pip="true",
+        seatrial=f'echo "$@" >> {calls}; if [ "$1" = compare ]; then exit {status}; fi',
+    )
+    base = git(stack, "rev-parse", "HEAD")
+    ended = [run_step(step, stack, environment, base) for step in steps_of_the_workflow()]
+    assert [step.returncode for step in ended] == [0, 0, status]
+    given = "--target stack.yaml --level 0"
+    assert calls.read_text().splitlines() == [
+        f"doctor {given}",
+        f"compare {base} HEAD {given} --quarantine quarantine.yaml --output runs",
+    ]
+
+
+@pytest.mark.nightly
 def test_the_workflow_fails_for_what_a_pull_request_broke_alone(
     stack: Path, tmp_path: Path, programs: dict[str, str]
 ) -> None:
-    workflow = yaml.safe_load((CI / "compare.yml").read_text())
-    steps = workflow["jobs"]["compare"]["steps"]
-    assert next(step for step in steps if "checkout" in step.get("uses", ""))["with"] == {"fetch-depth": 0}
     base = git(stack, "rev-parse", "HEAD")
     commit(stack, "toy_command.py", MODE, NAN)
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(stack), str(clone)], check=True)
-    ended = [run_step(step, clone, programs, base) for step in steps if "run" in step]
+    ended = [run_step(step, clone, programs, base) for step in steps_of_the_workflow()]
     assert [step.returncode for step in ended] == [0, 0, 1], [step.stdout + step.stderr for step in ended]
     assert "every series finite: HEAD broke it" in ended[-1].stdout
     assert (tmp_path / "installed").read_text() == "install seatrial[stack] -r requirements.txt\n"
