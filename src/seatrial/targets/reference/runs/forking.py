@@ -29,7 +29,7 @@ PRELOAD = (
     "refrl.policy.megatron.policy",
     "seatrial.targets.reference.components",
 )
-"""What the server imports; it goes on without a package that is not installed."""
+"""What the server imports; it leaves out a module whose package is not installed."""
 
 Main = Callable[[Sequence[str]], None]
 
