@@ -1,7 +1,7 @@
 """refrl's vLLM engine, and the trial that runs it, in an environment that has vLLM's CPU build.
 
 All of it is for the night: the environment alone takes a minute to make. tests/unit/refrl/generation/test_vllm.py
-checks with every run of the tests what needs no vLLM.
+runs the engine over a stand-in for vLLM with every run of the tests.
 """
 
 import os
