@@ -1,4 +1,4 @@
-"""The vLLM engine without vLLM: its options, and requests to a stand-in; tests/peers/vllm_engine.py runs the real one."""
+"""The vLLM engine without vLLM: options, and requests to a stand-in; tests/peers/vllm_engine.py runs the real one."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
