@@ -1,6 +1,7 @@
 """The laws of rows laid over ranks: plain stacks obey, and each planted fault is seen by the law about it."""
 
 import functools
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -135,6 +136,7 @@ def test_shorter_batches_keep_every_rank_busy() -> None:
     assert replace(case, num_ranks=1).layout == [[[0, 1, 2, 3]]]
 
 
+DOUBLE = "tests.unit.relations.plain_ranks:double"
 Call = Callable[[str, Mapping[str, Any], int], list[Any]]
 
 
@@ -146,7 +148,7 @@ def call(request: pytest.FixtureRequest) -> Call:
 
 def test_ranks_answer_each_with_its_own(call: Call) -> None:
     """What they print is no answer."""
-    answers = call("tests.unit.relations.plain_ranks:double", {"number": 4}, 2)
+    answers = call(DOUBLE, {"number": 4}, 2)
     assert [(float(answer["sum"]), answer["rank"]) for answer in answers] == [(8.0, 0), (8.0, 1)]
 
 
@@ -155,13 +157,28 @@ def test_a_rank_that_fails_ends_all_and_the_next_call_starts_anew(call: Call, ho
     """The rank that waits for it is not waited for."""
     with pytest.raises(RankError, match=r"rank 0: (it ended|Traceback[^$]*made for a test)"):
         call("tests.unit.relations.plain_ranks:refuse", {"how": how}, 2)
-    assert len(call("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)) == 2
+    assert len(call(DOUBLE, {"number": 1}, 2)) == 2
 
 
 def test_what_a_rank_does_not_serve_is_not_served(call: Call) -> None:
     """No violation, and no reason to start processes anew."""
-    before = call("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)
+    before = call(DOUBLE, {"number": 1}, 2)
     with pytest.raises(NotServed, match="by design"):
         call("tests.unit.relations.plain_ranks:refuse", {"how": "not served"}, 2)
-    after = call("tests.unit.relations.plain_ranks:double", {"number": 1}, 2)
+    after = call(DOUBLE, {"number": 1}, 2)
     assert [answer["process"] for answer in before] == [answer["process"] for answer in after]
+
+
+def _call_and_exit() -> None:
+    call_on_ranks(DOUBLE, {"number": 1}, 2, ("torch.distributed",))
+
+
+def test_a_forked_process_that_called_ranks_exits() -> None:
+    """As one that judges relations does: nothing of atexit is called in it, and its ranks end with it."""
+    process = multiprocessing.get_context("fork").Process(target=_call_and_exit)
+    process.start()
+    process.join(120)
+    hangs = process.is_alive()
+    process.kill()
+    process.join()
+    assert (hangs, process.exitcode) == (False, 0)

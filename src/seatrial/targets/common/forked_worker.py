@@ -29,7 +29,7 @@ class ForkedWorker:
         requests, writing = context.Pipe(duplex=False)
         reading, answers = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=_work, args=(requests, answers, dict(environment), str(errors))
+            target=_work, args=(requests, answers, dict(environment), str(errors)), daemon=True
         )
         self._process.start()
         self.stdin = os.fdopen(os.dup(writing.fileno()), "w", encoding="utf-8")

@@ -17,6 +17,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -185,6 +186,8 @@ def call_on_ranks(
     key = num_ranks, tuple(preload)
     if key not in _GROUPS:
         _GROUPS[key] = _Group(num_ranks, preload)
+        # A process that multiprocessing forked calls no function of atexit, and waits at its end for those it started.
+        Finalize(None, _end_all, exitpriority=10)
     try:
         return _GROUPS[key].call(function, payload)
     finally:

@@ -13,11 +13,13 @@ from typing import Any
 
 import yaml
 
+from refrl.cli import main
 from refrl.config import DataConfig
 from refrl.tasks import Example
 from refrl.training import build
 from seatrial.relations.contracts.command import Ended, ReadPrompt, ReadPrompts
 from seatrial.targets.reference.configuration import configuration, dotted, least, table
+from seatrial.targets.reference.runs.forking import run_forked
 
 COMMAND = "SEATRIAL_REFRL_COMMAND"
 """Variable with the module, and its first words, that is run in place of refrl: a fault is planted so."""
@@ -77,9 +79,12 @@ class ReferenceCommands:
             written = Path(folder) / "config.yaml"
             config = configuration({**self.options, **fixed}).model_dump(mode="json")
             written.write_text(yaml.safe_dump(config), encoding="utf-8")
-            command = [sys.executable, "-m", *os.environ.get(COMMAND, "refrl").split()]
+            words = ["grpo", "--config", str(written), *flags, *overrides]
+            if COMMAND not in os.environ:
+                status, output = run_forked(main, words, SECONDS)
+                return Ended(status=status, output=output)
             ended = subprocess.run(
-                [*command, "grpo", "--config", str(written), *flags, *overrides],
+                [sys.executable, "-m", *os.environ[COMMAND].split(), *words],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -52,6 +52,51 @@ def launch_ranks(main: Main, words: Sequence[str], cluster: ClusterConfig) -> No
         launcher.launch(words, cluster, command=command, start=functools.partial(_ForkedRank, main, words))
 
 
+def run_forked(main: Callable[[Sequence[str]], int], words: Sequence[str], seconds: float) -> tuple[int, str]:
+    """Run a command in a process that the server forks; return its exit status and its output.
+
+    Args:
+        main: the command's function.
+        words: its arguments.
+        seconds: time limit.
+
+    Raises:
+        TimeoutError: it took longer, and was killed.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    with tempfile.NamedTemporaryFile() as output:
+        given = (main, words, dict(os.environ), launcher.COMMAND, output.name)
+        process = context.Process(target=_run_command, args=given)
+        process.start()
+        process.join(seconds)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise TimeoutError(f"{' '.join(words)}: it did not end within {seconds:.0f} s")
+        return process.exitcode, Path(output.name).read_text(encoding="utf-8", errors="replace")
+
+
+def _run_command(
+    main: Callable[[Sequence[str]], int],
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    rank: tuple[str, ...],
+    output: str,
+) -> None:
+    """Run as a command whose ranks are started by `rank`, in the forked process."""
+    os.setsid()
+    opened = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(opened, number)
+    os.close(opened)
+    os.environ.clear()
+    os.environ.update(environment)
+    launcher.COMMAND = rank
+    gc.freeze()
+    sys.exit(main(words))
+
+
 def rank_command(module: str) -> list[str]:
     """Return the module that a rank runs, and its first words."""
     return os.environ.get(RANK_COMMAND, module).split()
