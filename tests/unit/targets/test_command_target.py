@@ -115,9 +115,64 @@ def test_a_resume_is_tried_from_the_middle_of_a_whole_run(
     assert any("resuming keeps the counters" in one for one in trial.limitations)
 
 
+EPOCHS: dict[str, Any] = {
+    "options": {**FILE["options"], "epoch": "{epoch_steps}"},
+    "checkpoints": "{out}/epoch-{epoch}",
+    "epoch_steps": 2,
+}
+
+
+def test_checkpoints_by_epoch_are_those_of_the_last_step_of_each(
+    target: Callable[..., CommandTarget], model: Path, tmp_path: Path
+) -> None:
+    """Six steps in epochs of two: `epoch-1` is of step 4, from which the state beside it continues."""
+    made = target(**EPOCHS, state="{out}/state.txt", recipes={"sft-resume-diamond": {"steps": 6}})
+    results = run(made, tmp_path, trials=("sft-resume-diamond",))
+    (trial,) = results.requested_trials()
+    assert results.outcome is Outcome.PASS, [one for one in trial.verdicts if one.outcome is not Outcome.PASS]
+    continued = next(one for one in trial.verdicts if one.name.startswith("diamond: the second start"))
+    assert continued.reason == "it logged the steps [5, 6]"
+
+
+def test_the_steps_of_saved_epochs_are_compared_with_those_that_exist(
+    target: Callable[..., CommandTarget], model: Path, tmp_path: Path
+) -> None:
+    """And moments that are beside the checkpoints are not judged, by name."""
+    recipe = {"kind": "sft", "steps": 6, "saves": [2, 4, 6]}
+    made = target(**EPOCHS, state="{out}/state.txt", recipes={"checkpoint-save": recipe})
+    results = run(made, tmp_path, trials=("checkpoint-save",))
+    (trial,) = results.requested_trials()
+    assert results.outcome is Outcome.PASS, trial.verdicts
+    assert any("moments are not in the checkpoint folders" in one for one in trial.limitations)
+    made = target(**EPOCHS, first_epoch=1, recipes={"checkpoint-save": recipe})
+    results = run(made, tmp_path, trials=("checkpoint-save",))
+    reason = reasons(results, Outcome.FAIL)["checkpoints: those to be kept are there, whole and finite"]
+    assert reason == "there are checkpoints of the steps [0, 2, 4]"
+
+
+def test_a_state_that_is_not_there_is_named(
+    target: Callable[..., CommandTarget], model: Path, tmp_path: Path
+) -> None:
+    made = target(**EPOCHS, state="{out}/recipe.pt", recipes={"sft-resume-diamond": {"steps": 4}})
+    results = run(made, tmp_path, trials=("sft-resume-diamond",))
+    assert (
+        "recipe.pt matches nothing that this run wrote"
+        in reasons(results, Outcome.BLOCKED)["the trial can run"]
+    )
+
+
+def test_folders_are_absolute_also_where_the_runs_folder_is_relative(
+    target: Callable[..., CommandTarget], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = target().job(JobRequest(recipe="sft-smoke", model=Path("model"), directory=Path(), seed=0))
+    assert {f"model={tmp_path / 'model'}", f"out={tmp_path / 'out'}"} <= set(job.argv)
+
+
 @pytest.mark.parametrize(
     ("mode", "outcome", "name", "reason"),
     [
+        ("crashes", Outcome.FAIL, "training ends with status 0", "ValueError: the model has another shape"),
         ("nan", Outcome.FAIL, "every series finite", "nan"),
         ("stale-export", Outcome.FAIL, "every trainable tensor moved", "did not move"),
         ("stops", Outcome.FAIL, "steps reached", "reached step 1 of 3"),
@@ -211,7 +266,11 @@ def test_a_log_that_appears_late_is_waited_for(
         ({"run": "trl sft"}, "write a list of arguments"),
         ({"options": {"model": "{model}", "out": "{out}", "steps": "{steps}"}}, "{seed} is in neither run"),
         ({"options": {"model": "{modle}"}}, "the placeholder {modle}; did you mean 'model'?"),
-        ({"checkpoints": "{out}/checkpoint"}, "checkpoints has no {step}"),
+        ({"checkpoints": "{out}/checkpoint"}, "checkpoints has neither {step} nor {epoch}"),
+        ({"checkpoints": "{out}/{epoch}"}, "recipes.sft-smoke has no epoch_steps"),
+        ({"options": {"epochs": "{epochs}"}}, "recipes.sft-smoke has {epochs} and no epoch_steps"),
+        ({"epoch_steps": 2}, "epoch_steps is 2 and steps 3; write whole epochs"),
+        ({"epoch_steps": 3}, "has 3 steps, of 3 an epoch; a run that is resumed needs 2 checkpoints"),
         ({"logs": "{outt}/runs"}, "logs has the placeholder {outt}; did you mean 'out'?"),
         ({"resume": {}}, "needs resume with {checkpoint}"),
         ({"override": "yaml"}, "{config} is not in run"),

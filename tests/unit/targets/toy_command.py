@@ -1,6 +1,9 @@
 """A stack that trains nothing and leaves right evidence in a moment; `mode` says how it misbehaves.
 
-python toy_command.py kind=sft model=DIR out=DIR steps=N seed=N [from=CHECKPOINT] [mode=NAME]
+python toy_command.py kind=sft model=DIR out=DIR steps=N seed=N [from=CHECKPOINT] [epoch=N] [mode=NAME]
+
+With `epoch`, a checkpoint is saved after that many steps, numbered from 0, beside one state that each save but the last
+replaces.
 """
 
 from __future__ import annotations
@@ -37,8 +40,18 @@ def main() -> int:
         return 0
     if mode == "slow":
         subprocess.run(["sleep", "60"], check=True)
+    if mode == "crashes":
+        (out / "run-1").mkdir()
+        (out / "run-1" / "log.jsonl").touch()
+        raise ValueError("the model has another shape")
     start = given.get("from")
-    first = 1 if start is None else int(Path(start).name.partition("-")[2]) + 1
+    first, epoch = 1, int(given.get("epoch", "1"))
+    if start is not None and "epoch" in given:
+        first = epoch * (int(Path(start).name.partition("-")[2]) + 1) + 1
+        if (out / "state.txt").read_text() != str(first - 1):
+            raise ValueError("the state is of another step")
+    elif start is not None:
+        first = int(Path(start).name.partition("-")[2]) + 1
     weights = load_file(Path(start or given["model"]) / "model.safetensors")
     if mode == "forgets":
         first, weights = 1, load_file(Path(given["model"]) / "model.safetensors")
@@ -55,7 +68,12 @@ def main() -> int:
             with (out / folder / "log.jsonl").open("a") as log:
                 log.write(json.dumps(line) + "\n")
         print(f"\r{step}/{steps}", end="", flush=True)
-        save(out / f"checkpoint-{step}", weights)
+        if "epoch" not in given:
+            save(out / f"checkpoint-{step}", weights)
+        elif step % epoch == 0:
+            save(out / f"epoch-{step // epoch - 1}", weights)
+            if step < steps:
+                (out / "state.txt").write_text(str(step))
         if mode == "stops" and step == 1:
             print(
                 '\nTraceback (most recent call last):\n  File "x.py", line 1\nValueError: lost',

@@ -24,15 +24,16 @@ from seatrial.files import write_text
 from seatrial.launch import Launched
 from seatrial.targets.base import Job, TrainingJob
 from seatrial.targets.command.data import HELD_OUT
-from seatrial.targets.command.schema import Recipe, Stack, filled
+from seatrial.targets.command.schema import COUNTS, PATTERNS, Recipe, Stack, filled
 from seatrial.vocabulary import canonical, recognise, stack_named, tags_read_as
 
 Files = Mapping[Path, tuple[int, int]]
 """Time of the last change and size, by file."""
 PATIENCE_SECONDS = 5.0
 """How long the log may take to appear after the run has ended, as on a shared file system."""
+ANY_COUNT = dict.fromkeys(COUNTS, "*")
 FIRST = "first"
-"""Folder of what the first of two starts wrote, except for the checkpoint that the second start continues from."""
+"""Folder of what the first of two starts wrote, except for what the second start continues from."""
 REQUIRED_SERIES = ("train/loss", "train/grad_norm", "train/reward")
 OPTIONAL_SERIES = (
     "train/lr",
@@ -80,7 +81,7 @@ class Collector:
             job, launched = self._converted(job, run)
         else:
             job = self._with_export(job)
-        job = self._with_facts(job)
+        job = self._with_facts(job, launched)
         if launched.ok and self.validates and "answers" not in job.absent and job.final_model.is_dir():
             launched = self._answered(job, launched, run)
         return job, launched
@@ -146,18 +147,15 @@ class Collector:
         """Return the folders of the checkpoints that this start wrote, by step."""
         if self.stack.checkpoints is None:
             return {}
-        return by_step(self.stack.checkpoints, self.values, list(self._new(self.stack.checkpoints)))
+        return by_step(self.stack, self.values, list(self._new(self.stack.checkpoints)))
 
     def _with_checkpoints(self, job: TrainingJob) -> TrainingJob:
-        found = self._checkpoints()
-        form = (self.stack.checkpoints or "").split("/")
-        depth = next((place for place, part in enumerate(form) if "{step}" in part), 0)
-        root = self.directory / "no-checkpoints"
-        if found:
-            root = next(iter(found.values())).parents[len(form) - 1 - depth]
-        return replace(
-            job, checkpoint_dir=root, checkpoint_form="/".join(form[depth:]) or job.checkpoint_form
-        )
+        """Link the checkpoints into the trial's folder, by step."""
+        root = self.directory / "checkpoints"
+        root.mkdir(exist_ok=True)
+        for step, folder in self._checkpoints().items():
+            (root / f"step-{step}").symlink_to(folder.absolute())
+        return replace(job, checkpoint_dir=root, checkpoint_form="step-{step}")
 
     def _with_export(self, job: TrainingJob) -> TrainingJob:
         """Find the exported model: the glob's only folder with weights, or the last checkpoint."""
@@ -194,14 +192,20 @@ class Collector:
         launched = run(Job(what="exporting the model", argv=argv, environment=self.environment))
         return replace(job, final_model=output), launched
 
-    def _with_facts(self, job: TrainingJob) -> TrainingJob:
+    def _with_facts(self, job: TrainingJob, launched: Launched) -> TrainingJob:
         """Add what the run's own evidence says: series that the stack never logs, and rows of a step."""
         if job.num_rows_per_step == 0 and "rows" not in job.absent:
             rows = read_ledger(job.ledger_dir).rows
             job = replace(job, num_rows_per_step=sum(row.step == rows[0].step for row in rows) if rows else 0)
         if not any(job.log_dir.rglob("*")):
             return job
-        return replace(job, unlogged=unlogged(set(read_logs(job.log_dir).series)))
+        try:
+            tags = set(read_logs(job.log_dir).series)
+        except BlockedError:
+            if launched.ok:
+                raise
+            return job  # The verdict on how the command ended says why there is no log.
+        return replace(job, unlogged=unlogged(tags))
 
     def _answered(self, job: TrainingJob, launched: Launched, run: Callable[[Job], Launched]) -> Launched:
         """Answer the held-out prompts with the first and the last weights; return how the last command ended."""
@@ -216,27 +220,35 @@ class Collector:
         return launched
 
     def _keep_first_checkpoint(self, job: TrainingJob) -> TrainingJob:
-        """Move away what the first start wrote, except for its first checkpoint: the second start continues from it."""
+        """Move away what the first start wrote, except for what the second start continues from."""
         out, kept = Path(str(self.values["out"])), self.directory / FIRST
         earlier = {step: folder for step, folder in self._checkpoints().items() if step < job.num_steps}
         if not earlier:
             raise BlockedError(
                 f"the first start left no checkpoint before step {job.num_steps} that {self.stack.checkpoints} matches"
             )
-        folder = earlier[min(earlier)]
-        if not folder.is_relative_to(out):
+        # A state that each save replaces is that of the last checkpoint before the end.
+        needed = [earlier[min(earlier) if self.stack.state is None else max(earlier)]]
+        if self.stack.state is not None:
+            needed += self._new(self.stack.state)
+        for path in needed:
+            if not path.is_relative_to(out):
+                raise BlockedError(f"{path} is not in {{out}}, so what was written later cannot be put aside")
+        if self.stack.state is not None and len(needed) == 1:
             raise BlockedError(
-                f"checkpoints: {folder} is not in {{out}}, so the later ones cannot be put aside"
+                f"state: {filled(self.stack.state, self.values)} matches nothing that this run wrote"
             )
-        place = folder.relative_to(out)
         out.rename(kept)
-        shutil.copytree(kept / place, out / place)
+        for place in (path.relative_to(out) for path in needed):
+            (out / place).parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (kept / place).is_dir() else shutil.copy2
+            copy(kept / place, out / place)
         return replace(job, log_dir=kept)
 
     def _new(self, pattern: str) -> dict[Path, list[Path]]:
         """Return the files below each match of a pattern that this start wrote or changed."""
         found = {}
-        for match in _matches(filled(pattern, {**_escaped(self.values), "step": "*"})):
+        for match in _matches(filled(pattern, {**_escaped(self.values), **ANY_COUNT})):
             files = [file for file, state in _files([match]).items() if self.before.get(file) != state]
             if files:
                 found[match] = files
@@ -254,6 +266,10 @@ def absent(stack: Stack, recipe: Recipe, *, validates: bool) -> dict[str, str]:
         found["checkpoints"] = "no checkpoints: what is saved is not judged; add `checkpoints:`"
         if stack.export is None:
             found["export"] = "no exported model: that tensors move is not judged; add `export:`"
+    elif stack.state is not None:
+        found["moments"] = (
+            "moments are not in the checkpoint folders: only a resume (sft-resume-diamond) shows them"
+        )
     if validates and recipe.verifier is None:
         found["answers"] = "no reward rule for held-out prompts; add `verifier:` to the recipe"
     return found
@@ -261,12 +277,11 @@ def absent(stack: Stack, recipe: Recipe, *, validates: bool) -> dict[str, str]:
 
 def snapshot(stack: Stack, values: Mapping[str, object]) -> Files:
     """Return the state of every file that a pattern of the stack matches now."""
-    patterns = (stack.logs, stack.rows, stack.checkpoints, stack.export)
     matches = [
         match
-        for pattern in patterns
+        for pattern in (getattr(stack, key) for key in PATTERNS)
         if pattern is not None
-        for match in _matches(filled(pattern, {**_escaped(values), "step": "*"}))
+        for match in _matches(filled(pattern, {**_escaped(values), **ANY_COUNT}))
     ]
     return _files(matches)
 
@@ -275,26 +290,31 @@ def first_checkpoint(stack: Stack, values: Mapping[str, object]) -> tuple[int, P
     """Return the step and the folder of the checkpoint that a second start continues from; None if there is none."""
     if stack.checkpoints is None:
         return None
-    matches = _matches(filled(stack.checkpoints, {**_escaped(values), "step": "*"}))
-    return min(by_step(stack.checkpoints, values, matches).items(), default=None)
+    matches = _matches(filled(stack.checkpoints, {**_escaped(values), **ANY_COUNT}))
+    return min(by_step(stack, values, matches).items(), default=None)
 
 
-def by_step(checkpoints: str, values: Mapping[str, object], matches: Sequence[Path]) -> dict[int, Path]:
-    """Return checkpoint folders by their step, the first first.
+def by_step(stack: Stack, values: Mapping[str, object], matches: Sequence[Path]) -> dict[int, Path]:
+    """Return checkpoint folders by their step, the first first; a number of an epoch is that of its last step.
 
     Raises:
         BlockedError: two folders are of one step.
     """
-    pattern = re.compile(_regex(filled(checkpoints, {**_escaped(values), "step": "\0"})))
+    checkpoints = stack.checkpoints or ""
+    pattern = re.compile(_regex(filled(checkpoints, {**_escaped(values), **dict.fromkeys(COUNTS, "\0")})))
     found: dict[int, Path] = {}
     for match in matches:
-        step = pattern.fullmatch(str(match))
-        if step is not None and int(step[1]) in found:
+        number = pattern.fullmatch(str(match))
+        if number is None:
+            continue
+        step = int(number[1])
+        if "{epoch}" in checkpoints:
+            step = (step + 1 - stack.first_epoch) * int(str(values["epoch_steps"]))
+        if step in found:
             raise BlockedError(
-                f"checkpoints: step {step[1]} is in {found[int(step[1])]} and in {match}: make it match one run"
+                f"checkpoints: step {step} is in {found[step]} and in {match}: make it match one run"
             )
-        if step is not None:
-            found[int(step[1])] = match
+        found[step] = match
     return dict(sorted(found.items()))
 
 

@@ -31,6 +31,8 @@ PLACEHOLDERS: Mapping[str, str] = {
     "out": "empty folder for everything that the run writes",
     "seed": "seed of the run",
     "steps": "number of optimizer steps",
+    "epochs": "steps divided by `epoch_steps`",
+    "epoch_steps": "optimizer steps of an epoch",
     "rows": "rows of a step",
     "group": "completions of a prompt",
     "kind": "sft, dpo or grpo",
@@ -40,6 +42,8 @@ PLACEHOLDERS: Mapping[str, str] = {
     "checkpoint": "checkpoint to continue from (in `resume`), or to export (in `convert`)",
 }
 REQUIRED = ("model", "out", "seed", "steps")
+COUNTS = ("step", "epoch")
+"""Placeholders of `checkpoints`, of which it has one."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 Option = str | int | float | bool | None | list[Any]
 
@@ -57,6 +61,8 @@ class Recipe:
     """`sft`, `dpo` or `grpo`."""
     steps: int
     """Optimizer steps."""
+    epoch_steps: int | None = None
+    """Optimizer steps of an epoch, where checkpoints are by `{epoch}`."""
     rows: int | None = None
     """Rows of a step; completions for GRPO. None: as the run's first step has."""
     group: int = 1
@@ -104,7 +110,11 @@ class Stack:
     rows: str | None = None
     """Glob of the trained rows."""
     checkpoints: str | None = None
-    """Checkpoint folders, with `{step}`."""
+    """Checkpoint folders, with `{step}` or `{epoch}`."""
+    first_epoch: int = 0
+    """Number of the first epoch in the names of checkpoints."""
+    state: str | None = None
+    """Glob of what a resume needs beside the checkpoint folder, such as an optimizer file that each save replaces."""
     export: str | None = None
     """Glob of the exported model or adapter; None: the last checkpoint."""
     convert: tuple[str, ...] = ()
@@ -117,6 +127,8 @@ class Stack:
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
 
 
+PATTERNS = ("logs", "rows", "checkpoints", "state", "export")
+"""Keys whose globs say where a run leaves its evidence."""
 _SHARED = {one.name for one in fields(Recipe)}
 _OWN = {one.name for one in fields(Stack)} - {"path"}
 _LISTS = {"run", "convert"}
@@ -197,9 +209,14 @@ def _recipe(path: Path, name: str, common: Mapping[str, Any], own: Any) -> Recip
         raise UsageError(
             f"{path}: recipes.{name}: gpus is {made.gpus} and minutes {made.minutes}; write 0 or more, and more than 0"
         )
-    if name == "sft-resume-diamond" and made.steps < 2:
+    if made.epoch_steps is not None and (made.epoch_steps < 1 or made.steps % made.epoch_steps):
         raise UsageError(
-            f"{path}: recipes.{name}.steps is {made.steps}; a run that is resumed needs 2 or more"
+            f"{path}: recipes.{name}: epoch_steps is {made.epoch_steps} and steps {made.steps}; write whole epochs"
+        )
+    if name == "sft-resume-diamond" and made.steps // (made.epoch_steps or 1) < 2:
+        counted = "steps" if made.epoch_steps is None else f"steps, of {made.epoch_steps} an epoch"
+        raise UsageError(
+            f"{path}: recipes.{name} has {made.steps} {counted}; a run that is resumed needs 2 checkpoints or more"
         )
     return made
 
@@ -254,16 +271,27 @@ def _modules(path: Path, given: Any) -> dict[str, Path | None]:
 
 
 def _check_patterns(stack: Stack) -> None:
-    known = {"out", "here", "checkout", "data", "model", "kind", "step", "seed"}
-    for key in ("logs", "rows", "checkpoints", "export"):
+    known = {"out", "here", "checkout", "data", "model", "kind", "seed"}
+    for key in PATTERNS:
         pattern = getattr(stack, key)
         for name in _PLACEHOLDER.findall(pattern or ""):
-            if name not in known or (name == "step" and key != "checkpoints"):
+            if name not in known and not (name in COUNTS and key == "checkpoints"):
                 raise UsageError(
-                    f"{stack.path}: {key} has the placeholder {{{name}}}; {hint(name, sorted(known - {'step'}))}"
+                    f"{stack.path}: {key} has the placeholder {{{name}}}; {hint(name, sorted(known))}"
                 )
-    if stack.checkpoints is not None and stack.checkpoints.count("{step}") != 1:
-        raise UsageError(f'{stack.path}: checkpoints has no {{step}}: write "{{out}}/checkpoint-{{step}}"')
+    if stack.checkpoints is None:
+        return
+    if sum(stack.checkpoints.count(f"{{{count}}}") for count in COUNTS) != 1:
+        raise UsageError(
+            f"{stack.path}: checkpoints has neither {{step}} nor {{epoch}}, or two of them: write "
+            '"{out}/checkpoint-{step}" or "{out}/epoch_{epoch}"'
+        )
+    for name, recipe in stack.recipes.items():
+        if "{epoch}" in stack.checkpoints and recipe.epoch_steps is None:
+            raise UsageError(
+                f"{stack.path}: recipes.{name} has no epoch_steps, and checkpoints are by {{epoch}}: write how many "
+                "optimizer steps an epoch has"
+            )
 
 
 def _check_placeholders(stack: Stack, name: str, recipe: Recipe) -> None:
@@ -276,8 +304,13 @@ def _check_placeholders(stack: Stack, name: str, recipe: Recipe) -> None:
             raise UsageError(
                 f"{stack.path}: recipes.{name} has the placeholder {{{found}}}; {hint(found, PLACEHOLDERS)}"
             )
+    if recipe.epoch_steps is None and (lacking := sorted(used & {"epochs", "epoch_steps"})):
+        raise UsageError(
+            f"{stack.path}: recipes.{name} has {{{lacking[0]}}} and no epoch_steps: write how many optimizer steps "
+            "an epoch has"
+        )
     for needed in REQUIRED:
-        if needed not in used:
+        if needed not in used and not (needed == "steps" and "epochs" in used):
             raise UsageError(
                 f"{stack.path}: recipes.{name}: {{{needed}}} is in neither run, options nor environment: "
                 f"{PLACEHOLDERS[needed]}"

@@ -21,7 +21,7 @@ from seatrial.nearest import hint
 from seatrial.targets.base import CHECKOUT_VARIABLE, AdvantageFacts, Job, JobRequest, Need, TrainingJob
 from seatrial.targets.command.data import write_data
 from seatrial.targets.command.evidence import FIRST, Collector, absent, first_checkpoint, snapshot
-from seatrial.targets.command.schema import Option, Recipe, Stack, filled, read_stack
+from seatrial.targets.command.schema import PATTERNS, Option, Recipe, Stack, filled, read_stack
 from seatrial.targets.common import preflight
 from seatrial.verdict import Verdict
 
@@ -114,7 +114,7 @@ class CommandTarget:
                 yield f"  export {variable}={shlex.quote(value)}"
             words = (filled(word, values) for word in recipe.run)
             yield f"  {shlex.join([*words, *self._written(recipe.options, values, writes=False)])}"
-            for key in ("logs", "rows", "checkpoints", "export"):
+            for key in PATTERNS:
                 pattern = getattr(self.stack, key)
                 if pattern is not None:
                     yield f"  {key:<12} {filled(pattern, values)}"
@@ -182,7 +182,7 @@ class CommandTarget:
         environment = self._environment(recipe, values)
         advantage = recipe.advantage
         return TrainingJob(
-            what=f"{self.name}, {request.recipe}, run {request.number + 1}",
+            what=f"{self.name}, {TRIALS.get(request.recipe, request.recipe)}, run {request.number + 1}",
             argv=(*(filled(word, values) for word in recipe.run), *self._written(options, values)),
             environment=environment,
             log_dir=directory / "logs",
@@ -217,13 +217,16 @@ class CommandTarget:
         )
 
     def _values(self, recipe: Recipe, directory: Path, model: Path, *, seed: int) -> dict[str, object]:
-        """Return the values of the placeholders."""
+        """Return the values of the placeholders; folders are absolute, because stacks put other folders before them."""
+        directory = directory.absolute()
         return {
-            "model": model,
+            "model": model.absolute(),
             "data": directory / "data",
             "out": directory / "out",
             "seed": seed,
             "steps": recipe.steps,
+            "epochs": None if recipe.epoch_steps is None else recipe.steps // recipe.epoch_steps,
+            "epoch_steps": recipe.epoch_steps,
             "rows": recipe.rows,
             "group": recipe.group,
             "kind": recipe.kind,

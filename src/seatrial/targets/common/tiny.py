@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import string
 from functools import lru_cache
 from pathlib import Path
@@ -158,10 +159,12 @@ def _model(pad_is_end: bool, seed: int) -> Any:
 
 
 def make_model(output: Path, seed: int) -> None:
-    """Write a tiny model with a byte-level tokenizer."""
+    """Write a tiny model with a byte-level tokenizer, whose vocabulary is also in GPT-2's two files."""
     tokenizer = tiny_tokenizer()
     tiny_model(tokenizer, seed).save_pretrained(output)
     tokenizer.save_pretrained(output)
+    (output / "vocab.json").write_text(json.dumps(tokenizer.get_vocab()), encoding="utf-8")
+    (output / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
 
 
 def main() -> None:

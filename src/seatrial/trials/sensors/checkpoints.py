@@ -123,6 +123,7 @@ def checkpoints_as_held(evidence: RunEvidence) -> Verdict:
 def moments_saved(evidence: RunEvidence) -> Verdict:
     """Every trained tensor has its moments in every checkpoint, and no second moment is all zero in the last."""
     name = MOMENTS_SAVED.name
+    evidence.need("moments")
     wrong: list[str] = []
     num = 0
     trained = _trained(evidence)
