@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from seatrial.cli.intermixed import IntermixedParser
 from seatrial.errors import UsageError
-from seatrial.files import not_written
+from seatrial.files import not_written, write_text
 from seatrial.verdict import EXIT_PASS
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -65,6 +67,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help="folder to write the files to (default: here)",
         )
+    target: IntermixedParser = kinds.choices["target"]
+    target.add_argument(
+        "--yaml",
+        type=Path,
+        metavar="RUN_DIR",
+        help="write NAME.yaml, a stack without Python, from what a finished run wrote; its command follows --",
+    )
+    target.set_defaults(argv=[])
+    target.handed_on = "argv"
 
 
 def stacks() -> list[str]:
@@ -86,6 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"{name!r} is not a valid module name: use lower-case letters, digits and _, such as my_{kind}"
         )
+    if kind == "target" and (arguments.yaml or arguments.argv):
+        return _write_yaml(folder / f"{name}.yaml", arguments.yaml, arguments.argv)
     words = {"module": name, "cls": "".join(part.capitalize() for part in name.split("_"))}
     _write(folder / f"{name}.py", folder / f"test_{name}.py", template, f"test_{kind}", words)
     print(f"try it:  python -m pytest -q {folder / f'test_{name}.py'}")
@@ -94,6 +107,23 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         entry = _ENTRY_POINT.format(kind=kind, module=name, value=_VALUES[kind].format(**words))
         print(f"use it:  {entry}", end="")
+    return EXIT_PASS
+
+
+def _write_yaml(path: Path, run: Path | None, argv: Sequence[str]) -> int:
+    """Write the YAML file of a stack, and print how it is used."""
+    from seatrial.targets.command.draft import draft
+
+    if run is None:
+        raise UsageError("a command after -- needs --yaml RUN_DIR: the folder that it wrote")
+    if path.exists():
+        raise UsageError(f"{path} is there already: take another name, or --output another folder")
+    text = draft(run, argv)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
+    print(
+        f"wrote {path}\ncheck it:  seatrial doctor --target {path}\nuse it:    seatrial run --target {path} --level 0"
+    )
     return EXIT_PASS
 
 

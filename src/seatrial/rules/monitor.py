@@ -23,7 +23,7 @@ REST = 200.0
 """A look is followed by a rest of this many times its length: half a percent of one core."""
 MIN_REST_SECONDS = 1.0
 MAX_REST_SECONDS = 60.0
-_TOTALS = frozenset(
+LAST_STEP_OPTIONS = frozenset(
     (
         "max_steps",
         "max_num_steps",
@@ -87,7 +87,7 @@ class Look:
         named = {
             value
             for key, value in options.items()
-            if key.rpartition(".")[2] in _TOTALS and isinstance(value, int) and value > 1
+            if key.rpartition(".")[2] in LAST_STEP_OPTIONS and isinstance(value, int) and value > 1
         }
         return named.pop() if len(named) == 1 else None
 
