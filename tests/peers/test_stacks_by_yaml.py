@@ -1,0 +1,155 @@
+"""Stacks on trial by their files in examples/targets: they pass as released, and fail on each planted fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(2400)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A change of one file of an installed stack, and the verdict that fails on it."""
+
+    name: str
+    trial: str
+    verdict: str
+    changes: tuple[tuple[str, str], ...]
+    """Texts, each with what replaces it; each is in the file once."""
+
+
+TORCHTUNE_RECIPE = Path("recipes/full_finetune_single_device.py")
+EPOCHS = "        for curr_epoch in range(self.epochs_run, self.total_epochs):\n"
+TORCHTUNE = [
+    Fault(
+        name="gradient-not-divided",
+        trial="sft-smoke",
+        verdict='max(data["train/grad_norm"]) < 20',
+        changes=(
+            ("scale_grads(self._model, 1 / num_tokens)", "scale_grads(self._model, torch.tensor(1.0))"),
+        ),
+    ),
+    Fault(
+        name="learning-rate-ignored",
+        trial="sft-smoke",
+        verdict='abs(max(data["train/lr"]) - 0.002) < 1e-6',
+        changes=(
+            (
+                "optimizer = config.instantiate(cfg_optimizer, self._model.parameters())",
+                "optimizer = torch.optim.AdamW(self._model.parameters())",
+            ),
+        ),
+    ),
+    Fault(
+        name="nothing-trained",
+        trial="sft-smoke",
+        verdict="every trainable tensor moved",
+        changes=(("                        self._optimizer.step()\n", ""),),
+    ),
+    Fault(
+        name="optimizer-not-restored",
+        trial="sft-resume-diamond",
+        verdict="diamond: same weights",
+        changes=(("            if opt_state_dict:\n", "            if False:\n"),),
+    ),
+    Fault(
+        name="schedule-begins-again",
+        trial="sft-resume-diamond",
+        verdict="diamond: same learning rate",
+        changes=(("last_epoch=self.global_step - 1,", "last_epoch=-1,"),),
+    ),
+    Fault(
+        name="saved-before-training",
+        trial="checkpoint-save",
+        verdict="every trainable tensor moved",
+        changes=(
+            (
+                EPOCHS,
+                "        self.early = {k: v.clone() for k, v in self._model.state_dict().items()}\n" + EPOCHS,
+            ),
+            ("{training.MODEL_KEY: self._model.state_dict()}", "{training.MODEL_KEY: dict(self.early)}"),
+        ),
+    ),
+    Fault(
+        name="resume-crashes",
+        trial="sft-resume-diamond",
+        verdict="resumed: training ends with status 0",
+        changes=(
+            (
+                "            self._update_recipe_state(checkpoint_dict)\n",
+                '            raise KeyError("seed")\n',
+            ),
+        ),
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def trials(
+    peer_python: Callable[[str], Path], repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[int, dict[str, dict[str, Any]]]]:
+    """Return a function that runs trials of a stack and gives the exit code and the verdicts of each trial by name."""
+
+    def run(stack: str, *words: str, first: Path | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
+        folder = tmp_path_factory.mktemp("trials")
+        file = repository / "examples" / "targets" / f"{stack}.yaml"
+        places = [str(repository / "src"), *([] if first is None else [str(first)])]
+        programs = f"{peer_python(stack).parent}{os.pathsep}{os.environ['PATH']}"
+        ran = subprocess.run(
+            [sys.executable, "-m", "seatrial", "run", "--target", str(file), "--output", str(folder), *words],
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PATH": programs,
+                "PYTHONPATH": os.pathsep.join(places),
+            },
+            capture_output=True,
+            text=True,
+            timeout=2300,
+            check=False,
+        )
+        found = list(folder.glob("*/results.json"))
+        assert found, ran.stdout[-2000:] + ran.stderr[-3000:]
+        requested = [one for one in json.loads(found[0].read_text())["trials"] if one["verdicts"]]
+        return ran.returncode, {
+            one["name"]: {verdict["name"]: verdict for verdict in one["verdicts"]} for one in requested
+        }
+
+    return run
+
+
+def test_torchtune_passes(trials: Callable[..., tuple[int, dict[str, dict[str, Any]]]]) -> None:
+    code, verdicts = trials("torchtune", "--level", "0,1")
+    assert verdicts.keys() == {"sft-smoke", "checkpoint-save", "sft-resume-diamond"}
+    assert code == 0, [one for of in verdicts.values() for one in of.values() if one["outcome"] != "Pass"]
+    assert verdicts["sft-resume-diamond"]["diamond: same weights"]["outcome"] == "Pass"
+
+
+@pytest.mark.parametrize("fault", TORCHTUNE, ids=lambda fault: fault.name)
+def test_a_fault_of_torchtune_fails(
+    trials: Callable[..., tuple[int, dict[str, dict[str, Any]]]],
+    peer_python: Callable[[str], Path],
+    tmp_path: Path,
+    fault: Fault,
+) -> None:
+    (packages,) = peer_python("torchtune").parents[1].glob("lib/python*/site-packages")
+    for name in ("recipes", "torchtune"):  # the command takes recipes from beside its own package
+        shutil.copytree(packages / name, tmp_path / name)
+    text = (tmp_path / TORCHTUNE_RECIPE).read_text()
+    for before, after in fault.changes:
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    (tmp_path / TORCHTUNE_RECIPE).write_text(text)
+    code, verdicts = trials("torchtune", "--trial", fault.trial, first=tmp_path)
+    assert code == 1
+    assert verdicts[fault.trial][fault.verdict]["outcome"] == "Fail"
