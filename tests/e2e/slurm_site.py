@@ -1,4 +1,7 @@
-"""A Slurm of one machine for tests: munged, slurmctld and slurmd of the installed packages, on ports of their own."""
+"""A Slurm of one machine for tests: munged, slurmctld and slurmd of the installed packages, on ports of their own.
+
+Jobs of its partition `urgent` take the place of those of `test`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ ReturnToService=2
 KillWait=2
 SlurmdParameters=config_overrides
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
-PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
 
 

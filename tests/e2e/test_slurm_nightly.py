@@ -1,4 +1,4 @@
-"""A nightly of two jobs under a real Slurm: one is cancelled, one is over its time limit; a resume takes both up."""
+"""Jobs under a real Slurm: cancelled, over the time limit, pre-empted and requeued are told apart; a resume goes on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.e2e import slurm_site
+from tests.e2e.test_run_jobs import command, stack
 
 from seatrial.batch.spread import ENDED
 from seatrial.launch.jobs import read_started
@@ -20,6 +21,8 @@ from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+__all__ = ["stack"]
 
 CANCELLED, TOO_LONG = "grpo-smoke", "grpo-lora"
 
@@ -103,3 +106,50 @@ def test_a_cancelled_job_and_one_over_its_limit_are_told_apart_and_resumed(
     assert [trial.directory.split("/")[0] for trial in results.requested_trials() if trial.directory] == [
         "jobs"
     ] * 2
+
+
+@pytest.mark.parametrize("requeues", [True, False])
+def test_a_job_that_another_takes_the_place_of_is_requeued_or_pre_empted(
+    stack: Path,
+    slurm: dict[str, str],
+    requeues: bool,
+) -> None:
+    """Requeued it concludes, and says that it began again; else its trial is Blocked, and a resume runs it."""
+    hang, hangs = stack.parent / "hang-smoke", stack.parent / "hangs-smoke"
+    hang.touch()
+    words = [] if requeues else ["--launch-option=--no-requeue"]
+    slurm = {**slurm, "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen(
+        command(stack, "--launcher", "slurm", "--trial", "sft-smoke", *words),
+        cwd=stack.parent,
+        env=slurm,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(hangs.exists, process, "training")
+    hang.unlink()
+    urgent = [
+        "sbatch",
+        "--partition=urgent",
+        "--exclusive",
+        "--wait",
+        f"--chdir={stack.parent}",
+        "--wrap=true",
+    ]
+    subprocess.run(urgent, env=slurm, check=True, timeout=300)
+    out, errors = process.communicate(timeout=900)
+    (run,) = (stack.parent / "runs").iterdir()
+    (trial,) = read_results(run).requested_trials()
+    if requeues:
+        assert (process.returncode, trial.outcome) == (0, Outcome.PASS), out + errors
+        assert [one for one in trial.limitations if one.startswith("Slurm requeued the job once")]
+        return
+    assert process.returncode == 3, out + errors
+    reason = next(verdict.reason for verdict in trial.verdicts if verdict.name == ENDED)
+    assert reason.startswith("pre-empted: a job of higher priority took its place (scontrol: PREEMPTED")
+    resumed = subprocess.run(
+        command(stack, "--launcher", "slurm", "--resume", str(run)),
+        cwd=stack.parent, env=slurm, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr

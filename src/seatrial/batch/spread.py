@@ -18,7 +18,7 @@ from pathlib import Path
 import seatrial
 from seatrial.bisect.launchers import Launcher, Local, end_leftover
 from seatrial.errors import BlockedError
-from seatrial.launch.jobs import Ended, Job
+from seatrial.launch.jobs import Ended, Job, times_requeued
 from seatrial.targets.base import Need, Target
 from seatrial.trials.base import ShowProgress
 from seatrial.trials.needs import VISIBLE, need_of
@@ -150,7 +150,7 @@ class Spread:
         except BlockedError as error:
             gather(self.directory.path.absolute(), result, place, str(error))
         else:
-            gather(self.directory.path.absolute(), result, place, _how(ended, self._need(result)))
+            gather(self.directory.path.absolute(), result, place, how_it_ended(ended, self._need(result)))
         self.directory.write_results(self.results)
         self.concluded(result)
 
@@ -227,6 +227,11 @@ def gather(directory: Path, result: TrialResult, place: Path, how: str) -> None:
     if found is not None:
         for name in TrialResult.model_fields:
             setattr(result, name, getattr(found, name))
+    if requeued := times_requeued(place):
+        times = "once" if requeued == 1 else f"{requeued} times"
+        result.limitations.append(
+            f"Slurm requeued the job {times} (pre-empted, or its node was lost): the trial began again each time"
+        )
     if result.state is TrialState.CONCLUDED:
         return
     result.state = TrialState.INTERRUPTED
@@ -240,11 +245,13 @@ def gather(directory: Path, result: TrialResult, place: Path, how: str) -> None:
     ]
 
 
-def _how(ended: Ended, need: Need) -> str:
+def how_it_ended(ended: Ended, need: Need) -> str:
     """Return how a job ended, for a trial without a conclusion."""
     if ended.timed_out:
         limit = f"{need.minutes:g} minutes, which its trial declares"
         return f"time limit: the job was stopped after {limit} ({ended.last_report})"
+    if ended.exit_status is None and ended.cause:
+        return f"{ended.cause} ({ended.last_report})"
     if ended.exit_status is None:
         return f"lost or killed: the job left no exit status ({ended.last_report})"
     return f"the job ended with exit status {ended.exit_status} and no conclusion ({ended.last_report})"

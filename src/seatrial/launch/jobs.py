@@ -20,7 +20,9 @@ from seatrial.launch.local import GRACE_SECONDS
 
 _WRAPPER = """\
 #!/bin/sh
-# Runs a command and records its process id and exit status as evidence.
+# Runs a command and records its process id and exit status as evidence. Slurm starts a requeued job again from here.
+rm -f "$SEATRIAL_RUN_DIR/exit_status"
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then echo "$SLURM_RESTART_COUNT" > "$SEATRIAL_RUN_DIR/requeued"; fi
 echo "$$" > "$SEATRIAL_RUN_DIR/pid"
 cd "$SEATRIAL_RUN_TREE" || exit 125
 "$@"
@@ -90,6 +92,16 @@ class Ended:
     timed_out: bool = False
     last_report: str = ""
     """The launcher's report of the end, for messages."""
+    cause: str = ""
+    """Why the scheduler ended the job, in words; empty where it does not say."""
+
+
+def times_requeued(run_dir: Path) -> int:
+    """Return how often the scheduler started a job again from its beginning."""
+    try:
+        return int((run_dir / "requeued").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
 
 
 def write_started(run_dir: Path, **identity: Any) -> None:
@@ -139,6 +151,8 @@ class Polled:
     over: bool
     last_report: str
     timed_out: bool = False
+    cause: str = ""
+    """Why the scheduler ended the job, in words; empty where it does not say."""
 
 
 def wait_for(
@@ -176,6 +190,7 @@ def wait_for(
                 seconds=seconds,
                 timed_out=polled.timed_out,
                 last_report=polled.last_report,
+                cause=polled.cause,
             )
         next_poll = time.monotonic() + poll_seconds
         while (left := next_poll - time.monotonic()) > 0:

@@ -326,7 +326,7 @@ class _Watch:
         state = line.split("|")[0]
         if not _over(state):
             return Polled(over=False, last_report=f"sacct: {line}")
-        return Polled(over=True, last_report=f"sacct: {line}", timed_out=state.startswith("TIMEOUT"))
+        return end_of(state, f"sacct: {line}")
 
     def _controller(self) -> Polled | None:
         """Return the end of a job that the controller still knows, for sites without accounting; else None."""
@@ -337,9 +337,7 @@ class _Watch:
         state = re.search(r"\bJobState=(\S+)", done.stdout)
         if done.returncode != 0 or state is None or not _over(state[1]):
             return None
-        return Polled(
-            over=True, last_report=f"scontrol: {state[1]}", timed_out=state[1].startswith("TIMEOUT")
-        )
+        return end_of(state[1], f"scontrol: {state[1]}")
 
     def _silent(self, report: str) -> Polled:
         """Count polls without an answer; after many of them the job counts as over with an unknown end."""
@@ -347,6 +345,23 @@ class _Watch:
         return Polled(
             over=self._silent_polls > _MOST_SILENT_POLLS, last_report=f"{report} ({self._silent_polls} polls)"
         )
+
+
+CAUSES = {
+    "PREEMPTED": "pre-empted: a job of higher priority took its place",
+    "NODE_FAIL": "node lost: Slurm lost the node of the job",
+    "BOOT_FAIL": "node lost: the node of the job did not start",
+    "OUT_OF_MEMORY": "out of memory: Slurm ended the job, which needs more (--launch-option=--mem=...)",
+}
+"""States of a job that Slurm ended, in words."""
+
+
+def end_of(state: str, report: str) -> Polled:
+    """Return the end of a job in a state of `sacct` or `scontrol`."""
+    word = state.split()[0].rstrip("+")
+    return Polled(
+        over=True, last_report=report, timed_out=word in ("TIMEOUT", "DEADLINE"), cause=CAUSES.get(word, "")
+    )
 
 
 def _over(state: str) -> bool:
