@@ -28,9 +28,22 @@ class Fault:
     """Texts, each with what replaces it; each is in the file once."""
 
 
-TORCHTUNE_RECIPE = Path("recipes/full_finetune_single_device.py")
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A stack with its file in examples/targets."""
+
+    environment: str
+    """Of environments.toml."""
+    trials: tuple[str, ...]
+    packages: tuple[str, ...]
+    """Those that are copied, so that the command takes the copy."""
+    module: str
+    """The file that the faults change."""
+    faults: tuple[Fault, ...]
+
+
 EPOCHS = "        for curr_epoch in range(self.epochs_run, self.total_epochs):\n"
-TORCHTUNE = [
+TORCHTUNE = (
     Fault(
         name="gradient-not-divided",
         trial="sft-smoke",
@@ -91,7 +104,53 @@ TORCHTUNE = [
             ),
         ),
     ),
-]
+)
+TRL = (
+    Fault(
+        name="advantages-without-the-mean",
+        trial="grpo-smoke",
+        verdict="ledger: advantages recomputed equal the logged",
+        changes=(("advantages = rewards - mean_grouped_rewards", "advantages = rewards"),),
+    ),
+    Fault(
+        name="rewards-of-the-next-row",
+        trial="grpo-smoke",
+        verdict="ledger: rewards recomputed equal the logged",
+        changes=(
+            (
+                "rewards_per_func[:, i] = torch.tensor(output_reward_func, dtype=torch.float32, device=device)",
+                "rewards_per_func[:, i] = torch.tensor(output_reward_func, device=device).float().roll(1)",
+            ),
+        ),
+    ),
+    Fault(
+        name="advantages-not-used",
+        trial="grpo-smoke",
+        verdict='min(data["train/grad_norm"]) > 0',
+        changes=(
+            (
+                "advantages = advantages[process_slice]",
+                "advantages = torch.zeros_like(advantages[process_slice])",
+            ),
+        ),
+    ),
+)
+STACKS = {
+    "torchtune": Stack(
+        environment="torchtune",
+        trials=("sft-smoke", "checkpoint-save", "sft-resume-diamond"),
+        packages=("recipes", "torchtune"),
+        module="recipes/full_finetune_single_device.py",
+        faults=TORCHTUNE,
+    ),
+    "trl_cli": Stack(
+        environment="trl",
+        trials=("grpo-smoke", "grpo-lora", "checkpoint-save", "sft-resume-diamond"),
+        packages=("trl",),
+        module="trl/trainer/grpo_trainer.py",
+        faults=TRL,
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +163,7 @@ def trials(
         folder = tmp_path_factory.mktemp("trials")
         file = repository / "examples" / "targets" / f"{stack}.yaml"
         places = [str(repository / "src"), *([] if first is None else [str(first)])]
-        programs = f"{peer_python(stack).parent}{os.pathsep}{os.environ['PATH']}"
+        programs = f"{peer_python(STACKS[stack].environment).parent}{os.pathsep}{os.environ['PATH']}"
         ran = subprocess.run(
             [sys.executable, "-m", "seatrial", "run", "--target", str(file), "--output", str(folder), *words],
             env={
@@ -128,28 +187,36 @@ def trials(
     return run
 
 
-def test_torchtune_passes(trials: Callable[..., tuple[int, dict[str, dict[str, Any]]]]) -> None:
-    code, verdicts = trials("torchtune", "--level", "0,1")
-    assert verdicts.keys() == {"sft-smoke", "checkpoint-save", "sft-resume-diamond"}
-    assert code == 0, [one for of in verdicts.values() for one in of.values() if one["outcome"] != "Pass"]
+@pytest.mark.parametrize("name", STACKS)
+def test_a_stack_passes_as_it_is_released(
+    trials: Callable[..., tuple[int, dict[str, dict[str, Any]]]], name: str
+) -> None:
+    code, verdicts = trials(name, "--level", "0,1")
+    assert set(verdicts) == set(STACKS[name].trials)
+    assert code == 0, [one for of in verdicts.values() for one in of.values() if one["outcome"] == "Fail"]
     assert verdicts["sft-resume-diamond"]["diamond: same weights"]["outcome"] == "Pass"
 
 
-@pytest.mark.parametrize("fault", TORCHTUNE, ids=lambda fault: fault.name)
-def test_a_fault_of_torchtune_fails(
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [pytest.param(name, fault, id=fault.name) for name, of in STACKS.items() for fault in of.faults],
+)
+def test_a_planted_fault_fails(
     trials: Callable[..., tuple[int, dict[str, dict[str, Any]]]],
     peer_python: Callable[[str], Path],
     tmp_path: Path,
+    name: str,
     fault: Fault,
 ) -> None:
-    (packages,) = peer_python("torchtune").parents[1].glob("lib/python*/site-packages")
-    for name in ("recipes", "torchtune"):  # the command takes recipes from beside its own package
-        shutil.copytree(packages / name, tmp_path / name)
-    text = (tmp_path / TORCHTUNE_RECIPE).read_text()
+    stack = STACKS[name]
+    (packages,) = peer_python(stack.environment).parents[1].glob("lib/python*/site-packages")
+    for package in stack.packages:
+        shutil.copytree(packages / package, tmp_path / package)
+    text = (tmp_path / stack.module).read_text()
     for before, after in fault.changes:
         assert text.count(before) == 1
         text = text.replace(before, after)
-    (tmp_path / TORCHTUNE_RECIPE).write_text(text)
-    code, verdicts = trials("torchtune", "--trial", fault.trial, first=tmp_path)
+    (tmp_path / stack.module).write_text(text)
+    code, verdicts = trials(name, "--trial", fault.trial, first=tmp_path)
     assert code == 1
     assert verdicts[fault.trial][fault.verdict]["outcome"] == "Fail"
