@@ -73,7 +73,12 @@ TORCHTUNE = (
         name="optimizer-not-restored",
         trial="sft-resume-diamond",
         verdict="diamond: same weights",
-        changes=(("            if opt_state_dict:\n", "            if False:\n"),),
+        changes=(
+            (
+                "                optimizer.load_state_dict(opt_state_dict)\n",
+                '                optimizer.load_state_dict({**opt_state_dict, "state": {}})\n',
+            ),
+        ),
     ),
     Fault(
         name="schedule-begins-again",

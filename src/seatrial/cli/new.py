@@ -67,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help="folder to write the files to (default: here)",
         )
-    target: IntermixedParser = kinds.choices["target"]
+    target = kinds.choices["target"]
+    assert isinstance(target, IntermixedParser)
     target.add_argument(
         "--yaml",
         type=Path,
