@@ -114,7 +114,7 @@ class Stack:
     first_epoch: int = 0
     """Number of the first epoch in the names of checkpoints."""
     state: str | None = None
-    """Glob of what a resume needs in addition to the checkpoint folder, such as an optimizer file that each save replaces."""
+    """Glob of what a resume needs in addition to the checkpoint folder, such as one optimizer file for all."""
     export: str | None = None
     """Glob of the exported model or adapter; None: the last checkpoint."""
     convert: tuple[str, ...] = ()
