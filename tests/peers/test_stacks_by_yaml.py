@@ -1,4 +1,4 @@
-"""Stacks on trial by their files in examples/targets: they pass as released, and fail on each planted fault."""
+"""Stacks under test by their files in examples/targets: they pass as released, and fail on each planted fault."""
 
 from __future__ import annotations
 
