@@ -24,7 +24,7 @@ from seatrial.verdict import Outcome
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 TOY = Path(__file__).resolve().parents[1] / "unit" / "targets" / "toy_command.py"
-MODE = 'mode, out, steps = given.get("mode", "right")'
+MODE = 'mode, out = given.get("mode", "right")'
 NAN = MODE.replace("right", "nan")
 STACK: dict[str, Any] = {
     "run": [sys.executable, "{checkout}/toy_command.py"],
@@ -165,6 +165,7 @@ def test_what_cannot_be_run_on_either_side_is_blocked_and_not_passed(toy: Path, 
         (["HEAD~1", "HEAD", "--adapter", "dpo"], "--adapter goes with --relations"),
         (["--python", "no-such-environment", "x"], "no interpreter and no environment"),
         (["--path", "no-such-folder", "x"], "no such folder"),
+        (["--python", "python3", "python3", "--mount", "/tmp"], "--mount goes with --image"),
         (["HEAD~1", "HEAD", "--quarantine", "no.yaml"], "--quarantine no.yaml"),
         (["HEAD~1", "HEAD", "--repo", "/"], "is not in a git repository"),
     ],

@@ -1,4 +1,4 @@
-"""`seatrial container` in a real container: Podman with runc, on an image made of this machine's own programs."""
+"""Real containers: Podman with runc, on images made of this machine's own programs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
+from tests.e2e.test_compare import BROKE, FINITE, MODE, NAN, STACK, TOY, of_kind, save
 
 from seatrial.launch.container import ContainerRun, launch
+from seatrial.trials.rundir import read_results
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -61,6 +65,12 @@ def fill_root(root: Path) -> None:
     (root / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh\n")
 
 
+def import_image(root: Path, name: str, environment: dict[str, str]) -> None:
+    """Make an image of a folder."""
+    with subprocess.Popen(["tar", "-C", str(root), "-cf", "-", "."], stdout=subprocess.PIPE) as tar:
+        subprocess.run(["podman", "import", "-", name], stdin=tar.stdout, env=environment, check=True)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of Podman with the image; the tests are skipped where its packages are missing."""
@@ -79,8 +89,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     root = folder / "image"
     root.mkdir()
     fill_root(root)
-    with subprocess.Popen(["tar", "-C", str(root), "-cf", "-", "."], stdout=subprocess.PIPE) as tar:
-        subprocess.run(["podman", "import", "-", IMAGE], stdin=tar.stdout, env=environment, check=True)
+    import_image(root, IMAGE, environment)
     yield environment
     subprocess.run(["podman", "rmi", "--all", "--force"], env=environment, check=True)
 
@@ -160,3 +169,33 @@ def test_only_a_user_who_is_not_root_keeps_the_id(
     monkeypatch.setattr(os, "getuid", lambda: user)
     made = launch("podman", ContainerRun(image=IMAGE, command=("true",), gpus="none"), {})
     assert ("--userns=keep-id" in made.argv) is keeps
+
+
+def test_two_images_are_compared(engine: dict[str, str], tmp_path: Path) -> None:
+    """The stack is in the images alone, and HEAD's logs NaN; Python is this machine's, mounted."""
+    sound = TOY.read_text()
+    assert MODE in sound
+    for name, text in (("base", sound), ("head", sound.replace(MODE, NAN))):
+        root = tmp_path / name
+        root.mkdir()
+        fill_root(root)
+        (root / "stack").mkdir()
+        (root / "stack" / "toy_command.py").write_text(text)
+        import_image(root, f"{name}:1", engine)
+    target = {**STACK, "run": [sys.executable, "/stack/toy_command.py"]}
+    (tmp_path / "stack.yaml").write_text(yaml.safe_dump(target, sort_keys=False))
+    save(tmp_path / "model", {name: np.ones((3, 5), dtype=np.float32) for name in ("embed", "head")})
+    environment = Path(sys.executable).parent.parent
+    places = {*map(str, (environment, environment.resolve())), sys.base_prefix, "/usr", "/lib", "/lib64"}
+    mounts = [word for place in sorted(places) for word in ("--mount", f"{place}:{place}:ro")]
+    words = ["--image", "base:1", "head:1", "--engine", "podman", "--python", sys.executable, sys.executable]
+    ran = subprocess.run(
+        [sys.executable, "-m", "seatrial", "compare", *words, *mounts, "--mount", str(tmp_path / "model"),
+         "--target", "stack.yaml", "--trial", "sft-smoke", f"model={tmp_path / 'model'}"],
+        cwd=tmp_path, env=engine, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    results = read_results(run)
+    assert FINITE in of_kind(results, BROKE)
+    assert "base:1 against head:1" in results.target

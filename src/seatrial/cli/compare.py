@@ -14,9 +14,10 @@ from seatrial.cli.run import DEFAULT_TIMEOUT_SECONDS
 from seatrial.compare.quarantine import read_quarantine
 from seatrial.compare.runs import Runner
 from seatrial.compare.session import Request, compare, new_results
-from seatrial.compare.sides import NAMES, Side, checked_out, interpreter, own_seatrial
+from seatrial.compare.sides import NAMES, Engine, Side, checked_out, interpreter, own_seatrial
 from seatrial.compare.verdicts import BEFORE, BROKE, FIXED, KIND
 from seatrial.errors import UsageError
+from seatrial.launch.container import ENGINES, check_engine, find_engine, parse_mount
 from seatrial.launch.interrupts import termination_interrupts
 from seatrial.report.files import write_views
 from seatrial.report.github import write_to_github
@@ -91,6 +92,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folders to import from first, several separated as in PYTHONPATH",
     )
     parser.add_argument(
+        "--image",
+        nargs=2,
+        metavar=("BASE_IMAGE", "HEAD_IMAGE"),
+        help="images of containers that the two run in; their python3, or --python, needs Seatrial's dependencies",
+    )
+    parser.add_argument(
+        "--engine", choices=ENGINES, help="container engine (default: the first that is installed)"
+    )
+    parser.add_argument(
+        "--gpus", default="none", help="GPUs of the containers: none, all, or devices (default: none)"
+    )
+    parser.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="SOURCE[:TARGET[:ro]]",
+        help="mount a folder in both containers; may be repeated",
+    )
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME", help="pass a variable to both; may be repeated"
+    )
+    parser.add_argument(
         "--quarantine", type=Path, metavar="FILE", help="YAML file of known failures with reason and last day"
     )
     parser.add_argument(
@@ -116,6 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, and return 1 if HEAD broke something, 3 if that cannot be known, 0 otherwise."""
     request = _request(arguments)
     sides = _sides(arguments)
+    engine = _engine(arguments)
     with termination_interrupts(), ExitStack() as stack:
         status = stack.enter_context(StatusLine())
         if request.commits:
@@ -127,6 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
             own=own_seatrial(directory.path / "own"),
             words=["--timeout", f"{arguments.timeout:g}", *request.overrides],
             say=status.say,
+            engine=engine,
         )
         results = new_results(directory.path.name, request, sides)
         directory.write_results(results)
@@ -146,10 +171,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _request(arguments: argparse.Namespace) -> Request:
     """Check the options before anything starts."""
     commits = [word for word in arguments.words if "=" not in word]
-    installed = arguments.python is not None or arguments.path is not None
+    installed = any(one is not None for one in (arguments.python, arguments.path, arguments.image))
     if len(commits) != 2 and not (installed and not commits):
         raise UsageError(
-            f"{len(commits)} commits given; name BASE and HEAD, or two releases by --python BASE_ENV HEAD_ENV"
+            f"{len(commits)} commits given; name BASE and HEAD, or two releases by --python BASE_ENV HEAD_ENV "
+            "or --image BASE_IMAGE HEAD_IMAGE"
         )
     if arguments.seeds < 1:
         raise UsageError(f"--seeds {arguments.seeds}: give 1 or more")
@@ -183,7 +209,10 @@ def _request(arguments: argparse.Namespace) -> Request:
 
 def _sides(arguments: argparse.Namespace) -> list[Side]:
     """Return both sides, without checkouts."""
-    pythons = [interpreter(word) for word in arguments.python or (sys.executable, sys.executable)]
+    if arguments.image is not None:
+        pythons = arguments.python or ["python3", "python3"]
+    else:
+        pythons = [interpreter(word) for word in arguments.python or (sys.executable, sys.executable)]
     paths: list[tuple[Path, ...]] = [
         tuple(Path(part).absolute() for part in word.split(os.pathsep) if part)
         for word in arguments.path or ("", "")
@@ -191,14 +220,35 @@ def _sides(arguments: argparse.Namespace) -> list[Side]:
     for path in (one for of_side in paths for one in of_side):
         if not path.is_dir():
             raise UsageError(f"--path {path}: no such folder")
-    given = arguments.path or arguments.python or NAMES
+    given = arguments.image or arguments.path or arguments.python or NAMES
     target = arguments.target
     if target.endswith((".yaml", ".yml")):
         target = str(Path(target).absolute())
     return [
-        Side(name=name, label=label, python=python, paths=of_side, target=target)
-        for name, label, python, of_side in zip(NAMES, given, pythons, paths, strict=True)
+        Side(name=name, label=label, python=python, paths=of_side, target=target, image=image)
+        for name, label, python, of_side, image in zip(
+            NAMES, given, pythons, paths, arguments.image or (None, None), strict=True
+        )
     ]
+
+
+def _engine(arguments: argparse.Namespace) -> Engine | None:
+    """Return how containers are started; None where nothing runs in one."""
+    if arguments.image is None:
+        for option in ("engine", "mount", "env"):
+            if getattr(arguments, option):
+                raise UsageError(f"--{option} goes with --image BASE_IMAGE HEAD_IMAGE")
+        return None
+    if missing := [name for name in arguments.env if name not in os.environ]:
+        raise UsageError(f"--env {missing[0]}: the variable is not set here")
+    name = find_engine(arguments.engine)
+    check_engine(name)
+    return Engine(
+        name=name,
+        mounts=tuple(parse_mount(text) for text in arguments.mount),
+        variables=tuple(arguments.env),
+        gpus=arguments.gpus,
+    )
 
 
 def _print_part(result: TrialResult) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seatrial.compare.sides import Side
+from seatrial.compare.sides import Engine, Side
 from seatrial.errors import BlockedError
 from seatrial.evidence.identity.redaction import Redactor
 from seatrial.launch import Launched, run_command
@@ -48,6 +48,8 @@ class Runner:
     words: Sequence[str]
     """Words of `seatrial run` after the trials: `--timeout`, `key=value`."""
     say: ShowProgress
+    engine: Engine | None = None
+    """Of sides with an image."""
 
     def trials(self, side: Side, trials: Sequence[Trial], seed: int) -> dict[str, Sample]:
         """Run trials once on a side, and return the sample of each by its name.
@@ -96,8 +98,12 @@ class Runner:
 
     def _launch(self, side: Side, words: Sequence[str], log: Path, what: str) -> Launched:
         environment = side.environment(os.environ, self.own)
+        argv: Sequence[str] = [side.python, "-m", "seatrial", *words]
+        if self.engine is not None:
+            made = self.engine.inside(side, argv, environment, [self.directory])
+            argv, environment = made.argv, dict(made.environment)
         return run_command(
-            [side.python, "-m", "seatrial", *words],
+            argv,
             log_path=log,
             environment=environment,
             timeout_seconds=math.inf,

@@ -16,6 +16,7 @@ from seatrial.bisect.git import without_git_location
 from seatrial.bisect.private_repo import UserRepository, open_private
 from seatrial.bisect.trees import CheckoutBlockedError, Trees, UntestableError
 from seatrial.errors import BlockedError, UsageError
+from seatrial.launch.container import ContainerRun, Launch, Mount, launch
 from seatrial.targets.base import CHECKOUT_VARIABLE
 
 BASE, HEAD = "BASE", "HEAD"
@@ -36,6 +37,8 @@ class Side:
     """Folders that are imported from first."""
     tree: Path | None = None
     """Checkout of the commit."""
+    image: str | None = None
+    """Image of the container that everything on this side runs in; None: this machine."""
     target: str
     """What `--target` gets on this side: a name, or a YAML file (in the checkout if it is in the repository)."""
 
@@ -53,8 +56,49 @@ class Side:
             places += [place for place in (self.tree / "src", self.tree) if place.is_dir()]
             variables[CHECKOUT_VARIABLE] = str(self.tree)
         places += self.paths
-        path = os.pathsep.join([*map(str, places), *filter(None, [given.get("PYTHONPATH")])])
+        outside = given.get("PYTHONPATH") if self.image is None else None
+        path = os.pathsep.join([*map(str, places), *filter(None, [outside])])
         return {**without_git_location(given), **variables, "PYTHONPATH": path}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How the container of a side is started."""
+
+    name: str
+    """One of `seatrial.launch.container.ENGINES`."""
+    mounts: tuple[Mount, ...] = ()
+    """In addition to the folders of the comparison, which are mounted at their own paths."""
+    variables: tuple[str, ...] = ()
+    """Names of further variables that are passed."""
+    gpus: str = "none"
+
+    def inside(
+        self, side: Side, argv: Sequence[str], environment: Mapping[str, str], folders: Sequence[Path]
+    ) -> Launch:
+        """Return the command line that runs a command in the image of a side.
+
+        Args:
+            side: has an image.
+            argv: program of the image, and arguments.
+            environment: of the side.
+            folders: that the command writes to.
+        """
+        package = Path(seatrial.__file__).resolve().parent
+        tree = [] if side.tree is None else [side.tree]
+        read = [package, *side.paths, *([Path(side.target).parent] if Path(side.target).is_file() else [])]
+        mounts = [Mount(source=str(path), target=str(path)) for path in (*folders, *tree)]
+        mounts += [Mount(source=str(path), target=str(path), read_only=True) for path in read]
+        run = ContainerRun(
+            image=str(side.image),
+            command=tuple(argv),
+            # One mount for each place; what the user gives wins.
+            mounts=tuple({mount.target: mount for mount in (*reversed(mounts), *self.mounts)}.values()),
+            variables=("PYTHONPATH", CHECKOUT_VARIABLE, *self.variables),
+            gpus=self.gpus,
+            workdir=str(side.tree or folders[0]),
+        )
+        return launch(self.name, run, environment)
 
 
 def own_seatrial(folder: Path) -> Path:

@@ -31,11 +31,8 @@ WRONG_LINES: dict[str, Callable[[int], dict[str, float]]] = {
 def main() -> int:
     """Run; write a line of the log and a checkpoint for each step, and the model at the end."""
     given = dict(word.split("=", 1) for word in sys.argv[1:])
-    mode, out, steps = (
-        given.get("mode", "right"),
-        Path(given["out"]),
-        int(given.get("steps") or given["max_steps"]),
-    )
+    steps = int(given.get("steps") or given["max_steps"])
+    mode, out = given.get("mode", "right"), Path(given["out"])
     if mode == "forks":
         detached = [sys.executable, __file__, *sys.argv[1:-1], "mode=slow"]
         subprocess.Popen(
