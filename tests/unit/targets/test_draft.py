@@ -73,7 +73,8 @@ def test_options_with_dashes_lists_and_flags(here: Path) -> None:
     )
     save(folder / "checkpoint-5", {"embed": np.ones(2, dtype=np.float32)})
     save(folder, {"embed": np.ones(2, dtype=np.float32)})
-    words = "trl grpo --model_name_or_path model --output_dir out/ --seed 3 --max_steps 5 --dataset_name . "
+    words = "CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=2 "
+    words += "trl grpo --model_name_or_path model --output_dir out/ --seed 3 --max_steps 5 --dataset_name . "
     words += "--reward_funcs a.b c.d --bf16 --learning_rate 1e-3 --logging_steps 1"
     text = draft(folder, shlex.split(words))
     written = yaml.safe_load(text)
@@ -88,6 +89,11 @@ def test_options_with_dashes_lists_and_flags(here: Path) -> None:
         "reward_funcs": ["a.b", "c.d"],
         "learning_rate": "1e-3",
         "logging_steps": 1,
+    }
+    assert written["environment"] == {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "2",
+        "CUDA_VISIBLE_DEVICES": "",
     }
     assert (written["logs"], written["export"]) == ("{out}/runs", "{out}")
     assert written["kind"] == "grpo"

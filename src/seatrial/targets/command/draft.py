@@ -33,6 +33,7 @@ PER_EPOCH = {
 SMOKES = {kind: f"{kind}-smoke" for kind in KINDS}
 _NAMED = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?", re.DOTALL)
 _HYDRA = re.compile(r"(\+{0,2}[A-Za-z_][\w./@]*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
 _COUNTED = re.compile(r"(.*?)(\d+)")
 _LONG_NUMBER = re.compile(r"\d{4,}")
 
@@ -45,6 +46,9 @@ class _Draft:
     run: list[str] = field(default_factory=list)
     style: str = "name=value"
     options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(
+        default_factory=lambda: {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    )
     found: dict[str, str] = field(default_factory=dict)
     """Keys of the file with their patterns."""
     notes: list[str] = field(default_factory=list)
@@ -83,6 +87,9 @@ def draft(folder: Path, command: Sequence[str]) -> str:
 def _read_command(made: _Draft, command: Sequence[str]) -> None:
     """Split a command into what stays and options, in the style that most of its options have."""
     words = list(command)
+    while len(words) > 1 and (variable := _VARIABLE.fullmatch(words[0])):
+        made.environment[variable[1]] = variable[2]
+        del words[0]
     forms: dict[str, int] = defaultdict(int)
     for place, word in enumerate(words[1:], 1):
         if named := _NAMED.fullmatch(word):
@@ -238,7 +245,7 @@ def _lines(made: _Draft) -> Iterator[str]:
     yield f"override: {_flow(STYLES[made.style])}"
     yield "options:  # in the stack's own names; remove what only your machine needs"
     yield from (f"  {_flow(name)}: {_flow(value)}" for name, value in made.options.items())
-    yield "environment: {HF_HUB_OFFLINE: '1', OMP_NUM_THREADS: '1'}"
+    yield f"environment: {_flow(made.environment)}"
     yield "# modules: [name]  # Python modules whose import origin is recorded"
     yield f"logs: {_flow(made.found.get('logs', '{out}/logs'))}"
     for key, what in (
