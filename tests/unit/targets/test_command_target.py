@@ -150,6 +150,16 @@ def test_the_steps_of_saved_epochs_are_compared_with_those_that_exist(
     assert reason == "there are checkpoints of the steps [0, 2, 4]"
 
 
+def test_a_checkpoint_is_not_compared_with_itself(
+    target: Callable[..., CommandTarget], model: Path, tmp_path: Path
+) -> None:
+    """Without `export` the last checkpoint is the export."""
+    made = target(export=None, recipes={"checkpoint-save": {"kind": "sft", "steps": 3, "saves": [1, 2, 3]}})
+    results = run(made, tmp_path, trials=("checkpoint-save",))
+    reason = reasons(results, Outcome.NOT_REQUESTED)["checkpoints: the last one holds the exported model"]
+    assert reason == "the last checkpoint is the export itself, so the two cannot differ"
+
+
 def test_a_state_that_is_not_there_is_named(
     target: Callable[..., CommandTarget], model: Path, tmp_path: Path
 ) -> None:

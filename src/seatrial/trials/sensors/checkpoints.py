@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.weights import StoredTensor, stored_tensors
-from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.paths import by_step, run_facts
 from seatrial.trials.sensors.run import Sensor
 from seatrial.trials.sensors.saved import checkpoint_tensors, saved_steps
@@ -72,7 +72,11 @@ def checkpoints_whole(evidence: RunEvidence) -> Verdict:
 
 def last_is_the_export(evidence: RunEvidence) -> Verdict:
     """The model of the last checkpoint, or its adapters, are what was exported, to the bit."""
-    name = LAST_IS_THE_EXPORT.name
+    name, job = LAST_IS_THE_EXPORT.name, evidence.job
+    last = _root(evidence) / job.checkpoint_form.format(step=job.num_steps)
+    export = job.adapter_dir or job.final_model
+    if last.exists() and export.exists() and last.samefile(export):
+        raise NotGivenError("the last checkpoint is the export itself, so the two cannot differ")
     exported = _trained(evidence)
     saved = _part(_tensors_of(evidence, evidence.job.num_steps), WEIGHT)
     wrong = [f"{key} was not saved" for key in sorted(exported.keys() - saved.keys())]
