@@ -68,7 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="folder to write the files to (default: here)",
         )
     target = kinds.choices["target"]
-    assert isinstance(target, IntermixedParser)
     target.add_argument(
         "--yaml",
         type=Path,
@@ -76,7 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write NAME.yaml, a stack without Python, from what a finished run wrote; its command follows --",
     )
     target.set_defaults(argv=[])
-    target.handed_on = "argv"
+    if isinstance(target, IntermixedParser):  # the page of commands is drawn from argparse's own parser
+        target.handed_on = "argv"
 
 
 def stacks() -> list[str]:
