@@ -90,8 +90,10 @@ SLICES = KnownFailure(
     "the divisor of dapo is the tokens of the whole generation where it serves several steps",
     finding="TRL: the divisor of dapo over several steps",
 ).of(
+    "R2.whole/gradient, two processes",
     "R12.whole/gradient, two micro-batches a step",
     "R12.whole/gradient, one micro-batch a step",
+    "R22.whole/loss, two processes",
     "R13.whole/gradient, after a resume",
     "R22.whole/loss, two micro-batches a step",
     "R22.whole/loss and scalars, a logging interval of two steps",
@@ -115,6 +117,7 @@ LIKELIHOOD = KnownFailure(
     "the negative log-likelihood is a mean over the tokens of each micro-batch",
     finding="TRL: the likelihood term of CPO and ORPO",
 ).of(
+    "R2.whole/gradient, two processes",
     "R12.whole/gradient, two micro-batches a step",
     "R12.whole/gradient, an epoch that ends within a step",
     "R13.whole/gradient, after a resume",
@@ -133,6 +136,14 @@ EVALUATION_LOSS = KnownFailure(
     "eval_loss is the mean of the batches' means, each weighted by its rows",
     finding="TRL: the evaluation loss of several batches",
 ).of("R23.whole/logged loss and scalars")
+SUMS_AT_THE_END = KnownFailure(
+    "sums of the last step of an epoch leave out processes that have rows of it",
+    finding="TRL: sums of the last step of an epoch",
+).of("R22.whole/scalars, two processes")
+PROCESSES = KnownFailure(
+    "the loss is divided by the tokens of all processes, whose gradients are then averaged",
+    finding="TRL: GKD in several processes",
+).of("R2.whole/gradient, two processes", "R22.whole/loss, two processes")
 EXPERTS = KnownFailure(
     "a resumed run begins again with the first weights of the experts",
     finding="TRL: experts after a resume",

@@ -139,11 +139,7 @@ class Whole(KnowsFailures, TinyCausalModel):
 
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
         """Run the plan as one process and return what it observed, as tensors, numbers and texts."""
-        folder = tempfile.mkdtemp(dir=temporary_folder())
-        if int(os.environ.get("WORLD_SIZE", 1)) > 1:  # a folder that all processes share
-            shared = [folder]
-            torch.distributed.broadcast_object_list(shared)
-            folder = shared[0]
+        folder = _shared_folder()
         watch = Watch(self.rows)
         if plan.ends_after:
             self._train(plan, folder, watch, stops=True)
@@ -163,8 +159,6 @@ class Whole(KnowsFailures, TinyCausalModel):
         watch.finish()
 
     def _trainer(self, plan: TrainerPlan, folder: str) -> Any:
-        from datasets import Dataset
-
         setup = self.setup
         model, more = self._model(), dict[str, Any]()
         if setup.reference == "given":
@@ -184,12 +178,8 @@ class Whole(KnowsFailures, TinyCausalModel):
         return self.trainer_class(
             model=model,
             args=self._arguments(plan, folder),
-            train_dataset=Dataset.from_list(self.rows.data(plan.num_examples)),
-            **(
-                {"eval_dataset": Dataset.from_list(self.rows.held_out_data())}
-                if self._evaluates(plan)
-                else {}
-            ),
+            train_dataset=_dataset(self.rows.data(plan.num_examples)),
+            **({"eval_dataset": _dataset(self.rows.held_out_data())} if self._evaluates(plan) else {}),
             **given_tokenizer(self.rows.tokenizer()),
             **more,
         )
@@ -211,9 +201,11 @@ class Whole(KnowsFailures, TinyCausalModel):
 
     @cached_property
     def _saved_model(self) -> str:
-        folder = tempfile.mkdtemp(dir=temporary_folder())
-        self._made_model(0).save_pretrained(folder)
+        folder = _shared_folder()
+        self._made_model(0).save_pretrained(folder)  # in several processes only the first one writes
         self.tokenizer.save_pretrained(folder)
+        if _is_one_of_several():
+            torch.distributed.barrier()
         return folder
 
     def _arguments(self, plan: TrainerPlan, folder: str) -> Any:
@@ -321,6 +313,32 @@ def run_of_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
     adapter = ADAPTERS[payload["setup"]]()
     adapter.dropped = frozenset(payload["dropped"])
     return adapter.observed_run(TrainerPlan(**payload["plan"]))
+
+
+def _is_one_of_several() -> bool:
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
+def _shared_folder() -> str:
+    """Return a new folder for what a trainer writes; in several processes that of the first one."""
+    shared = [tempfile.mkdtemp(dir=temporary_folder())]
+    if _is_one_of_several():
+        torch.distributed.broadcast_object_list(shared)
+    return shared[0]
+
+
+def _dataset(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a data set of these rows; in several processes one on disk, through which TRL passes what it precomputes."""
+    from datasets import Dataset, load_from_disk
+
+    made = Dataset.from_list(list(rows))
+    if not _is_one_of_several():
+        return made
+    folder = _shared_folder()
+    if torch.distributed.get_rank() == 0:
+        made.save_to_disk(folder)
+    torch.distributed.barrier()
+    return load_from_disk(folder)
 
 
 def intended_options(setup: Setup, plan: TrainerPlan) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from seatrial.targets.trl.setups.supervised import SUPERVISED
 from seatrial.targets.trl.setups.traits import TRAITS
 
 SPREAD = (
-    "whole-sft", "whole-sft-packing", "whole-sft-padding-free", "whole-dpo", "whole-dpo-synchronised",
-    "whole-reward", "whole-orpo", "whole-gkd", "whole-grpo", "whole-grpo-kl", "whole-grpo-sequence", "whole-grpo-dr",
-    "whole-grpo-bnpo", "whole-grpo-slices", "whole-grpo-entropy", "whole-rloo",
+    "whole-sft", "whole-sft-packing", "whole-sft-padding-free", "whole-dpo", "whole-dpo-precomputed",
+    "whole-dpo-synchronised", "whole-reward", "whole-orpo", "whole-gkd", "whole-grpo", "whole-grpo-kl",
+    "whole-grpo-sequence", "whole-grpo-dr", "whole-grpo-bnpo", "whole-grpo-slices", "whole-grpo-entropy", "whole-rloo",
 )  # fmt: skip
 """Setups that run in two processes too: one for each way in which rows, tokens or rewards are averaged.
 
