@@ -129,6 +129,8 @@ class TrainerRecord(Record):
     """Whether the model was in training mode in every forward pass of training."""
     oracles: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     """Oracles of steps that laws have computed, by step."""
+    scored: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Rows that laws have scored, by what was scored at which weights."""
     split: tuple[Example, ...] = ()
     """The training split in its own order; of a trainer that samples only the prompts are read."""
     held_out: tuple[Example, ...] = ()

@@ -98,6 +98,14 @@ class Rows:
         return [row for row in self.rows if isinstance(row, Example)]
 
     def _sequence(self, row: Example, completion_ids: Sequence[int]) -> ScoredSequence:
+        """Return a sequence with its scores; those of a row at the same weights are computed once."""
+        key = (self.version, row.prompt_ids, tuple(completion_ids))
+        if key not in self.record.scored:
+            self.record.scored[key] = self._scored(row, completion_ids)
+        found: ScoredSequence = self.record.scored[key]
+        return found
+
+    def _scored(self, row: Example, completion_ids: Sequence[int]) -> ScoredSequence:
         spec: ObjectiveSpec = self.spec
         trains = spec.kind == "sft" and spec.trains == "all"
         ids_S, trained = kept_tokens(row.prompt_ids, completion_ids, spec, trains)
@@ -114,13 +122,17 @@ class Rows:
     @cached_property
     def distributions(self) -> list[tuple[Rollout, Tensor]]:
         """Log-probabilities [T, V] of each rollout that trains."""
-        spec: RolloutSpec = self.spec
-        with torch.no_grad():
-            return [
-                (row, completion_distribution(self.stack, self.weights, row, spec.temperature))
-                for row in self.rollouts
-                if is_trained(spec, row)
-            ]
+        return [(row, self._distribution(row)) for row in self.rollouts if is_trained(self.spec, row)]
+
+    def _distribution(self, row: Rollout) -> Tensor:
+        key = (self.version, row)
+        if key not in self.record.scored:
+            with torch.no_grad():
+                self.record.scored[key] = completion_distribution(
+                    self.stack, self.weights, row, self.spec.temperature
+                )
+        found: Tensor = self.record.scored[key]
+        return found
 
 
 def _entropies(rows: Rows) -> list[float]:
