@@ -45,6 +45,7 @@ from seatrial.relations.contracts.resumed_training import ResumedTraining
 from seatrial.relations.contracts.rollout_flow import RolloutFlow
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.saving import Saving
+from seatrial.relations.contracts.schedules import NamedSchedules
 from seatrial.relations.contracts.supervised import SupervisedStep
 from seatrial.relations.contracts.syncs import CutSync, TrainedSync
 from seatrial.relations.contracts.tables import RowTables
@@ -275,6 +276,7 @@ COMPONENTS: Mapping[str, type] = {
     "pairs": Pairs,
     "prompt_source": PromptSource,
     "learning_rate": LearningRate,
+    "named_schedules": NamedSchedules,
     "evaluation": Evaluation,
     "metrics": Metrics,
     "named_metrics": NamedMetrics,

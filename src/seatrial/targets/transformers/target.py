@@ -17,6 +17,17 @@ class TransformersTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.transformers import causal, heads
+        from seatrial.targets.transformers import causal, collators, heads, ranked, runs
 
-        return {**causal.ADAPTERS, **heads.ADAPTERS}
+        return {**causal.ADAPTERS, **heads.ADAPTERS, **collators.ADAPTERS, **runs.ADAPTERS, **ranked.ADAPTERS}
+
+    def uncovered(self) -> Mapping[str, str]:
+        """Return the schedules of the release that no formula is known of."""
+        from seatrial.relations.oracles.schedules import FORMULAS
+        from seatrial.targets.transformers.runs import BY_METRIC, schedule_names
+
+        return {
+            f"schedule {name}": BY_METRIC.get(name, "no formula of it is known yet")
+            for name in schedule_names()
+            if name not in FORMULAS
+        }

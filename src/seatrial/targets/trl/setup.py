@@ -101,7 +101,11 @@ SLICES = KnownFailure(
 ENTROPY_MEANS = KnownFailure(
     "the entropy bonus is the mean of the micro-batches' means",
     finding="TRL: the entropy bonus of micro-batches",
-).of("R12.whole/gradient, two micro-batches a step", "R13.whole/gradient, after a resume")
+).of(
+    "R2.whole/gradient, two processes",
+    "R12.whole/gradient, two micro-batches a step",
+    "R13.whole/gradient, after a resume",
+)
 DATA_SEED = KnownFailure(
     "`data_seed` is not read: the order of prompts follows `seed`", finding="TRL: data_seed of GRPO and RLOO"
 ).of("R24.whole/seed of the order")

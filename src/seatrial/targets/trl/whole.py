@@ -8,11 +8,10 @@ made completions, so that lengths, ends and texts are known.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import CPU_OPTIONS, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.common.zoo import balance_loss, zoo_model
 from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
@@ -140,7 +139,7 @@ class Whole(KnowsFailures, TinyCausalModel):
 
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
         """Run the plan as one process and return what it observed, as tensors, numbers and texts."""
-        _freeze_imports()
+        freeze_imports()
         folder = _shared_folder()
         watch = Watch(self.rows)
         if plan.ends_after:
@@ -317,12 +316,6 @@ def run_of_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
     return adapter.observed_run(TrainerPlan(**payload["plan"]))
 
 
-@lru_cache(maxsize=1)
-def _freeze_imports() -> None:
-    """Leave what is alive now out of garbage collection: each `train()` collects, half a second with the imports."""
-    gc.freeze()
-
-
 def _is_one_of_several() -> bool:
     return int(os.environ.get("WORLD_SIZE", 1)) > 1
 
@@ -372,7 +365,6 @@ def intended_options(setup: Setup, plan: TrainerPlan) -> dict[str, Any]:
 
 def optimizer_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the laws read of the optimizer and its schedule."""
-    names = {"min_lr", "num_cycles", "power", "lr_end"}
     schedule = given.get("lr_scheduler_kwargs") or {}
     return {
         "policy.optimizer.name": "sgd" if given.get("optim") == "sgd" else "adamw",
@@ -383,7 +375,7 @@ def optimizer_options(given: Mapping[str, Any]) -> dict[str, Any]:
         "policy.max_grad_norm": given["max_grad_norm"],
         "policy.scheduler.name": given["lr_scheduler_type"],
         "policy.scheduler.warmup_steps": given["warmup_steps"],
-        **{f"policy.scheduler.{name}": schedule[name] for name in names & set(schedule)},
+        **{f"policy.scheduler.{name}": value for name, value in schedule.items()},
     }
 
 

@@ -1,0 +1,133 @@
+"""The adapters of `transformers` hold on the installed release, and each law breaks where Transformers is patched."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(900)]
+PROGRAM = """
+import json, sys
+import torch, transformers
+from transformers import optimization
+from transformers.data import data_collator
+
+{fault}
+from seatrial.relations.engine import run_relation
+from seatrial.relations.registry import select
+from seatrial.targets.transformers.target import TransformersTarget
+
+adapter = TransformersTarget().adapters()[sys.argv[1]]()
+(relation,) = select([sys.argv[2]])
+verdict = run_relation(relation, adapter, seeds=[0], shrink_seconds=0)
+print("\\n" + json.dumps([verdict.outcome.value, verdict.details.get("laws_broken", [])]))
+"""
+WARM_UP = """
+linear = optimization._get_linear_schedule_with_warmup_lr_lambda
+optimization._get_linear_schedule_with_warmup_lr_lambda = (
+    lambda step, *, num_warmup_steps, num_training_steps: linear(
+        step, num_warmup_steps=0, num_training_steps=num_training_steps
+    )
+)
+"""
+RESTART = """
+load = transformers.Trainer._load_optimizer_and_scheduler
+def without_schedule(self, checkpoint):
+    state = self.lr_scheduler.state_dict()
+    load(self, checkpoint)
+    if checkpoint:
+        self.lr_scheduler.load_state_dict(state)
+transformers.Trainer._load_optimizer_and_scheduler = without_schedule
+"""
+MOMENTS = """
+load = transformers.Trainer._load_optimizer_and_scheduler
+def without_moments(self, checkpoint):
+    load(self, checkpoint)
+    self.optimizer.state.clear()
+transformers.Trainer._load_optimizer_and_scheduler = without_moments
+"""
+LABELS_ON_THE_RIGHT = """
+collate = data_collator.DataCollatorForSeq2Seq.__call__
+def on_the_right(self, features, return_tensors=None):
+    batch = collate(self, features, return_tensors)
+    width = batch["labels"].shape[1]
+    rows = [[*one["labels"], *[-100] * (width - len(one["labels"]))] for one in features]
+    return {**batch, "labels": torch.tensor(rows)}
+data_collator.DataCollatorForSeq2Seq.__call__ = on_the_right
+"""
+ONE_ROW = """
+flatten = data_collator.DataCollatorWithFlattening.__call__
+def one_row(self, features, return_tensors=None, separator_id=None):
+    batch = flatten(self, features, return_tensors, separator_id)
+    return {**batch, "position_ids": torch.arange(batch["input_ids"].shape[1])[None]}
+data_collator.DataCollatorWithFlattening.__call__ = one_row
+"""
+WHOLE_LABELS = """
+collate = data_collator.DataCollatorForLanguageModeling.__call__
+def padding_too(self, features, return_tensors=None):
+    batch = collate(self, features, return_tensors)
+    return {**batch, "labels": batch["input_ids"].clone()}
+data_collator.DataCollatorForLanguageModeling.__call__ = padding_too
+"""
+ENDS = """
+flatten = data_collator.DataCollatorWithFlattening.__call__
+def one_short(self, features, return_tensors=None, separator_id=None):
+    batch = flatten(self, features, return_tensors, separator_id)
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        batch[name][1:-1] -= 1
+    return batch
+data_collator.DataCollatorWithFlattening.__call__ = one_short
+"""
+FAULTS = [
+    ("schedules", "R24.schedules", WARM_UP, "with a warm-up"),
+    ("schedules", "R24.schedules", RESTART, "after a resume"),
+    ("resumed-training", "R13.trainer", MOMENTS, "state, stopped once"),
+    ("collator-seq2seq-left", "R12.objective", LABELS_ON_THE_RIGHT, "gradient, lengths unequal"),
+    ("collator-flattening", "R12.objective", ONE_ROW, "gradient, lengths unequal"),
+    ("collator-flattening-lengths", "R15.trained", ENDS, "ids"),
+    ("collator-language-modeling", "R12.objective", WHOLE_LABELS, "gradient, lengths unequal"),
+]
+
+
+def judged(python: Path, adapter: str, relation: str, fault: str = "") -> tuple[str, list[str]]:
+    """Judge a relation in an environment whose Transformers is patched; return its outcome and the laws broken."""
+    ran = subprocess.run(
+        [str(python), "-W", "ignore", "-c", PROGRAM.format(fault=fault), adapter, relation],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    outcome, broken = json.loads(ran.stdout.splitlines()[-1])
+    return outcome, broken
+
+
+@pytest.mark.parametrize(("adapter", "relation", "fault", "law"), FAULTS)
+def test_a_patched_release_breaks_the_law(
+    peer_python: Callable[[str], Path], adapter: str, relation: str, fault: str, law: str
+) -> None:
+    """Each fault is of one place of Transformers."""
+    outcome, broken = judged(peer_python("trl"), adapter, relation, fault)
+    assert outcome == "Fail"
+    assert law in broken
+
+
+def test_every_adapter_holds(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """Nothing fails but what is declared."""
+    ran = subprocess.run(
+        [str(peer_python("trl")), "-m", "seatrial", "relations", "--target", "transformers", "--seed", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    for due in ("schedules: R24.schedules", "resumed-training: R13.trainer", "causal-lm-ranks: R2.ranks"):
+        assert f"Pass          {due}" in ran.stdout
