@@ -25,6 +25,7 @@ from seatrial.relations.oracles.trainers import (
     is_trained,
     ratios,
     reference_kl,
+    reference_logprobs,
     reference_weights,
 )
 
@@ -190,7 +191,7 @@ def _kl(rows: Rows) -> list[float]:
     with torch.no_grad():
         for row, tokens_TV in rows.distributions:
             own_T = tokens_TV.gather(1, torch.tensor(row.ids)[:, None])[:, 0]
-            found += reference_kl(rows.stack, row, own_T, rows.reference).tolist()
+            found += reference_kl(rows.stack, rows.record, row, own_T, rows.reference).tolist()
     return found
 
 
@@ -204,7 +205,7 @@ def _log_ratios_to_reference(rows: Rows) -> list[float]:
             for row in rows.rollouts
             for value in (
                 completion_logprobs(rows.stack, rows.weights, row, temperature)
-                - completion_logprobs(rows.stack, rows.reference, row, temperature)
+                - reference_logprobs(rows.stack, rows.record, row, rows.reference)
             ).tolist()
         ]
 

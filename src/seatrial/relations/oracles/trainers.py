@@ -160,13 +160,10 @@ def shaped_rewards(stack: Any, record: TrainerRecord, batch: int) -> list[tuple[
         if reward is not None and spec.reward_range is not None:
             reward = min(max(reward, spec.reward_range[0]), spec.reward_range[1])
         if reward is not None and spec.beta and spec.kl_in == "reward":
-            with torch.no_grad():
-                version = row.weight_version
-                own = completion_logprobs(stack, doubled(record.weights_at(version)), row, spec.temperature)
-                reference = reference_weights(stack.trainer_spec, record, version)
-                assert reference is not None
-                given_T = completion_logprobs(stack, reference, row, spec.temperature)
-            reward -= spec.beta * float((own - given_T).sum())
+            reference = reference_weights(stack.trainer_spec, record, row.weight_version)
+            assert reference is not None
+            given_T = reference_logprobs(stack, record, row, reference)
+            reward += spec.beta * float(log_ratios(stack, record, row, given_T).sum())
         found.append((row, reward))
     return found
 
@@ -312,25 +309,41 @@ def token_losses(
         losses_T = losses_T * float(drift <= spec.off_policy_threshold)
     if spec.beta and spec.kl_in == "loss":
         assert reference is not None
-        kl_T = reference_kl(stack, row, own_T, reference)
+        kl_T = reference_kl(stack, record, row, own_T, reference)
         losses_T = losses_T + spec.beta * kl_T * (ratio_T if spec.kl_ratio else 1.0)
     return losses_T
 
 
-def reference_kl(stack: Any, row: Rollout, own_T: Tensor, reference: Weights) -> Tensor:
+def reference_kl(
+    stack: Any, record: TrainerRecord, row: Rollout, own_T: Tensor, reference: Weights
+) -> Tensor:
     """Return k3 of each token, exp(r - c) - (r - c) - 1."""
-    with torch.no_grad():
-        difference = completion_logprobs(stack, reference, row, stack.trainer_spec.objective.temperature)
-    log_ratio_T = difference - own_T
+    log_ratio_T = reference_logprobs(stack, record, row, reference) - own_T
     return log_ratio_T.exp() - log_ratio_T - 1
+
+
+def reference_logprobs(stack: Any, record: TrainerRecord, row: Rollout, reference: Weights) -> Tensor:
+    """Return the reference's log-probabilities [T]; computed once for each row if the reference stays the same."""
+    key = ("reference", row)
+    if key in record.scored:
+        kept: Tensor = record.scored[key]
+        return kept
+    with torch.no_grad():
+        found = completion_logprobs(stack, reference, row, stack.trainer_spec.objective.temperature)
+    if stack.trainer_spec.reference_sync is None:
+        record.scored[key] = found
+    return found
 
 
 def log_ratios(stack: Any, record: TrainerRecord, row: Rollout, own_T: Tensor) -> Tensor:
     """Return the difference of each token's log-probability to that of the weights that sampled it, [T]."""
-    with torch.no_grad():
-        sampler = doubled(record.weights_at(row.weight_version))
-        old_T = completion_logprobs(stack, sampler, row, stack.trainer_spec.objective.temperature)
-    return own_T - old_T
+    key = ("sampler", row)
+    if key not in record.scored:
+        with torch.no_grad():
+            sampler = doubled(record.weights_at(row.weight_version))
+            temperature = stack.trainer_spec.objective.temperature
+            record.scored[key] = completion_logprobs(stack, sampler, row, temperature)
+    return own_T - record.scored[key]
 
 
 def ratios(stack: Any, record: TrainerRecord, row: Rollout, own_T: Tensor) -> Tensor:
