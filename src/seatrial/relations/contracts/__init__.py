@@ -16,6 +16,7 @@ from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, Combi
 from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
+from seatrial.relations.contracts.controllers import KLController, LengthBalance
 from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.corrections import SamplerCorrection
 from seatrial.relations.contracts.data_plane import DataPlane
@@ -241,6 +242,7 @@ COMPONENTS: Mapping[str, type] = {
     "fused_logprobs": FusedLogprobs,
     "policy_loss": PolicyLoss,
     "kl_estimate": KLEstimate,
+    "kl_controller": KLController,
     "value_loss": ValueLoss,
     "sampler_correction": SamplerCorrection,
     "batch_builder": BatchBuilder,
@@ -257,6 +259,7 @@ COMPONENTS: Mapping[str, type] = {
     "policy": Policy,
     "packing": Packing,
     "pack_plan": PackPlan,
+    "length_balance": LengthBalance,
     "row_tables": RowTables,
     "optimizer_step": OptimizerStep,
     "weight_sync": WeightSync,

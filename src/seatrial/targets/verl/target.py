@@ -22,12 +22,22 @@ class VerlTarget(CheckoutTrials):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.verl import algorithms, corrections, estimators, losses, ranks, rewards, tables
+        from seatrial.targets.verl import (
+            algorithms,
+            controllers,
+            corrections,
+            estimators,
+            losses,
+            ranks,
+            rewards,
+            tables,
+        )
         from seatrial.targets.verl.micro_batches import VerlMicroBatches
 
         return {
             **algorithms.ADAPTERS,
             **estimators.ADAPTERS,
+            **controllers.ADAPTERS,
             **corrections.ADAPTERS,
             **losses.ADAPTERS,
             **ranks.ADAPTERS,
