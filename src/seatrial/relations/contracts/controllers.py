@@ -1,4 +1,4 @@
-"""Contracts of what steers a run beside the loss: the coefficient of a KL penalty, and rows shared out by length.
+"""Contracts of what steers a run: the coefficient of a KL penalty, and rows shared out by length.
 
 Part of `seatrial.relations.contracts`, which lists every component.
 """

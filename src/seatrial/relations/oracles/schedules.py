@@ -106,7 +106,7 @@ def _cosine_counted_from_one(at: Place) -> float:
 
 
 def _stable_then_decay(at: Place) -> float:
-    num_decay = at.options["num_decay_steps"]
+    num_decay = int(at.options["num_decay_steps"])
     num_stable = at.options.get("num_stable_steps", at.num_updates - at.warmup - num_decay)
     since = at.done - at.warmup - num_stable
     if since < 0:
@@ -116,7 +116,7 @@ def _stable_then_decay(at: Place) -> float:
     progress, shape = since / num_decay, at.options.get("decay_type", "cosine")
     if shape == "cosine":
         return _cosine(at, at.floor, progress)
-    share = {"linear": 1 - progress, "1-sqrt": 1 - math.sqrt(progress)}[shape]
+    share: float = {"linear": 1 - progress, "1-sqrt": 1 - math.sqrt(progress)}[shape]
     return at.floor + (1 - at.floor) * share
 
 

@@ -343,7 +343,8 @@ def log_ratios(stack: Any, record: TrainerRecord, row: Rollout, own_T: Tensor) -
             sampler = doubled(record.weights_at(row.weight_version))
             temperature = stack.trainer_spec.objective.temperature
             record.scored[key] = completion_logprobs(stack, sampler, row, temperature)
-    return own_T - record.scored[key]
+    old_T: Tensor = record.scored[key]
+    return own_T - old_T
 
 
 def ratios(stack: Any, record: TrainerRecord, row: Rollout, own_T: Tensor) -> Tensor:

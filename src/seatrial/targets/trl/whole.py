@@ -8,8 +8,6 @@ made completions, so that lengths, ends and texts are known.
 from __future__ import annotations
 
 import dataclasses
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from inspect import signature
@@ -35,10 +33,11 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports
 from seatrial.targets.common.zoo import balance_loss, zoo_model
 from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
+from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.listed import SETUPS
 from seatrial.targets.trl.specs import spec_for
@@ -140,7 +139,7 @@ class Whole(KnowsFailures, TinyCausalModel):
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
         """Run the plan as one process and return what it observed, as tensors, numbers and texts."""
         freeze_imports()
-        folder = _shared_folder()
+        folder = shared_folder()
         watch = Watch(self.rows)
         if plan.ends_after:
             self._train(plan, folder, watch, stops=True)
@@ -179,8 +178,8 @@ class Whole(KnowsFailures, TinyCausalModel):
         return self.trainer_class(
             model=model,
             args=self._arguments(plan, folder),
-            train_dataset=_dataset(self.rows.data(plan.num_examples)),
-            **({"eval_dataset": _dataset(self.rows.held_out_data())} if self._evaluates(plan) else {}),
+            train_dataset=made_dataset(self.rows.data(plan.num_examples)),
+            **({"eval_dataset": made_dataset(self.rows.held_out_data())} if self._evaluates(plan) else {}),
             **given_tokenizer(self.rows.tokenizer()),
             **more,
         )
@@ -202,10 +201,10 @@ class Whole(KnowsFailures, TinyCausalModel):
 
     @cached_property
     def _saved_model(self) -> str:
-        folder = _shared_folder()
+        folder = shared_folder()
         self._made_model(0).save_pretrained(folder)  # in several processes only the first one writes
         self.tokenizer.save_pretrained(folder)
-        if _is_one_of_several():
+        if is_one_of_several():
             torch.distributed.barrier()
         return folder
 
@@ -314,35 +313,6 @@ def run_of_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
     adapter = ADAPTERS[payload["setup"]]()
     adapter.dropped = frozenset(payload["dropped"])
     return adapter.observed_run(TrainerPlan(**payload["plan"]))
-
-
-def _is_one_of_several() -> bool:
-    return int(os.environ.get("WORLD_SIZE", 1)) > 1
-
-
-def _shared_folder() -> str:
-    """Return a new folder for what a trainer writes; in several processes that of the first one."""
-    shared = [tempfile.mkdtemp(dir=temporary_folder())]
-    if _is_one_of_several():
-        torch.distributed.broadcast_object_list(shared)
-    return shared[0]
-
-
-def _dataset(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a data set of these rows; in several processes one on disk.
-
-    TRL passes what it precomputes from one process to the others through the folder of the data set.
-    """
-    from datasets import Dataset, load_from_disk
-
-    made = Dataset.from_list(list(rows))
-    if not _is_one_of_several():
-        return made
-    folder = _shared_folder()
-    if torch.distributed.get_rank() == 0:
-        made.save_to_disk(folder)
-    torch.distributed.barrier()
-    return load_from_disk(folder)
 
 
 def intended_options(setup: Setup, plan: TrainerPlan) -> dict[str, Any]:

@@ -29,7 +29,7 @@ BALANCE = Relation(
     id="R4.balance",
     name="rows-are-shared-out-evenly",
     component="length_balance",
-    statement="Parts hold each row once, as many rows each if configured, and differ by no more than the longest row.",
+    statement="Parts hold each row once, as many rows each if configured, and differ by at most the longest row.",
     cost="CPU, milliseconds",
     cases=_lengths(24, 4, equal_sizes=False),
 )

@@ -43,9 +43,7 @@ CONTROLLER = Relation(
 )
 
 
-@CONTROLLER.law(
-    "fixed", "a controller that is adaptive whatever is configured", cases=_plan("fixed", 0.2, 3.0)
-)
+@CONTROLLER.law("fixed", "a controller that is always adaptive", cases=_plan("fixed", 0.2, 3.0))
 @CONTROLLER.law(
     "adaptive, near the target",
     "the error of the target in place of the divergence's, its sign turned, the horizon left out",
