@@ -79,6 +79,7 @@ def one_short(self, features, return_tensors=None, separator_id=None):
     batch = flatten(self, features, return_tensors, separator_id)
     for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
         batch[name][1:-1] -= 1
+    batch["max_length_q"] = int(batch["cu_seq_lens_q"].diff().max())
     return batch
 data_collator.DataCollatorWithFlattening.__call__ = one_short
 """
