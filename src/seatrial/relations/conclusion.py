@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,9 +43,21 @@ class LawResult:
 
 
 def conclude(
-    relation: Relation, results: Sequence[LawResult], expected: Expected, facts: Mapping[str, Any]
+    relation: Relation,
+    results: Sequence[LawResult],
+    expected: Expected,
+    facts: Mapping[str, Any],
+    diagnose: Callable[[], str | None] = lambda: None,
 ) -> Verdict:
-    """Return the verdict of a relation; see `engine.run_relation` for the order of the outcomes."""
+    """Return the verdict of a relation; see `engine.run_relation` for the order of the outcomes.
+
+    Args:
+        relation: the relation.
+        results: of its laws.
+        expected: violations that are declared.
+        facts: what the stack declares.
+        diagnose: returns the cause of broken laws, if it is known; called only if one is broken.
+    """
     notes = _notes(results, expected, facts)
     details = {
         "laws": sorted(result.law.name for result in results if result.held),
@@ -66,7 +78,7 @@ def conclude(
         ),
     }
     return (
-        _failed(relation, results, expected, notes, details)
+        _failed(relation, results, expected, notes, details, diagnose)
         or _blocked(relation, results, notes, details)
         or _not_failed(relation, results, notes, details)
     )
@@ -134,13 +146,18 @@ def _failed(
     expected: Expected,
     notes: Sequence[str],
     details: dict[str, Any],
+    diagnose: Callable[[], str | None],
 ) -> Verdict | None:
     unexpected = _unexpected(results, expected)
     violations = [violation for violation in unexpected if violation.raised is None]
     fixed = _fixed(relation, results, expected)
     if not unexpected and not fixed:
         return None
-    sentences = [violation.sentence() for violation in violations]
+    cause = diagnose() if violations else None
+    sentences = [
+        violation.sentence(cause if cause is None or not place else "")
+        for place, violation in enumerate(violations)
+    ]
     sentences += [
         one["sentence"]
         + (f", and in {_counted(more, 'other law')}" if (more := len(one["laws"]) - 1) else "")
@@ -152,11 +169,13 @@ def _failed(
     ]
     first = next(iter([*violations, *unexpected]), None)
     measure = first.measure if first else None
-    broken = {
+    broken: dict[str, Any] = {
         "laws_broken": [violation.law.name for violation in violations],
         "laws_fixed": list(fixed),
         "known_bugs_like_this": list(relation.catalogue) if violations else [],
     }
+    if cause:
+        broken["cause"] = cause
     smallest = {"seed": first.seed, "smallest_case": dict(first.case.describe())} if first else {}
     return Verdict(
         name=_name(relation),

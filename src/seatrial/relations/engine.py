@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from seatrial.relations.cases.case import Case
@@ -82,7 +83,15 @@ def run_relation(
             )
             for law in relation.chosen_laws(thorough=thorough)
         ]
-    return conclude(relation, results, expected, describe_facts(stack))
+    return conclude(relation, results, expected, describe_facts(stack), partial(_cause_of, relation, stack))
+
+
+def _cause_of(relation: Relation, stack: Any) -> str | None:
+    """Return the cause of a broken relation; see `diagnosis`, which needs torch."""
+    from seatrial.relations.diagnosis import cause_of
+
+    offered = [name for name in (relation.component, *relation.uses) if isinstance(stack, COMPONENTS[name])]
+    return next((cause for name in offered if (cause := cause_of(name, stack)) is not None), None)
 
 
 def first_violation(

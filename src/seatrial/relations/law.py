@@ -104,6 +104,8 @@ class Relation:
     name: str
     component: str
     """Key of `contracts.COMPONENTS`."""
+    uses: Sequence[str] = ()
+    """Other components that its laws call if the stack has them; a fault in one of them breaks the relation too."""
     statement: str
     """The relation in one sentence."""
     catalogue: Sequence[str] = ()
@@ -203,14 +205,19 @@ class Violation:
     raised: BaseException | None = None
     """The crash; it says nothing about the law."""
 
-    def sentence(self) -> str:
-        """Return which law is broken, by how much, and the usual causes; of a crash only what was raised and where."""
+    def sentence(self, cause: str | None = None) -> str:
+        """Return which law is broken, by how much, and the cause; of a crash only what was raised and where.
+
+        Args:
+            cause: what a diagnosis found; empty to name none, None for the usual causes.
+        """
         if self.raised is not None:
             where = f"at {place_of(self.raised)} (law {self.law.name!r}, seed {self.seed})"
             return f"raises {error_line(self.raised)}, {where}"
         assert self.measure is not None
         broke = f"{self.measure.what}: {self.measure.error:.3g}, allowed {self.measure.bound:.3g}"
-        return f"law {self.law.name!r} broken (seed {self.seed}): {broke}. Usually: {self.law.suspects}"
+        why = f". Usually: {self.law.suspects}" if cause is None else f". Cause: {cause}" if cause else ""
+        return f"law {self.law.name!r} broken (seed {self.seed}): {broke}{why}"
 
 
 @dataclass(frozen=True, kw_only=True)

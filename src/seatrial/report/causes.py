@@ -79,9 +79,10 @@ def _of_rule(verdict: Verdict) -> Advice | None:
 
 def _of_text(verdict: Verdict) -> Advice | None:
     """Read the cause and the remedy from the text of the verdict, where it says them."""
-    text = str(verdict.details.get("triage") or verdict.reason)
+    # A verdict on several laws explains each of them; the first is the one to read.
+    text = str(verdict.details.get("triage") or verdict.reason.partition(" | ")[0])
     before, found, remedy = text.partition("Next: ")
-    cause = re.split(r"\bUsually: ", before)
+    cause = re.split(r"\b(?:Usually|Cause): ", before)
     if not found and len(cause) == 1:
         return None
     return Advice(

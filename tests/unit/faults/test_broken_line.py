@@ -1,4 +1,4 @@
-"""A broken line of refrl is reported with the law, the input, the size of the error and the usual cause."""
+"""A broken line of refrl is reported with the law, the input, the size of the error and the cause."""
 
 import os
 import subprocess
@@ -43,13 +43,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
         "law 'losses add up, in micro-batches of one row' broken",
         "(seed 0)",
         "relative difference: 0.5, allowed 1e-10",
-        "Usually: a mean over the micro-batch where the global count is due",
+        "Cause: the reduction is a mean over rows of each row's mean, not a mean over tokens",
         'smallest input found: {"vocab_size": 37',
         "known bugs that break it: SB097",
     ],
 )
 def test_the_message_says_it(said: str, part: str) -> None:
-    """The law, the seed, the size of the error, what it usually is, the input, bugs like it."""
+    """The law, the seed, the size of the error, the cause, the input, bugs like it."""
     assert part in said
 
 

@@ -138,7 +138,7 @@ def test_the_failure_comes_first_with_its_cause_and_the_next_step(tmp_path: Path
         Verdict(name="every trainable tensor moved", outcome=Outcome.FAIL, reason="25 did not", value=0.0, bound="> 0",
                 num_samples=25),
         Verdict(name="rule gradient-zero", outcome=Outcome.FAIL, reason="zero", details={"step": 7}),
-        Verdict(name="seed 0: packing", outcome=Outcome.FAIL, reason="law broken. Usually: positions not reset"),
+        Verdict(name="seed 0: packing", outcome=Outcome.FAIL, reason="law broken. Cause: positions not reset | law 2 broken. Usually: noise"),
         Verdict(name="the evaluation", outcome=Outcome.FAIL, reason="exit status 1",
                 details={"triage": "data: no such file. Next: give data.path", "last_lines": ["<b>Error\n"]}),
         Verdict(name="ledger: rewards recomputed equal the logged", outcome=Outcome.FAIL, reason="step 2 row 5: 0.5",

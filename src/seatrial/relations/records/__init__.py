@@ -6,7 +6,7 @@ Letters of shapes are those of docs/extend/architecture.md (B rows, S padded seq
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -89,6 +89,10 @@ class LossSpec:
     importance_sampling_max: float = 2.0
     importance_sampling_min: float = 0.5
 
+    def __str__(self) -> str:
+        """Return the kind and the options that differ from the defaults."""
+        return _without_defaults(self, "kind")
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltBatch:
@@ -151,3 +155,18 @@ class AdvantageSpec:
     epsilon: float = 1e-6
     unbiased: bool = True
     """Whether the standard deviation divides by n - 1."""
+
+    def __str__(self) -> str:
+        """Return the estimator and the options that differ from the defaults."""
+        return _without_defaults(self, "estimator")
+
+
+def _without_defaults(spec: LossSpec | AdvantageSpec, first: str) -> str:
+    """Return a declaration as text: the first option, and those that differ from their defaults."""
+    default = type(spec)()
+    changed = [
+        f"{item.name}={getattr(spec, item.name)!r}"
+        for item in fields(spec)
+        if item.name != first and getattr(spec, item.name) != getattr(default, item.name)
+    ]
+    return f"{type(spec).__name__}({', '.join([repr(getattr(spec, first)), *changed])})"

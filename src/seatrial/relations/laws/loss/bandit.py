@@ -72,6 +72,7 @@ BANDIT = Relation(
     id="R11.bandit",
     name="exact-bandit",
     component="policy_loss",
+    uses=("advantages",),
     statement="On a bandit solved on paper the gradient is that of the expected reward; the KL term lowers the KL.",
     catalogue="SB152 SB165 SB179 SB208",
     cost="CPU, milliseconds",
