@@ -122,20 +122,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_trial(trial: TrialResult) -> None:
-    """Print one line for a trial, and one for each of its first failed or blocked verdicts."""
+    """Print one line for a trial, and one for each of its first failed or blocked verdicts, with a cause."""
     seconds = "" if trial.seconds is None else f"{trial.seconds:.1f} s"
     counts = _counts(verdict.outcome for verdict in trial.verdicts)
     print(
         f"{WORDS[trial.outcome]:<13} level {trial.level} {trial.name:<40} {seconds:>9}  {counts}", flush=True
     )
     wrong = by_importance(trial.verdicts)
+    causes: list[str] = []
     for verdict in wrong[:MAX_REASONS]:
         text = f"{verdict.name}: {verdict.reason}"
         print(printable(f"    {WORDS[verdict.outcome]:<10}{text[:MAX_REASON_LENGTH]}"), flush=True)
-        if verdict is wrong[0]:
-            advice = advice_of(verdict, trial.verdicts)
-            for line in (f"usual cause: {advice.cause}", f"next: {advice.next}"):
-                print(printable(f"{'':14}{line}"), flush=True)
+        advice = advice_of(verdict, trial.verdicts)
+        if advice.cause not in causes:
+            print(printable(f"{'':14}usual cause: {advice.cause}"), flush=True)
+        if not causes:
+            print(printable(f"{'':14}next: {advice.next}"), flush=True)
+        causes.append(advice.cause)
     if len(wrong) > MAX_REASONS:
         print(f"    and {len(wrong) - MAX_REASONS} more; see the report", flush=True)
 

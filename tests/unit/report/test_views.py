@@ -81,13 +81,37 @@ def test_the_failure_closest_to_the_cause_comes_first(capsys: pytest.CaptureFixt
     assert by_importance(trial.verdicts) == [moved, penalty, blocked]
     print_trial(trial)
     shown = capsys.readouterr().out
-    first, cause, following, second = (line.strip() for line in shown.splitlines()[1:5])
+    first, cause, following, second, other, third, environment = (
+        line.strip() for line in shown.splitlines()[1:8]
+    )
     assert first.startswith("Fail      every trainable tensor moved")
     assert cause.startswith("usual cause: The learning rate is 0")
     assert following.startswith("next: Check the learning rate")
     assert second.startswith("Fail      max(")
+    assert other.startswith("usual cause: The policy is still equal to its reference")
+    assert third.startswith("Blocked   origin of refrl")
+    assert environment.startswith("usual cause: The environment prevented the evidence")
+    assert shown.count("next: ") == 1
     for text in (summary_text(results), report_html(results, Path("nowhere"))):
         assert 0 < text.find("every trainable tensor moved") < text.find("kl_penalty")
+
+
+def test_a_cause_that_several_failures_share_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    trial = make_results().trials[0]
+    trial.verdicts = [
+        Verdict(name=name, outcome=Outcome.FAIL, reason="exit status 1")
+        for name in ("training ends with status 0", "steps reached", "every series finite")
+    ]
+    print_trial(trial)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line.partition(":")[0] for line in lines[1:]] == [
+        "Fail      training ends with status 0",
+        "usual cause",
+        "next",
+        "Fail      steps reached",
+        "usual cause",
+        "Fail      every series finite",
+    ]
 
 
 def test_the_summary_says_what_is_not_proven_and_what_to_do() -> None:
