@@ -20,7 +20,7 @@ import yaml
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
 
-MACHINE_UNITS = frozenset({"seconds", "tokens per second", "GiB"})
+MACHINE_UNITS = frozenset({"seconds", "tokens per second", "per second", "GiB"})
 """Units of what the machine does, not the training."""
 
 
@@ -52,8 +52,8 @@ class Stack:
     """Canonical name of each tag."""
     also: Mapping[str, str] = field(default_factory=dict)
     """Canonical names of tags that other versions write; the tag in `tags` counts where a log holds both."""
-    families: Mapping[str, str] = field(default_factory=dict)
-    """Canonical names by pattern, for tags of which a log holds many."""
+    families: Mapping[str, str | None] = field(default_factory=dict)
+    """Canonical names by pattern, for tags of which a log holds many; the first match counts, None is no metric."""
     generic: bool = False
     """Whether other stacks write its signature too: it is recognised only where no other is, and by all of it."""
 
@@ -142,7 +142,7 @@ def canonical(tag: str, stack: Stack | None) -> Metric | None:
         return metrics()[plain]
     for pattern, name in stack.families.items():
         if any(fnmatchcase(form, pattern) for form in forms_of(tag)) and not tag.endswith(("/std", "_std")):
-            return metrics()[name]
+            return None if name is None else metrics()[name]
     return None
 
 

@@ -129,3 +129,47 @@ def test_tags_that_a_health_rule_wants_are_known(stack: str, tag: str, name: str
 def test_fine_tuning_is_distinguished_from_other_stacks(tags: list[str], stack: str | None) -> None:
     found = recognise(tags)
     assert (found.name if found else None) == stack
+
+
+@pytest.mark.parametrize("stack", ["trl", "trl_dpo", "transformers", "ms_swift"])
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [
+        ("eval_runtime", "time/evaluation"),
+        ("eval/math_runtime", "time/evaluation"),
+        ("eval/samples_per_second", "throughput/evaluation"),
+        ("eval_steps_per_second", "throughput/evaluation"),
+        ("eval/num_tokens", "total_tokens"),
+    ],
+)
+def test_what_an_evaluation_costs_is_no_metric_of_validation(stack: str, tag: str, name: str) -> None:
+    metric = canonical(tag, stacks()[stack])
+    assert metric is not None and metric.name == name
+
+
+@pytest.mark.parametrize("stack", stacks().values(), ids=lambda stack: stack.name)
+def test_no_family_takes_costs_or_counts_for_a_reward_or_a_score(stack) -> None:
+    """Each pattern that ends in a star, filled with the words of timings and counts."""
+    words = ("runtime", "samples_per_second", "steps_per_second")
+    prefixes = {pattern.removesuffix("*") for pattern in stack.families if pattern.startswith("eval/")}
+    taken = {
+        f"{prefix}{word}": metric.name
+        for prefix in prefixes - {"eval/rewards/"}
+        for word in words
+        if (metric := canonical(f"{prefix}{word}", stack)) is not None and metric.name.endswith("/component")
+    }
+    assert not taken
+
+
+@pytest.mark.parametrize(
+    ("stack", "tag"),
+    [
+        ("tinker", "env/all/by_group/frac_mixed"),
+        ("tinker", "test/env/all/total_episodes"),
+        ("tinker", "env/all/turns_per_episode"),
+        ("verl", "val-aux/num_turns/mean"),
+        ("verl", "val-aux/gsm8k/response_length/mean"),
+    ],
+)
+def test_counts_next_to_rewards_are_not_parts_of_a_reward(stack: str, tag: str) -> None:
+    assert canonical(tag, stacks()[stack]) is None
