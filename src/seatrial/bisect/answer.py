@@ -15,6 +15,7 @@ from seatrial.bisect.outcomes import Run, RunOutcome
 from seatrial.bisect.search import Conclusion, Search
 from seatrial.bisect.task import Task
 from seatrial.verdict import EXIT_BLOCKED, EXIT_FAIL, EXIT_PASS
+from seatrial.words import counted
 
 _SURE, _POWER = 1.645, 1.282
 """Normal quantiles: 5 % false alarms, 90 % power."""
@@ -35,10 +36,10 @@ class End:
         if question is Question.PASS_FAIL:
             return f"failed {self.fails} of {self.runs}"
         if not self.values:
-            return f"left no value in {self.runs} run{'s' if self.runs > 1 else ''}"
+            return f"left no value in {counted(self.runs, 'run')}"
         spread = f" ± {np.std(self.values, ddof=1):.3g}" if len(self.values) > 1 else ""
         lost = f", {self.fails} runs without a value" if self.fails else ""
-        runs = f"{len(self.values)} run{'s' if len(self.values) > 1 else ''}"
+        runs = counted(len(self.values), "run")
         return f"{np.mean(self.values):.6g}{spread} ({runs}{lost})"
 
 
@@ -112,7 +113,7 @@ class Answer:
     @property
     def cost(self) -> str:
         """Return how many runs were made and how long they took."""
-        return f"{self.num_runs} run{'' if self.num_runs == 1 else 's'}, {self.minutes:.1f} minutes"
+        return f"{counted(self.num_runs, 'run')}, {self.minutes:.1f} minutes"
 
     @property
     def exit_code(self) -> int:

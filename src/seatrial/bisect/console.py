@@ -11,6 +11,7 @@ from seatrial.bisect.answer import Answer
 from seatrial.bisect.history import History, graph_of
 from seatrial.bisect.outcomes import Run, RunOutcome
 from seatrial.bisect.search import Search
+from seatrial.words import counted
 
 
 def plain(text: str) -> str:
@@ -61,7 +62,7 @@ def waiting_text(search: Search, runs: Sequence[Run], states: Mapping[int, str],
 def remaining(search: Search, runs: Sequence[Run], jobs: int) -> str:
     """Return about how many more runs the search takes, and how long at the median run time."""
     left = search.expected_runs()
-    text = f"about {left} more run{'' if left == 1 else 's'}"
+    text = f"about {counted(left, 'more run')}"
     seconds = sorted(run.seconds for run in runs if run.evidence)
     if not seconds:
         return text

@@ -11,9 +11,9 @@ from pathlib import Path
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence import dump
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers.attempts import count
 from seatrial.evidence.runlog import RunLog
 from seatrial.verdict import EXIT_BLOCKED, EXIT_FAIL, EXIT_PASS
+from seatrial.words import counted
 
 _MAX_NAMES = 5
 
@@ -85,7 +85,7 @@ def _refusal(log: RunLog, arguments: argparse.Namespace) -> str | None:
     if arguments.error_on_conflicts and conflicts:
         worst = sorted(conflicts, key=lambda tag: (-conflicts[tag], tag))[:_MAX_NAMES]
         named = ", ".join(f"{tag} {conflicts[tag]}" for tag in worst)
-        return f"logged again with another value: {count(sum(conflicts.values()), 'point')} ({named})"
+        return f"logged again with another value: {counted(sum(conflicts.values()), 'point')} ({named})"
     for prefix in arguments.require_tag_prefix:
         if not any(tag.startswith(prefix) for tag in log.tags()):
             found = ", ".join(log.tags()[:_MAX_NAMES]) or "none"
@@ -118,7 +118,7 @@ def _umask() -> int:
 def _report(log: RunLog, output: Path) -> int:
     num_points = sum(len(series) for series in log.series.values()) + len(log.scalars)
     num_tags = len(log.series) + len(log.scalars)
-    print(f"{output}: {count(num_points, 'point')} of {count(num_tags, 'tag')}")
+    print(f"{output}: {counted(num_points, 'point')} of {counted(num_tags, 'tag')}")
     for note in log.notes:
         print(f"  note: {note}")
     for tag, kind in sorted(log.unread.items())[:_MAX_NAMES]:

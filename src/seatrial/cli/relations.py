@@ -22,12 +22,15 @@ from seatrial.files import write_text
 from seatrial.targets import target_names
 from seatrial.trials.sharding import Shard
 from seatrial.verdict import EXIT_PASS, Outcome, Verdict, combine, exit_code
+from seatrial.words import counted
 
 if TYPE_CHECKING:
     from seatrial.relations.law import Relation
 
 JSON_SCHEMA = 2
 """Version 1 was a plain list of verdicts."""
+MAX_ABOUT = 100
+"""How many characters of an adapter's description `--list` prints."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,8 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list",
         action="store_true",
-        help="list the relations and stop; with --target or MODULE:OBJECT, those of each adapter with their laws",
+        help="list and stop: the relations; with --target, its adapters; with --adapter or MODULE:OBJECT, the laws",
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --list: the laws of every adapter")
     parser.add_argument(
         "--options",
         action="store_true",
@@ -132,13 +136,13 @@ def run(arguments: argparse.Namespace) -> int:
     with captured_output(arguments.log) as output:
         stacks = find_stacks(arguments.stack, arguments.target, arguments.adapter)
         if arguments.list:
-            _list(stacks, relations, output)
+            _list(arguments, stacks, relations, output)
             code = EXIT_PASS
         else:
             code = _judge(arguments, stacks, relations, output)
         num_lines = output.num_lines()
     if num_lines and not arguments.list:
-        print(f"output of the stack: {output.path} ({_count(num_lines, 'line')})")
+        print(f"output of the stack: {output.path} ({counted(num_lines, 'line')})")
     return code
 
 
@@ -198,7 +202,7 @@ def _judge(
             output.print(f"{verdict.outcome.value:<13} {text}")
     if num_other:
         output.print(
-            f"{_count(num_other, 'relation')} of components that the adapter does not have: not requested"
+            f"{counted(num_other, 'relation')} of components that the adapter does not have: not requested"
         )
     whole = _whole(verdicts)
     counts = Counter(verdict.outcome for verdict in verdicts)
@@ -228,8 +232,12 @@ def _is_thorough(adapter: Any) -> bool:
     return bool(getattr(adapter, "thorough", False))
 
 
-def _list(stacks: Stacks, relations: Sequence[Relation], output: Captured) -> None:
-    """Print each adapter with its relations and their laws."""
+def _list(
+    arguments: argparse.Namespace, stacks: Stacks, relations: Sequence[Relation], output: Captured
+) -> None:
+    """Print a line for each of several adapters, or each adapter with its relations and their laws."""
+    brief = len(stacks.adapters) > 1 and not arguments.adapter and not arguments.verbose
+    width = max((len(name) for name in stacks.adapters), default=0)
     pairs = list(stacks.pairs(relations))
     for name, adapter in stacks.adapters.items():
         held = [
@@ -238,8 +246,12 @@ def _list(stacks: Stacks, relations: Sequence[Relation], output: Captured) -> No
             if owner == name and (name or relation.component in components_of(adapter))
         ]
         num_laws = sum(len(relation.laws) for relation in held)
-        title = f"{name or type(adapter).__name__}{' (thorough)' if _is_thorough(adapter) else ''}"
-        output.print(f"{title}: {_count(len(held), 'relation')}, {_count(num_laws, 'law')}")
+        counts = f"{counted(len(held), 'relation')}, {counted(num_laws, 'law')}"
+        thorough = " (thorough)" if _is_thorough(adapter) else ""
+        if brief:
+            output.print(f"{name:<{width}}  {counts:<23} {_what_it_is(adapter)}{thorough}".rstrip())
+            continue
+        output.print(f"{name or type(adapter).__name__}{thorough}: {counts}")
         for relation in held:
             output.print(f"  {relation.id:<20} {relation.component:<16} {relation.statement}")
             for law in relation.laws:
@@ -248,6 +260,17 @@ def _list(stacks: Stacks, relations: Sequence[Relation], output: Captured) -> No
         gone = not unavailable.blocked and not unavailable.uncovered
         prefix = "not in this release: " if gone else "not covered: " if unavailable.uncovered else ""
         output.print(f"{name}: {prefix}{unavailable.reason}")
+    if brief:
+        output.print(
+            f"{counted(len(stacks.adapters), 'adapter')}; their laws: seatrial relations --target {arguments.target} "
+            "--adapter NAME --list, or -v for all"
+        )
+
+
+def _what_it_is(adapter: Any) -> str:
+    """Return the first line of an adapter's docstring, cut to fit a line."""
+    first = (type(adapter).__doc__ or "").strip().partition("\n")[0]
+    return first if len(first) <= MAX_ABOUT else f"{first[: MAX_ABOUT - 3]}..."
 
 
 @contextmanager
@@ -268,7 +291,3 @@ def _figures(verdict: Verdict) -> str:
     if verdict.value is None:
         return verdict.reason
     return f"{verdict.reason}; largest error {verdict.value:.3g} {verdict.bound}"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

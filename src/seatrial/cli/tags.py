@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from seatrial.evidence.read import read_logs
-from seatrial.evidence.readers.attempts import count
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.report.rows import printable
 from seatrial.verdict import EXIT_BLOCKED, EXIT_PASS
 from seatrial.vocabulary import Stack, canonical, recognise, stack_named
+from seatrial.words import counted
 
 
 class TagSummary(NamedTuple):
@@ -149,7 +149,7 @@ def _of_series(series: Series, meaning: Meaning) -> TagSummary:
 def _print_table(rows: list[TagSummary], log: RunLog, stack: Stack | None) -> None:
     shown = _columns(rows)
     who = f"stack {stack.name}" if stack else "stack not recognised, name it with --stack"
-    title = f"{count(len(rows), 'tag')} in {count(len(log.sources), 'file')}; {who}"
+    title = f"{counted(len(rows), 'tag')} in {counted(len(log.sources), 'file')}; {who}"
     if len(rows) > MAX_TABLE_ROWS:
         print(title)
         for line in _aligned({"tag": [row.tag for row in rows], **shown}):

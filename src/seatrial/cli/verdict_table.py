@@ -11,6 +11,7 @@ from typing import Any
 
 from seatrial.report.rows import format_value, printable, steps_text
 from seatrial.verdict import Outcome, Verdict, combine
+from seatrial.words import counted
 
 JSON_SCHEMA = 1
 
@@ -50,7 +51,7 @@ def conclusion(verdicts: Sequence[Verdict], outcome: Outcome) -> str:
     """Return the last line: the overall outcome, and the number of checks by outcome."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     summary = ", ".join(f"{counts[kind]} {kind.value}" for kind in Outcome if counts[kind])
-    return f"{outcome.value}: {len(verdicts)} check{'s' if len(verdicts) != 1 else ''}: {summary}"
+    return f"{outcome.value}: {counted(len(verdicts), 'check')}: {summary}"
 
 
 def _print_table(verdicts: Sequence[Verdict], width: int) -> None:

@@ -18,6 +18,7 @@ from seatrial.relations.law import (
 )
 from seatrial.relations.raised import place_of
 from seatrial.verdict import Outcome, Verdict
+from seatrial.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,7 @@ def report_once(verdict: Verdict, reported: dict[str, str]) -> Verdict:
     return replace(
         verdict,
         outcome=Outcome.SKIPPED,
-        reason=f"{kinds} as reported for {known[0]}, in {_counted(sum(len(one['laws']) for one in raised), 'law')}",
+        reason=f"{kinds} as reported for {known[0]}, in {counted(sum(len(one['laws']) for one in raised), 'law')}",
         value=None,
         bound=None,
     )
@@ -159,8 +160,7 @@ def _failed(
         for place, violation in enumerate(violations)
     ]
     sentences += [
-        one["sentence"]
-        + (f", and in {_counted(more, 'other law')}" if (more := len(one["laws"]) - 1) else "")
+        one["sentence"] + (f", and in {counted(more, 'other law')}" if (more := len(one["laws"]) - 1) else "")
         for one in details["raises"]
     ]
     sentences += [
@@ -233,7 +233,7 @@ def _not_failed(
     return Verdict(
         name=_name(relation),
         outcome=Outcome.SKIPPED if undeclared else Outcome.PASS,
-        reason="; ".join([f"{_counted(len(held), 'law')} held on {_counted(cases, 'case')}", *notes]),
+        reason="; ".join([f"{counted(len(held), 'law')} held on {counted(cases, 'case')}", *notes]),
         value=worst[0],
         bound=f"<= {worst[1]:.3g}",
         num_samples=cases,
@@ -264,7 +264,3 @@ def _num_cases(results: Sequence[LawResult]) -> int:
 
 def _name(relation: Relation) -> str:
     return f"{relation.id} {relation.name}"
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -14,6 +14,7 @@ from seatrial.report.causes import advice_of, by_importance
 from seatrial.report.rows import WORDS, format_value
 from seatrial.trials.results import Results, TrialResult, TrialState
 from seatrial.verdict import Outcome, Verdict
+from seatrial.words import counted
 
 
 def summary_text(results: Results) -> str:
@@ -74,7 +75,7 @@ def not_requested_line(results: Results) -> str:
     if not number:
         return ""
     return (
-        f"{number} trial{'s' if number > 1 else ''} not requested (level{'s' if len(levels) > 1 else ''} "
+        f"{counted(number, 'trial')} not requested (level{'s' if len(levels) > 1 else ''} "
         f"{', '.join(map(str, levels))})"
     )
 

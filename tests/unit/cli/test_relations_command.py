@@ -143,3 +143,54 @@ def test_help_names_the_targets_and_list_the_laws_of_each_adapter(capsys: pytest
     assert [line.strip() for line in printed.splitlines() if line.startswith("      ")][: len(plan.laws)] == [
         law.name for law in plan.laws
     ]
+
+
+def test_the_list_of_a_target_has_a_line_for_each_adapter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Long(Packs):
+        __doc__ = "Word " * 40
+
+    class Several:
+        """A target with two adapters."""
+
+        packages = ()
+
+        def components(self) -> dict[str, object]:
+            return {"packs": Packs(), "long-name": Long()}
+
+    monkeypatch.setattr("seatrial.cli.relation_stacks.get_target", lambda name: Several())
+    plan_laws = [law.name for relation in select(["R4.plan"]) for law in relation.laws]
+    brief = ["relations", "--target", "several", "--list"]
+    assert main(brief) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split(maxsplit=5)[0] == "packs"
+    assert lines[0].endswith(Packs.__doc__.strip())
+    assert lines[1].startswith("long-name  ") and lines[1].endswith("...")
+    assert lines[2].startswith(
+        "2 adapters; their laws: seatrial relations --target several --adapter NAME --list"
+    )
+    assert len(lines) == 3
+    for more in (["--adapter", "packs"], ["-v"]):
+        assert main([*brief, *more]) == 0
+        shown = capsys.readouterr().out
+        assert all(f"      {name}" in shown for name in plan_laws), more
+
+
+@pytest.mark.nightly
+def test_two_processes_that_judge_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Components that make models of the same name: their relations hold in two workers as they do in one."""
+    verdicts: list[list[tuple[str, str]]] = []
+    for jobs in ("1", "2"):
+        file = tmp_path / f"{jobs}.json"
+        relations = ["--relation", "R21.export", "--relation", "R7.trained"]
+        words = ["relations", "--target", "reference", *relations, "--seed", "0", "--shrink-seconds", "0"]
+        ran = subprocess.run(
+            [sys.executable, "-m", "seatrial", *words, "--jobs", jobs, "--json", str(file)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        verdicts.append([(one["name"], one["outcome"]) for one in json.loads(file.read_text())["verdicts"]])
+    assert verdicts[0] == verdicts[1]

@@ -17,6 +17,7 @@ import psutil
 
 from seatrial.evidence.identity.origins import Import, module_file
 from seatrial.evidence.identity.redaction import Redactor
+from seatrial.words import counted
 
 ENVIRONMENT_PREFIXES = (
     "CUDA_", "HF_", "HUGGINGFACE_", "KMP_", "MASTER_", "MKL_", "NCCL_", "NVIDIA_VISIBLE", "OMP_", "PYTHON",
@@ -47,7 +48,7 @@ class Repository:
         if self.commit is None:
             return f"no commit ({self.reason}); sources {self.source_digest[:12]}"
         number = len(self.dirty_files)
-        dirty = "clean" if not number else f"{number} file{'s' if number > 1 else ''} changed"
+        dirty = "clean" if not number else f"{counted(number, 'file')} changed"
         return f"commit {self.commit[:12]}, {dirty}"
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from seatrial.evidence.readers.points import Points, Segment, join_points
 from seatrial.evidence.runlog import Series
+from seatrial.words import counted
 
 
 def account(series: dict[str, Series], abandoned_steps: list[npt.NDArray[np.int64]]) -> list[str]:
@@ -27,24 +28,19 @@ def account(series: dict[str, Series], abandoned_steps: list[npt.NDArray[np.int6
     if abandoned:
         steps = np.concatenate(abandoned_steps)
         notes.append(
-            f"left out, logged by abandoned attempts: {count(sum(abandoned.values()), 'point')} at steps {steps.min()} "
-            f"to {steps.max()} ({_most(abandoned)})"
+            f"left out, logged by abandoned attempts: {counted(sum(abandoned.values()), 'point')} at steps "
+            f"{steps.min()} to {steps.max()} ({_most(abandoned)})"
         )
     conflicts = {tag: one.conflicts for tag, one in series.items() if one.conflicts}
     if conflicts:
         notes.append(
             f"written again with another value, of which the last counts: "
-            f"{count(sum(conflicts.values()), 'point')} ({_most(conflicts)})"
+            f"{counted(sum(conflicts.values()), 'point')} ({_most(conflicts)})"
         )
     repeats = sum(one.duplicates - one.conflicts for one in series.values())
     if repeats:
-        notes.append(f"written again with the same value: {count(repeats, 'point')}")
+        notes.append(f"written again with the same value: {counted(repeats, 'point')}")
     return notes
-
-
-def count(number: int, thing: str) -> str:
-    """Return a number of things in words: `1 point`, `2 points`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _most(counts: dict[str, int]) -> str:
