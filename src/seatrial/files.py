@@ -53,6 +53,10 @@ def not_written(what: str, path: Path, error: OSError, *, option: str = "--outpu
         error: the system's error.
         option: the option by which the user can choose another path.
     """
-    full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-    remedy = f"free space there, or give another {option}" if full else f"give another {option}"
+    other = f"give another {option}"
+    remedy = {
+        **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), f"free space there, or {other}"),
+        errno.ENOENT: f"make the folder {path.parent}, or {other}",
+        errno.EISDIR: f"name a file in it: {option} {path / 'NAME'}",
+    }.get(error.errno or 0, other)
     return BlockedError(f"cannot {what} {path}: {error.strerror}; {remedy}")

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help=f"page of one log (default: {PAGE_OF_ONE}), or of two runs (default: {PAGE_OF_TWO})",
+        help=f"page of one log (default: {PAGE_OF_ONE}), or of two runs (default: {PAGE_OF_TWO}); or a folder for it",
     )
     parser.add_argument(
         "--merge",
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _views(paths[0])
     healthy = healthy_runs(arguments.baseline, paths[0]) if arguments.baseline else None
     sections = sections_of(paths, healthy)
-    output = arguments.output or (PAGE_OF_ONE if len(paths) == 1 else PAGE_OF_TWO)
+    output = _page(arguments.output, PAGE_OF_ONE if len(paths) == 1 else PAGE_OF_TWO)
     write_text(output, page_of(sections))
     for section in sections:
         for watched in section.runs:
@@ -89,6 +89,15 @@ def run(arguments: argparse.Namespace) -> int:
     outcome = outcome_of(sections)
     print(f"{WORDS[outcome]} - for a browser: {output}")
     return exit_code(outcome)
+
+
+def _page(output: Path | None, default: Path) -> Path:
+    """Return the file of the page: in a folder it has the default name, and a name without a suffix gets one."""
+    if output is None:
+        return default
+    if output.is_dir():
+        return output / default
+    return output if output.suffix else output.with_name(f"{output.name}.html")
 
 
 def _merge(paths: list[Path], output: Path) -> int:

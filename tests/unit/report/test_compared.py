@@ -109,3 +109,32 @@ def test_a_long_series_keeps_its_extremes() -> None:
     assert len(drawn) <= MAX_POINTS
     assert drawn[list(steps).index(77_777)] == 9.0
     assert np.isnan(drawn[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("page", "page.html"),
+        ("page.htm", "page.htm"),
+        ("folder", "folder/report.html"),
+        ("v1.2/", "v1.2/report.html"),
+    ],
+)
+def test_the_page_has_a_name_that_a_browser_opens(
+    tmp_path: Path, given: str, written: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.jsonl")
+    for folder in ("folder", "v1.2"):
+        (tmp_path / folder).mkdir()
+    assert main(["report", str(log), "--output", str(tmp_path / given)]) == 0
+    assert capsys.readouterr().out.endswith(f"for a browser: {tmp_path / written}\n")
+    assert (tmp_path / written).read_text().endswith("</html>\n")
+
+
+def test_a_page_in_a_folder_that_is_missing_says_which_to_make(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write_log(tmp_path / "log.jsonl")
+    assert main(["report", str(log), "--output", str(tmp_path / "none" / "page.html")]) == 3
+    message = capsys.readouterr().err
+    assert f"make the folder {tmp_path / 'none'}, or give another --output" in message
