@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
+from refrl.cli.parser import OneLineParser
 from refrl.errors import ConfigError, out_of_memory
 from refrl.masking import masked_text
 
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="refrl", description="A compact, real GRPO and SFT stack.")
+    parser = OneLineParser(prog="refrl", description="A compact, real GRPO and SFT stack.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     called = next((word for word in words if not word.startswith("-")), None)
     for name, (module, summary) in COMMANDS.items():

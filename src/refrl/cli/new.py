@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from pathlib import Path
 
 from refrl.errors import ConfigError
@@ -39,6 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(
             f"{name!r} is not a module name: use lower-case letters, digits and _, such as word_overlap"
         )
+    if name in sys.stdlib_module_names:
+        raise ConfigError(f"{name!r} is a module of Python, which {name}.py would hide: use another name")
     words = {"module": name, "name": name, "cls": "".join(part.capitalize() for part in name.split("_"))}
     files = {
         arguments.output / f"{name}.py": TEMPLATES / f"{arguments.kind}.txt",

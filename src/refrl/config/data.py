@@ -50,7 +50,7 @@ class DataConfig(Section):
     num_validation: int | None = Field(default=None, gt=0)
     """Number of held-out prompts; None is 128 for a generated task, all rows of `validation_path`, or, without
     `validation_path`, a tenth of the rows of `train_path`, at most 128."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the splits; independent of the loop's seed."""
     shuffle: bool = True
     """Shuffle the training prompts in each epoch; false keeps the order of the split."""

@@ -27,7 +27,7 @@ class LoraConfig(SwitchedSection):
     """Linear layers that get no adapter, by the end of their names."""
     adapter_path: str | None = None
     """Directory of an adapter in PEFT's format to start from; None starts with adapters that have no effect."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the randomly initialised half of new adapters."""
 
 

@@ -146,7 +146,7 @@ class GRPOConfig(Section):
     """Most held-out prompts per validation."""
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the order of prompts and of everything that is sampled."""
     advantage: AdvantageConfig = AdvantageConfig()
     reward_shaping: RewardShapingConfig = RewardShapingConfig()
@@ -206,7 +206,7 @@ class SFTConfig(Section):
     """Most held-out prompts per validation."""
     val_greedy: bool = False
     """Validate with the likeliest tokens instead of samples at `policy.generation.temperature`."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the order of prompts and of what a validation samples."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Stop and export after the first validation that reaches this accuracy."""

@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser; only the command that is called adds its arguments."""
-    parser = argparse.ArgumentParser(
+    parser = IntermixedParser(
         prog="seatrial",
         description="Tests RL post-training stacks for language models: does it work, and does it learn?",
         epilog="seatrial COMMAND --help prints the options of a command.",
@@ -104,9 +104,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(
-        title="commands", dest="command", metavar="COMMAND", parser_class=IntermixedParser
-    )
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     name_called = next((word for word in words if not word.startswith("-")), None)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import shutil
 import textwrap
 from collections import Counter
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ids",
         nargs="+",
         metavar="ID",
-        help="a known bug (SB069), a relation (R12.loss, or R12 for all of that number), one law "
+        help="a known bug (SB069), a relation (R12.loss; R12 lists all of that number), one law "
         "('R12.loss/LAW', or the name alone), a rule (gradient-zero), or a planted fault",
     )
 
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     for number, (title, facts) in enumerate(pages):
         print(f"{'' if number == 0 else chr(10)}{title}")
         for label, text in facts:
-            first = f"  {label:<{_LABEL_WIDTH}}"
+            first = f"  {label:<{max(_LABEL_WIDTH, len(label) + 2)}}"
             indent = " " * len(first)
             print(textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent))
     return EXIT_PASS
@@ -64,8 +65,9 @@ def explain(name: str) -> list[tuple[str, list[tuple[str, str]]]]:
     from seatrial.rules.engine import all_rules
 
     relations, rules, mutants = all_relations(), all_rules(), all_mutants()
-    if name.upper() in bugs():
-        bug_id = name.upper()
+    # `SB69` is `SB069`.
+    bug_id = re.sub(r"^SB(\d+)$", lambda found: f"SB{int(found[1]):03}", name.upper())
+    if bug_id in bugs():
         kind = kinds()[bugs()[bug_id].kind]
         return [(f"{bug_id}: known bug ({kind.title})", list(_bug(bug_id, relations, rules, mutants)))]
     relation_id, slash, law_name = name.partition("/")
@@ -78,7 +80,14 @@ def explain(name: str) -> list[tuple[str, list[tuple[str, str]]]]:
         if known_laws:
             raise UsageError(f"{relation_id} has no law {law_name!r}; {_nearest(name, known_laws)}")
     elif chosen:
-        return [(f"{item.id}: relation {item.name}", list(_relation(item))) for item in chosen]
+        whole = [item for item in chosen if name in (item.id, item.name)]
+        pages = [(f"{item.id}: relation {item.name}", list(_relation(item))) for item in whole]
+        others = [item for item in chosen if item not in whole]
+        if others:
+            about = [(item.id, item.statement) for item in others]
+            more = ("laws", f"of one relation: seatrial explain {others[0].id}")
+            pages.append((f"{name}: relations of this number", [*about, more]))
+        return pages
     laws = [(item, law) for item in relations for law in item.laws if law.name == name]
     if laws:
         return [(f"{item.key(law)}: law", list(_law(item, law))) for item, law in laws]

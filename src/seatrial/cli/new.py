@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,6 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if kind == "target" and (arguments.yaml or arguments.argv):
         return _write_yaml(folder / f"{name}.yaml", arguments.yaml, arguments.argv)
+    if name in sys.stdlib_module_names:
+        raise UsageError(f"{name!r} is a module of Python, which {name}.py would hide: take another name")
     words = {"module": name, "cls": "".join(part.capitalize() for part in name.split("_"))}
     _write(folder / f"{name}.py", folder / f"test_{name}.py", template, f"test_{kind}", words)
     print(f"try it:  python -m pytest -q {folder / f'test_{name}.py'}")

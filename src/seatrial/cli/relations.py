@@ -121,6 +121,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the relations and print a verdict for each."""
     from seatrial.relations.registry import of_components, select
 
+    if not arguments.shrink_seconds >= 0:
+        raise UsageError(f"--shrink-seconds {arguments.shrink_seconds:g}: give 0 or more")
+    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+        raise UsageError(
+            f"--json {arguments.json}: there is no folder {arguments.json.parent}; make it first"
+        )
     if arguments.options:
         return print_options(arguments.target)
     relations = of_components(select(arguments.relation), arguments.component)
@@ -203,6 +209,10 @@ def _judge(
     if num_other:
         output.print(
             f"{counted(num_other, 'relation')} of components that the adapter does not have: not requested"
+        )
+    if num_other and num_other == len(verdicts):
+        output.print(
+            "an adapter offers components by its methods: `seatrial new adapter bare NAME` writes one to start from"
         )
     whole = _whole(verdicts)
     counts = Counter(verdict.outcome for verdict in verdicts)

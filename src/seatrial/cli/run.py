@@ -35,6 +35,8 @@ DEFAULT_TIMEOUT_SECONDS = 600.0
 MAX_REASONS = 3
 """Failed verdicts of a trial shown on the console; the report has all of them."""
 MAX_REASON_LENGTH = 300
+MAX_SEED = 2**32 - 1000
+"""Repeats add a little to the seed; generators of NumPy take 32 bits."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -202,8 +204,8 @@ def _open(arguments: argparse.Namespace) -> tuple[RunDirectory, Results, Target,
         return _reopen(arguments)
     seed = 0 if arguments.seed is None else arguments.seed
     timeout = DEFAULT_TIMEOUT_SECONDS if arguments.timeout is None else arguments.timeout
-    if seed < 0:
-        raise UsageError(f"--seed {seed} is negative; give 0 or more")
+    if not 0 <= seed <= MAX_SEED:
+        raise UsageError(f"--seed {seed}: give 0 to {MAX_SEED}")
     if not timeout > 0:
         raise UsageError(f"--timeout {timeout:g} is not positive")
     target = get_target(arguments.target or "reference")

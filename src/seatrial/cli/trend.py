@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_table(history, found, arguments.alpha)
         if arguments.output is not None:
             _write(arguments.output, history, found, arguments.alpha)
-    else:
+    elif not history.unreadable:
         print("seatrial trend: no values to show", file=sys.stderr)
     for words in history.unreadable:
         print(printable(f"seatrial trend: Blocked: {words}"), file=sys.stderr)

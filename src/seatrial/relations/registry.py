@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 from seatrial.errors import BlockedError, UsageError
+from seatrial.nearest import hint, meant
 from seatrial.relations import laws
 from seatrial.relations.contracts import COMPONENTS
 from seatrial.relations.law import Relation
@@ -115,7 +116,7 @@ def of_components(relations: Sequence[Relation], components: Sequence[str]) -> t
     """
     unknown = [name for name in components if name not in COMPONENTS]
     if unknown:
-        raise UsageError(f"no component {unknown[0]!r}; known: {', '.join(COMPONENTS)}")
+        raise UsageError(f"no component {unknown[0]!r}; {hint(unknown[0], COMPONENTS)}")
     chosen = tuple(relation for relation in relations if not components or relation.component in components)
     if not chosen:
         raise UsageError(f"none of the relations named is about {', '.join(components)}")
@@ -126,7 +127,7 @@ def select(names: Sequence[str]) -> tuple[Relation, ...]:
     """Return the relations with these ids (R12.loss), numbers (R12) or names; all of them for no names.
 
     Raises:
-        UsageError: a name is unknown; the known ones are listed.
+        UsageError: a name is unknown; the nearest one is given.
     """
     if not names:
         return all_relations()
@@ -138,7 +139,9 @@ def select(names: Sequence[str]) -> tuple[Relation, ...]:
             if name in (relation.id, relation.id.split(".")[0], relation.name)
         ]
         if not matching:
-            ids = ", ".join(relation.id for relation in all_relations())
-            raise UsageError(f"no relation {name!r}; known: {ids}")
+            known = [one for relation in all_relations() for one in (relation.id, relation.name)]
+            raise UsageError(
+                f"no relation {name!r}; {meant(name, known)} `seatrial relations --list` lists them"
+            )
         chosen.update((relation.id, relation) for relation in matching)
     return tuple(chosen.values())

@@ -16,6 +16,7 @@ from seatrial.trials.results import Results
 from seatrial.verdict import Outcome
 
 _COMMIT = re.compile(r"commit ([0-9a-f]{7,40})")
+_GIVE = "run directories, a folder of them, or the folder unit_results of the pytest plugin"
 _NOT_FINITE = {"nan", "inf", "-inf", "infinity", "-infinity"}
 
 
@@ -71,7 +72,7 @@ def read_point(file: Path) -> Point:
         text = file.read_text(encoding="utf-8")
         content = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise BlockedError(f"{file}: {error}") from error
+        raise BlockedError(f"{file} cannot be read ({error}); give {_GIVE}") from error
     if isinstance(content, dict) and "trials" in content:
         try:
             return _of_run(file, Results.from_text(text))
@@ -79,19 +80,21 @@ def read_point(file: Path) -> Point:
             raise BlockedError(f"{file}: {error}") from error
     if isinstance(content, dict) and isinstance(content.get("metrics"), dict) and "start_time" in content:
         return _of_tests(file, content)
-    raise BlockedError(f"{file}: neither a results.json of seatrial run nor a unit_results.json")
+    raise BlockedError(
+        f"{file}: neither a results.json of seatrial run nor a unit_results.json; give {_GIVE}"
+    )
 
 
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise UsageError(f"{path} does not exist; give run directories, or the folder of unit_results")
+        raise UsageError(f"{path} does not exist; give {_GIVE}")
     if (path / "results.json").is_file():
         return [path / "results.json"]
     found = sorted(path.glob("*/results.json")) or sorted(path.glob("*.json"))
     if not found:
-        raise UsageError(f"{path} holds neither run directories nor files of unit_results")
+        raise UsageError(f"{path} holds neither run directories nor files of unit_results; give {_GIVE}")
     return found
 
 

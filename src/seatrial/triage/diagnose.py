@@ -13,6 +13,9 @@ from seatrial.triage.first_error import FirstError, Line, console_lines, first_e
 from seatrial.triage.patterns import Pattern, patterns
 from seatrial.verdict import Outcome, Verdict
 
+MAX_UNREADABLE = 0.1
+"""Largest share of characters of a console log that are not UTF-8, if it has NUL bytes as well."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
@@ -67,7 +70,10 @@ def diagnose_file(path: Path) -> Diagnosis:
         raise BlockedError(f"{path}: {error.strerror}; name the console log of the run") from error
     if not raw.strip():
         raise BlockedError(f"{path}: empty; name the console log of the run")
-    return diagnose(raw.decode("utf-8", errors="replace"))
+    text = raw.decode("utf-8", errors="replace")
+    if "\0" in text and text.count("\ufffd") > MAX_UNREADABLE * len(text):
+        raise BlockedError(f"{path}: not text; name the console log of the run")
+    return diagnose(text)
 
 
 def diagnose(text: str) -> Diagnosis:
