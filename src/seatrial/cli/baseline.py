@@ -272,7 +272,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             "sensitivity": seen,
             "verdicts": [verdict.to_json() for verdict in verdicts],
         }
-        write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n")
+        write_text(arguments.json, json.dumps(document, indent=2, allow_nan=False) + "\n", option="--json")
     return exit_code(outcome)
 
 

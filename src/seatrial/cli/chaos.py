@@ -98,6 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
     act = next(act for act in ACTS if getattr(arguments, act) is not None)
     if arguments.at_step is not None and arguments.log is None:
         raise UsageError("--at-step reads the run's log: name its folder with --log")
+    for name in ("after", "seconds", "within", "timeout"):
+        given = getattr(arguments, name)
+        if given is not None and given < 0:
+            option = "--for" if name == "seconds" else f"--{name}"
+            raise UsageError(f"{option} {given:g}: give 0 or more seconds")
     console = arguments.console
     if arguments.argv and console is None:
         console = Path("chaos.log")

@@ -140,6 +140,7 @@ def _publish(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None
         write_text(
             arguments.junit,
             verdicts_junit(name, verdicts, datetime.now(UTC).isoformat(timespec="seconds")),
+            option="--junit",
         )
     if os.environ.get("GITHUB_STEP_SUMMARY"):
         from seatrial.report.github import write_to_github

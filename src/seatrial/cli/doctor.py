@@ -64,7 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     print_verdicts(make_console(sys.stdout), title, verdicts)
     if arguments.json is not None:
         items = [verdict.to_json() for verdict in verdicts]
-        write_text(arguments.json, json.dumps({"schema_version": 1, "checks": items}, indent=2) + "\n")
+        write_text(
+            arguments.json,
+            json.dumps({"schema_version": 1, "checks": items}, indent=2) + "\n",
+            option="--json",
+        )
     return exit_code(combine(verdicts))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -22,6 +23,12 @@ class IntermixedParser(argparse.ArgumentParser):
     _is_inside = False
     _words: Sequence[str] = ()
     """What is parsed: an error names an option in it that does not exist."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Make a parser whose options of type `int` and `float` refuse what no command can use."""
+        super().__init__(*arguments, **options)
+        self.register("type", float, _finite)
+        self.register("type", int, _sixty_four_bits)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -77,3 +84,17 @@ class IntermixedParser(argparse.ArgumentParser):
             for action in positionals
         )
         return not grouped and not self._hands_on()
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    return value
+
+
+def _sixty_four_bits(text: str) -> int:
+    value = int(text)
+    if abs(value) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is too large")
+    return value

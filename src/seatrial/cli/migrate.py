@@ -12,6 +12,7 @@ from seatrial.migrate.suite_files import suite_texts
 from seatrial.migrate.suites import Migration, find_scripts, migrate_script
 from seatrial.report.rows import printable
 from seatrial.verdict import EXIT_FAIL, EXIT_NOTHING_RAN, EXIT_PASS
+from seatrial.words import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,13 +67,15 @@ def _summarise(calling: list[Migration], num_scripts: int, num_written: int, out
     left = sum(len(migration.left_behind) for migration in calling)
     kinds = Counter(finding.kind.value for item in carried for finding in item.findings)
     print(
-        f"{num_scripts} scripts, {len(calling)} call the checker: "
-        f"{len(carried)} checks carried over, {left} left behind"
+        f"{counted(num_scripts, 'script')}, {len(calling)} call the checker: "
+        f"{counted(len(carried), 'check')} carried over, {left} left behind"
     )
     if kinds:
         print("findings: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
     if output is not None:
-        print(f"{num_written} suites written to {output}; judge a run with: seatrial check LOGS --suite FILE")
+        print(
+            f"{counted(num_written, 'suite')} written to {output}; judge a run with: seatrial check LOGS --suite FILE"
+        )
 
 
 def _write(calling: list[Migration], output: Path) -> int:

@@ -94,7 +94,7 @@ def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
     """
     files = sorted(directory.glob("*.safetensors"))
     if not files:
-        raise BlockedError(f"{directory} holds no *.safetensors: the weights cannot be compared")
+        raise BlockedError(f"{directory} holds no *.safetensors to compare: give the folder of saved weights")
     tensors: dict[str, StoredTensor] = {}
     for file in files:
         for name, tensor in _header(file).items():
