@@ -10,7 +10,7 @@ from seatrial.batch.merge import is_relations, merge_relations, merge_runs
 from seatrial.cli.healthy_runs import healthy_runs
 from seatrial.errors import UsageError
 from seatrial.files import write_text
-from seatrial.report.compared import outcome_of, page_of, sections_of
+from seatrial.report.compared import outcome_of, page_of, recorded_outcomes, sections_of
 from seatrial.report.console import make_console, print_conclusion, print_results
 from seatrial.report.files import write_views
 from seatrial.report.rows import WORDS, printable
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Draw the views of one run directory again, or the page of logs or of two runs.
 
     Returns:
-        The exit code of the run's outcome, or of what the rules find in every run on the page.
+        The exit code of the run's outcome, or of what the rules find in every run on the page and its trials concluded.
 
     Raises:
         UsageError: more than two runs, or runs that share no trial.
@@ -75,9 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
     if is_directory and arguments.output is None:
         return _views(paths[0])
     healthy = healthy_runs(arguments.baseline, paths[0]) if arguments.baseline else None
-    sections = sections_of(paths, healthy)
+    sections, recorded = sections_of(paths, healthy), recorded_outcomes(paths)
     output = _page(arguments.output, PAGE_OF_ONE if len(paths) == 1 else PAGE_OF_TWO)
-    write_text(output, page_of(sections))
+    write_text(output, page_of(sections, recorded))
     for section in sections:
         for watched in section.runs:
             name = f"{watched.name} {section.title}".strip()
@@ -86,7 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
                     printable(f"{name}: {item.rule.id} from step {item.finding.step}: {item.finding.reason}")
                 )
             print(printable(f"{name}: {rule_counts(watched.judged)}"))
-    outcome = outcome_of(sections)
+    for name, trials in recorded.items():
+        print(printable(f"{name}: its trials: {WORDS[trials]} (`seatrial report RUN_DIR` draws their report)"))
+    outcome = outcome_of(sections, recorded)
     print(f"{WORDS[outcome]} - for a browser: {output}")
     return exit_code(outcome)
 

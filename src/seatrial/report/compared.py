@@ -13,6 +13,7 @@ from seatrial.report.rows import format_value
 from seatrial.report.watched import SHOWN, WatchedRun, charts, logs_of, watched
 from seatrial.rules.healthy import HealthyRuns
 from seatrial.rules.rule import Level
+from seatrial.trials.rundir import RESULTS, read_results
 from seatrial.verdict import Outcome, combine
 
 
@@ -68,12 +69,26 @@ def _section(title: str, runs: Sequence[WatchedRun]) -> Section:
     return Section(title, runs, list(charts(runs)), values)
 
 
-def outcome_of(sections: Sequence[Section]) -> Outcome:
-    """Return the outcome of every rule on every run."""
-    return combine([item.verdict for section in sections for run in section.runs for item in run.judged])
+def recorded_outcomes(paths: Sequence[Path]) -> dict[str, Outcome]:
+    """Return what the trials of each run directory among these paths concluded, by the run's name.
+
+    Raises:
+        BlockedError: the results of a run directory are damaged.
+    """
+    return {
+        name: read_results(path).outcome
+        for name, path in zip(_names(paths), paths, strict=True)
+        if (path / RESULTS).is_file()
+    }
 
 
-def page_of(sections: Sequence[Section]) -> str:
+def outcome_of(sections: Sequence[Section], recorded: Mapping[str, Outcome]) -> Outcome:
+    """Return the outcome of every rule on every run, and of the trials of run directories."""
+    judged = [item.verdict.outcome for section in sections for run in section.runs for item in run.judged]
+    return combine([*judged, *recorded.values()])
+
+
+def page_of(sections: Sequence[Section], recorded: Mapping[str, Outcome]) -> str:
     """Return the page."""
     return render(
         "seatrial.report",
@@ -81,7 +96,8 @@ def page_of(sections: Sequence[Section]) -> str:
         **page_parts(),
         sections=sections,
         names=[run.name for run in sections[0].runs],
-        outcome=outcome_of(sections),
+        outcome=outcome_of(sections, recorded),
+        recorded=recorded,
         alarm=Level.ALARM,
         notice=Level.NOTICE,
         levels=(Level.QUIET, Level.NOT_TRIGGERED),

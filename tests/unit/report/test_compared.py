@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.report.test_html import NASTY, assert_own_script_alone, read
+from tests.unit.report.test_html import NASTY, assert_own_script_alone, make_results, read
 
 from seatrial.cli import main
 from seatrial.evidence.runlog import Series
@@ -92,10 +92,12 @@ def test_trials_of_two_run_directories_are_matched_by_name(
             folder.mkdir(parents=True)
             series = {str(step): 0.1 * step for step in range(30)}
             (folder / "metrics.json").write_text(json.dumps({"train/loss": series, "train/reward": series}))
-        (tmp_path / run / "results.json").write_text("{}")
+        (tmp_path / run / "results.json").write_text(make_results().to_text())
     page = tmp_path / "page.html"
-    main(["report", str(tmp_path / "one"), str(tmp_path / "two"), "--output", str(page)])
+    assert main(["report", str(tmp_path / "one"), str(tmp_path / "two"), "--output", str(page)]) == 1
+    assert "two: its trials: Fail" in capsys.readouterr().out
     text = " ".join(read(page.read_text()).text)
+    assert "Trials of one: Fail" in " ".join(text.split())
     assert "0-a" in text and "1-b" not in text and "2-c" not in text
     assert main(["report", str(tmp_path / "one"), str(tmp_path / "three"), "--output", str(page)]) == 2
     assert "no trial of one name" in capsys.readouterr().err
