@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.changes import wait_until
 from tests.e2e import slurm_site
 from tests.e2e.test_run_jobs import command, stack
 
@@ -38,15 +38,6 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield {**environment, "ACCOUNT": "any", "PARTITION": "test", "OMP_NUM_THREADS": "1"}
 
 
-def until(found: Callable[[], object], process: subprocess.Popen[str], what: str) -> None:
-    """Wait for something that a running command brings about."""
-    deadline = time.monotonic() + 300
-    while not found():
-        assert process.poll() is None, f"the command ended before {what}"
-        assert time.monotonic() < deadline, f"no {what} within 300 s"
-        time.sleep(0.2)
-
-
 def trainings(run: Path, trial: str) -> list[psutil.Process]:
     """Return the living trainings of a trial's job."""
     return [
@@ -71,10 +62,10 @@ def test_a_cancelled_job_and_one_over_its_limit_are_told_apart_and_resumed(
         stderr=subprocess.PIPE,
         text=True,
     )
-    until(lambda: list(runs.glob("*/jobs/*/started.json")), process, "job")
+    wait_until(lambda: list(runs.glob("*/jobs/*/started.json")), tmp_path, process, 300)
     (run,) = runs.iterdir()
     for trial in (CANCELLED, TOO_LONG):
-        until(lambda trial=trial: trainings(run, trial), process, f"training of {trial}")  # type: ignore[misc]
+        wait_until(lambda trial=trial: trainings(run, trial), run, process, 300)  # type: ignore[misc]
         for training in trainings(run, trial):
             # It makes no progress, however fast this machine is.
             training.send_signal(signal.SIGSTOP)

@@ -8,12 +8,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.changes import wait_until
 
 from seatrial.batch.spread import ENDED
 from seatrial.launch.jobs import read_started
@@ -110,11 +110,7 @@ def test_a_lost_node_costs_its_trials_and_a_resume_runs_them(
     )
 
     def wait_for(found: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not found():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_until(found, tmp_path, process, PATIENCE)
 
     jobs: dict[str, str] = {}
     paused: list[psutil.Process] = []

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.changes import wait_until
 
 from refrl.config import ConfigError, GRPORunConfig, load_config
 from refrl.errors import GenerationError, TrainingError
@@ -312,9 +312,8 @@ PROCESSES = (
 
 def wait_for_step(process: subprocess.Popen[str], logs: Path, step: int) -> dict[str, int]:
     """Return the run's processes when it has logged a step."""
-    while not (logs / f"train_data_step{step}.jsonl").exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.05)
+    place = next(folder for folder in logs.parents if folder.is_dir())
+    wait_until((logs / f"train_data_step{step}.jsonl").exists, place, process, 240)
     parts: dict[str, int] = json.loads((logs / "parts.json").read_text())
     return parts
 
