@@ -87,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             print(printable(f"{name}: {rule_counts(watched.judged)}"))
     for name, trials in recorded.items():
-        print(printable(f"{name}: its trials: {WORDS[trials]} (`seatrial report RUN_DIR` draws their report)"))
+        print(
+            printable(f"{name}: its trials: {WORDS[trials]} (`seatrial report RUN_DIR` draws their report)")
+        )
     outcome = outcome_of(sections, recorded)
     print(f"{WORDS[outcome]} - for a browser: {output}")
     return exit_code(outcome)

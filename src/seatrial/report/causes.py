@@ -23,6 +23,8 @@ class Advice(NamedTuple):
 
 
 _WRONG = (Outcome.FAIL, Outcome.BLOCKED)
+_NOT_LOGGED = "is not in the log"
+"""In the reason of a verdict on a series that a run did not log."""
 _COMMAND = "ends with status"
 """In the name of the verdict on a command's exit status."""
 
@@ -63,6 +65,11 @@ def advice_of(verdict: Verdict, of_trial: Sequence[Verdict] = ()) -> Advice:
     command = next((one for one in of_trial if _COMMAND in one.name and one.outcome in _WRONG), None)
     if command is not None and command is not verdict:
         return Advice(f"The command did not finish: see {command.name!r}", "Fix that failure first")
+    if _NOT_LOGGED in verdict.reason:
+        return Advice(
+            "The stack does not log this series, or logs it under a name that is not known",
+            "Log it, or say what the stack calls it: `metrics:` of a YAML target; `seatrial tags LOGS` lists the names",
+        )
     for entry in _known():
         if re.search(entry["name"], verdict.name):
             return Advice(entry["cause"], entry["next"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.cli.run import print_trial
-from seatrial.report.causes import by_importance
+from seatrial.report.causes import advice_of, by_importance
 from seatrial.report.console import make_console, print_conclusion, print_results
 from seatrial.report.files import write_views
 from seatrial.report.html import report_html
@@ -112,6 +112,17 @@ def test_a_cause_that_several_failures_share_is_printed_once(capsys: pytest.Capt
         "usual cause",
         "Fail      every series finite",
     ]
+
+
+def test_a_series_that_is_not_logged_has_that_cause_unless_the_command_failed() -> None:
+    missing = Verdict(
+        name='min(data["train/grad_norm"]) > 0',
+        outcome=Outcome.FAIL,
+        reason='"train/grad_norm" is not in the log; it holds train/reward',
+    )
+    assert advice_of(missing).cause.startswith("The stack does not log this series")
+    ended = Verdict(name="training ends with status 0", outcome=Outcome.FAIL, reason="exit status 1")
+    assert advice_of(missing, [ended, missing]).cause.startswith("The command did not finish")
 
 
 def test_the_summary_says_what_is_not_proven_and_what_to_do() -> None:

@@ -56,6 +56,12 @@ NAMES = 28
     ("mode", "outcome", "name", "words"),
     [
         ("stop-early", FAIL, "steps reached", "reached step 1 of 2; missing: 2"),
+        (
+            "no-loss",
+            FAIL,
+            "steps reached",
+            "'train/loss', by which steps are counted, is not in the log; it holds ",
+        ),
         ("nan-at-2", FAIL, "every series finite", "train/loss is nan at step 2"),
         ("lr-zero", FAIL, "every trainable tensor moved", "2 tensors did not move: embed, head"),
         ("no-ratio", FAIL, 'min(data["train/probs_ratio_min"]) > 0.79', "train/probs_ratio_min"),

@@ -149,7 +149,12 @@ def steps_reached(evidence: RunEvidence) -> Verdict:
     beyond = [step for step in steps if not first <= step <= wanted]
     if evidence.log.damage:
         raise BlockedError(f"the log is damaged: {evidence.log.damage[0].what}")
-    if missing or beyond:
+    if series is None:
+        held = _few(sorted(evidence.log.series))
+        reason = (
+            f"{STEP_TAG!r}, by which steps are counted, is not in the log; it holds {held or 'no series'}"
+        )
+    elif missing or beyond:
         last = steps[-1] if steps else 0
         reason = (
             f"reached step {last} of {wanted}; missing: {_few(missing)}"

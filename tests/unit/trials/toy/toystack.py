@@ -46,6 +46,8 @@ def scalars(step: int, mode: str) -> dict[str, float]:
         values |= {"grad_norm": 0.0, "reward": 0.25}
     if mode == "no-ratio":
         del values["probs_ratio_min"]
+    if mode == "no-loss":
+        del values["loss"]
     if mode == "no-agreement":
         del values["token_mult_prob_error"]
     return {f"train/{name}": value for name, value in values.items()}
