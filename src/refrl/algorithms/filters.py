@@ -29,15 +29,6 @@ def groups_with_spread(rewards_B: Tensor, group_ids_B: Tensor) -> Tensor:
     return has_spread(rewards_B.double(), group_index(group_ids_B))
 
 
-def split_by_prompt_length(
-    samples: Sequence[TrainSample], max_prompt_length: int
-) -> tuple[list[TrainSample], list[TrainSample]]:
-    """Return (kept, dropped): samples whose prompt has at most `max_prompt_length` tokens, and the others."""
-    kept = [sample for sample in samples if len(sample.prompt_ids) <= max_prompt_length]
-    dropped = [sample for sample in samples if len(sample.prompt_ids) > max_prompt_length]
-    return kept, dropped
-
-
 def mask_overlong(batch: Batch, overlong_B: Tensor) -> Batch:
     """Return the batch with the rows that ran into the length limit masked out of the loss.
 

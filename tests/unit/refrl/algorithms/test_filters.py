@@ -13,7 +13,6 @@ from refrl.algorithms.filters import (
     DynamicSampling,
     groups_with_spread,
     mask_overlong,
-    split_by_prompt_length,
 )
 from refrl.config import AdvantageConfig
 
@@ -34,12 +33,6 @@ def test_groups_without_spread_are_those_whose_advantages_are_zero() -> None:
 def test_a_nan_reward_does_not_pass_as_spread() -> None:
     with pytest.raises(ValueError, match=r"rows \[1\]"):
         groups_with_spread(torch.tensor([1.0, math.nan]), torch.tensor([0, 0]))
-
-
-def test_long_prompts_are_given_back() -> None:
-    rows = [row(0, 1.0, prompt=4), row(1, 1.0, prompt=5), row(2, 1.0, prompt=1)]
-    kept, dropped = split_by_prompt_length(rows, 4)
-    assert (kept, dropped) == ([rows[0], rows[2]], [rows[1]])
 
 
 def test_overlong_rows_leave_the_loss_and_the_counts_but_not_the_baseline() -> None:
