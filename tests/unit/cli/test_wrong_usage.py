@@ -63,6 +63,7 @@ def test_an_option_of_refrl_that_does_not_exist_is_one_line(
         ("seatrial chaos --kill 1234 --after nan", ["--after: 'nan' is not a finite number"]),
         ("seatrial chaos --kill 1234 --after -1", ["--after -1: give 0 or more seconds"]),
         ("seatrial run --shard-size 1e999", ["there is no option --shard-size"]),
+        ("seatrial baseline compare --baseline x --power nan y", ["--power: 'nan' is not a finite number"]),
         ("seatrial trend x --alpha inf", ["--alpha: 'inf' is not a finite number"]),
         ("seatrial relations os:path --seed 99999999999999999999", ["--seed: 99999999999999999999 is too large"]),
         ("seatrial new reader os", ["'os' is a module of Python", "take another name"]),

@@ -46,7 +46,7 @@ def test_trials_by_level_and_by_name() -> None:
         (["--target", "refrence"], "did you mean 'reference'"),
         (["grpo.sede=1"], "the nearest known key is 'grpo.seed'"),
         (["grpo.max_num_steps=lots"], "grpo.max_num_steps"),
-        (["--seed", "-1"], "--seed -1 is negative"),
+        (["--seed", "-1"], "--seed -1: give 0 to"),
         (["--timeout", "0"], "--timeout 0 is not positive"),
         (["--resume", "nowhere"], "nowhere is no run directory"),
         (["--resume", ".", "--level", "0"], "--level goes with a new run"),
