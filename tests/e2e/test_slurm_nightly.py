@@ -118,7 +118,7 @@ def test_a_job_that_another_takes_the_place_of_is_requeued_or_pre_empted(
         stderr=subprocess.PIPE,
         text=True,
     )
-    until(hangs.exists, process, "training")
+    wait_until(hangs.exists, stack.parent, process, 300)
     hang.unlink()
     urgent = [
         "sbatch",
