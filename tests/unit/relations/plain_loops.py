@@ -40,8 +40,11 @@ class PlainLoops:
         """Return the rows of each step by process."""
         rows = list(range(plan.num_drawn))
         if plan.shuffle:
-            same = self.fault == "one order for all epochs"
-            random.Random(plan.seed * 100 + (0 if same else epoch)).shuffle(rows)
+            same = self.fault == "one order for all epochs" or (
+                self.fault == "the sampler is not given the epoch" and plan.shuffled_by == "sampler"
+            )
+            own = self.fault == "a seed of its own" and plan.shuffled_by == "process"
+            random.Random((0 if own else plan.seed * 100) + (0 if same else epoch)).shuffle(rows)
         size = plan.rows_of_step
         if plan.drop_last or (self.fault == "the end is dropped" and len(rows) > size):
             rows = rows[: len(rows) - len(rows) % size]

@@ -38,6 +38,11 @@ def test_plain_loops_satisfy_the_laws(relation, tidy: bool) -> None:  # type: ig
         ("the end is short", {"R30.rows/batches of one size"}),
         ("processes swapped", {"R30.rows/order of one process", "R30.gathered/tensors"}),
         ("one order for all epochs", {"R30.rows/another order in each epoch"}),
+        (
+            "the sampler is not given the epoch",
+            {"R30.rows/another order in each epoch, a sampler of the caller"},
+        ),
+        ("a seed of its own", {"R30.rows/another order for another seed of the process"}),
         ("skips twice", {"R30.rows/resumed epoch", "R30.rows/resumed second epoch, shuffled"}),
         ("filling stays", {"R30.gathered/tensors", "R30.gathered/tensors, a sampler of part of the data"}),
         ("objects of one process", {"R30.gathered/objects"}),

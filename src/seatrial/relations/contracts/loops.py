@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from seatrial.relations.cases.case import Case
 
+ShuffledBy = Literal["generator", "process", "sampler"]
 Epochs = Sequence[Sequence[Sequence[int]]]
 """Numbers of rows by epoch and batch."""
 
@@ -25,6 +26,9 @@ class LoaderPlan(Case):
     num_ranks: int = 2
     num_epochs: int = 2
     shuffle: bool = False
+    shuffled_by: ShuffledBy = "generator"
+    """What shuffles: a generator that the loader is given; the random numbers of the process, which a run seeds;
+    or a sampler of the caller, whose order is that of the epoch it is given."""
     split: bool = False
     dispatch: bool = False
     """Whether the first process reads for all."""

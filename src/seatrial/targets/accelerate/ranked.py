@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, SubsetRandomSampler
+from torch.utils.data import DataLoader, Sampler, SubsetRandomSampler
 
 from seatrial.relations.oracles.loops import NUM_FEATURES, features, start
 
@@ -33,7 +33,7 @@ def _loader_accelerator(plan: Mapping[str, Any]) -> Any:
             split_batches=plan["split"],
             dispatch_batches=plan["dispatch"],
             even_batches=plan["even"],
-            use_seedable_sampler=True,
+            use_seedable_sampler=plan.get("shuffled_by") != "process",
             use_stateful_dataloader=plan.get("stateful", False),
         )
     )
@@ -46,15 +46,36 @@ class _Subset(SubsetRandomSampler):
         return iter(self.indices)
 
 
+class _Permuted(Sampler[int]):
+    """Rows in the order of the seed and of the epoch that it is given."""
+
+    def __init__(self, num_rows: int, seed: int) -> None:
+        """Begin with epoch 0."""
+        self.num_rows, self.seed, self.epoch = num_rows, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(100 * self.seed + self.epoch)
+        return iter(torch.randperm(self.num_rows, generator=generator).tolist())
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+
 def _loader(plan: Mapping[str, Any]) -> DataLoader[Any]:
     torch.manual_seed(plan["seed"])
     rows = torch.arange(plan["num_rows"])
     options: dict[str, Any] = {"batch_size": plan["batch_size"], "drop_last": plan["drop_last"]}
     if plan["drawn"] is not None:
         options["sampler"] = _Subset(range(plan["drawn"]))
+    elif plan["shuffle"] and plan["shuffled_by"] == "sampler":
+        options["sampler"] = _Permuted(plan["num_rows"], plan["seed"])
     elif plan["shuffle"]:
         options["shuffle"] = True
-        options["generator"] = torch.Generator().manual_seed(plan["seed"])
+        if plan["shuffled_by"] == "generator":
+            options["generator"] = torch.Generator().manual_seed(plan["seed"])
     return DataLoader(rows, **options)  # type: ignore[arg-type]
 
 

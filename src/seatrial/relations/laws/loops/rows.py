@@ -142,6 +142,16 @@ def batches_have_one_size(stack: Any, case: LoaderPlan) -> Measure:
     "an epoch that the sampler is not given",
     cases=plan(shuffle=True, dispatch=True),
 )
+@ROWS.law(
+    "another order in each epoch, a sampler of the caller",
+    "an epoch that does not reach a sampler behind those that divide the batches",
+    cases=plan(shuffle=True, shuffled_by="sampler"),
+)
+@ROWS.law(
+    "another order in each epoch, the seed of the process",
+    "a generator that restarts in each epoch",
+    cases=plan(shuffle=True, shuffled_by="process"),
+)
 def epochs_differ(stack: Any, case: LoaderPlan) -> Measure | None:
     """Check that two epochs have other orders, and that the same seed gives the same ones again."""
     if case.num_epochs < 2:
@@ -150,6 +160,28 @@ def epochs_differ(stack: Any, case: LoaderPlan) -> Measure | None:
     wrong = [] if found[0] != found[1] else ["the second epoch has the order of the first"]
     wrong += [] if found == again else ["the same seed gives other orders"]
     return Measure.count(wrong, "epochs with the order of another one")
+
+
+FIXED_SEED = "a generator of the library's own with a seed of its own"
+
+
+@ROWS.law("another order for another seed", FIXED_SEED, cases=plan(shuffle=True))
+@ROWS.law(
+    "another order for another seed of the process",
+    FIXED_SEED,
+    cases=plan(shuffle=True, shuffled_by="process"),
+)
+@ROWS.law(
+    "another order for another seed of the process, dispatched",
+    FIXED_SEED,
+    cases=plan(shuffle=True, shuffled_by="process", dispatch=True),
+)
+def seeds_differ(stack: Any, case: LoaderPlan) -> Measure:
+    """Check that three other seeds do not all give the order of this one."""
+    found = in_order(stack.loaded_rows(case))
+    others = [in_order(stack.loaded_rows(replace(case, seed=case.seed + more))) for more in (101, 202, 303)]
+    wrong = [] if any(other[0] != found[0] for other in others) else [f"four seeds read {found[0][:8]}"]
+    return Measure.count(wrong, "orders that do not depend on the seed")
 
 
 SKIPPED = "batches of all processes counted as those of one, an epoch that restarts, an order drawn again"
