@@ -26,6 +26,7 @@ class VerlTarget(CheckoutTrials):
             algorithms,
             controllers,
             corrections,
+            critics,
             estimators,
             losses,
             ranks,
@@ -36,6 +37,7 @@ class VerlTarget(CheckoutTrials):
 
         return {
             **algorithms.ADAPTERS,
+            **critics.ADAPTERS,
             **estimators.ADAPTERS,
             **controllers.ADAPTERS,
             **corrections.ADAPTERS,
