@@ -59,8 +59,15 @@ def conclude(
         facts: what the stack declares.
         diagnose: returns the cause of broken laws, if it is known; called only if one is broken.
     """
+    fixed = _fixed(relation, results, expected)
     notes = _notes(results, expected, facts)
+    if expected.may_hold:
+        notes = [
+            *notes,
+            *(f"{what} holds, and is declared broken ({reason})" for what, reason in fixed.items()),
+        ]
     details = {
+        "laws_fixed": list(fixed),
         "laws": sorted(result.law.name for result in results if result.held),
         "laws_not_exercised": {result.law.name: result.idle.reason for result in results if result.idle},
         "expected_failures": {
@@ -79,7 +86,7 @@ def conclude(
         ),
     }
     return (
-        _failed(relation, results, expected, notes, details, diagnose)
+        _failed(relation, results, expected, {} if expected.may_hold else fixed, notes, details, diagnose)
         or _blocked(relation, results, notes, details)
         or _not_failed(relation, results, notes, details)
     )
@@ -145,13 +152,13 @@ def _failed(
     relation: Relation,
     results: Sequence[LawResult],
     expected: Expected,
+    fixed: Mapping[str, str],
     notes: Sequence[str],
     details: dict[str, Any],
     diagnose: Callable[[], str | None],
 ) -> Verdict | None:
     unexpected = _unexpected(results, expected)
     violations = [violation for violation in unexpected if violation.raised is None]
-    fixed = _fixed(relation, results, expected)
     if not unexpected and not fixed:
         return None
     cause = diagnose() if violations else None
@@ -171,7 +178,6 @@ def _failed(
     measure = first.measure if first else None
     broken: dict[str, Any] = {
         "laws_broken": [violation.law.name for violation in violations],
-        "laws_fixed": list(fixed),
         "known_bugs_like_this": list(relation.catalogue) if violations else [],
     }
     if cause:

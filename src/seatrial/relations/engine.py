@@ -53,9 +53,10 @@ def run_relation(
 ) -> Verdict:
     """Exercise every law of a relation with every seed and conclude.
 
-    Fail if a law is broken that is not in the stack's `expected_failures`, if a law listed there holds, or if the stack
-    crashes; Blocked if a package that the stack needs is missing, or a call of the adapter does not fit the installed
-    release; Skipped if a law was not exercised, unless the stack's declared facts exclude its input; otherwise Pass.
+    Fail if a law is broken that is not in the stack's `expected_failures`, if a law listed there holds (unless the
+    stack says `failures_may_hold`), or if the stack crashes; Blocked if a package that the stack needs is missing, or a
+    call of the adapter does not fit the installed release; Skipped if a law was not exercised, unless the stack's
+    declared facts exclude its input; otherwise Pass.
 
     Args:
         relation: the laws.

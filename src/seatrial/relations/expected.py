@@ -1,7 +1,9 @@
 """Expected failures: laws that an adapter declares broken, each with a reason.
 
 The attribute `expected_failures` of an adapter maps `RELATION/law name` (or a relation's id, for all its laws at once)
-to the reason. A relation fails if a law is broken that is not expected, or if an expected failure does not occur.
+to the reason. A relation fails if a law is broken that is not expected, or if an expected failure does not occur: what
+is mended must not stay excused. An adapter with `failures_may_hold = True`, which serves releases that its author has
+not seen, only reports the latter.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ class Expected:
     """Reason by law name."""
     whole: str | None = None
     """Reason for the whole relation: at least one of its laws is broken."""
+    may_hold: bool = False
+    """Whether an expected failure that does not occur is reported, and does not fail the relation."""
 
     def reason(self, law: str) -> str | None:
         """Return why a law is expected to be broken, or None."""
@@ -32,7 +36,11 @@ def expected_of(relation: Relation, stack: Any) -> Expected:
     """Return a stack's expected failures in a relation."""
     declared: Mapping[str, str] = getattr(stack, "expected_failures", {})
     laws = {law.name: declared[relation.key(law)] for law in relation.laws if relation.key(law) in declared}
-    return Expected(laws=laws, whole=declared.get(relation.id))
+    return Expected(
+        laws=laws,
+        whole=declared.get(relation.id),
+        may_hold=getattr(stack, "failures_may_hold", False),
+    )
 
 
 def check_expected_failures(stack: Any, relations: Iterable[Relation]) -> None:

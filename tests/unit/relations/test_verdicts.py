@@ -177,6 +177,20 @@ def test_an_expected_failure_that_holds_is_red() -> None:
     assert "remove the entry" in verdict.reason
 
 
+def test_an_expected_failure_that_holds_is_reported_where_other_releases_are_judged_too() -> None:
+    """A user's commit that mends a declared bug has nothing wrong."""
+
+    class OfAnyRelease(Expecting):
+        failures_may_hold = True
+
+    verdict = judged(law("bad", measured(0.0)), stack=OfAnyRelease())
+    assert verdict.outcome is Outcome.PASS
+    assert "law 'bad' holds, and is declared broken (bug 12, mended in 3.1)" in verdict.reason
+    assert verdict.details["laws_fixed"] == ["law 'bad'"]
+    assert judged(BAD, stack=OfAnyRelease()).outcome is not Outcome.FAIL
+    assert judged(law("worse", measured(2.0)), stack=OfAnyRelease()).outcome is Outcome.FAIL
+
+
 def test_a_whole_relation_may_be_expected_to_fail() -> None:
     """One broken law is enough, none is too few."""
 
