@@ -30,6 +30,7 @@ from seatrial.vocabulary import (
     plain_names,
     recognise,
     tag_of,
+    words_of,
 )
 
 
@@ -79,11 +80,11 @@ def streams_of(log: RunLog, stack: Stack | None = None, baseline: Baseline | Non
                 guessed.setdefault(name, []).append(series)
             elif is_task_score(tag):
                 scores.append(series)
-    # Words of a tag count where no table lists another tag of that metric, and one tag alone, or the shortest
-    # path, has them.
+    # Words of a tag count where no table lists another tag of that metric, and one tag alone has them, or the
+    # shortest path, or the fewest words.
     for name, several in guessed.items():
-        several.sort(key=lambda one: (one.tag.count("/"), one.tag))
-        is_clear = len(several) == 1 or several[0].tag.count("/") < several[1].tag.count("/")
+        several.sort(key=lambda one: (*_plainness(one.tag), one.tag))
+        is_clear = len(several) == 1 or _plainness(several[0].tag) < _plainness(several[1].tag)
         if name not in by_name and (is_clear or name == "validation/score"):
             by_name[name] = several
     _place_scores(by_name, scores, tags)
@@ -91,6 +92,11 @@ def streams_of(log: RunLog, stack: Stack | None = None, baseline: Baseline | Non
         first = tag_of(name, stack, [one.tag for one in several])
         several.sort(key=lambda one: (one.tag != first, one.tag.count("/"), one.tag))
     return Streams(log=log, stack=stack, by_name=by_name, baseline=baseline)
+
+
+def _plainness(tag: str) -> tuple[int, int]:
+    """Return the depth of a tag and its number of words: of two tags with one meaning the smaller is the main one."""
+    return tag.count("/"), len(words_of(tag))
 
 
 def _place_scores(by_name: dict[str, list[Series]], scores: list[Series], tags: Sequence[str]) -> None:

@@ -189,6 +189,66 @@ def looks(number: int, first: int) -> list[int]:
     return found
 
 
+def close_looks(number: int, first: int) -> list[int]:
+    """Return the numbers of points after which a test of the last points is made: each a twentieth more."""
+    found = []
+    at = first
+    while at <= number:
+        found.append(at)
+        at = max(at + 1, at * 21 // 20)
+    return found
+
+
+def noise(values: Floats) -> float:
+    """Return the spread of points about their own course: from differences of neighbours, with half of their leaps."""
+    steps = np.diff(values)
+    return float(max(np.median(np.abs(steps)) / 0.954, steps.std() / np.sqrt(8))) if len(steps) else 0.0
+
+
+_FALL_LOOKS = 8
+_WIDTHS = {2: 9.0, 3: 7.0}
+"""Noise widths that a fall must have, by the number of points that show it; 6.5 from 4 points on."""
+
+
+def fallen(values: Floats, limits: Mapping[str, float]) -> tuple[Floats, Flags]:
+    """Say where the last tenth of the points, at least two, lies far below the best level before it.
+
+    Far means: by `widths` noise widths (more for two or three points), by `part` of all levels seen, and by `share` of
+    the level itself. Returns the fall in noise widths, and the flags.
+    """
+    measured, found = np.zeros(len(values)), np.zeros(len(values), dtype=np.bool_)
+    for number in close_looks(len(values), _FALL_LOOKS):
+        few = max(2, -(-number // 10))
+        before, last = values[: number - few], values[number - few : number]
+        width = max(3, number // 30)
+        blocks = len(before) // width
+        levels = np.median(before[len(before) - blocks * width :].reshape(blocks, width), axis=1)
+        best, now = levels.max(), np.median(last)
+        top = np.quantile(last, 0.8) if few > 4 else last.max()
+        lost = best - now >= limits["part"] * (best - min(levels.min(), now))
+        spread = noise(before)
+        fall = (best - top) / spread if spread > 0 else np.inf * (best - top)
+        measured[number - 1] = fall
+        is_far = fall >= _WIDTHS.get(few, limits["widths"]) and best - now >= limits["share"] * abs(best)
+        found[number - 1] = lost and is_far
+    return measured, found
+
+
+def beyond_scale(values: Floats, times: float, least: float) -> Flags:
+    """Say where most of the last tenth of the points, at least three, is so many times what came before, and so large.
+
+    Most is four in five. What came before is the largest but a tenth of it.
+    """
+    size, found = np.abs(values), np.zeros(len(values), dtype=np.bool_)
+    for number in close_looks(len(values), _FALL_LOOKS):
+        few = max(3, -(-number // 10))
+        before, last = size[: number - few], size[number - few : number]
+        low = np.quantile(np.nan_to_num(last, nan=0.0, posinf=np.finfo(float).max), 0.2)
+        level = np.quantile(before, 0.9)
+        found[number - 1] = low > least and low > times * level
+    return found
+
+
 def rises(values: Floats, first: int, z: float) -> Flags:
     """Say from each look on whether the series up to it has a trend upwards; see `trend` and `looks`."""
     found = np.zeros(len(values), dtype=np.bool_)

@@ -156,10 +156,16 @@ _RANKING = re.compile(r"(?:recall|ndcg|precision|hit|mrr|map|pass)(?:_at)?_\d+")
 _EVALUATES = re.compile(r"(?:^|[/_.])(?:eval|evaluation|heldout|held_out|holdout)(?:[/_.]|$)", re.IGNORECASE)
 
 
+def words_of(tag: str) -> list[str]:
+    """Return the words of a tag in lower case: `train/meanReward (avg)` has four."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", tag)
+    return [word for word in re.split(r"[/.\s_:@()\[\],|-]+", apart.lower()) if word]
+
+
 def by_parts(tag: str) -> str | None:
     """Return the canonical metric that the words of a tag name (`policy/entropy`, `kl_div`), or None."""
     scopes = frozenset(_table_of_parts()["scopes"])
-    words = [word for word in re.split(r"[/.\s_:@-]+", tag.lower()) if word]
+    words = words_of(tag)
     if _VALIDATION & set(words[:2]):
         kept = "_".join(word for word in words if word not in scopes | _VALIDATION)
         if _parts().get(kept) == "loss":
@@ -176,7 +182,7 @@ def by_parts(tag: str) -> str | None:
 def is_task_score(tag: str) -> bool:
     """Say whether a tag names how well the task is solved (`accuracy`, `recall@10`) and not on which prompts."""
     scopes = frozenset(_table_of_parts()["scopes"])
-    words = "_".join(word for word in re.split(r"[/.\s_:@-]+", tag.lower()) if word and word not in scopes)
+    words = "_".join(word for word in words_of(tag) if word not in scopes)
     return words in _table_of_parts()["tasks"] or _RANKING.fullmatch(words) is not None
 
 

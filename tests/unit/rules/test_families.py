@@ -105,6 +105,11 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     ),
     "reward-collapse": (put("train/reward", lambda tail: 0 * tail), 30),
     "reward-falls-at-once": (put("train/reward", lambda tail: 0 * tail), 20),
+    "reward-below-its-best": (put("train/reward", lambda tail: 0 * tail), 16),
+    "reward-freezes": (put("train/reward", 0.1), 40),
+    "validation-below-its-best": (put("eval/reward", 0.0), 16),
+    "loss-exploding": (put("train/loss", lambda tail: 1e6 * np.abs(tail)), 16),
+    "scale-left": (put("train/kl", lambda tail: 1e5 * tail), 16),
     "validation-falls": (put("eval/reward", 0.0), 3),
     "learning-rate-huge": (put("train/learning_rate", 1.0), 0),
     "learning-rate-jumps": (put("train/learning_rate", lambda tail: 50 * tail), 1),
@@ -153,6 +158,19 @@ def test_a_reward_that_leaps_now_and_then_is_no_collapse(apart: int) -> None:
     columns["train/reward"][18::apart] = 21.5
     judged = {item.rule.id: item.finding.level for item in judge_log(log_of(columns), select(["reward"]))}
     assert judged["reward-collapse"] is Level.QUIET
+
+
+@pytest.mark.parametrize("number", [18, 40, 200])
+def test_a_reward_that_falls_in_its_last_tenth_alarms_in_logs_of_any_length(number: int) -> None:
+    """Two points of 18 are enough where they are far below; a dip of the run's own noise is not, nor one that ends."""
+    fall = max(2, number // 10)
+    for lost, dip, level in ((0.8, 0, Level.ALARM), (0.1, 0, Level.QUIET), (0.8, 1, Level.QUIET)):
+        columns = healthy(number=number)
+        reward = 0.9 + 0.03 * np.random.default_rng(number).standard_normal(number)
+        reward[number - (1 if dip else fall) :] -= lost
+        columns["train/reward"] = reward
+        (judged,) = judge_log(log_of(columns), select(["reward-below-its-best"]))
+        assert judged.finding.level is level
 
 
 def test_learning_runs_are_quiet() -> None:

@@ -65,16 +65,16 @@ def test_an_alarm_stands_when_the_log_is_truncated_or_replaced(
     log = tmp_path / "metrics.jsonl"
     log.write_text(rows(broken, 0, 100))
     monitor = Monitor(path=log, rules=select(["kl"]))
-    assert alarms(monitor.look()) == {"kl-drift": 70}
+    assert alarms(monitor.look()) == {"kl-drift": 66}
     log.write_text(rows(healthy(), 0, 30))
     look = monitor.look()
     assert look.shrunk
-    assert alarms(look) == {"kl-drift": 70}
+    assert alarms(look) == {"kl-drift": 66}
     assert not look.news
     log.unlink()
     look = monitor.look()
     assert look.streams is None
-    assert alarms(look) == {"kl-drift": 70}
+    assert alarms(look) == {"kl-drift": 66}
 
 
 def test_a_rest_is_long_enough_for_half_a_percent() -> None:

@@ -41,8 +41,9 @@ def test_a_run_in_which_nothing_moves_does_not_learn(stride: int) -> None:
     random = np.random.default_rng(3)
     names = ("train/reward", "train/entropy", "train/kl", "train/completions/mean_length")
     columns = {name: 1 + 0.1 * random.random(120) for name in names}
+    few = {name: values[:80] for name, values in columns.items()}
     assert finding("does-not-learn", columns, stride).level >= Level.NOTICE
-    assert finding("does-not-learn", columns, 1).level is Level.QUIET
+    assert finding("does-not-learn", few, 1).level is Level.QUIET
 
 
 def test_runs_that_learn_are_not_said_to_be_stuck_or_hacked() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.rule import HAND_SET, WILD, Limits, Marks, Parameter, StepRule, Values, figures
 from seatrial.rules.windows import (
     Flags,
+    beyond_scale,
     by_chance,
     changes,
     early_median,
@@ -54,7 +55,7 @@ def _exploding(values: Values, limits: Limits) -> Marks:
     factor = np.where(level > 0, gradient / level, np.nan)
     return Marks(
         factor,
-        lasting(factor > limits["factor"], limits),
+        lasting(factor > limits["factor"], limits) | beyond_scale(gradient, limits["times"], limits["least"]),
         lasting(factor > limits["notice"], limits),
     )
 
@@ -121,8 +122,11 @@ RULES = (
         statement="the gradient norm stays far above the level that the run began at",
         needs=("grad_norm",),
         mark=_exploding,
-        bound="<= {factor} times the median of the first {early} points, except for spikes (notice {notice} times)",
+        bound="<= {factor} times the median of the first {early} points, except for spikes (notice {notice} times); "
+        "most of the last tenth <= {times} times what came before, or <= {least}",
         parameters={
+            "times": Parameter(30, "healthy runs of the corpus reach 7"),
+            "least": Parameter(10, HAND_SET),
             "early": Parameter(10, WILD),
             "factor": Parameter(100, "ten times the median alarms falsely on 10 of 33 healthy wild logs"),
             **figures(WILD, notice=10, held=5, of_last=8),

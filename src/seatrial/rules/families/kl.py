@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from seatrial.evidence.configuration import Options
-from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.rule import HAND_SET, WILD, Limits, Marks, Parameter, StepRule, Values, figures
 from seatrial.rules.windows import (
+    beyond_scale,
     early_mean_and_spread,
     early_median,
     lasting,
@@ -22,7 +23,8 @@ def _drift(values: Values, limits: Limits) -> Marks:
     gains = trailing_mean(reward, window) - first > limits["spreads"] * spread
     far = lasting(kl > limits["nats"], limits)
     lost = lasting(kl > limits["always"], limits)
-    return Marks(kl, lost | (far & ~gains), lasting(kl > limits["notice"], limits))
+    leaps = beyond_scale(kl, limits["times"], limits["least"])
+    return Marks(kl, lost | leaps | (far & ~gains), lasting(kl > limits["notice"], limits))
 
 
 def _at_start(values: Values, limits: Limits) -> Marks:
@@ -66,8 +68,11 @@ RULES = (
         needs=("kl/reference",),
         uses=("reward/mean",),
         mark=_drift,
-        bound="<= {nats} nats a token, except for spikes; {always} where the reward has gained (notice {notice})",
+        bound="<= {nats} nats a token, except for spikes; {always} where the reward has gained (notice {notice}); "
+        "most of the last tenth <= {times} times what came before, or <= {least}",
         parameters={
+            "times": Parameter(30, "healthy runs of the corpus reach 8, from a KL near 0"),
+            "least": Parameter(2, HAND_SET),
             "always": Parameter(5, "hand-set: twice as far"),
             "window": Parameter(10, WILD),
             "spreads": Parameter(
@@ -81,7 +86,7 @@ RULES = (
         },
         meaning="a learning rate that is too large, or a KL penalty of the wrong sign, direction or size",
         remedy="read completions; go back to a checkpoint before the climb, lower the learning rate",
-        min_points=10,
+        min_points=8,
     ),
     StepRule(
         id="kl-at-start",

@@ -33,7 +33,10 @@ def _cut_and_flat(values: Values, limits: Limits) -> Marks:
     cut = trailing_mean(share, 2 * window) > limits["share"]
     flat = ~risen(reward, window, limits["errors"])
     climbs = rises(reward, 2 * window, limits["z"])
-    return Marks(trailing_mean(share, 2 * window), cut & flat & ~climbs, cut & flat)
+    no_gain = np.zeros(len(reward), dtype=np.bool_)
+    for number in looks(len(reward), 2 * window):
+        no_gain[number - 1] = most_gained(reward[:number]) < limits["gain"]
+    return Marks(trailing_mean(share, 2 * window), cut & flat & ~climbs & no_gain, cut & flat)
 
 
 def _at_limit(values: Values, limits: Limits) -> Marks:
@@ -115,13 +118,17 @@ RULES = (
         statement="most completions are cut off, and the reward does not rise",
         needs=("truncation_fraction", "reward/mean"),
         mark=_cut_and_flat,
-        bound="mean of {window} x 2 points <= {share}, or a reward that rose by {errors} standard errors",
+        bound="mean of {window} x 2 points <= {share}, or a reward that rose by {errors} standard errors (alarm: or "
+        "may have gained {gain} spreads)",
         parameters={
             "share": Parameter(0.7, WILD),
             "window": Parameter(
                 30, "40 points are too few: clean runs of an untrained tiny model are still slow there"
             ),
             "errors": Parameter(2, WILD),
+            "gain": Parameter(
+                1, "hand-set: spreads that the reward of the last third may be above the first"
+            ),
             "z": Parameter(1.96, "a trend of the reward over the run that chance shows in 2.5 % of runs"),
         },
         meaning="answers that do not fit into the limit and so get no reward",

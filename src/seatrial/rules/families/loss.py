@@ -19,7 +19,16 @@ from seatrial.rules.rule import (
     Values,
     not_triggered,
 )
-from seatrial.rules.windows import early_median, lasting, looks, most_gained, repeated, trend
+from seatrial.rules.windows import (
+    beyond_scale,
+    early_median,
+    fallen,
+    lasting,
+    looks,
+    most_gained,
+    repeated,
+    trend,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +49,7 @@ def _exploding(values: Values, limits: Limits) -> Marks:
     loss = np.abs(values["loss"])
     level = early_median(loss, int(limits["early"]))
     beyond = (loss > limits["loss"]) & (loss > limits["factor"] * level)
-    return Marks(loss, lasting(beyond, limits))
+    return Marks(loss, lasting(beyond, limits) | beyond_scale(loss, limits["times"], limits["least"]))
 
 
 def _zero(values: Values, limits: Limits) -> Marks:
@@ -52,11 +61,14 @@ def _rises(values: Values, limits: Limits) -> Marks:
     risen, far = np.zeros(len(loss), dtype=np.bool_), np.zeros(len(loss), dtype=np.bool_)
     for number in looks(len(loss), int(limits["points"])):
         fifth = number // 5
+        if number < limits["many"]:
+            continue
         risen[number - 1] = trend(loss[:number]) > limits["z"]
         far[number - 1] = np.median(loss[number - fifth : number]) > limits["factor"] * np.median(
             loss[:fifth]
         )
-    return Marks(loss, risen & far, risen)
+    _, leaps = fallen(-loss, limits)
+    return Marks(loss, (risen & far) | leaps, risen)
 
 
 def _flat(values: Values, limits: Limits) -> Marks:
@@ -75,8 +87,11 @@ RULES = (
         statement="the loss has left every scale and stays there",
         needs=("loss",),
         mark=_exploding,
-        bound="|loss| <= {loss}, or {factor} times the median of the first {early} points",
+        bound="|loss| <= {loss}, or {factor} times the median of the first {early} points; most of the last tenth "
+        "<= {times} times what came before, or <= {least}",
         parameters={
+            "times": Parameter(30, "healthy runs of the corpus reach 2 where the loss is above 1"),
+            "least": Parameter(3, HAND_SET),
             "loss": Parameter(1e4, "hand-set: losses that are summed over tokens reach hundreds"),
             "factor": Parameter(1000, HAND_SET),
             "early": Parameter(10, HAND_SET),
@@ -85,7 +100,7 @@ RULES = (
         },
         meaning="a learning rate that is too large, ratios that are not clipped, or a term of the loss without a bound",
         remedy="look at the first step at which loss, ratio or KL left its range, and resume before it",
-        min_points=10,
+        min_points=8,
     ),
     SupervisedRule(
         id="loss-zero",
@@ -103,15 +118,20 @@ RULES = (
         id="loss-rises",
         statement="the loss of supervised training or of preferences rises over the run",
         mark=_rises,
-        bound="z of a Mann-Kendall test <= {z}; alarm: the last fifth {factor} times the first fifth",
+        bound="z of a Mann-Kendall test <= {z}; alarm: the last fifth {factor} times the first fifth, or the last "
+        "tenth {widths} noise widths, {part} of all levels and {share} of itself above the lowest level",
         parameters={
             "z": Parameter(2.57, "a loss without a trend rises so in 0.5 % of runs"),
             "factor": Parameter(1.5, HAND_SET),
-            "points": Parameter(20, "least number of points"),
+            "points": Parameter(8, "least number of points"),
+            "many": Parameter(20, "least number of points for the test of a trend"),
+            "widths": Parameter(6.5, "rises of healthy runs of the corpus, thinned or whole, reach 2"),
+            "part": Parameter(0.5, HAND_SET),
+            "share": Parameter(0.2, HAND_SET),
         },
         meaning="a learning rate that is too large, a loss of the wrong sign, or data that get harder",
         remedy="compute the loss of the first batch again with the last weights",
-        min_points=20,
+        min_points=8,
     ),
     SupervisedRule(
         id="loss-does-not-fall",

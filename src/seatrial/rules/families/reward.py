@@ -19,7 +19,9 @@ from seatrial.rules.windows import (
     Floats,
     best_so_far,
     changes,
+    close_looks,
     early_mean_and_spread,
+    fallen,
     in_a_row,
     largest_drop,
     lasting,
@@ -99,6 +101,24 @@ def _falls_at_once(values: Values, limits: Limits) -> Marks:
     return Marks(reward, fallen & floor, fallen)
 
 
+def _far_below_its_best(values: Values, limits: Limits) -> Marks:
+    return Marks(*fallen(values["reward/mean"], limits))
+
+
+def _freezes(values: Values, limits: Limits) -> Marks:
+    reward = values["reward/mean"]
+    frozen = np.zeros(len(reward), dtype=np.bool_)
+    for number in close_looks(len(reward), int(limits["points"])):
+        late = max(int(limits["least"]), -(-number // 3))
+        before, last = reward[: number - late], reward[number - late : number]
+        best, worst = max(before.max(), last[0]), min(before.min(), last[0])
+        varied = len(np.unique(before)) >= limits["different"]
+        frozen[number - 1] = (
+            varied and np.ptp(last) == 0 and best - last[0] > limits["share"] * (best - worst)
+        )
+    return Marks(reward, frozen)
+
+
 def _does_not_learn(values: Values, limits: Limits) -> Marks:
     reward, steps = values["reward/mean"], values["step"]
     others = [values[name] for name in ("entropy", "kl/reference", "length/completion_mean")]
@@ -125,6 +145,13 @@ def _verifier_errors(values: Values, limits: Limits) -> Marks:
     number = int(limits["in_a_row"])
     return Marks(share, in_a_row(share > limits["share"], number), errors > 0)
 
+
+FALL = {
+    "widths": Parameter(6.5, "falls of healthy runs of the corpus, thinned or whole, reach 4"),
+    "part": Parameter(0.5, HAND_SET),
+    "share": Parameter(0.2, HAND_SET),
+}
+"""What a fall is: see `fallen`."""
 
 RULES: tuple[Rule, ...] = (
     StepRule(
@@ -214,6 +241,31 @@ RULES: tuple[Rule, ...] = (
         min_points=12,
     ),
     StepRule(
+        id="reward-below-its-best",
+        family="reward",
+        statement="the reward has fallen far below the best level that it had, and stays there",
+        needs=("reward/mean",),
+        mark=_far_below_its_best,
+        bound="the last tenth of the points within {widths} noise widths of the best level (9 for two points, 7 for "
+        "three), or above 1 - {part} of all levels, or above 1 - {share} of the best",
+        parameters=FALL,
+        meaning="a policy that was driven off, a verifier that broke, or harder prompts",
+        remedy="read completions of the best steps and of the last; find what else changed at the fall",
+        min_points=8,
+    ),
+    StepRule(
+        id="reward-freezes",
+        family="reward",
+        statement="the reward stays at one value below its best, to the last digit",
+        needs=("reward/mean",),
+        mark=_freezes,
+        bound="two values in the last third ({least} points or more), or within {share} of the best",
+        parameters=figures(HAND_SET, points=12, least=8, different=3, share=0.3),
+        meaning="a policy that gives one answer to every prompt, or a reward that is no longer computed",
+        remedy="read completions of two steps; go back to a checkpoint before the reward froze",
+        min_points=12,
+    ),
+    StepRule(
         id="does-not-learn",
         family="reward",
         statement="the reward has no trend over the run, and is not at its best",
@@ -224,7 +276,7 @@ RULES: tuple[Rule, ...] = (
         "alarm: entropy, KL and length without a trend over 2 x {steps} steps",
         parameters={
             "z": Parameter(1.96, "a series without a trend exceeds it in 5 % of runs"),
-            "notice": Parameter(150, "hand-set: steps"),
+            "notice": Parameter(90, "hand-set: steps"),
             "gain": Parameter(
                 0.75, "hand-set: spreads of the points that the last third may be above the first, at 95 %"
             ),

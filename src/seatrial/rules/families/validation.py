@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seatrial.evidence.runlog import Series
+from seatrial.rules.families.reward import FALL
 from seatrial.rules.rule import (
     HAND_SET,
     WILD,
@@ -23,7 +24,7 @@ from seatrial.rules.rule import (
     figures,
     not_triggered,
 )
-from seatrial.rules.windows import best_so_far, changes, looks, repeated, trend
+from seatrial.rules.windows import best_so_far, changes, fallen, looks, repeated, trend
 
 
 def _validation_falls(values: Values, limits: Limits) -> Marks:
@@ -101,6 +102,10 @@ def _freezes(values: Values, limits: Limits) -> Marks:
     return Marks(score, frozen)
 
 
+def _far_below_its_best(values: Values, limits: Limits) -> Marks:
+    return Marks(*fallen(values["validation/score"], limits))
+
+
 def _above_the_reward(values: Values, limits: Limits) -> Marks:
     score, reward = values["validation/score"], values["validation/reward"]
     gap = score - reward
@@ -169,6 +174,19 @@ RULES: tuple[Rule, ...] = (
         meaning="a policy that gives one answer to every prompt: it collapsed, or its updates stopped",
         remedy="read the completions of two validations; go back to the checkpoint of the best one",
         min_points=10,
+    ),
+    StepRule(
+        id="validation-below-its-best",
+        family="reward",
+        statement="the validation score has fallen far below the best level that it had, and stays there",
+        needs=("validation/score",),
+        mark=_far_below_its_best,
+        bound="the last tenth of the points within {widths} noise widths of the best level (9 for two points, 7 for "
+        "three), or above 1 - {part} of all levels, or above 1 - {share} of the best",
+        parameters=FALL,
+        meaning="a policy that was driven off, or one that memorises its training prompts",
+        remedy="go back to the checkpoint of the best validation, and lower the learning rate",
+        min_points=8,
     ),
     StepRule(
         id="validation-falls",

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seatrial.evidence.runlog import Series
-from seatrial.rules.rule import Finding, Level, Parameter, Rule, Streams, not_triggered
-from seatrial.rules.windows import Flags, in_a_row
-from seatrial.vocabulary import Metric, metrics
+from seatrial.rules.rule import HAND_SET, Finding, Level, Parameter, Rule, Streams, not_triggered
+from seatrial.rules.windows import Flags, beyond_scale, in_a_row
+from seatrial.vocabulary import Metric, metrics, words_of
 
 _ONCE = ("loss", "reward/mean", "entropy", "kl/reference", "advantages/mean", "validation/loss")
 """Metrics that have no excuse for a single NaN."""
@@ -163,6 +163,24 @@ class NegativeLikelihoodLoss(_OfManySeries):
         return [(loss, np.asarray(loss.values < -self.parameters["slack"].value))]
 
 
+_WORDS_OF_SCALE = frozenset(
+    ("loss", "kl", "kld", "grad", "gradient", "norm", "divergence", "entropy", "perplexity", "ppl", "mse")
+)
+
+
+class LeavesItsScale(_OfManySeries):
+    """Losses, norms and divergences under any name, known or not."""
+
+    def wrong(self, streams: Streams) -> Sequence[tuple[Series, Flags]]:
+        """Compare the last points of each with all before."""
+        times, least = self.parameters["times"].value, self.parameters["least"].value
+        return [
+            (series, beyond_scale(series.values, times, least))
+            for tag, series in streams.log.series.items()
+            if len(series) >= int(self.parameters["points"].value) and _WORDS_OF_SCALE & set(words_of(tag))
+        ]
+
+
 RULES: tuple[Rule, ...] = (
     Finite(
         id="finite",
@@ -192,5 +210,18 @@ RULES: tuple[Rule, ...] = (
         bound=">= 0: a likelihood is at most 1",
         meaning="a loss of the wrong sign, or probabilities in place of their logarithms",
         remedy="compute the cross-entropy of one batch by hand",
+    ),
+    LeavesItsScale(
+        id="scale-left",
+        statement="a loss, norm or divergence has left its scale and stays there",
+        bound="most of the last tenth of the points <= 100 times what came before, or <= 10",
+        parameters={
+            "times": Parameter(100, HAND_SET),
+            "least": Parameter(10, HAND_SET),
+            "points": Parameter(8, "least number of points"),
+            "in_a_row": Parameter(1, "the test looks at a tenth of the points already"),
+        },
+        meaning="a learning rate that is too large, or a term of the loss without a bound",
+        remedy="look at the first step at which it left its range, and resume before it",
     ),
 )
