@@ -154,3 +154,24 @@ def test_a_list_of_prompts_is_no_log(tmp_path: Path) -> None:
     path.write_text(json.dumps([{"prompt": "1 + 1", "answer": 2, "difficulty": 0.5}] * 4))
     with pytest.raises(BlockedError):
         read_logs(path)
+
+
+def test_a_list_that_was_cut_is_read_up_to_the_cut(tmp_path: Path) -> None:
+    """As a run leaves it that died while it wrote: whole rows count, and the cut is reported."""
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(ROWS, indent=1)[:-30])
+    log = read_logs(path)
+    assert log.series["loss"].steps.tolist() == [1, 2, 3, 4]
+    assert [(item.what, item.is_cut) for item in log.damage] == [("truncated after row 4 of the list", True)]
+
+
+def test_a_table_without_steps_counts_its_rows_if_it_has_a_loss(tmp_path: Path) -> None:
+    """A table of completions with their rewards is no run."""
+    path = tmp_path / "log.csv"
+    path.write_text("loss,reward\n" + "".join(f"{loss},1\n" for loss in LOSS))
+    log = read_logs(path)
+    assert log.series["loss"].steps.tolist() == [1, 2, 3, 4, 5]
+    assert log.series["loss"].values.tolist() == LOSS
+    path.write_text("completion,reward\n" + "a,1\n" * 5)
+    with pytest.raises(BlockedError):
+        read_logs(path)

@@ -24,6 +24,8 @@ PRIORITY = 10
 
 _STEP_NAMES = ("step", "global_step", "_step", "iteration", "iter", "update", "episode", "epoch", "round")
 """The first that is there counts: an epoch is the step only of a log that has no other."""
+_LOSSES = frozenset(("loss", "train_loss", "policy_loss"))
+"""Where a table has one of these and no step, its rows are counted from 1; a table of completions has none."""
 _TIME_NAMES = ("wall time", "wall_time", "time", "_timestamp", "timestamp")
 _DELIMITERS = ",\t;"
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)\s*$")
@@ -34,7 +36,8 @@ def claims(file: Path, head: bytes) -> bool:
     """Say whether the first line is a header with a column of steps."""
     if suffix_of(file) not in {".csv", ".tsv", ".txt", ""}:
         return False
-    return _step_column(_header(head)) is not None
+    header = _header(head)
+    return _step_column(header) is not None or _is_counted(header)
 
 
 def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None) -> RunLog:
@@ -68,6 +71,11 @@ def _step_column(header: Sequence[str]) -> int | None:
     return next((names.index(name) for name in _STEP_NAMES if name in names), None)
 
 
+def _is_counted(header: Sequence[str]) -> bool:
+    """Say whether rows without a step are those of a run, so that their place in the file is the step."""
+    return bool({name.strip().lower().rpartition("/")[2] for name in header} & _LOSSES)
+
+
 def _read(path: Path, log: RowLog) -> None:
     header = _header(head_of(path, 1 << 16))
     step_at = _step_column(header)
@@ -77,17 +85,19 @@ def _read(path: Path, log: RowLog) -> None:
     twice = next((tag for place, tag in enumerate(tags) if tag and tag in tags[:place]), None)
     if twice is not None:
         log.lose(1, f"several columns are called {twice!r}: one hides the other")
-    if step_at is None:
+    if step_at is None and not _is_counted(header):
         log.lose(1, f"the header has no column of steps ({', '.join(_STEP_NAMES)})")
         return
     with io.TextIOWrapper(open_text(path), encoding="utf-8-sig", errors="replace", newline="") as stream:
         delimiter = _delimiter(stream.readline())
         rows = csv.reader(stream, delimiter=delimiter)
         try:
-            for cells in rows:
-                if cells:
-                    if delimiter == ";":
-                        cells = [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in cells]
+            for place, cells in enumerate((cells for cells in rows if cells), start=1):
+                if delimiter == ";":
+                    cells = [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in cells]
+                if step_at is None:
+                    _add(log, rows.line_num + 1, [*cells, str(place)], [*tags, "step"], len(tags), time_at)
+                else:
                     _add(log, rows.line_num + 1, cells, tags, step_at, time_at)
         except (csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
             log.lose(rows.line_num + 1, f"reading stopped at line {rows.line_num + 1}: {error}")

@@ -7,7 +7,8 @@ otherwise, and where each has a loss or a reward instead, the place in the list 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def claims(file: Path, head: bytes) -> bool:
         return False
     if not any(f'"{key}"'.encode() in text for key in (*jsonl.STEP_KEYS, *_COUNTERS, *_MAIN)):
         return False
-    rows = _rows(file)
+    rows, _ = _rows(file)
     has_step = any(isinstance(row, Mapping) and jsonl.step_key(row) for row in rows[:10])
     return has_step or _counted(rows) is not None
 
@@ -45,9 +46,11 @@ def read(root: Path, paths: Sequence[Path], tags: Collection[str] | None = None)
     """
     logs = row_logs(root, paths)
     for path, log in zip(paths, logs, strict=True):
-        rows = _rows(path)
+        rows, is_whole = _rows(path)
         if not rows:
             log.lose(0, "not a JSON list of rows: the file is damaged or truncated")
+        elif not is_whole:
+            log.lose(len(rows), f"truncated after row {len(rows)} of the list", is_cut=True)
         counted = _counted(rows)
         for number, row in enumerate(rows, start=1):
             if isinstance(row, Mapping) and (counted or jsonl.step_key(row)):
@@ -71,9 +74,24 @@ def _counted(rows: list[Any]) -> list[int] | None:
     return steps if rises and len(steps) == len(rows) else list(range(1, len(rows) + 1))
 
 
-def _rows(path: Path) -> list[Any]:
+def _rows(path: Path) -> tuple[list[Any], bool]:
+    """Return the rows of a list, and whether it is whole; of a list that is cut off those before the cut."""
     try:
-        rows = jsonl.parse(read_text(path))
+        text = read_text(path)
     except BlockedError:
-        return []
-    return rows if isinstance(rows, list) else []
+        return [], False
+    rows = jsonl.parse(text)
+    if rows is None:
+        return list(_before_the_cut(text)), False
+    return (rows, True) if isinstance(rows, list) else ([], True)
+
+
+def _before_the_cut(text: str) -> Iterator[Any]:
+    """Yield the objects of a list up to the first that is not whole."""
+    decoder, place = json.JSONDecoder(), text.find("[") + 1
+    while (begin := text.find("{", place)) >= 0 and not text[place:begin].strip(" \t\r\n,"):
+        try:
+            row, place = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            return
+        yield row
