@@ -82,7 +82,7 @@ def _rows(path: Path) -> tuple[list[Any], bool]:
         return [], False
     rows = jsonl.parse(text)
     if rows is None:
-        return list(_before_the_cut(text)), False
+        return list(_before_the_cut(text.decode(errors="replace"))), False
     return (rows, True) if isinstance(rows, list) else ([], True)
 
 

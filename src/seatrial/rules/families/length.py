@@ -40,7 +40,7 @@ def _cut_and_flat(values: Values, limits: Limits) -> Marks:
 
 
 def _at_limit(values: Values, limits: Limits) -> Marks:
-    """Judge the last two thirds of the points so far."""
+    """Judge the last half of the points so far."""
     share, length = values["truncation_fraction"], values["length/completion_mean"]
     longest = values["length/completion_max"]
     full = (longest == np.fmax.accumulate(longest)) & (length >= limits["of_longest"] * longest)
@@ -50,14 +50,14 @@ def _at_limit(values: Values, limits: Limits) -> Marks:
     steps, reward = values["step"], values["reward/mean"]
     found, better = np.zeros(len(length), dtype=np.bool_), np.zeros(len(length), dtype=np.bool_)
     for number in looks(len(length), int(limits["points"])):
-        late, cut = at_limit[number // 3 : number], share[number // 3 : number]
+        late, cut = at_limit[number // 2 : number], share[number // 2 : number]
         is_long = steps[number - 1] - steps[0] >= limits["steps"]
         is_cut = np.isfinite(cut).all() and cut.mean() >= limits["mean"]
         is_full = late.mean() >= limits["of_late"]
         found[number - 1] = is_long and (is_full or is_cut)
         # Where some completions end, the reward must be known not to rise.
         may_gain = not is_full and most_gained(reward[:number]) >= limits["gain"]
-        solved = near_its_best(reward[:number], number - number // 3)[-1]
+        solved = near_its_best(reward[:number], number - number // 2)[-1]
         better[number - 1] = solved or may_gain or trend(reward[:number]) > limits["z"]
     return Marks(np.where(np.isfinite(share), share, length), found & ~better & np.isfinite(reward), found)
 
@@ -138,7 +138,7 @@ RULES = (
     StepRule(
         id="length-at-limit",
         family="length",
-        statement="completions have been at their limit for two thirds of the run, and the reward does not rise",
+        statement="completions have been at their limit for half of the run, and the reward does not rise",
         needs=("length/completion_mean",),
         uses=("truncation_fraction", "length/completion_max", "reward/mean"),
         mark=_at_limit,
