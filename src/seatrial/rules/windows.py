@@ -240,6 +240,8 @@ def beyond_scale(values: Floats, times: float, least: float) -> Flags:
     Most is four in five. What came before is the largest but a tenth of it.
     """
     size, found = np.abs(values), np.zeros(len(values), dtype=np.bool_)
+    if not (size > least).any():
+        return found
     for number in close_looks(len(values), _FALL_LOOKS):
         few = max(3, -(-number // 10))
         before, last = size[: number - few], size[number - few : number]

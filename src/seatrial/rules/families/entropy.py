@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from seatrial.rules.rule import WILD, Limits, Marks, Parameter, StepRule, Values, figures
+from seatrial.rules.rule import HAND_SET, WILD, Limits, Marks, Parameter, StepRule, Values, figures
 from seatrial.rules.windows import (
+    Flags,
+    Floats,
     changes,
+    close_looks,
     early_median,
     early_minimum,
     held,
@@ -34,8 +37,21 @@ def _collapse(values: Values, limits: Limits) -> Marks:
     of_last = int(limits["of_last"])
     low = lasting((entropy < limits["share"] * level) & (entropy < limits["nats"]), limits)
     reward = values["reward/mean"]
-    unsolved = np.isfinite(reward) & ~near_its_best(reward, of_last) & (values["reward/std"] > 0)
-    return Marks(entropy, low & held(unsolved, int(limits["held"]) // 2, of_last), low)
+    unsolved = np.isfinite(reward) & ~near_its_best(reward, of_last)
+    with_spread = unsolved & (values["reward/std"] > 0)
+    gone = _gone(entropy, limits)
+    alarm = (low & held(with_spread, int(limits["held"]) // 2, of_last)) | (gone & unsolved)
+    return Marks(entropy, alarm, low | gone)
+
+
+def _gone(entropy: Floats, limits: Limits) -> Flags:
+    """Say where the entropy was low in most of the last quarter of the points, at least `least`."""
+    found, first = np.zeros(len(entropy), dtype=np.bool_), int(limits["least"])
+    level = early_median(entropy, first)
+    low = (entropy < limits["share"] * level) & (entropy < limits["nats"])
+    for number in close_looks(len(entropy), 2 * first):
+        found[number - 1] = low[number - max(first, -(-number // 4)) : number].mean() >= limits["most"]
+    return found
 
 
 def _constant(values: Values, limits: Limits) -> Marks:
@@ -66,17 +82,19 @@ RULES = (
         needs=("entropy",),
         uses=("reward/mean", "reward/std"),
         mark=_collapse,
-        bound=">= {share} of the median of the first {early} points or {nats} nats, unless the reward is at its best",
+        bound=">= {share} of the median of the first {early} points or {nats} nats in {held} of {of_last} points, or "
+        "{most} of the last quarter ({least} points or more), unless the reward is at its best",
         parameters={
             "early": Parameter(10, WILD),
             "share": Parameter(
                 0.05, "a good PPO run in the wild logs falls to an eighth, a solved task to 1e-4"
             ),
             **figures(WILD, nats=0.02, held=20, of_last=25),
+            **figures(HAND_SET, least=5, most=0.8),
         },
         meaning="exploration that ended before the reward was found",
         remedy="raise temperature or the upper clip, or add a KL penalty, from a checkpoint before the fall",
-        min_points=25,
+        min_points=10,
     ),
     StepRule(
         id="entropy-constant",
