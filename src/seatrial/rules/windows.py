@@ -226,11 +226,12 @@ def fallen(values: Floats, limits: Mapping[str, float]) -> tuple[Floats, Flags]:
         best, now = levels.max(), np.median(last)
         top = np.quantile(last, 0.8) if few > 4 else last.max()
         lost = best - now >= limits["part"] * (best - min(levels.min(), now))
+        if not lost or best - now < limits["share"] * abs(best):
+            continue
         spread = noise(before)
         fall = (best - top) / spread if spread > 0 else np.inf * (best - top)
         measured[number - 1] = fall
-        is_far = fall >= _WIDTHS.get(few, limits["widths"]) and best - now >= limits["share"] * abs(best)
-        found[number - 1] = lost and is_far
+        found[number - 1] = fall >= _WIDTHS.get(few, limits["widths"])
     return measured, found
 
 
