@@ -70,10 +70,10 @@ def _declines(values: Values, limits: Limits) -> Marks:
     for number in looks(len(reward), int(limits["points"])):
         third = number // 3
         began, late = reward[:third], reward[number - third : number]
-        if number >= limits["many"]:
-            falls[number - 1] = trend(reward[:number]) < -limits["z"]
-            alarm[number - 1] = falls[number - 1] and _lost(began, late) > limits["spreads"]
-        if steps[number - 1] - steps[0] < limits["steps"]:
+        z = limits["z"] if number >= limits["many"] else limits["z_few"]
+        falls[number - 1] = trend(reward[:number]) < -z
+        alarm[number - 1] = falls[number - 1] and _lost(began, late) > limits["spreads"]
+        if number < limits["least"] or steps[number - 1] - steps[0] < limits["steps"]:
             continue
         drop, place = largest_drop(reward[:number])
         if drop > limits["drop"] and place <= third:
@@ -214,19 +214,24 @@ RULES: tuple[Rule, ...] = (
         statement="the reward falls over the run, or to a lower level at which it stays",
         needs=("reward/mean",),
         mark=_declines,
-        bound="z of a Mann-Kendall test >= -{z}; alarm: the last third {spreads} spreads below the first, or below the "
+        bound="z of a Mann-Kendall test >= -{z} (-{z_few} below {many} points); alarm: the last third {spreads} "
+        "spreads below the first, or below the "
         "points before a change in the first third (z of a rank test > {drop})",
         parameters={
             "z": Parameter(2.57, "a reward without a trend falls so in 0.5 % of runs"),
             "spreads": Parameter(1.5, "hand-set: of the points before and in the last third"),
             "drop": Parameter(3, "a reward without a change exceeds it at some place in 2 % of runs"),
             "steps": Parameter(90, "hand-set: least number of steps for a change"),
-            "points": Parameter(20, "least number of points"),
-            "many": Parameter(30, "least number of points for the test of a trend"),
+            "points": Parameter(12, "least number of points"),
+            "least": Parameter(30, "least number of points for a change"),
+            "many": Parameter(30, HAND_SET),
+            "z_few": Parameter(
+                3.1, "healthy runs of the corpus, thinned or whole, reach 3 at their first points"
+            ),
         },
         meaning="updates of the wrong sign or size, or prompts that get harder",
         remedy="score the prompts of the first steps again with the last weights",
-        min_points=20,
+        min_points=12,
     ),
     StepRule(
         id="reward-falls-at-once",
