@@ -2,13 +2,11 @@
 
     python benchmarks/rules_corpus.py                                 # check the list, print labels by half
     python benchmarks/rules_corpus.py --fetch CLONES --into FOLDER    # write FOLDER/ID/NAME for each log
-    python benchmarks/rules_corpus.py --list FILE ...                 # the same for another list
 
-The list is `rules_corpus.yaml`; `rules_corpus_strangers.yaml` is another, all of it held out. No log is kept here.
-CLONES holds the repositories, each as OWNER/NAME or OWNER+NAME, a plain clone or a bare one (`git clone
-https://github.com/OWNER/NAME CLONES/OWNER/NAME`). A log that no clone has, or whose size differs, is named, and the
-script exits 1. `--half tuning` takes only the half that rules are set on; the held-out half is measured once, at the
-end.
+The list is `rules_corpus.yaml`; no log is kept here. CLONES holds the repositories, each as OWNER/NAME or OWNER+NAME, a
+plain clone or a bare one (`git clone https://github.com/OWNER/NAME CLONES/OWNER/NAME`). A log that no clone has, or
+whose size differs, is named, and the script exits 1. `--half tuning` takes only the half that rules are set on; the
+held-out half is measured once, at the end. `--list` takes another list of the same fields, all of it held out.
 """
 
 from __future__ import annotations
@@ -24,8 +22,6 @@ from typing import Any
 import yaml
 
 LIST = Path(__file__).with_suffix(".yaml")
-STRANGERS = LIST.with_stem("rules_corpus_strangers")
-"""A list whose logs are all held out, whatever their digest."""
 HALVES = ("tuning", "held-out")
 LABELS = (
     "healthy, learns",
@@ -57,14 +53,14 @@ def load(path: Path = LIST) -> list[dict[str, Any]]:
     return logs
 
 
-def faults(logs: list[dict[str, Any]], all_held_out: bool = False) -> list[str]:
-    """Return what is wrong with a list: ids, halves, labels, doubles."""
+def faults(logs: list[dict[str, Any]], *, split: bool = True) -> list[str]:
+    """Return what is wrong with a list: ids, halves, labels, doubles; one that is not split is held out whole."""
     found = []
     for log in logs:
         name = f"{log['repository']}/{log['path']}"
         if log["id"] != digest(log["repository"], log["path"])[:10]:
             found.append(f"{name}: the id is not the hash")
-        if log["half"] != ("held-out" if all_held_out else half(log["repository"], log["path"])):
+        if log["half"] != (half(log["repository"], log["path"]) if split else HALVES[1]):
             found.append(f"{name}: the wrong half")
         if log["label"] not in LABELS or log.get("also", LABELS[0]) not in LABELS:
             found.append(f"{name}: an unknown label")
@@ -103,17 +99,15 @@ def fetch(logs: list[dict[str, Any]], clones: Path, into: Path) -> list[str]:
 def main() -> int:
     """Check the list and take the logs if asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--list", type=Path, default=LIST, metavar="FILE", help="the list of logs (%(default)s)"
-    )
     parser.add_argument("--fetch", type=Path, metavar="CLONES", help="folder of clones to take the logs from")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to write them")
     parser.add_argument("--half", choices=HALVES, help="only this half")
+    parser.add_argument("--list", type=Path, default=LIST, help="another list, all of it held out")
     options = parser.parse_args()
     if (options.fetch is None) != (options.into is None):
         parser.error("--fetch and --into go together")
     logs = load(options.list)
-    problems = faults(logs, all_held_out=options.list.resolve() == STRANGERS.resolve())
+    problems = faults(logs, split=options.list == LIST)
     chosen = [log for log in logs if options.half in (None, log["half"])]
     if options.fetch is not None:
         problems += fetch(chosen, options.fetch, options.into)

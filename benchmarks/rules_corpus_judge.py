@@ -2,11 +2,13 @@
 
     python benchmarks/rules_corpus_judge.py FOLDER [--half tuning|held-out] [--page FILE] [--json FILE]
     python benchmarks/rules_corpus_judge.py --judged FILE [--half ...] [--page FILE]   # draw what --json wrote
+    python benchmarks/rules_corpus_judge.py FOLDER --list benchmarks/rules_corpus_strangers.yaml [...]
 
 FOLDER holds ID/NAME for each log (`rules_corpus.py --fetch`). Each log is judged by the command with its defaults, in a
 process of its own. A troubled run counts as found if a rule alarms, as named if a notice of a rule in `NAMES` is all
 that there is, and as noticed if another notice is; an alarm on a healthy run is a false alarm. Logs labelled "cannot
-say" are run for crashes alone. `--page` replaces the table between the markers of that page. W&B files need wandb.
+say" are run for crashes alone. `--page` replaces the tables between the markers of that page: `<!-- corpus -->`, or the
+name of another list. W&B files need wandb.
 """
 
 from __future__ import annotations
@@ -44,10 +46,21 @@ NAMES = {
         "reward-collapse",
         "reward-declines",
         "reward-falls-at-once",
+        "reward-below-its-best",
+        "reward-freezes",
+        "validation-below-its-best",
         "length-collapse",
         "entropy-collapse",
     ),
-    "exploded": ("loss-exploding", "gradient-exploding", "entropy-explosion", "kl-drift", "finite"),
+    "exploded": (
+        "loss-exploding",
+        "loss-rises",
+        "gradient-exploding",
+        "entropy-explosion",
+        "kl-drift",
+        "scale-left",
+        "finite",
+    ),
     "saturated": ("preference-saturated",),
     "hacked": ("reward-hacked", "validation-falls"),
 }
@@ -61,7 +74,6 @@ TARGETS = (
 )
 """What is counted, of which labels, and the aim."""
 LIMIT_S = 120
-BEGIN, END = "<!-- corpus -->", "<!-- /corpus -->"
 
 
 def judge(log: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -173,8 +185,9 @@ def main() -> int:
     parser.add_argument("--half", choices=rules_corpus.HALVES)
     parser.add_argument("--page", type=Path, help="replace the tables between the markers of this page")
     parser.add_argument("--json", type=Path, help="write what was said of each log")
+    parser.add_argument("--list", type=Path, default=rules_corpus.LIST, help="another list of labelled logs")
     arguments = parser.parse_args()
-    logs = rules_corpus.load()
+    logs = rules_corpus.load(arguments.list)
     chosen = [log for log in logs if arguments.half in (None, log["half"])]
     if (arguments.folder is None) == (arguments.judged is None):
         parser.error("name the folder of logs, or --judged FILE")
@@ -190,9 +203,14 @@ def main() -> int:
     if arguments.json:
         arguments.json.write_text(json.dumps(judged, indent=1) + "\n")
     if arguments.page:
-        text = arguments.page.read_text()
-        before, _, rest = text.partition(BEGIN)
-        arguments.page.write_text(f"{before}{BEGIN}\n\n{shown}\n{END}{rest.partition(END)[2]}")
+        name = "corpus" if arguments.list == rules_corpus.LIST else arguments.list.stem
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, found, rest = arguments.page.read_text().partition(begin)
+        if not found or end not in rest:
+            parser.error(
+                f"{arguments.page} has no lines {begin} and {end}; write them where the tables belong"
+            )
+        arguments.page.write_text(f"{before}{begin}\n\n{shown}\n{end}{rest.partition(end)[2]}")
     return int(any(one["exit"] == "traceback" for one in found))
 
 
