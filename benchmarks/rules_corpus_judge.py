@@ -205,8 +205,8 @@ def main() -> int:
     if arguments.page:
         name = "corpus" if arguments.list == rules_corpus.LIST else arguments.list.stem
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, found, rest = arguments.page.read_text().partition(begin)
-        if not found or end not in rest:
+        before, marker, rest = arguments.page.read_text().partition(begin)
+        if not marker or end not in rest:
             parser.error(
                 f"{arguments.page} has no lines {begin} and {end}; write them where the tables belong"
             )

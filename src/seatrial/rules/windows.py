@@ -240,15 +240,15 @@ def beyond_scale(values: Floats, times: float, least: float) -> Flags:
 
     Most is four in five. What came before is the largest but a tenth of it.
     """
-    size, found = np.abs(values), np.zeros(len(values), dtype=np.bool_)
+    size = np.nan_to_num(np.abs(values), nan=0.0, posinf=np.finfo(float).max)
+    found = np.zeros(len(values), dtype=np.bool_)
     if not (size > least).any():
         return found
     for number in close_looks(len(values), _FALL_LOOKS):
         few = max(3, -(-number // 10))
         before, last = size[: number - few], size[number - few : number]
-        low = np.quantile(np.nan_to_num(last, nan=0.0, posinf=np.finfo(float).max), 0.2)
-        level = np.quantile(before, 0.9)
-        found[number - 1] = low > least and low > times * level
+        low, level = np.quantile(last, 0.2), np.quantile(before, 0.9)
+        found[number - 1] = low > least and low / times > level
     return found
 
 
