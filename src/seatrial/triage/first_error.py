@@ -70,7 +70,7 @@ _WRAPPERS = re.compile(
 )
 _NOTICED = re.compile(
     r"Connection (?:reset|closed) by (?:remote )?peer|Connection refused|Broken pipe|Socket closed|"
-    r"remote worker crashing",
+    r"remote worker crashing|A worker died or was killed while executing a task",
     re.IGNORECASE,
 )
 """What a process prints when its neighbour failed: torchrun may see it fail first."""
