@@ -1,6 +1,6 @@
 """What the rules see of faults of known form that are spliced into healthy public logs, and of the logs themselves.
 
-    python benchmarks/rules_forms.py FOLDER [--seeds 1] [--json FILE] [--page FILE]
+    python benchmarks/rules_forms.py FOLDER [--seeds 1] [--only WORDS] [--json FILE]
 
 FOLDER holds ID/NAME for each log of `rules_corpus.yaml` (`rules_corpus.py --fetch`). A form changes the series of a
 healthy log from one point on: the reward falls to its floor, the loss leaves its scale, and so on. Onset, shape and
@@ -47,8 +47,6 @@ class Form:
     """What a reader of the curves calls it."""
     needs: tuple[str, ...]
     change: Callable[[Columns, Splice], None]
-    alone: bool = False
-    """Whether the fault is only in the columns of `needs`, so that a log without them is not judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,11 +155,8 @@ def _entropy_up(columns: Columns, splice: Splice) -> None:
     _to_floor(columns, splice)
 
 
-def _nan(name: str) -> Callable[[Columns, Splice], None]:
-    def change(columns: Columns, splice: Splice) -> None:
-        columns[name] = np.where(splice.weight(len(columns[name])) > 0, np.nan, columns[name])
-
-    return change
+def _nan(columns: Columns, splice: Splice) -> None:
+    columns[LOSS] = np.where(splice.weight(len(columns[LOSS])) > 0, np.nan, columns[LOSS])
 
 
 def _supervised_up(target: float) -> Callable[[Columns, Splice], None]:
@@ -226,7 +221,7 @@ FORMS = (
     ),
     Form(name="KL to 50", label="exploded", needs=("kl/reference",), change=_times("kl/reference", 1e3, 50)),
     Form(name="entropy to 8 nats", label="exploded", needs=("entropy", REWARD), change=_entropy_up),
-    Form(name="loss NaN", label="exploded", needs=(LOSS,), change=_nan(LOSS)),
+    Form(name="loss NaN", label="exploded", needs=(LOSS,), change=_nan),
     Form(
         name="supervised loss times 5", label="exploded", needs=(LOSS, "supervised"), change=_supervised_up(5)
     ),
