@@ -1,11 +1,11 @@
-"""What the rules see of faults of known form that are spliced into healthy public logs, and of the logs themselves.
+"""What the rules see of faults of known form in healthy public logs, and of the logs themselves.
 
     python benchmarks/rules_forms.py FOLDER [--seeds 1] [--only WORDS] [--json FILE]
 
 FOLDER holds ID/NAME for each log of `rules_corpus.yaml` (`rules_corpus.py --fetch`). A form changes the series of a
 healthy log from one point on: the reward falls to its floor, the loss leaves its scale, and so on. Onset, shape and
-noise are drawn from the log's id, the form and the seed. Each result is thinned to a number of points, and judged once
-with all columns and once with a few. The same thinning of the unchanged log counts false alarms.
+noise are drawn from a hash. Each result is thinned to a number of points, and judged with all columns and with a few.
+The same thinning of the unchanged log counts false alarms.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ _WIDTHS = {2: 9.0, 3: 7.0}
 
 
 def fallen(values: Floats, limits: Mapping[str, float]) -> tuple[Floats, Flags]:
-    """Say where the last tenth of the points, at least two, lies far below the best level before it.
+    """Say where the last tenth of the points, at least two, is far below the best level before it.
 
     Far means: by `widths` noise widths (more for two or three points), by `part` of all levels seen, and by `share` of
     the level itself. Returns the fall in noise widths, and the flags.

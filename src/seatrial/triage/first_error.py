@@ -60,7 +60,7 @@ _FATAL = re.compile(
     r"E\d{4} .*(?:failed|error)|slurmstepd: error|srun: error|sbatch: error|ninja: build stopped|make: \*\*\*|"
     r"\S+: (?:line )?\d+: .*(?:not found|No such file|Killed|Permission denied)|"
     r"\S+: error: |Accelerate [\w ]+: error: |error: subprocess-exited|(?:× )?Failed to build |ERROR:? .{10,}|"
-    r"\(raylet[^)]*\) A worker died or was killed|Error: .{5,}|Signal 9 \(SIGKILL\)|Out of memory: Killed)|"
+    r"\(raylet[^)]*\) A worker \w+ or was killed|Error: .{5,}|Signal 9 \(SIGKILL\)|Out of memory: Killed)|"
     r"^\S*python\S*: can't open file"
 )
 _WRAPPERS = re.compile(
@@ -70,7 +70,7 @@ _WRAPPERS = re.compile(
 )
 _NOTICED = re.compile(
     r"Connection (?:reset|closed) by (?:remote )?peer|Connection refused|Broken pipe|Socket closed|"
-    r"remote worker crashing|A worker died or was killed while executing a task",
+    r"remote worker crashing|A worker \w+ or was killed while executing a task",
     re.IGNORECASE,
 )
 """What a process prints when its neighbour failed: torchrun may see it fail first."""

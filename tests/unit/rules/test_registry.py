@@ -43,6 +43,7 @@ def test_a_package_brings_rules() -> None:
         "finite",
         "out-of-bounds",
         "likelihood-loss-negative",
+        "scale-left",
     ]
     wrong = EntryPoint("mine", "seatrial.rules.families:MODULES", "seatrial.rules")
     with pytest.raises(UsageError, match=r"mine .* is no rule: it has no id"):
