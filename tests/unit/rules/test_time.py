@@ -254,6 +254,10 @@ def test_zero_gradients_of_groups_without_spread_are_explained() -> None:
 @pytest.mark.parametrize(
     ("tag", "name"),
     [
+        ("train/meanReward (avg)", "reward/mean"),
+        ("gradnorm", "grad_norm"),
+        ("frac_truncated", "truncation_fraction"),
+        ("env/reward", "reward/mean"),
         ("reward/mean", "reward/mean"),
         ("policy/entropy", "entropy"),
         ("kl_div", "kl/reference"),
