@@ -60,7 +60,7 @@ class KnowsFailures:
 
     known_failures: ClassVar[Sequence[KnownFailure]] = ()
     failures_may_hold = True
-    """A release or commit that mends one has nothing wrong; the record of releases shows which entries are over."""
+    """A release or commit that fixes one has nothing wrong; the record of releases shows which entries are over."""
 
     @cached_property
     def expected_failures(self) -> Mapping[str, str]:
