@@ -19,13 +19,13 @@ pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.ma
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A change of one file of an installed stack, and the verdict that fails on it."""
+    """A change of an installed stack, and the verdict that fails on it."""
 
     name: str
     trial: str
     verdict: str
     changes: tuple[tuple[str, str], ...]
-    """Texts, each with what replaces it; each is in the file once."""
+    """Texts, each with what replaces it; each is once in one of the stack's modules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class Stack:
     trials: tuple[str, ...]
     packages: tuple[str, ...]
     """Those that are copied, so that the command takes the copy."""
-    module: str
-    """The file that the faults change."""
+    modules: tuple[str, ...]
+    """The files that the faults change."""
     faults: tuple[Fault, ...]
 
 
@@ -140,19 +140,114 @@ TRL = (
         ),
     ),
 )
+MS_SWIFT = (
+    Fault(
+        name="learning-rate-ignored",
+        trial="grpo-smoke",
+        verdict='abs(max(data["train/lr"]) - 0.000667) < 1e-6',
+        changes=(
+            (
+                "self.optimizer = self.optimizer_callback.create_optimizer(model=model)",
+                "self.optimizer = torch.optim.AdamW(self.model.parameters())\n"
+                "        self.optimizer.param_groups[0]['lr'] = 5e-5",
+            ),
+        ),
+    ),
+    Fault(
+        name="schedule-off",
+        trial="grpo-smoke",
+        verdict='abs(max(data["train/lr"]) - 0.000667) < 1e-6',
+        changes=(
+            (
+                "self.optimizer_callback.create_scheduler(num_training_steps, optimizer)",
+                "torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1.0)",
+            ),
+        ),
+    ),
+    Fault(
+        name="rewards-of-the-next-row",
+        trial="grpo-smoke",
+        verdict="ledger: rewards recomputed equal the logged",
+        changes=(
+            (
+                "total_rewards_per_func = self._compute_rewards_per_func(samples)",
+                "total_rewards_per_func = self._compute_rewards_per_func(samples).roll(1, 0)",
+            ),
+        ),
+    ),
+    Fault(
+        name="mean-of-the-batch",
+        trial="grpo-smoke",
+        verdict="ledger: advantages recomputed equal the logged",
+        changes=(
+            (
+                "group_mean = grouped.mean(dim=1).repeat_interleave(K)",
+                "group_mean = rewards.mean()",
+            ),
+        ),
+    ),
+    Fault(
+        name="saved-before-training",
+        trial="checkpoint-save",
+        verdict="every trainable tensor moved",
+        changes=(
+            (
+                "        self.hub = get_hub()\n",
+                "        self.hub = get_hub()\n"
+                "        self.early = {k: v.clone() for k, v in model.state_dict().items()}\n",
+            ),
+            ("self._save_model(output_dir, state_dict)", "self._save_model(output_dir, self.early)"),
+        ),
+    ),
+    Fault(
+        name="weights-of-the-first-save",
+        trial="sft-resume-diamond",
+        verdict="diamond: same weights",
+        changes=(
+            (
+                "        self._save_model(output_dir, state_dict)\n",
+                "        now = {k: v.clone() for k, v in self.model.state_dict().items()}\n"
+                "        self._save_model(output_dir, self.__dict__.setdefault('first_state', now))\n",
+            ),
+        ),
+    ),
+    Fault(
+        name="optimizer-not-restored",
+        trial="sft-resume-diamond",
+        verdict="diamond: same weights",
+        changes=(
+            (
+                "        super()._load_optimizer_and_scheduler(*args, **kwargs)\n",
+                "        super()._load_optimizer_and_scheduler(*args, **kwargs)\n"
+                "        self.optimizer.state.clear()\n",
+            ),
+        ),
+    ),
+)
 STACKS = {
+    "ms_swift": Stack(
+        environment="ms_swift",
+        trials=("grpo-smoke", "checkpoint-save", "sft-resume-diamond"),
+        packages=("swift",),
+        modules=(
+            "swift/trainers/mixin.py",
+            "swift/rlhf_trainers/grpo_trainer.py",
+            "swift/rl_core/advantage.py",
+        ),
+        faults=MS_SWIFT,
+    ),
     "torchtune": Stack(
         environment="torchtune",
         trials=("sft-smoke", "checkpoint-save", "sft-resume-diamond"),
         packages=("recipes", "torchtune"),
-        module="recipes/full_finetune_single_device.py",
+        modules=("recipes/full_finetune_single_device.py",),
         faults=TORCHTUNE,
     ),
     "trl_cli": Stack(
         environment="trl",
         trials=("grpo-smoke", "grpo-lora", "checkpoint-save", "sft-resume-diamond"),
         packages=("trl",),
-        module="trl/trainer/grpo_trainer.py",
+        modules=("trl/trainer/grpo_trainer.py",),
         faults=TRL,
     ),
 }
@@ -204,7 +299,11 @@ def test_a_stack_passes_as_it_is_released(
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [pytest.param(name, fault, id=fault.name) for name, of in STACKS.items() for fault in of.faults],
+    [
+        pytest.param(name, fault, id=f"{name}-{fault.name}")
+        for name, of in STACKS.items()
+        for fault in of.faults
+    ],
 )
 def test_a_planted_fault_fails(
     trials: Callable[..., tuple[int, dict[str, dict[str, Any]]]],
@@ -217,11 +316,12 @@ def test_a_planted_fault_fails(
     (packages,) = peer_python(stack.environment).parents[1].glob("lib/python*/site-packages")
     for package in stack.packages:
         shutil.copytree(packages / package, tmp_path / package)
-    text = (tmp_path / stack.module).read_text()
+    texts = {tmp_path / module: (tmp_path / module).read_text() for module in stack.modules}
     for before, after in fault.changes:
-        assert text.count(before) == 1
-        text = text.replace(before, after)
-    (tmp_path / stack.module).write_text(text)
+        (file,) = (file for file, text in texts.items() if before in text)
+        assert texts[file].count(before) == 1
+        texts[file] = texts[file].replace(before, after)
+        file.write_text(texts[file])
     code, verdicts = trials(name, "--trial", fault.trial, first=tmp_path)
     assert code == 1
     assert verdicts[fault.trial][fault.verdict]["outcome"] == "Fail"
