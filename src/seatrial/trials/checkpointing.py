@@ -16,6 +16,7 @@ from seatrial.trials.sensors.checkpoints import (
     ADAPTERS_TRAINED,
     BASE_FROZEN,
     CHECKPOINTS_AS_HELD,
+    CHECKPOINTS_DIFFER,
     CHECKPOINTS_WHOLE,
     LAST_IS_THE_EXPORT,
     MOMENTS_SAVED,
@@ -122,6 +123,7 @@ class CheckpointSave(_OneRun):
         PARAMETERS_MOVED,
         CHECKPOINTS_WHOLE,
         CHECKPOINTS_AS_HELD,
+        CHECKPOINTS_DIFFER,
         LAST_IS_THE_EXPORT,
         MOMENTS_SAVED,
     )

@@ -160,6 +160,41 @@ def test_a_checkpoint_is_not_compared_with_itself(
     assert reason == "the last checkpoint is the export itself, so the two cannot differ"
 
 
+@pytest.mark.parametrize(
+    ("mode", "saves", "outcome", "reason"),
+    [
+        ("right", [1, 2, 3], Outcome.PASS, "the checkpoints of the steps [1, 2, 3] hold different weights"),
+        (
+            "old-saves",
+            [1, 2, 3],
+            Outcome.FAIL,
+            "the weights of step 2 are those of step 1; the weights of step 3 are those of step 2",
+        ),
+        (
+            "right",
+            [3],
+            Outcome.NOT_REQUESTED,
+            "the run keeps one checkpoint, so there are no two to compare",
+        ),
+    ],
+)
+def test_checkpoints_that_hold_the_weights_of_an_older_step_fail(
+    target: Callable[..., CommandTarget],
+    model: Path,
+    tmp_path: Path,
+    mode: str,
+    saves: list[int],
+    outcome: Outcome,
+    reason: str,
+) -> None:
+    """Also where the stack exports nothing that the last one could be compared with."""
+    recipe = {"kind": "sft", "steps": 3, "saves": saves, "options": {"mode": mode}}
+    results = run(
+        target(export=None, recipes={"checkpoint-save": recipe}), tmp_path, trials=("checkpoint-save",)
+    )
+    assert reasons(results, outcome)["checkpoints: each holds other weights than the one before"] == reason
+
+
 def test_a_state_that_is_not_there_is_named(
     target: Callable[..., CommandTarget], model: Path, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def main() -> int:
     if mode == "forgets":
         first, weights = 1, load_file(Path(given["model"]) / "model.safetensors")
     folders = ["run-1", "run-2"] if mode == "two-runs" else ["run-1"]
+    oldest: dict[str, np.ndarray] = {}
     for step in range(first, steps + 1):
         weights = {name: value + np.float32(0.5 / step) for name, value in weights.items()}
         line = {"step": step, "loss": 1.0 / step, "grad_norm": 0.5, "lr": 0.1 / step}
@@ -70,7 +71,8 @@ def main() -> int:
                 log.write(json.dumps(line) + "\n")
         print(f"\r{step}/{steps}", end="", flush=True)
         if "epoch" not in given:
-            save(out / f"checkpoint-{step}", weights)
+            oldest = oldest or weights
+            save(out / f"checkpoint-{step}", oldest if mode == "old-saves" else weights)
         elif step % epoch == 0:
             save(out / f"epoch-{step // epoch - 1}", weights)
             if step < steps:

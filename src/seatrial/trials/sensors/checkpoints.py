@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,27 @@ def checkpoints_whole(evidence: RunEvidence) -> Verdict:
         f"{len(found)} checkpoints of {num_tensors} tensors",
         bound=f"those of the steps {wanted}, whole and finite",
         num_samples=num_tensors,
+    )
+
+
+def checkpoints_differ(evidence: RunEvidence) -> Verdict:
+    """Each checkpoint's model, or its adapters, is another than that of the checkpoint before."""
+    steps = kept_steps(evidence)
+    if len(steps) < 2:
+        raise NotGivenError("the run keeps one checkpoint, so there are no two to compare")
+    models = {step: _part(_tensors_of(evidence, step), WEIGHT) for step in steps}
+    wrong = [
+        f"the weights of step {later} are those of step {earlier}"
+        for earlier, later in pairwise(steps)
+        if models[earlier].keys() == models[later].keys()
+        and all(_same(tensor, models[later][key]) for key, tensor in models[earlier].items())
+    ]
+    return _verdict(
+        CHECKPOINTS_DIFFER.name,
+        wrong,
+        f"the checkpoints of the steps {steps} hold different weights",
+        bound="no two in a row hold the same weights",
+        num_samples=sum(map(len, models.values())),
     )
 
 
@@ -197,6 +219,7 @@ def base_frozen(evidence: RunEvidence) -> Verdict:
 
 
 CHECKPOINTS_WHOLE = Sensor("checkpoints: those to be kept are there, whole and finite", checkpoints_whole)
+CHECKPOINTS_DIFFER = Sensor("checkpoints: each holds other weights than the one before", checkpoints_differ)
 LAST_IS_THE_EXPORT = Sensor("checkpoints: the last one holds the exported model", last_is_the_export)
 CHECKPOINTS_AS_HELD = Sensor("checkpoints: each holds the tensors of its own step", checkpoints_as_held)
 MOMENTS_SAVED = Sensor("checkpoints: every trained tensor has its moments", moments_saved)
