@@ -150,7 +150,10 @@ _BOUND = f"<= {ADVANTAGE_TOLERANCE:g} of the largest"
 _NOTHING = 1e-9
 _APART = 1e-3
 """Two rewards of a group that differ by more than this share of its range must have different advantages."""
-_CHANGED = "rewards are changed before advantages here (KL in the reward): they cannot be recomputed"
+_UNDETERMINED = (
+    "the rewards do not determine the advantages: no estimator is given, or a KL in the reward changes rewards "
+    "before them"
+)
 
 
 class _Fit(NamedTuple):
@@ -166,7 +169,7 @@ class _Fit(NamedTuple):
 def advantages_right(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     """Logged advantages are those of the logged rewards, by the run's rule or else by one rule that fits all groups."""
     if facts.advantage_rules is not None and not facts.advantage_rules:
-        return not_exercised(_CHANGED, _BOUND)
+        return not_exercised(_UNDETERMINED, _BOUND)
     known = having(rows, "reward", "advantage")
     by_token = having(rows, "token_advantages")
     if not known:
@@ -258,7 +261,7 @@ def advantages_ordered(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResu
     This holds for every estimator that works by groups, known or not.
     """
     if facts.advantage_rules is not None and not facts.advantage_rules:
-        return not_exercised(_CHANGED)
+        return not_exercised(_UNDETERMINED)
     known = having(rows, "reward", "advantage")
     if not known:
         return not_exercised(missing("reward", "advantage"))
