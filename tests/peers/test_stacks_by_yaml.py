@@ -201,8 +201,8 @@ MS_SWIFT = (
     ),
     Fault(
         name="weights-of-the-first-save",
-        trial="sft-resume-diamond",
-        verdict="diamond: same weights",
+        trial="checkpoint-save",
+        verdict="checkpoints: each holds other weights than the one before",
         changes=(
             (
                 "        self._save_model(output_dir, state_dict)\n",
