@@ -141,6 +141,8 @@ class PlainTrainer:
                     for name in logged_since[0]
                 } | {"tokens": total, "learning_rate": 0.04 if self.fault == "another rate logged" else 0.05}
                 logged_since = []
+                if self.fault == "scalar not logged":
+                    del logged["entropy"]
             after = {name: value.detach().clone() for name, value in weights.items()}
             steps.append(
                 TrainerStep(
@@ -192,7 +194,9 @@ class PlainTrainer:
         return TrainerEvaluation(
             step=step,
             batches=(tuple(rows),),
-            logged={"loss": loss, "entropy": float(entropies.mean())},
+            logged={"loss": loss}
+            if self.fault == "scalar not logged"
+            else {"loss": loss, "entropy": float(entropies.mean())},
             was_training=self.fault == "evaluation with dropout",
         )
 

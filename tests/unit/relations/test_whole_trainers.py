@@ -1,5 +1,7 @@
 """The laws of whole trainers hold for a plain trainer, and each fault in it breaks the law about it."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.relations.plain_trainers import PlainTrainer
 
@@ -19,6 +21,7 @@ FAULTS = {
     "norm after clipping": "R22.whole",
     "scalar of a part": "R22.whole",
     "last step logged": "R22.whole",
+    "scalar not logged": "R22.whole",
     "evaluation takes rows": "R23.whole",
     "evaluation over rows": "R23.whole",
     "evaluation with dropout": "R23.whole",
@@ -40,3 +43,19 @@ def test_each_fault_breaks_the_law_about_it(fault: str, name: str) -> None:
     (relation,) = select([name])
     verdict = run_relation(relation, PlainTrainer(fault), seeds=[0], shrink_seconds=0)
     assert verdict.outcome is Outcome.FAIL
+
+
+def test_a_scalar_that_the_release_does_not_have_is_named_and_not_judged() -> None:
+    """A scalar that is neither named nor logged is not exercised; one that is logged is judged all the same."""
+    (logs,) = select(["R22.whole"])
+    (evaluates,) = select(["R23.whole"])
+    stack = PlainTrainer("scalar not logged")
+    assert run_relation(evaluates, stack, seeds=[0]).outcome is Outcome.FAIL
+    stack.trainer_spec = replace(stack.trainer_spec, unnamed_scalars=frozenset({"entropy"}))
+    verdict = run_relation(logs, stack, seeds=[0])
+    assert verdict.outcome is Outcome.SKIPPED
+    assert "the release neither names nor logs entropy" in verdict.reason
+    assert run_relation(evaluates, stack, seeds=[0]).outcome is Outcome.PASS
+    wrong = PlainTrainer("scalar of a part")
+    wrong.trainer_spec = stack.trainer_spec
+    assert run_relation(logs, wrong, seeds=[0], shrink_seconds=0).outcome is Outcome.FAIL

@@ -254,6 +254,9 @@ class TrainerSpec:
     objective: ObjectiveSpec | RolloutSpec
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     """By the stack's own names; each is logged at every logging interval."""
+    unnamed_scalars: frozenset[str] = frozenset()
+    """Those of them that the installed release's code does not name. If it does not log them either, it does not have
+    them, and no law judges them."""
     logs_first_step: bool = False
     """Whether the first step is logged, however long the interval."""
     order: Literal["shuffled", "as given", "any"] = "any"

@@ -36,6 +36,7 @@ from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports
 from seatrial.targets.common.zoo import balance_loss, zoo_model
 from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
+from seatrial.targets.trl.named import unknown_choices, unnamed_scalars
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 from seatrial.targets.trl.setup import Setup
@@ -82,8 +83,13 @@ class Whole(KnowsFailures, TinyCausalModel):
             raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
         if self.setup.samples and "reward_funcs" not in signature(self.trainer_class.__init__).parameters:
             raise Gone(f"{self.setup.trainer}Trainer of trl {release('trl')} takes no reward functions")
+        if unknown := unknown_choices(self.setup.options, self.trainer_class, self.config_class):
+            raise Gone(f"{self.setup.trainer}Trainer of trl {release('trl')} has no {', '.join(unknown)}")
         self.known_options = known
-        self.trainer_spec: TrainerSpec = spec_for(self.setup, known)
+        self.trainer_spec: TrainerSpec = dataclasses.replace(
+            spec_for(self.setup, known),
+            unnamed_scalars=unnamed_scalars(self.setup.scalars, self.trainer_class),
+        )
         self.rows = MadeRows(self.setup, self.tokenizer)
 
     def next_token_logits(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Tensor:

@@ -16,6 +16,7 @@ from seatrial.relations.laws.trainer.updates import (
     only_updates,
     stays_in_one_process,
 )
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.runs import norm_of
 from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
 from seatrial.relations.oracles.trainers import step_oracle
@@ -93,6 +94,36 @@ def means_are_not_of_means(stack: Any, case: TrainerPlan) -> Measure:
     return _scalars_error(stack, trainer_run(stack, case), (scalar,), hows=("mean",))
 
 
+@LOGGED.law("scalars are logged", "a name that is no longer logged", excluded=_needs_scalars)
+def each_scalar_is_logged(stack: Any, case: TrainerPlan) -> Measure:
+    """Check that each documented scalar is logged, unless it has no value in the whole run.
+
+    Raises:
+        NotServed: only scalars are missing that the release's code does not name.
+    """
+    record = trainer_run(stack, case)
+    judged = judged_scalars(stack, record)
+    wrong = [
+        name
+        for name, definition in judged.items()
+        if not any(name in step.logged for step in record.steps)
+        and not all(map(math.isnan, step_values(stack, record, definition)))
+    ]
+    missing = sorted(stack.trainer_spec.scalars.keys() - judged.keys())
+    if missing and not wrong:
+        raise NotServed(f"the release neither names nor logs {', '.join(missing)}")
+    return Measure.count(wrong, "scalars that are not logged")
+
+
+def judged_scalars(stack: Any, record: TrainerRecord) -> dict[str, Scalar]:
+    """Return the definitions of the scalars that the release has: those that its code names, or that it logs."""
+    spec = stack.trainer_spec
+    logged = {name for one in (*record.steps, *record.evaluations) for name in one.logged}
+    return {
+        name: one for name, one in spec.scalars.items() if name in logged or name not in spec.unnamed_scalars
+    }
+
+
 def _scalars_error(
     stack: Any,
     record: TrainerRecord,
@@ -101,9 +132,12 @@ def _scalars_error(
 ) -> Measure:
     found = []
     totals: Counter[str] = Counter()
+    judged = judged_scalars(stack, record)
+    if not any(definition.how in hows for definition in judged.values()):
+        raise NotServed("the release has none of the scalars that this law is about")
     for step in record.steps:
         rows = Rows(stack, record, step.micro_batches, step.step - 1)
-        for name, definition in stack.trainer_spec.scalars.items():
+        for name, definition in judged.items():
             if definition.how == "total":
                 totals[name] += scalar(definition, rows)  # type: ignore[assignment]
             if definition.how in hows:
@@ -132,7 +166,7 @@ def interval_is_averaged(stack: Any, case: TrainerPlan) -> Measure:
     step, interval = record.steps[case.logging_steps - 1], record.steps[first : case.logging_steps]
     losses = [step_oracle(stack, record, one).loss for one in interval]
     found.append(_difference("loss", step, [math.fsum(losses) / len(losses)]))
-    for name, definition in stack.trainer_spec.scalars.items():
+    for name, definition in judged_scalars(stack, record).items():
         own = list(step_values(stack, record, definition))[first : case.logging_steps]
         right = [own[-1] if definition.how == "total" else math.fsum(own) / len(own)]
         if definition.how == "mean":

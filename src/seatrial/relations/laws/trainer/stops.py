@@ -11,7 +11,7 @@ import torch
 from seatrial.relations.contracts.trainers import TrainerPlan
 from seatrial.relations.facts import bound_of
 from seatrial.relations.law import Measure, Relation
-from seatrial.relations.laws.trainer.logged import BOUND
+from seatrial.relations.laws.trainer.logged import BOUND, judged_scalars
 from seatrial.relations.laws.trainer.updates import gradient_equals_oracle, only_updates, plan, samples
 from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
 from seatrial.relations.oracles.trainers import step_loss
@@ -106,7 +106,7 @@ def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
         rows = Rows(stack, record, one.batches, one.step)
         right = {
             name: [of(definition, rows) for of in (scalar, mean_over_parts)]
-            for name, definition in stack.trainer_spec.scalars.items()
+            for name, definition in judged_scalars(stack, record).items()
             if definition.how != "total"
         }
         if not samples(stack) and not stack.trainer_spec.objective.of_mates:
@@ -169,14 +169,17 @@ def steps_equal_unbroken_run(stack: Any, case: TrainerPlan) -> Measure:
 
 @RESUME.law("totals", "a counter that begins again at 0", excluded=_resumes_inside_a_window)
 def totals_go_on(stack: Any, case: TrainerPlan) -> Measure | None:
-    """Compare every logged total of every step with the unbroken run's; None where none is declared."""
+    """Compare every logged total of every step with the unbroken run's; None where the release has none."""
     if not totals(stack):
         return None
     whole, resumed = trainer_run(stack, replace(case, ends_after=0)), trainer_run(stack, case)
+    judged = [name for name in totals(stack) if name in judged_scalars(stack, whole)]
+    if not judged:
+        return None
     wrong = [
         f"{name} {other.logged.get(name)} at step {one.step} for {one.logged.get(name)}"
         for one, other in zip(whole.steps, resumed.steps, strict=False)
-        for name in totals(stack)
+        for name in judged
         if one.logged.get(name) != other.logged.get(name)
     ]
     return Measure.count(wrong, "totals that differ from the unbroken run's")
