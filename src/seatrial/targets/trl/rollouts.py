@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from inspect import signature
+from inspect import getmodule, getsource, signature
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seatrial.relations.cases.windows import WindowCase, WindowSpec
 from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import AdvantageSpec, StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, release
@@ -47,6 +48,8 @@ class GRPO(KnowsFailures, TinyCausalModel):
     def window_step(self, case: WindowCase, num_micro_batches: int) -> StepResult:
         from datasets import Dataset
 
+        if not self.takes_none and any(row.reward is None for row in case.rows):
+            raise NotServed(f"reward functions of trl {release('trl')} return a number for each completion")
         model = copy.deepcopy(self.objective_model())
         optimizer = CapturingOptimizer(model.parameters())
         model.generate = Forced(case, self.pad_id)
@@ -84,6 +87,11 @@ class GRPO(KnowsFailures, TinyCausalModel):
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether a reward function may return None: the release then adds up what is not NaN."""
+        return "nansum" in getsource(getmodule(self.trainer_class) or self.trainer_class)
 
     @property
     def has_token_mean(self) -> bool:

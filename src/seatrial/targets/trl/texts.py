@@ -75,5 +75,12 @@ class GKD(TinyCausalModel):
         ids, shown, labels = generate(
             model, given, config, **({"pad_token_id": self.pad_id} if takes_pad else {})
         )
+        if self._loss_cuts_prompts:
+            labels[:, : prompt.shape[1]] = -100
         (row,) = target_rows({"input_ids": ids, "attention_mask": shown, "labels": labels})
         return row
+
+    @property
+    def _loss_cuts_prompts(self) -> bool:
+        """Whether the release's loss leaves out the first columns by the width of the prompts, whatever their labels."""
+        return 'inputs["prompts"].shape[1]' in inspect.getsource(self.trainer_class.compute_loss)
