@@ -1,5 +1,6 @@
 """A whole trainer in plain PyTorch, with the faults that laws of whole trainers are meant to find."""
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -73,7 +74,9 @@ class PlainTrainer:
 
     def _batches(self, plan: TrainerPlan) -> Iterator[list[Example]]:
         rng = random.Random(plan.seed)
-        while True:
+        for epoch in itertools.count():
+            if self.fault == "order of the first epoch after a resume" and epoch and plan.ends_after:
+                rng = random.Random(plan.seed)
             order = list(range(plan.num_examples))
             rng.shuffle(order)
             for start in range(0, len(order), plan.num_rows):

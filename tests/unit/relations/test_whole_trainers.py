@@ -17,6 +17,7 @@ FAULTS = {
     "clipped twice": "R10.whole",
     "frozen tensor moves": "R10.whole",
     "moments lost at a resume": "R13.whole",
+    "order of the first epoch after a resume": "R13.whole",
     "another rate logged": "R10.whole",
     "norm after clipping": "R22.whole",
     "scalar of a part": "R22.whole",

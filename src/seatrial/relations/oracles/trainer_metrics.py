@@ -147,6 +147,10 @@ def _hits(sequences: Sequence[ScoredSequence]) -> list[float]:
     return [float(right) for one in sequences for right in one.logits_TV.argmax(-1) == one.ids_T]
 
 
+def _logits(sequences: Sequence[ScoredSequence]) -> list[float]:
+    return [float(value) for one in sequences for value in one.logits_TV.mean(-1)]
+
+
 def _scores(rows: Rows, of: Callable[[Rows], Sequence[ScoredSequence]]) -> list[float]:
     return [float(one.logits_TV[-1, 0]) for one in of(rows)]
 
@@ -237,6 +241,8 @@ QUANTITIES: Mapping[str, Callable[[Rows], list[float]]] = {
     "entropy": _entropies,
     "hit": lambda rows: _hits((*rows.chosen, *rows.rejected)),
     "chosen hit": lambda rows: _hits(rows.chosen),
+    "chosen logit": lambda rows: _logits(rows.chosen),
+    "rejected logit": lambda rows: _logits(rows.rejected),
     "chosen log-probability": lambda rows: [one.logprob for one in rows.chosen],
     "rejected log-probability": lambda rows: [one.logprob for one in rows.rejected],
     "chosen reward": lambda rows: _implicit(rows, rows.chosen),

@@ -28,6 +28,8 @@ class Setup:
     """Of the configuration; a release without one of them does not have the setup."""
     optional: Mapping[str, Any] = field(default_factory=dict)
     """Those that a release may lack."""
+    enumerated: Sequence[str] = ()
+    """Options that are given as members of the enumeration that their default is one of."""
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     reference: Literal["given", "loaded", "base", "teacher"] | None = None
     """Given as `ref_model`; loaded by the trainer from the model's folder, or copied; the model without its adapters;
@@ -165,13 +167,18 @@ PAIR_SCALARS = {
     "rewards/margins": Scalar(quantity="reward margin"),
     "rewards/accuracies": Scalar(quantity="right reward"),
 }
+LOGIT_SCALARS = {
+    "logits/chosen": Scalar(quantity="chosen logit"),
+    "logits/rejected": Scalar(quantity="rejected logit"),
+}
 DPO_SCALARS = {
     **TOKENS,
     **PAIR_SCALARS,
+    **LOGIT_SCALARS,
     "entropy": Scalar(quantity="entropy"),
     "mean_token_accuracy": Scalar(quantity="chosen hit"),
 }
-KTO_SCALARS = {**TOKENS, **PREFERENCE_SCALARS, "entropy": Scalar(quantity="entropy")}
+KTO_SCALARS = {**TOKENS, **PREFERENCE_SCALARS, **LOGIT_SCALARS, "entropy": Scalar(quantity="entropy")}
 REWARD_SCALARS = {
     **TOKENS,
     "accuracy": Scalar(quantity="right score"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -81,6 +82,11 @@ class Whole(KnowsFailures, TinyCausalModel):
         missing = sorted(set(self.setup.options) - known)
         if missing:
             raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
+        defaults = {item.name: item.default for item in dataclasses.fields(self.config_class)}
+        for name in self.setup.enumerated:
+            if not isinstance(defaults[name], Enum):
+                raise Gone(f"{name} of trl {release('trl')} is no enumeration")
+        self.enumerations = {name: type(defaults[name]) for name in self.setup.enumerated}
         if self.setup.samples and "reward_funcs" not in signature(self.trainer_class.__init__).parameters:
             raise Gone(f"{self.setup.trainer}Trainer of trl {release('trl')} takes no reward functions")
         if unknown := unknown_choices(self.setup.options, self.trainer_class, self.config_class):
@@ -216,6 +222,7 @@ class Whole(KnowsFailures, TinyCausalModel):
 
     def _arguments(self, plan: TrainerPlan, folder: str) -> Any:
         given = self._intended(plan)
+        given |= {name: members(given[name]) for name, members in self.enumerations.items()}
         if "chat_template_path" in given:
             given["chat_template_path"] = self.rows.template_file(folder)
         return self.config_class(

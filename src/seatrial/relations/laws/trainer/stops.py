@@ -13,6 +13,7 @@ from seatrial.relations.facts import bound_of
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.trainer.logged import BOUND, judged_scalars
 from seatrial.relations.laws.trainer.updates import gradient_equals_oracle, only_updates, plan, samples
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
 from seatrial.relations.oracles.trainers import step_loss
 from seatrial.relations.runs import trainer_run
@@ -21,6 +22,8 @@ from seatrial.relations.worst import relative_error
 
 EVALUATED = plan(eval_steps=2)
 RESUMED = plan(ends_after=2)
+RESUMED_LATER = plan(num_steps=4, num_examples=8, ends_after=3)
+"""Two steps an epoch: the run resumes within the second one, whose order is another than that of the first."""
 
 EVALUATION = Relation(
     id="R23.whole",
@@ -165,6 +168,28 @@ def steps_equal_unbroken_run(stack: Any, case: TrainerPlan) -> Measure:
             if name not in totals(stack) and not _same(value, other.logged.get(name, math.nan))
         ]
     return Measure.count(wrong, "rows, rates and scalars that differ from the unbroken run's")
+
+
+@RESUME.law(
+    "rows, in the second epoch",
+    "the order of the first epoch, a generator that restarts",
+    cases=RESUMED_LATER,
+    excluded=lambda stack: samples(stack) or only_updates(stack),
+)
+def rows_equal_unbroken_run(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare the rows of every step with those of the unbroken run.
+
+    Raises:
+        NotServed: its options end the run before the step of the resume.
+    """
+    whole = trainer_run(stack, replace(case, ends_after=0))
+    if len(whole.steps) <= case.ends_after:
+        raise NotServed(f"its options end the run after {len(whole.steps)} steps, in the first epoch")
+    resumed = trainer_run(stack, case)
+    wrong = [] if len(resumed.steps) == len(whole.steps) else [f"{len(resumed.steps)} steps"]
+    pairs = zip(whole.steps, resumed.steps, strict=False)
+    wrong += [f"rows of step {one.step}" for one, other in pairs if one.rows != other.rows]
+    return Measure.count(wrong, "steps whose rows differ from the unbroken run's")
 
 
 @RESUME.law("totals", "a counter that begins again at 0", excluded=_resumes_inside_a_window)

@@ -47,7 +47,7 @@ def dpo(options: Mapping[str, Any], **more: Any) -> Setup:
     given = {
         "reference": "given",
         "scalars": DPO_SCALARS,
-        "known_failures": (NUM_TOKENS,),
+        "known_failures": (NUM_TOKENS, MEANS),
         "thorough": True,
         **more,
     }
@@ -99,7 +99,7 @@ PREFERENCES: Mapping[str, Setup] = {
     "whole-dpo-synchronised": dpo(
         {"sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.7},
         reference_sync=ReferenceSync(alpha=0.7, every=1),
-        known_failures=(NUM_TOKENS, REFERENCE),
+        known_failures=(NUM_TOKENS, MEANS, REFERENCE),
     ),
     "whole-dpo-truncated": dpo({"max_length": 14}, max_length=14, is_long=True),
     "whole-dpo-turns": dpo({}, turns="turns with system"),
@@ -120,6 +120,9 @@ PREFERENCES: Mapping[str, Setup] = {
         label_smoothing=0.2,
         divergence="forward_kl",
         scalars={**DPO_SCALARS, "num_input_tokens_seen": TOKENS["num_tokens"]},
+    ),
+    "whole-dpo-enumerated": dpo(
+        {"f_divergence_type": "js_divergence"}, divergence="js", enumerated=("f_divergence_type",)
     ),
     "whole-dpo-epoch": dpo(
         {
@@ -160,7 +163,6 @@ PREFERENCES: Mapping[str, Setup] = {
         max_length=26,
         keep="end",
         is_long=True,
-        known_failures=(NUM_TOKENS, MEANS),
     ),
     "whole-dpo-loaded": dpo(
         {
@@ -173,10 +175,9 @@ PREFERENCES: Mapping[str, Setup] = {
         label_smoothing=0.05,
         divergence="js",
         reference="loaded",
-        known_failures=(NUM_TOKENS, MEANS),
     ),
     "whole-dpo-experts": dpo(
-        {"router_aux_loss_coef": 0.5}, trait="experts", known_failures=(NUM_TOKENS, EXPERTS)
+        {"router_aux_loss_coef": 0.5}, trait="experts", known_failures=(NUM_TOKENS, MEANS, EXPERTS)
     ),
     "whole-kto": kto({"desirable_weight": 1.5}, objective={"desirable_weight": 1.5}),
     "whole-kto-apo": kto(

@@ -37,6 +37,7 @@ ALL = ObjectiveSpec(kind="sft", trains="all")
 SUPERVISED: Mapping[str, Setup] = {
     "whole-sft": sft({}),
     "whole-sft-turns": sft({}, data="messages", form="turns with system", objective=ALL, thorough=True),
+    "whole-sft-answers": sft({}, form="turns with system", thorough=True, known_failures=(NUM_TOKENS, MEANS)),
     "whole-sft-packing": sft(
         {"packing": True, "max_length": 40},
         thorough=True,
