@@ -387,7 +387,7 @@ def test_a_log_with_too_few_points_is_skipped_and_says_so(
     path = tmp_path / "short.jsonl"
     path.write_text(rows({"loss": np.linspace(2, 1, 3), "reward": np.linspace(0, 1, 3)}, 0, 3))
     assert main(["watch", str(path)]) == 5
-    assert "need more points (one has 3 of the 10 points that it needs)" in capsys.readouterr().out
+    assert "need more points (one has 3 of the 12 points that it needs)" in capsys.readouterr().out
 
 
 def test_a_text_value_blocks_its_column_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
