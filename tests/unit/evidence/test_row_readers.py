@@ -11,8 +11,9 @@ import pytest
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.read import read_logs
+from seatrial.evidence.readers import jsonl
+from seatrial.evidence.readers.lanes import restarts
 from seatrial.evidence.readers.points import decode, decode_step
-from seatrial.evidence.readers.rows import restarts
 
 
 def put(path: Path, *lines: str, end: str = "\n") -> Path:
@@ -43,6 +44,38 @@ def test_states_of_a_value(raw: object, value: float, null: bool) -> None:
     assert number is not None
     np.testing.assert_equal(number.value, value)
     assert number.null is null
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"step": 1, "loss": 0.1, "note": "x"}',
+        '{"step": -9223372036854775809, "loss": 1e400}',
+        '{"step": 1, "loss": NaN, "kl": -Infinity}',
+        '{"step": 1, "loss": 123456789012345678901234567890, "kl": -0, "lr": -0.0, "reward": 2.4703282292062328e-324}',
+        '{"step": 1, "loss": 1' + 400 * "0" + "}",
+        '{"step": 1, "list": [18446744073709551616], "loss": 1}',
+        '{"step": 1, "note": "\\ud800"}',
+        '{"step": 1, "step": 2}',
+        '{"step": 1, "inner": {"loss": 0.5, "loss": 1.5}}',
+        '{"step": 01}',
+        '{"step": 1, "loss": 0.5,}',
+        '{"step": 1, "note": "a\tb"}',
+        "[" * 2000 + "]" * 2000,
+        '{"a":' * 2000 + "1" + "}" * 2000,
+    ],
+)
+def test_both_parsers_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    pytest.importorskip("orjson")
+    path = put(tmp_path / "log.jsonl", '{"step": 7, "loss": 0.25}', text)
+    quick = read_logs(path)
+    monkeypatch.setattr(jsonl, "orjson", None)
+    slow = read_logs(path)
+    assert (quick.damage, quick.unread, quick.scalars) == (slow.damage, slow.unread, slow.scalars)
+    assert list(quick.series) == list(slow.series)
+    for tag, series in slow.series.items():
+        assert quick.series[tag].steps.tobytes() == series.steps.tobytes()
+        assert quick.series[tag].values.tobytes() == series.values.tobytes()
 
 
 @pytest.mark.parametrize("raw", ["", "abc", "1_000", "0x10", [1.0], {"a": 1}, "9" * 500])

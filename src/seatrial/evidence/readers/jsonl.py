@@ -19,6 +19,12 @@ from seatrial.evidence.readers.points import decode_step
 from seatrial.evidence.readers.rows import RowLog, assemble_rows, row_logs
 from seatrial.evidence.runlog import RunLog
 
+try:
+    import orjson
+except ImportError:
+    # It is built for CPython only; elsewhere the standard library parses every line.
+    orjson = None  # type: ignore[assignment, unused-ignore]
+
 NAME = "JSON Lines"
 PRIORITY = 20
 
@@ -148,12 +154,28 @@ def raw_lines(path: Path, log: RowLog) -> Iterator[bytes]:
 def parse(text: bytes | str) -> Any:
     """Return the JSON value of a text (NaN and Infinity are read), or None where it is not JSON."""
     try:
-        value = json.loads(text.decode() if isinstance(text, bytes) else text)
+        value = _parse_quickly(text)
+        if value is None:
+            value = json.loads(text.decode() if isinstance(text, bytes) else text)
         # As many colons as keys: nothing is nested, no key appears twice, and the slow way finds nothing else.
         if type(value) is dict and text.count(b":" if isinstance(text, bytes) else ":") == len(value):  # type: ignore[arg-type]
             return value
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError):
+        return None
+
+
+def _parse_quickly(text: bytes | str) -> Any:
+    """Return the value of a text without a list, or None where only the standard library may read it (NaN, Infinity).
+
+    Numbers are the same doubles; an integer of more than 64 bits becomes one, so that lists, whose text is shown, are
+    left out.
+    """
+    if orjson is None or (b"[" if isinstance(text, bytes) else "[") in text:  # type: ignore[operator]
+        return None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
         return None
 
 
@@ -176,20 +198,27 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def step_key(row: Mapping[str, Any]) -> str | None:
     """Return the key under which a row holds its step."""
-    return next((key for key in STEP_KEYS if key in row and decode_step(row[key]) is not None), None)
+    for key in STEP_KEYS:
+        if key in row and decode_step(row[key]) is not None:
+            return key
+    return None
 
 
 def add_row(log: RowLog, line: Line, step: int | None = None) -> None:
     """Add a row whose metrics are next to its step; `step` is used for a row that has none."""
-    key = step_key(line.row)
+    row = line.row
+    key = step_key(row)
     if key is not None:
-        step = decode_step(line.row[key])
-        of_total = line.row[key] if isinstance(line.row[key], str) and "/" in line.row[key] else None
-        log.note_total(of_total if of_total else line.row.get("total_steps", line.row.get("max_steps")))
-    time_key = next((name for name in TIME_KEYS if name in line.row and _is_date(line.row[name])), None)
+        raw = row[key]
+        step = decode_step(raw)
+        of_total = isinstance(raw, str) and "/" in raw
+        log.note_total(raw if of_total else row.get("total_steps", row.get("max_steps")))
+    time_key = None
+    if not row.keys().isdisjoint(TIME_KEYS):
+        time_key = next((name for name in TIME_KEYS if name in row and _is_date(row[name])), None)
     # A row with a time and no step is a sample by the clock only where the format says so (prime_rl.py).
-    wall_time = None if time_key is None or step is None else float(line.row[time_key])
-    metrics = dict(line.row)
+    wall_time = None if time_key is None or step is None else float(row[time_key])
+    metrics = dict(row)
     for name in (key, time_key):
         if name is not None:
             del metrics[name]

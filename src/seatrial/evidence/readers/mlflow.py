@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers import sqlite
+from seatrial.evidence.readers.lanes import restarts
 from seatrial.evidence.readers.points import Number, PointBuffer, Segment, decode, decode_step
-from seatrial.evidence.readers.rows import assemble, restarts
+from seatrial.evidence.readers.rows import assemble
 from seatrial.evidence.runlog import Damage, RunLog
 
 NAME = "MLflow"

@@ -59,6 +59,8 @@ def decode_step(raw: Any) -> int | None:
 
     Text may include the total number of steps: `1/438` is step 1.
     """
+    if type(raw) is int:
+        return raw if -MAX_STEP - 1 <= raw <= MAX_STEP else None
     if isinstance(raw, bool):
         return None
     if isinstance(raw, str):
@@ -72,7 +74,8 @@ def decode_step(raw: Any) -> int | None:
             number = _decode_text(raw)
             raw = None if number is None else number.value
     if isinstance(raw, float):
-        if not math.isfinite(raw) or raw != int(raw):
+        # At the bounds a float may be an integer beyond them.
+        if not -(2.0**63) < raw < 2.0**63 or raw != int(raw):
             return None
         raw = int(raw)
     if isinstance(raw, int) and -MAX_STEP - 1 <= raw <= MAX_STEP:

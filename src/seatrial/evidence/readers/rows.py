@@ -4,25 +4,18 @@ Row formats do not mark a restart: a process that resumes appends to the same fi
 
 from __future__ import annotations
 
-import itertools
-import math
-from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from seatrial.errors import BlockedError
 from seatrial.evidence.readers.attempts import merge
+from seatrial.evidence.readers.lanes import Lane
 from seatrial.evidence.readers.points import (
     MAX_STEP,
-    Floats,
     Number,
     PointBuffer,
-    Points,
     Segment,
     decode,
     decode_step,
@@ -33,105 +26,7 @@ MAX_DEPTH = 16
 _MAX_DAMAGES = 8
 
 
-_PACK_ROWS = 512
 _PLAIN = frozenset((float, int, bool))
-
-
-@dataclass
-class _Column:
-    """Values of one tag in blocks, each with the numbers of its rows; a null is NaN and marked."""
-
-    rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    values: list[Floats] = field(default_factory=list)
-    nulls: set[int] = field(default_factory=set)
-    """Rows whose value is an explicit null."""
-
-
-@dataclass
-class _Lane:
-    """The rows of one writer: steps and times by row, values by tag."""
-
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    walls: array[float] = field(default_factory=lambda: array("d"))
-    """NaN where a row has no time."""
-    columns: dict[str, _Column] = field(default_factory=dict)
-    _packs: dict[tuple[str, ...], tuple[list[int], list[tuple[float, ...]]]] = field(default_factory=dict)
-    """Rows of plain numbers that wait to become arrays, by their tags."""
-
-    def start(self, step: int, wall_time: float | None) -> int:
-        """Begin a row and return its number."""
-        self.steps.append(step)
-        self.walls.append(math.nan if wall_time is None else wall_time)
-        return len(self.steps) - 1
-
-    def add_plain(self, row: int, tags: tuple[str, ...], values: tuple[float, ...]) -> None:
-        """Add the values of a row that are all numbers."""
-        rows, waiting = self._packs.setdefault(tags, ([], []))
-        rows.append(row)
-        waiting.append(values)
-        if len(rows) >= _PACK_ROWS:
-            self._unpack(tags)
-
-    def add(self, row: int, numbers: Mapping[str, Number]) -> None:
-        """Add the values of a row."""
-        for tag, number in numbers.items():
-            self._put(tag, np.array([row]), np.array([number.value]))
-            if number.null:
-                self.columns[tag].nulls.add(row)
-
-    def _put(self, tag: str, rows: npt.NDArray[np.int64], values: Floats) -> None:
-        column = self.columns.setdefault(tag, _Column())
-        column.rows.append(rows)
-        column.values.append(values)
-
-    def _unpack(self, tags: tuple[str, ...]) -> None:
-        rows, waiting = self._packs.pop(tags)
-        try:
-            block = np.array(waiting, dtype=np.float64).T.copy()
-        except OverflowError:
-            # An integer that no float holds.
-            numbers = [[number.value for raw in row if (number := decode(raw))] for row in waiting]
-            block = np.array(numbers, dtype=np.float64).T.copy()
-        for tag, values in zip(tags, block, strict=True):
-            self._put(tag, np.array(rows), values)
-
-    def segments(self, source: str, lane: str) -> list[Segment]:
-        """Return a segment for each start of the writer."""
-        for tags in list(self._packs):
-            self._unpack(tags)
-        steps, walls = np.array(self.steps, dtype=np.int64), np.array(self.walls)
-        bounds = [0, *restarts(steps.tolist()), len(steps)]
-        found = [
-            Segment(source=source, lane=lane, start=_earliest(walls[low:high]), end=_latest(walls[low:high]))
-            for low, high in itertools.pairwise(bounds)
-        ]
-        for tag in list(self.columns):
-            column = self.columns.pop(tag)
-            rows, values = np.concatenate(column.rows), np.concatenate(column.values)
-            order = np.argsort(rows, kind="stable") if (rows[1:] < rows[:-1]).any() else slice(None)
-            rows, values = rows[order], values[order]
-            nulls = np.isin(rows, list(column.nulls)) if column.nulls else None
-            cuts = np.searchsorted(rows, bounds)
-            for segment, (low, high) in zip(found, itertools.pairwise(cuts), strict=True):
-                if high > low:
-                    times = walls[rows[low:high]]
-                    segment.points[tag] = Points(
-                        steps=steps[rows[low:high]],
-                        values=values[low:high],
-                        wall_times=None if np.isnan(times).any() else times,
-                        nulls=nulls[low:high] if nulls is not None and nulls[low:high].any() else None,
-                    )
-        return found
-
-
-def _earliest(walls: Floats) -> float | None:
-    known = walls[~np.isnan(walls)]
-    return float(known.min()) if len(known) else None
-
-
-def _latest(walls: Floats) -> float | None:
-    known = walls[~np.isnan(walls)]
-    return float(known.max()) if len(known) else None
 
 
 @dataclass
@@ -149,7 +44,7 @@ class RowLog:
     num_rows: int = 0
     total_steps: int | None = None
     """The last step that the run is to reach, where the file says it."""
-    _lanes: dict[str, _Lane] = field(default_factory=dict)
+    _lanes: dict[str, Lane] = field(default_factory=dict)
     _num_more: int = 0
     _clocked: list[tuple[float, dict[str, Number]]] = field(default_factory=list)
     _stepless: list[tuple[int, dict[str, Number]]] = field(default_factory=list)
@@ -179,7 +74,8 @@ class RowLog:
             self.lose(line, f"line {line}: the step is no whole number of 64 bits")
             return
         if step is not None:
-            into = self._lanes.setdefault(self.full_lane(lane), _Lane())
+            name = self.full_lane(lane)
+            into = self._lanes.get(name) or self._lanes.setdefault(name, Lane())
             row = into.start(step, wall_time)
             values = tuple(metrics.values())
             if _PLAIN.issuperset(map(type, values)):
@@ -196,6 +92,8 @@ class RowLog:
 
     def note_total(self, total: Any) -> None:
         """Keep the last step that the run is to reach, where a value is one: `438`, or the end of `1/438`."""
+        if total is None:
+            return
         if isinstance(total, str):
             total = total.rpartition("/")[2]
         found = decode_step(total)
@@ -289,24 +187,6 @@ class RowLog:
             else:
                 what = f"{tag}: {count} values are no numbers, the first is {text!r} in line {line}"
                 self.lose(line, what, tag=tag)
-
-
-def restarts(steps: list[int]) -> list[int]:
-    """Return where a sequence of steps restarts.
-
-    Steps that jump back and continue below the highest one so far were written by a resumed process. A single late row
-    (an evaluation that took long) is no restart: the next row is ahead again.
-    """
-    found = []
-    highest: int | None = None
-    for index, step in enumerate(steps):
-        if highest is not None and step < highest:
-            following = steps[index + 1] if index + 1 < len(steps) else None
-            if step <= steps[index - 1] and (following is None or step <= following <= highest):
-                found.append(index)
-                highest = step
-        highest = step if highest is None else max(highest, step)
-    return found
 
 
 def assemble(
