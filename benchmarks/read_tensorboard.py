@@ -1,11 +1,12 @@
 """Reads one TensorBoard file with seatrial and with tensorboard's EventAccumulator, and prints the ratios.
 
-    python benchmarks/read_tensorboard.py [--tags 200] [--steps 5000] [--repeats 3] [--growth]
+    python benchmarks/read_tensorboard.py [--tags 200] [--steps 5000] [--repeats 3] [--growth] [--dump]
 
 The accumulator is used as NeMo RL's dump script uses it (tests/json_dump_tb_logs.py): size guidance 0, so that no
 point is sampled away, then every scalar of every tag. Each reading takes place in a process of its own, in turn, and
 its time is that of reading alone, imports left out; memory is the peak of the whole process. Both must return the
-same points. `--growth` reads files of one to ten million scalars and prints the time per million.
+same points. `--growth` reads files of one to ten million scalars and prints the time per million. `--dump` compares
+`seatrial dump` with a script that reads with the accumulator and writes the same file, as whole processes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from jsonl_memory import measure
 
 READERS = {
     "accumulator": """
@@ -40,6 +43,17 @@ def read(folder):
     return len(series), sum(map(len, series)), sum(float(one.values.sum()) for one in series)
 """,
 }
+WRITE = """
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+accumulator = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0, "tensors": 0})
+accumulator.Reload()
+data = {}
+for tag in accumulator.Tags()["scalars"]:
+    data[tag] = {event.step: event.value for event in accumulator.Scalars(tag)}
+with open(sys.argv[2], "w") as file:
+    json.dump(data, file)
+"""
 CHILD = """
 import json, resource, sys, time
 TAGS = json.loads(sys.argv[2])
@@ -61,10 +75,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--growth", action="store_true", help="read one to ten million scalars")
+    parser.add_argument(
+        "--dump", action="store_true", help="compare `seatrial dump`, imports and writing included"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.growth:
             _growth(Path(folder), arguments.repeats)
+        elif arguments.dump:
+            _dump(Path(folder), arguments.tags, arguments.steps, arguments.repeats)
         else:
             _compare(Path(folder), arguments.tags, arguments.steps, arguments.repeats)
 
@@ -97,6 +116,26 @@ def _compare(folder: Path, num_tags: int, num_steps: int, repeats: int) -> None:
             left[key] / right[key] for left, right in zip(runs[over], runs[under], strict=True)
         )
         print(f"{ratio:8.2f} {name}")
+
+
+def _dump(folder: Path, num_tags: int, num_steps: int, repeats: int) -> None:
+    logs = folder / "logs"
+    logs.mkdir()
+    _write(logs, num_tags, num_steps)
+    theirs, ours = folder / "theirs.json", folder / "ours.json"
+    measure(sys.executable, "-m", "seatrial", "dump", str(folder / "none"), "--output", str(ours))
+    ratios = []
+    for _ in range(repeats):
+        slow = measure(sys.executable, "-c", WRITE, str(logs), str(theirs))
+        quick = measure(sys.executable, "-m", "seatrial", "dump", str(logs), "--output", str(ours))
+        ratios.append((slow.seconds / quick.seconds, quick.kibibytes / slow.kibibytes))
+        for name, cost in (("accumulator", slow), ("seatrial dump", quick)):
+            print(f"{name:14} {cost.seconds:6.2f} s of CPU {cost.kibibytes / 1024:5.0f} MB, exit {cost.code}")
+    written = json.loads(ours.read_text())
+    if any(written[tag] != points for tag, points in json.loads(theirs.read_text()).items()):
+        raise SystemExit("the dumps differ")
+    print(f"{statistics.median(ratio for ratio, _ in ratios):8.2f} times as fast in CPU time")
+    print(f"{statistics.median(ratio for _, ratio in ratios):8.2f} of the memory")
 
 
 def _growth(folder: Path, repeats: int) -> None:

@@ -11,12 +11,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from seatrial.errors import BlockedError
+from seatrial.evidence import quick_json
 from seatrial.evidence.readers.metrics_json import FORM, PROVENANCE_KEY
 from seatrial.evidence.runlog import RunLog, Series
 
@@ -34,8 +36,8 @@ def lines(log: RunLog) -> Iterator[str]:
     yield "{"
     yield f"{_text(PROVENANCE_KEY)}: {json.dumps(_provenance(log))}"
     for tag in sorted({*log.series, *log.scalars}):
-        content: Any = points(log.series[tag]) if tag in log.series else log.scalars[tag]
-        yield f",{_text(tag)}: {json.dumps(content)}"
+        content = _points_text(log.series[tag]) if tag in log.series else json.dumps(log.scalars[tag])
+        yield f",{_text(tag)}: {content}"
     yield "}"
 
 
@@ -49,9 +51,23 @@ def points(series: Series) -> Mapping[str, float | None]:
     values: list[float | None] = series.values.tolist()
     if series.nulls is not None:
         values = [None if null else value for value, null in zip(values, series.nulls.tolist(), strict=True)]
-    order = np.argsort(steps, kind="stable").tolist()
-    texts = steps.astype(str).tolist()
-    return {texts[place]: values[place] for place in order}
+    texts = _texts(steps.tobytes())
+    if bool((steps[1:] > steps[:-1]).all()):
+        return dict(zip(texts, values, strict=True))
+    return {texts[place]: values[place] for place in np.argsort(steps, kind="stable").tolist()}
+
+
+@lru_cache(maxsize=2)
+def _texts(steps: bytes) -> list[str]:
+    """Return the steps of a series as text; most tags of a run have the same ones."""
+    texts: list[str] = np.frombuffer(steps, dtype=np.int64).astype(str).tolist()
+    return texts
+
+
+def _points_text(series: Series) -> str:
+    found = points(series)
+    quick = quick_json.of_finite(found) if bool(np.isfinite(series.values).all()) else None
+    return json.dumps(found) if quick is None else quick
 
 
 def _provenance(log: RunLog) -> dict[str, Any]:

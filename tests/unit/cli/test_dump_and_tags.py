@@ -15,6 +15,7 @@ import pytest
 from tests.unit.evidence.event_writers import record_offsets, write_series
 
 from seatrial.cli import main
+from seatrial.evidence import quick_json
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.readers.metrics_json import PROVENANCE_KEY
 
@@ -57,6 +58,23 @@ def test_nulls_and_bare_numbers_survive(tmp_path: Path) -> None:
     assert nulls is not None
     assert nulls.tolist() == [True, False]
     assert log.scalars == {"score": 0.25}
+
+
+def test_both_writers_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("orjson")
+    values = np.random.default_rng(0).standard_normal(200) * 10.0 ** np.arange(-100, 100)
+    rows = [{"step": step, "a": value, "b": -0.0} for step, value in enumerate(values.tolist())]
+    rows += [{"step": 999, "odd": None}, {"step": 1000, "odd": math.inf}, {"step": 998, "odd": 1e22}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["dump", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "quick.json")]) == 0
+    monkeypatch.setattr(quick_json, "orjson", None)
+    assert main(["dump", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "slow.json")]) == 0
+    quick, slow = (json.loads((tmp_path / name).read_text()) for name in ("quick.json", "slow.json"))
+    assert list(quick) == list(slow)
+    for tag in ("a", "b", "odd"):
+        assert [(step, repr(value)) for step, value in quick[tag].items()] == [
+            (step, repr(value)) for step, value in slow[tag].items()
+        ]
 
 
 def test_damage_is_said_and_stays_with_the_dump(

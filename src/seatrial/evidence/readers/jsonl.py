@@ -14,16 +14,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seatrial.evidence import quick_json
 from seatrial.evidence.readers.opening import head_of, open_text, suffix_of
 from seatrial.evidence.readers.points import decode_step
 from seatrial.evidence.readers.rows import RowLog, assemble_rows, row_logs
 from seatrial.evidence.runlog import RunLog
-
-try:
-    import orjson
-except ImportError:
-    # It is built for CPython only; elsewhere the standard library parses every line.
-    orjson = None  # type: ignore[assignment, unused-ignore]
 
 NAME = "JSON Lines"
 PRIORITY = 20
@@ -154,7 +149,7 @@ def raw_lines(path: Path, log: RowLog) -> Iterator[bytes]:
 def parse(text: bytes | str) -> Any:
     """Return the JSON value of a text (NaN and Infinity are read), or None where it is not JSON."""
     try:
-        value = _parse_quickly(text)
+        value = quick_json.parse(text)
         if value is None:
             value = json.loads(text.decode() if isinstance(text, bytes) else text)
         # As many colons as keys: nothing is nested, no key appears twice, and the slow way finds nothing else.
@@ -162,20 +157,6 @@ def parse(text: bytes | str) -> Any:
             return value
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError):
-        return None
-
-
-def _parse_quickly(text: bytes | str) -> Any:
-    """Return the value of a text without a list, or None where only the standard library may read it (NaN, Infinity).
-
-    Numbers are the same doubles; an integer of more than 64 bits becomes one, so that lists, whose text is shown, are
-    left out.
-    """
-    if orjson is None or (b"[" if isinstance(text, bytes) else "[") in text:  # type: ignore[operator]
-        return None
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
         return None
 
 
