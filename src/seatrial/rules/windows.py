@@ -148,7 +148,7 @@ def trend(values: Floats) -> float:
     """
     values = values[np.isfinite(values)]
     if len(values) > _BLOCKS:
-        values = np.array([part.mean() for part in np.array_split(values, _BLOCKS)])
+        values = _block_means(values)
     number = len(values)
     if number < 4:
         return 0.0
@@ -156,6 +156,14 @@ def trend(values: Floats) -> float:
     _, ties = np.unique(values, return_counts=True)
     variance = (number * (number - 1) * (2 * number + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
     return 0.0 if variance <= 0 or score == 0 else float((score - np.sign(score)) / np.sqrt(variance))
+
+
+def _block_means(values: Floats) -> Floats:
+    """Return the means of 20 blocks; the first of them are longer by one where the points do not divide evenly."""
+    size, longer = divmod(len(values), _BLOCKS)
+    cut = longer * (size + 1)
+    heads = values[:cut].reshape(longer, size + 1).mean(axis=1)
+    return np.concatenate([heads, values[cut:].reshape(_BLOCKS - longer, size).mean(axis=1)])
 
 
 _DROP_BLOCKS = 40
@@ -217,16 +225,21 @@ def fallen(values: Floats, limits: Mapping[str, float]) -> tuple[Floats, Flags]:
     the level itself. Returns the fall in noise widths, and the flags.
     """
     measured, found = np.zeros(len(values)), np.zeros(len(values), dtype=np.bool_)
+    share, highest = limits["share"], np.maximum.accumulate(values)
     for number in close_looks(len(values), _FALL_LOOKS):
         few = max(2, -(-number // 10))
         before, last = values[: number - few], values[number - few : number]
+        now, peak = np.median(last), highest[number - few - 1]
+        # No level is above the highest point, and the share is at most 1: levels need not be computed, which is slow.
+        if peak - now < share * abs(peak) - 1e-9 * (abs(peak) + abs(now)):
+            continue
         width = max(3, number // 30)
         blocks = len(before) // width
         levels = np.median(before[len(before) - blocks * width :].reshape(blocks, width), axis=1)
-        best, now = levels.max(), np.median(last)
+        best = levels.max()
         top = np.quantile(last, 0.8) if few > 4 else last.max()
         lost = best - now >= limits["part"] * (best - min(levels.min(), now))
-        if not lost or best - now < limits["share"] * abs(best):
+        if not lost or best - now < share * abs(best):
             continue
         spread = noise(before)
         fall = (best - top) / spread if spread > 0 else np.inf * (best - top)

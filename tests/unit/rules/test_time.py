@@ -11,7 +11,7 @@ from tests.unit.rules.made_logs import Floats, healthy, log_of
 from seatrial.evidence.runlog import RunLog, Series
 from seatrial.rules.engine import is_evidence, judge_log, select
 from seatrial.rules.rule import Finding, Level, streams_of
-from seatrial.rules.windows import is_rounded, trend
+from seatrial.rules.windows import fallen, is_rounded, trend
 from seatrial.vocabulary import by_parts, canonical, plain_names, stack_named, stacks
 
 
@@ -22,6 +22,22 @@ def finding(rule: str, columns: dict[str, Floats], stride: int = 1) -> Finding:
         tag: replace(one, steps=one.steps * stride) for tag, one in log.series.items()
     }
     return judge_log(RunLog(sources=["made"], series=series), select([rule]))[0].finding
+
+
+@pytest.mark.parametrize("number", [21, 39, 40, 1000, 1237])
+def test_a_long_series_has_the_trend_of_the_means_of_twenty_blocks(number: int) -> None:
+    values = np.cumsum(np.random.default_rng(number).standard_normal(number))
+    means = np.array([block.mean() for block in np.array_split(values, 20)])
+    assert trend(values) == trend(means) != 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_a_fall_is_found_where_its_share_of_the_level_is_large_enough(share: float) -> None:
+    """The level falls from 2 to 1 with little noise: by half of itself."""
+    random = np.random.default_rng(0)
+    values = np.concatenate([2 + 0.01 * random.standard_normal(200), 1 + 0.01 * random.standard_normal(100)])
+    _, found = fallen(values, {"share": share, "part": 0.3, "widths": 6.5})
+    assert found.any() == (share < 0.5)
 
 
 def test_the_test_of_a_trend_has_its_error_rate() -> None:
