@@ -26,6 +26,6 @@ def parse(text: bytes | str) -> Any:
         return None
 
 
-def of_finite(values: Mapping[str, float]) -> str | None:
-    """Return the JSON text of finite numbers, or None where orjson is not installed; it writes NaN as null."""
+def of_finite(values: Mapping[str, float | None]) -> str | None:
+    """Return the JSON text of finite numbers and nulls, or None without orjson, which would write NaN as null."""
     return None if orjson is None else orjson.dumps(values).decode()
