@@ -29,6 +29,13 @@ BRACKETED = (
     "{% if add_generation_prompt and shouts %}{{ '!' }}{% endif %}"
 )
 """A template that a setup gives by an option, or whose variable `shouts` it sets."""
+OPENED = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}"
+    "{{ ('!' if message['content'] | length % 2 else '') + message['content'] + '<|im_end|>' }}"
+    "{% else %}{{ '[' + message['content'] + ']' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '!' }}{% endif %}"
+)
+"""A template that opens answers of odd length alone with a mark, so that a prompt ends before it or after it."""
 
 
 class MadeRows:
@@ -50,6 +57,8 @@ class MadeRows:
         tokenizer = copy.deepcopy(self._tokenizer)
         if self.setup.form == "bracketed" and "chat_template_path" not in self.setup.options:
             tokenizer.chat_template = BRACKETED
+        if self.setup.form == "opened":
+            tokenizer.chat_template = OPENED
         return tokenizer
 
     def template_file(self, folder: str) -> str:
@@ -83,10 +92,16 @@ class MadeRows:
     def _example(self, texts: Mapping[str, str], number: int) -> Example:
         """Return the ids that training should see."""
         end = self.setup.end
+        prompt, said, other = self._prompt(texts["prompt"]), texts["completion"], texts["rejected"]
+        if self.setup.form == "opened":
+            # What both answers begin with is the prompt's.
+            said, other = ("!" * (len(text) % 2) + text for text in (said, other))
+            if said[0] == other[0] == "!":
+                prompt, said, other = prompt + "!", said[1:], other[1:]
         return Example(
-            prompt_ids=self._ids(self._prompt(texts["prompt"])),
-            completion_ids=self._ids(texts["completion"] + end),
-            rejected_ids=self._ids(texts["rejected"] + end) if self.setup.data == "pairs" else None,
+            prompt_ids=self._ids(prompt),
+            completion_ids=self._ids(said + end),
+            rejected_ids=self._ids(other + end) if self.setup.data == "pairs" else None,
             desirable=number % 3 != 1 if self.setup.data == "labels" else None,
         )
 
@@ -97,6 +112,8 @@ class MadeRows:
             return text
         if form == "bracketed":
             return f"[{text}]" + ("!" if self.setup.options.get("chat_template_kwargs") else "")
+        if form == "opened":
+            return f"[{text}]"
         system = "<|im_start|>system\nbe brief<|im_end|>" if form == "turns with system" else ""
         return f"{system}<|im_start|>user\n{text}<|im_end|><|im_start|>assistant\n"
 

@@ -22,8 +22,8 @@ class Setup:
     objective: ObjectiveSpec | RolloutSpec
     data: Literal["texts", "messages", "pairs", "labels", "prompts", "whole", "ids"]
     """`whole` are texts without a border between prompt and completion; `ids` are tokenized already."""
-    form: Literal["text", "turns", "turns with system", "bracketed"] = "text"
-    """Plain texts; turns of the tokenizer's template, with a system turn; or turns of the template `BRACKETED`."""
+    form: Literal["text", "turns", "turns with system", "bracketed", "opened"] = "text"
+    """Plain texts; turns of the tokenizer's template, with a system turn; or turns of a template of `made_rows`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the configuration; a release without one of them does not have the setup."""
     optional: Mapping[str, Any] = field(default_factory=dict)

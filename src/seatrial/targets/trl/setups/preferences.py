@@ -193,6 +193,14 @@ PREFERENCES: Mapping[str, Setup] = {
         scalars=PAIR_SCALARS,
         thorough=True,
     ),
+    "whole-cpo-opened": pairs(
+        "CPO",
+        ObjectiveSpec(kind="cpo", beta=0.3),
+        {"beta": 0.3, "cpo_alpha": 0.0, "max_length": 64},
+        form="opened",
+        scalars=PAIR_SCALARS,
+        thorough=True,
+    ),
     "whole-orpo": pairs(
         "ORPO",
         ObjectiveSpec(kind="orpo", beta=0.3, nll_weight=1.0, nll_over="all"),
