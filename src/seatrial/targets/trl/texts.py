@@ -82,5 +82,5 @@ class GKD(TinyCausalModel):
 
     @property
     def _loss_cuts_prompts(self) -> bool:
-        """Whether the release's loss leaves out as many columns as the prompts have, with any labels."""
+        """Whether the release's loss leaves out the columns of the prompts by itself, with any labels."""
         return 'inputs["prompts"].shape[1]' in inspect.getsource(self.trainer_class.compute_loss)

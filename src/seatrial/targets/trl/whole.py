@@ -83,10 +83,11 @@ class Whole(KnowsFailures, TinyCausalModel):
         if missing:
             raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
         defaults = {item.name: item.default for item in dataclasses.fields(self.config_class)}
+        self.enumerations: dict[str, type[Enum]] = {}
         for name in self.setup.enumerated:
-            if not isinstance(defaults[name], Enum):
+            if not isinstance(default := defaults[name], Enum):
                 raise Gone(f"{name} of trl {release('trl')} is no enumeration")
-        self.enumerations = {name: type(defaults[name]) for name in self.setup.enumerated}
+            self.enumerations[name] = type(default)
         if self.setup.samples and "reward_funcs" not in signature(self.trainer_class.__init__).parameters:
             raise Gone(f"{self.setup.trainer}Trainer of trl {release('trl')} takes no reward functions")
         if unknown := unknown_choices(self.setup.options, self.trainer_class, self.config_class):

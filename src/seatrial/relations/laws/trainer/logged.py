@@ -118,7 +118,8 @@ def each_scalar_is_logged(stack: Any, case: TrainerPlan) -> Measure:
 def judged_scalars(stack: Any, record: TrainerRecord) -> dict[str, Scalar]:
     """Return the definitions of the scalars that the release has: those that its code names, or that it logs."""
     spec = stack.trainer_spec
-    logged = {name for one in (*record.steps, *record.evaluations) for name in one.logged}
+    logged = {name for step in record.steps for name in step.logged}
+    logged |= {name for evaluation in record.evaluations for name in evaluation.logged}
     return {
         name: one for name, one in spec.scalars.items() if name in logged or name not in spec.unnamed_scalars
     }
