@@ -18,7 +18,7 @@ from typing import Any
 from seatrial.files import write_text
 from seatrial.relations.law import Law, Measure, Relation
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import release
+from seatrial.targets.common.target import Gone, release
 from seatrial.targets.trl.options.table import MEASURED, defaults, measured, reasons, values_of
 
 RELATIONS = ("R12.whole", "R24.whole", "R10.whole", "R22.whole", "R23.whole", "R13.whole")
@@ -71,7 +71,8 @@ def _laws(adapter: Any) -> Iterator[tuple[Relation, Law]]:
 def options_of_setups() -> dict[str, dict[str, list[str]]]:
     """Return by trainer and relevant option the setups that set it to another value than the default.
 
-    Those that set it themselves come first, before those whose plans do.
+    Those that set it themselves come first, before those whose plans do. Setups that the installed release does not
+    have are left out.
     """
     from seatrial.targets.trl.setups.listed import SETUPS
     from seatrial.targets.trl.whole import ADAPTERS
@@ -80,7 +81,11 @@ def options_of_setups() -> dict[str, dict[str, list[str]]]:
     for name, setup in SETUPS.items():
         if setup.trait and not setup.options.keys() & {"router_aux_loss_coef", "disable_dropout"}:
             continue
-        default = defaults(ADAPTERS[name]().config_class)
+        try:
+            adapter = ADAPTERS[name]()
+        except Gone:
+            continue
+        default = defaults(adapter.config_class)
         for option, value in values_of(setup).items():
             if option in default and value != default[option] and option not in reasons():
                 found.setdefault(setup.trainer, {}).setdefault(option, []).append(name)
