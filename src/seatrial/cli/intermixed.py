@@ -38,9 +38,10 @@ class IntermixedParser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._words = tuple(args or ())
         if self.handed_on is not None and "--" in self._words:
-            place = self._words.index("--")
-            result, extras = self.parse_known_args(self._words[:place], namespace)
-            setattr(result, self.handed_on, list(self._words[place + 1 :]))
+            words = list(self._words)
+            place = words.index("--")
+            result, extras = self.parse_known_args(words[:place], namespace)
+            setattr(result, self.handed_on, words[place + 1 :])
             return result, extras
         found: Any
         if "--" in self._words or not self._may_intermix():

@@ -23,9 +23,9 @@ ADDED = (
 )  # fmt: skip
 NOT_REFRL = {
     "accumulated_training", "adapter_groups", "adapters", "collectives", "combined_adapters",
-    "default_sampling", "metric_gather", "pairs", "readiness", "rollout_window", "row_loader",
-    "row_tables", "sampler_correction", "supervised_step", "token_advantages", "trained_tokens",
-    "value_loss", "whole_trainer",
+    "default_sampling", "kl_controller", "length_balance", "metric_gather", "named_schedules", "pairs",
+    "readiness", "rollout_window", "row_loader", "row_tables", "sampler_correction", "supervised_step",
+    "token_advantages", "trained_tokens", "value_loss", "whole_trainer",
 }  # fmt: skip
 """Components of other stacks; the laws about them have a plain implementation beside their tests."""
 
@@ -69,6 +69,7 @@ NOT_TURNED = {
     "policy.generation.vllm_cfg.": "of vLLM alone",
     "policy.generation.colocated.enabled": "must change nothing: the equivalence class grpo-colocated",
     "policy.generation.quantization": "rounds the sampler's weights: the guard of int8, arch-quantised",
+    "policy.generation.colocated.resources.": "devices: tests/gpu/test_weight_sync_gpu.py",
     "policy.generation.placement": "must change nothing: grpo-colocated",
     "policy.generation.delta_compression.": "must change nothing: grpo-colocated",
     "policy.generation.weight_bucket_size_bytes": "must change nothing: tests of the weight sync",

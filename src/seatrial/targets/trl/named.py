@@ -41,7 +41,7 @@ def _is_named(name: str, classes: Iterable[type]) -> bool:
 
 def _quotes(word: str, classes: Iterable[type]) -> bool:
     """Return whether a text in quotes is this word, or an f-string's end after a value."""
-    return any(re.search(rf"[\"'`}}]{re.escape(word)}[\"'`]", source) for source in _sources(classes))
+    return any(re.search(rf"[\"'`}}]{re.escape(word)}[\"'`]", source) for source in sources(classes))
 
 
 def _quotes_parts(name: str, classes: Iterable[type]) -> bool:
@@ -52,14 +52,12 @@ def _quotes_parts(name: str, classes: Iterable[type]) -> bool:
         return False
     pattern = "/".join(rf"(?:{re.escape(part)}|{value})" for part in parts)
     found = (
-        one.group()
-        for source in _sources(classes)
-        for one in re.finditer(rf"[\"'`}}]{pattern}[\"'`]", source)
+        one.group() for source in sources(classes) for one in re.finditer(rf"[\"'`}}]{pattern}[\"'`]", source)
     )
     return any(re.search(rf"(?:^.|/){re.escape(part)}(?:/|.$)", text) for text in found for part in parts)
 
 
-def _sources(classes: Iterable[type]) -> list[str]:
+def sources(classes: Iterable[type]) -> list[str]:
     """Return the sources of the modules of these classes and of those that they extend."""
     modules = {base.__module__ for one in classes for base in inspect.getmro(one)}
     own = sorted(name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names)

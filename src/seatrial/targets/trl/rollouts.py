@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from inspect import getmodule, getsource, signature
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, captured_step, configuration
+from seatrial.targets.trl.named import sources
 from seatrial.targets.trl.preferences import find_trainer
 
 LOCAL_MEAN = KnownFailure(
@@ -90,8 +91,8 @@ class GRPO(KnowsFailures, TinyCausalModel):
 
     @property
     def takes_none(self) -> bool:
-        """Whether a reward function may return None: the release then adds up what is not NaN."""
-        return "nansum" in getsource(getmodule(self.trainer_class) or self.trainer_class)
+        """Whether a reward function may return None: the release then takes NaN, and leaves it out."""
+        return any("is not None else torch.nan" in source for source in sources([self.trainer_class]))
 
     @property
     def has_token_mean(self) -> bool:
