@@ -1,4 +1,4 @@
-"""Jobs under a real Slurm: cancelled, over the time limit, pre-empted and requeued are told apart; a resume goes on."""
+"""Jobs of a real Slurm: cancelled, over the limit, pre-empted and requeued are distinguished; a resume continues."""
 
 from __future__ import annotations
 

@@ -189,21 +189,20 @@ def largest_drop(values: Floats) -> tuple[float, int]:
 
 def looks(number: int, first: int) -> list[int]:
     """Return the numbers of points after which a test over the whole run is made: each a quarter more."""
-    found = []
-    at = first
-    while at <= number:
-        found.append(at)
-        at = max(at + 1, at * 5 // 4)
-    return found
+    return _growing(number, first, part=4)
 
 
 def close_looks(number: int, first: int) -> list[int]:
     """Return the numbers of points after which a test of the last points is made: each a twentieth more."""
+    return _growing(number, first, part=20)
+
+
+def _growing(number: int, first: int, *, part: int) -> list[int]:
     found = []
     at = first
     while at <= number:
         found.append(at)
-        at = max(at + 1, at * 21 // 20)
+        at += max(1, at // part)
     return found
 
 

@@ -146,6 +146,11 @@ def _verifier_errors(values: Values, limits: Limits) -> Marks:
     return Marks(share, in_a_row(share > limits["share"], number), errors > 0)
 
 
+FALL_BOUND = (
+    "the last tenth of the points within {widths} noise widths of the best level (9 for two points, 7 for "
+    "three), or above 1 - {part} of all levels, or above 1 - {share} of the best"
+)
+"""Of a level that has fallen far below its best; its figures are `FALL`."""
 FALL = {
     "widths": Parameter(6.5, "falls of healthy runs of the corpus, thinned or whole, reach 4"),
     "part": Parameter(0.5, HAND_SET),
@@ -251,8 +256,7 @@ RULES: tuple[Rule, ...] = (
         statement="the reward has fallen far below the best level that it had, and stays there",
         needs=("reward/mean",),
         mark=_far_below_its_best,
-        bound="the last tenth of the points within {widths} noise widths of the best level (9 for two points, 7 for "
-        "three), or above 1 - {part} of all levels, or above 1 - {share} of the best",
+        bound=FALL_BOUND,
         parameters=FALL,
         meaning="a policy that was driven off, a verifier that broke, or harder prompts",
         remedy="read completions of the best steps and of the last; find what else changed at the fall",

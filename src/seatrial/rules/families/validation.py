@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seatrial.evidence.runlog import Series
-from seatrial.rules.families.reward import FALL
+from seatrial.rules.families.reward import FALL, FALL_BOUND
 from seatrial.rules.rule import (
     HAND_SET,
     WILD,
@@ -181,8 +181,7 @@ RULES: tuple[Rule, ...] = (
         statement="the validation score has fallen far below the best level that it had, and stays there",
         needs=("validation/score",),
         mark=_far_below_its_best,
-        bound="the last tenth of the points within {widths} noise widths of the best level (9 for two points, 7 for "
-        "three), or above 1 - {part} of all levels, or above 1 - {share} of the best",
+        bound=FALL_BOUND,
         parameters=FALL,
         meaning="a policy that was driven off, or one that memorises its training prompts",
         remedy="go back to the checkpoint of the best validation, and lower the learning rate",
