@@ -90,10 +90,8 @@ def _torch_engine(config: PolicyConfig, pad_token_id: int, device: torch.device)
 
 def _engine_in_process(config: PolicyConfig, *, pad_token_id: int, device: torch.device) -> Generator:
     python = config.generation.vllm_cfg.python if config.generation.backend == "vllm" else None
-    link: Callable[..., SocketLink] = LINKS[config.generation.weight_transport]
-    if link is BroadcastLink:
-        link = partial(link, engine_device=device)
-    return ProcessGenerator(config, pad_token_id=pad_token_id, device=device, connect=partial(link, python))
+    connect = partial(LINKS[config.generation.weight_transport], python, device)
+    return ProcessGenerator(config, pad_token_id=pad_token_id, device=device, connect=connect)
 
 
 def _vllm_engine(config: PolicyConfig, pad_token_id: int, device: torch.device) -> Generator:
@@ -122,8 +120,14 @@ ENGINES: Mapping[str, Callable[[PolicyConfig, int, torch.device], Generator]] = 
 """Generation engines by the name that `policy.generation.backend` takes."""
 
 
-LINKS: Mapping[str, type[SocketLink]] = {"messages": SocketLink, "broadcast": BroadcastLink}
-"""Connections to an engine in a separate process by the name that `policy.generation.weight_transport` takes."""
+LINKS: Mapping[str, Callable[[str | None, torch.device], SocketLink]] = {
+    "messages": lambda python, _: SocketLink(python),
+    "broadcast": lambda python, device: BroadcastLink(python, engine_device=device),
+}
+"""Connections to an engine in a separate process by the name that `policy.generation.weight_transport` takes.
+
+Each takes the interpreter of the process and the engine's device.
+"""
 
 
 def build_weight_sync(
