@@ -63,10 +63,12 @@ class TensorChange:
     relative_change: float
     """Norm of the difference, relative to that of the first folder's tensor."""
     num_changed: int
-    """Elements that differ."""
+    """Elements that differ, the first folder's rounded to the second's type."""
     num_elements: int
     num_nonfinite: int
     """Elements of the second folder's tensor that are NaN or infinite."""
+    resolution: float = 0.0
+    """Smallest distance between two values of the second folder's type, at any element of its tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +158,9 @@ def compare_weights(before: Path, after: Path) -> WeightComparison:
 
 
 def _change(name: str, old: StoredTensor, new: StoredTensor) -> TensorChange:
-    before = old.read().astype(np.float64)
-    after = new.read().astype(np.float64)
+    before = _rounded(old.read(), new.dtype).astype(np.float64)
+    stored = new.read()
+    after = stored.astype(np.float64)
     # NaN differs from itself here: a tensor turned to NaN has changed, and shows in num_nonfinite.
     changed = ~(before == after)
     return TensorChange(
@@ -167,7 +170,26 @@ def _change(name: str, old: StoredTensor, new: StoredTensor) -> TensorChange:
         num_changed=int(changed.sum()),
         num_elements=before.size,
         num_nonfinite=int((~np.isfinite(after)).sum()),
+        resolution=_resolution(stored, new.dtype),
     )
+
+
+def _rounded(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    """Return values as a type of safetensors holds them; types of integers leave them as they are."""
+    if dtype == "BF16":
+        bits = values.astype(np.float32).view(np.uint32)
+        halfway = np.uint32(0x7FFF) + ((bits >> 16) & 1)  # to the nearest, ties to even
+        finite = np.isfinite(values)
+        return np.where(finite, ((bits + halfway) & np.uint32(0xFFFF0000)).view(np.float32), values)
+    return values.astype(_DTYPES[dtype]) if dtype in ("F16", "F32") else values
+
+
+def _resolution(values: npt.NDArray[Any], dtype: str) -> float:
+    """Return the smallest distance of two neighbouring values of a type at any of these; 0 for integers."""
+    if not values.size or dtype not in ("BF16", "F16", "F32", "F64"):
+        return 0.0
+    smallest = np.min(np.abs(values))
+    return float(np.spacing(smallest)) * (2.0**16 if dtype == "BF16" else 1.0)
 
 
 DTYPES = {

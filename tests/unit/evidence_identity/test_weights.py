@@ -99,3 +99,30 @@ def test_one_name_in_two_files_is_blocked(tmp_path: Path) -> None:
     save_file({"a": A}, path / "other.safetensors")
     with pytest.raises(BlockedError, match="is in"):
         stored_tensors(path)
+
+
+def test_rounding_to_bfloat16_is_no_change(tmp_path: Path) -> None:
+    """An export in bfloat16 of float32 weights that did not train has not moved; torch's rounding is the oracle."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(200, 30, generator=generator) * torch.logspace(-30, 30, 200)[:, None]
+    moved = values.bfloat16()
+    moved[17, 3] *= 1.01
+    for name, tensors in {
+        "old": {"a": values, "b": values.clone()},
+        "new": {"a": values.bfloat16(), "b": moved},
+    }.items():
+        (tmp_path / name).mkdir()
+        save_torch(tensors, tmp_path / name / "model.safetensors")
+    found = compare_weights(tmp_path / "old", tmp_path / "new")
+    assert [change.num_changed for change in found.changes] == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_resolution_is_the_distance_to_the_next_value_of_the_type(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """Of the smallest element."""
+    (tmp_path / "m").mkdir()
+    save_torch({"w": torch.tensor([3.0, -1.0, 2.0]).to(dtype)}, tmp_path / "m" / "model.safetensors")
+    (change,) = compare_weights(tmp_path / "m", tmp_path / "m").changes
+    assert change.resolution == torch.finfo(dtype).eps

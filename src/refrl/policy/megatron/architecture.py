@@ -121,11 +121,16 @@ def check_divides(architecture: Architecture, config: MegatronConfig) -> None:
             )
 
 
-def rotary_buffers(architecture: Architecture) -> Mapping[str, Tensor]:
-    """Return the buffers of the Hugging Face model, all of its rotary embedding, by name."""
+def rotary_buffers(architecture: Architecture, device: torch.device | None = None) -> Mapping[str, Tensor]:
+    """Return the buffers of the Hugging Face model, all of its rotary embedding, by name.
+
+    Args:
+        architecture: of the model.
+        device: where they are; None: the CPU.
+    """
     make: Any = type(skeleton(architecture.config).base_model.rotary_emb)
     rotary: nn.Module = make(config=architecture.config)
-    return {f"model.rotary_emb.{name}": buffer for name, buffer in rotary.named_buffers()}
+    return {f"model.rotary_emb.{name}": buffer.to(device) for name, buffer in rotary.named_buffers()}
 
 
 def skeleton(config: PreTrainedConfig) -> PreTrainedModel:

@@ -34,15 +34,19 @@ class Weights:
         """Return this rank's share of what training changes."""
         return self.local if self.adapters is None else self.adapters.local
 
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self.local.parameters.values())).device
+
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield a copy of every parameter, merged, gathered one by one, and every buffer."""
         yield from in_memory(self._merged(), self.local.architecture)
-        yield from rotary_buffers(self.local.architecture).items()
+        yield from rotary_buffers(self.local.architecture, self._device).items()
 
     def base_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield a copy of every parameter without adapters, and every buffer."""
         yield from in_memory(self._base(), self.local.architecture)
-        yield from rotary_buffers(self.local.architecture).items()
+        yield from rotary_buffers(self.local.architecture, self._device).items()
 
     def own_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield a copy of what a checkpoint holds: every parameter and buffer, or the adapters."""

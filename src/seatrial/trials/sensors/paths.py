@@ -181,7 +181,7 @@ def int8_layers(evidence: RunEvidence) -> tuple[list[str], str, int]:
     ]
     said = run_facts(evidence).get("generator", "")
     bound = f"{len(layers)} layers in int8"
-    wrong = [] if str(said).endswith(bound) else [f"the generator is {said!r}, not one of {bound}"]
+    wrong = [] if bound in str(said).split(", ") else [f"the generator is {said!r}, not one of {bound}"]
     return wrong, str(said), len(layers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from seatrial.verdict import Outcome, Verdict
 
 STEP_TAG = "train/loss"
 """The series whose steps are the optimizer steps."""
+STEPS_SHOWN = 2
+"""Values of its type by which a tensor must be able to move, or that it did not move says nothing."""
 _SHOWN = 4
 
 
@@ -225,7 +228,10 @@ def gradient_positive(evidence: RunEvidence) -> Verdict:
 
 
 def parameters_moved(evidence: RunEvidence) -> Verdict:
-    """Every trained tensor changed, none is lost, added, reshaped or not finite."""
+    """Every trained tensor changed, none is lost, added, reshaped or not finite.
+
+    Left out are tensors whose type is too coarse to show a change as small as the learning rates allow.
+    """
     name = PARAMETERS_MOVED.name
     job = evidence.job
     evidence.need("export")
@@ -238,6 +244,10 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
     found = evidence.weights
     frozen = tuple(evidence.job.frozen)
     unmoved = [name for name in found.unmoved if not (frozen and name.endswith(frozen))]
+    reach = _reach(evidence)
+    coarse = [change.name for change in found.changes if reach < STEPS_SHOWN * change.resolution]
+    hidden = [name for name in unmoved if name in coarse]
+    unmoved = [name for name in unmoved if name not in coarse]
     unreached: list[str] = []
     if unmoved and all(".experts." in name for name in unmoved):
         unreached = sorted(evidence.unreached_experts & set(unmoved))
@@ -268,11 +278,22 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
         outcome=Outcome.FAIL if wrong or not found.changes else Outcome.PASS,
         reason="; ".join(wrong)
         or (f"all changed but {_few(unreached)}, experts that no token was sent to" if unreached else "")
-        or f"all {len(found.changes)} tensors changed",
+        or (
+            f"all changed but {_few(hidden)}, whose type cannot show a change of {reach:.2g}"
+            if hidden
+            else f"all {len(found.changes)} tensors changed"
+        ),
         value=smallest,
         bound="> 0 in every tensor (smallest of the largest changes)",
         num_samples=len(found.changes),
     )
+
+
+def _reach(evidence: RunEvidence) -> float:
+    """Return how far AdamW can have moved a weight: the sum of the logged learning rates; infinite where that is 0."""
+    rates = evidence.series("train/lr")
+    total = 0.0 if rates is None else float(np.sum(rates.values)) * evidence.job.num_updates_per_step
+    return total if total > 0 else math.inf
 
 
 def _few(items: Sequence[object]) -> str:

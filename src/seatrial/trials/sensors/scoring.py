@@ -23,10 +23,13 @@ from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.paths import by_step, model_facts, run_facts
 
-TOLERANCE = {"float32": 2e-4, "int8": 2e-4, "bfloat16": 0.1}
-"""Nats by which a log-probability may differ, by the precision of the run; int8 is the sampler's alone."""
-DRAFT_TOLERANCE = {"float32": 1e-5, "int8": 1e-5, "bfloat16": 1e-2}
-"""Of the draft head's loss, relative, by precision. Losses of random weights for two tokens are 1e-3 apart."""
+TOLERANCE = {"float32": 2e-4, "bfloat16": 0.1}
+"""Nats by which a log-probability may differ, by the policy's precision."""
+DRAFT_TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
+"""Of the draft head's loss, relative, by the policy's precision.
+
+Losses of random weights for two tokens are 1e-3 apart.
+"""
 _COLOURS = {"r": (1, -1, -1), "g": (-1, 1, -1), "b": (-1, -1, 1)}
 
 
@@ -53,10 +56,16 @@ def first_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
         largest = max([largest, *gaps])
         if (
             len(right) != len(row.prev_logprobs or ())
-            or not max(gaps, default=0) <= TOLERANCE[evidence.job.precision]
+            or not max(gaps, default=0) <= TOLERANCE[_policy_precision(evidence)]
         ):
             wrong.append(f"step 1 row {row.index} is {max(gaps, default=math.nan):.3g} nats off")
     return wrong[:3], f"{number} tokens of {len(rows)} rows, at most {largest:.2g} nats apart", number
+
+
+def _policy_precision(evidence: RunEvidence) -> str:
+    """Return the precision that the policy computes in; the job's own is the sampler's where that is coarser."""
+    policy = run_facts(evidence).get("config", {}).get("policy", {})
+    return str(policy.get("precision", evidence.job.precision))
 
 
 def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -84,7 +93,7 @@ def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
         total -= float(scores_NV[torch.arange(len(chosen)), ids[chosen + 2]].sum())
         number += len(chosen)
     right, logged = total / max(1, number), by_step(evidence, "train/draft/loss").get(1, math.nan)
-    good = math.isclose(right, logged, rel_tol=DRAFT_TOLERANCE[evidence.job.precision])
+    good = math.isclose(right, logged, rel_tol=DRAFT_TOLERANCE[_policy_precision(evidence)])
     wrong = [] if good else [f"step 1: the draft loss is logged as {logged:.6g}, the rows give {right:.6g}"]
     return wrong, f"{right:.6g} over {number} tokens", number
 
