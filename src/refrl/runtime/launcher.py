@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from refrl.runtime.rank_process import Ended, Rank, RankProcess, end, threads, v
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl")
 """What a rank runs, before its arguments; a program that wraps refrl sets its own."""
+NATIVE_WARNING = re.compile(r"\[W\d{4} [\d:.]+ \w+\.\w+:\d+\]")
+"""A warning of torch's native code: `[W1126 02:09:25.896250867 ProcessGroupNCCL.cpp:1575] Warning: ...`."""
 
 
 class RankError(OSError):
@@ -133,7 +136,9 @@ def _report(number: int, failed: Ended, command: str) -> NoReturn:
         RankError: any other status.
     """
     text = failed.errors.strip()
-    last = text.splitlines()[-1].removeprefix(f"refrl {command}: ") if text else "it wrote no message"
+    # When a rank fails, torch warns after the traceback of groups that were not left.
+    said = [line for line in text.splitlines() if not NATIVE_WARNING.search(line)]
+    last = said[-1].removeprefix(f"refrl {command}: ") if said else "it wrote no message"
     elsewhere = f" on {failed.where}" if failed.where else ""
     if failed.status == 2:
         raise ConfigError(f"{last} (rank {number}{elsewhere})" if elsewhere else last)

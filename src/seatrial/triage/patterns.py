@@ -79,6 +79,10 @@ def patterns() -> tuple[Pattern, ...]:
     return tuple(Pattern(**{"also": row.pop("with", ""), **row}) for row in yaml.safe_load(text))
 
 
+_NATIVE_WARNING = re.compile(r"\[W\d{4} [\d:.]+ \w+\.\w+:\d+\]")
+"""Such as `[W1126 02:09:25.896250867 ProcessGroupNCCL.cpp:1575] Warning: ...`, which follows a traceback."""
+
+
 class Cause(NamedTuple):
     """A cause outside the stack."""
 
@@ -88,14 +92,15 @@ class Cause(NamedTuple):
 
 
 def last_lines(log_path: Path, number: int = _TAIL_LINES) -> list[str]:
-    """Return the last lines of a console log, empty ones left out."""
+    """Return the last lines of a console log; empty ones and warnings of torch's native code are left out."""
     try:
         with log_path.open("rb") as file:
             file.seek(max(0, log_path.stat().st_size - _TAIL_BYTES))
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         return []
-    return [line for line in text.splitlines() if line.strip()][-number:]
+    kept = [line for line in text.splitlines() if line.strip() and not _NATIVE_WARNING.search(line)]
+    return kept[-number:]
 
 
 def environment_cause(log_path: Path) -> Cause | None:

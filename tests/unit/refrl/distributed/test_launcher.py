@@ -149,3 +149,12 @@ def test_a_rank_that_failed_on_another_host_says_where(
     """What is missing there is not missing here."""
     with pytest.raises(error, match=words):
         launcher._report(1, Ended(status, "refrl grpo: no such folder\n", "10.0.0.2"), "grpo")
+
+
+def test_the_last_words_are_no_warning_of_native_code() -> None:
+    """torch warns of groups that a failed rank did not leave, after the traceback."""
+    warned = (
+        "[rank0]:[W1126 02:09:25.896250867 ProcessGroupNCCL.cpp:1575] Warning: WARNING: groups were left\n"
+    )
+    with pytest.raises(RankError, match=r"stopped: RuntimeError: two devices$"):
+        launcher._report(0, Ended(1, f"RuntimeError: two devices\n{warned}", ""), "grpo")
