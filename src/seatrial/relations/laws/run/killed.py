@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.relations.cases.case import Case
-from seatrial.relations.contracts.resume import Kill
+from seatrial.relations.contracts.resume import Kill, ResumedRun
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.run.asynchronous import ASYNC
-from seatrial.relations.laws.run.resume import ADAPTERS, differences
+from seatrial.relations.laws.run.resume import ADAPTERS, BACKENDS, differences, served_by
 from seatrial.relations.runs import BASE, dotted, killed_run
 
 
@@ -92,11 +92,33 @@ def equals_unkilled_run(stack: Any, case: KilledCase) -> Measure:
     return Measure.count(wrong, "differences from the run that was not killed")
 
 
+for _backend in BACKENDS:
+    KILLED.law(
+        f"while it saves, by {_backend}",
+        "tensors that are read into copies, moments or counts of updates that start again",
+        cases=killed([Kill("saving", 2)], **AHEAD, **served_by(_backend)),
+    )(equals_unkilled_run)
+for _backend in BACKENDS:
+    KILLED.law(
+        f"with adapters, while it samples, by {_backend}",
+        "samplers that get weights merged before the checkpoint was read",
+        cases=killed(
+            [Kill("sampling", 5)], **AHEAD, **ADAPTERS, **served_by(_backend), grpo__max_num_steps=5
+        ),
+        thorough=True,
+    )(equals_unkilled_run)
+
+
 @KILLED.law("each group once over all starts", "a group that two starts train on, or none", cases=SAMPLING)
 @KILLED.law("each group once, dropped ones too", "a number that is given to two groups", cases=SYNCING)
 def each_group_once(stack: Any, case: KilledCase) -> Measure:
     """Check that every group has one fate, and that rows of a step are those of the groups that it took."""
     run = killed_run(stack, case.options, case.seed, case.kills)
+    return Measure.count(misused_groups(run), "groups that were lost, or used twice")
+
+
+def misused_groups(run: ResumedRun) -> list[str]:
+    """Return a line for each group without exactly one fate, and for each step whose rows are of other groups."""
     fates = Counter(group.number for groups in run.groups.values() for group in groups)
     wrong = [f"group {number} has {num} fates" for number, num in fates.items() if num != 1]
     wrong += [f"group {number} has no fate" for number in range(max(fates, default=0)) if number not in fates]
@@ -108,4 +130,4 @@ def each_group_once(stack: Any, case: KilledCase) -> Measure:
             wrong.append(f"step {step}: rows of prompts {dict(served)} for groups of {dict(taken)}")
     if not fates or not run.served:
         wrong.append("the run has no groups or no rows")
-    return Measure.count(wrong, "groups that were lost, or used twice")
+    return wrong

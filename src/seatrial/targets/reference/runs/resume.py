@@ -47,16 +47,18 @@ class ReferenceResumes:
             for _ in range(num_starts - 1):
                 run_grpo(ending)
             run_grpo(configuration({**chosen, **last}))
-            return _left(root / "log", root / "checkpoints", Path(ending.policy.model_name))
+            return left_run(root / "log", root / "checkpoints", Path(ending.policy.model_name))
 
     def killed_run(self, options: Mapping[str, Any], *, seed: int, kills: Sequence[Kill]) -> ResumedRun:
+        if options.get("policy.megatron_cfg.enabled"):
+            _need_megatron()
         with tempfile.TemporaryDirectory() as folder, quiet():
             root = Path(folder)
             config = configuration(self._saving_in(root, options, seed))
             for kill in kills:
                 run_until_killed(config, root, kill)
             run_grpo(config)
-            return _left(root / "log", root / "checkpoints", Path(config.policy.model_name))
+            return left_run(root / "log", root / "checkpoints", Path(config.policy.model_name))
 
     def _saving_in(self, root: Path, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
         """Return the options of a run that logs its rows and saves after every step below `root`."""
@@ -83,7 +85,14 @@ def _need_megatron() -> None:
     importlib.import_module("megatron.core")
 
 
-def _left(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
+def left_run(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
+    """Return what a run left.
+
+    Args:
+        log_dir: its log folder.
+        checkpoints: its folder of checkpoints.
+        model: directory of the initial model.
+    """
     log = read_logs(log_dir / "tensorboard")
     series = {tag: of for tag, of in log.series.items() if not tag.startswith(CLOCKED)}
     rows = {
