@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from tests.unit.refrl.generation.tiny_models import ARCHITECTURES, build, random_weights
@@ -172,3 +175,13 @@ def test_calls_that_grow_capture_again(model: PreTrainedModel) -> None:
         )
         assert [row.ids for row in found] == [row.ids for row in right]
         torch.cuda.empty_cache()
+
+
+def test_engines_of_several_threads_capture_their_graphs(model: PreTrainedModel) -> None:
+    """As replicas within one process do: each samples what it samples alone."""
+    engines = [TorchGenerator(copy.deepcopy(model), 0) for _ in range(4)]
+    alone = sample(TorchGenerator(model, 0), PARAMS["plain"])
+    for _ in range(3):
+        with ThreadPoolExecutor(len(engines)) as pool:
+            assert all(rows == alone for rows in pool.map(lambda one: sample(one, PARAMS["plain"]), engines))
+        engines = [TorchGenerator(copy.deepcopy(model), 0) for _ in range(4)]

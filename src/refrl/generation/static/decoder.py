@@ -10,6 +10,7 @@ H width of a head, T tokens of a completion, V vocabulary.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,8 @@ from refrl.generation.static.ops import Counters, Ops, TorchOps, Turns
 
 SLOTS_MULTIPLE = 128
 """The cache has a multiple of so many slots, so that prompts of other lengths fit the one that is there."""
+CAPTURING = threading.Lock()
+"""Held while a graph is captured: a capture first waits for the device, which fails while another thread captures."""
 JOIN_LIMIT_BYTES = 4 * 2**30
 """Layers up to this size have their projections joined by a copy (see `lean_weights.read_weights`)."""
 
@@ -270,7 +273,7 @@ class StaticDecoder:
         graph = torch.cuda.CUDAGraph()
         # Graphs share the memory of one that is held: a pool ends with the last graph of it.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with CAPTURING, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self._step(num_rows)
         self._graphs[num_rows, self._params] = graph
 

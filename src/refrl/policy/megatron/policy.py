@@ -122,7 +122,7 @@ class MegatronPolicy(UpdatingPolicy):
         for kind, tensors in self._optimizer.state().items():
             for name, tensor in self._weights.whole(tensors.get, torch.float32):
                 self._state[f"optimizer.{name}.{kind}"] = tensor.clone()
-        steps = torch.tensor(float(self._optimizer.adamw.num_updates_done))
+        steps = torch.tensor(float(self._optimizer.adamw.num_updates_done), device=self._device)
         self._state |= {f"optimizer.{name}.step": steps.clone() for name in names}
         return self._state
 
