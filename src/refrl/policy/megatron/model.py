@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,6 +184,9 @@ def load_model(
         position_embedding_type="rope",
     )
     module.to(device=device, dtype=torch.float32).eval()
+    padding_id = getattr(architecture.config, "pad_token_id", None)
+    if stage == 0 and padding_id is not None:
+        module.embedding.word_embeddings.register_forward_hook(_untrained(padding_id, parallel))
     frequencies = rotary_buffers(architecture)["model.rotary_emb.inv_freq"]
     module.rotary_pos_emb.inv_freq = frequencies.detach().to(device, copy=True)
     parameters = own_parameters(module, parallel)
@@ -206,6 +209,21 @@ def load_model(
     )
     load_weights(local, directory)
     return local
+
+
+def _untrained(padding_id: int, parallel: Parallel) -> Callable[..., Tensor]:
+    """Return a hook that keeps gradients from the embedding of the padding token.
+
+    So do the models of Hugging Face (`padding_idx` of `torch.nn.Embedding`), also where the token was sampled.
+    """
+
+    def hook(module: Any, inputs: tuple[Tensor], states: Tensor) -> Tensor:
+        is_padding = inputs[0] == padding_id
+        if module.reduce_scatter_embeddings:  # sequence parallel: [S, B, hidden], of this rank's tokens
+            is_padding = is_padding.T.chunk(parallel.tensor.size())[parallel.tensor.rank()]
+        return torch.where(is_padding.unsqueeze(-1), states.detach(), states)
+
+    return hook
 
 
 def transformer_config(

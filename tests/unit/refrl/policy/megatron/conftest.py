@@ -26,6 +26,7 @@ SHAPE = {
     "vocab_size": 259,
     "initializer_range": 0.1,
     "max_position_embeddings": 128,
+    "pad_token_id": 194,  # rows of `ragged_rows` have it among their tokens: its embedding is not trained
 }
 LLAMA3_ROPE = {
     "rope_type": "llama3",
