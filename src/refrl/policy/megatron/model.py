@@ -220,7 +220,8 @@ def _untrained(padding_id: int, parallel: Parallel) -> Callable[..., Tensor]:
     def hook(module: Any, inputs: tuple[Tensor], states: Tensor) -> Tensor:
         is_padding = inputs[0] == padding_id
         if module.reduce_scatter_embeddings:  # sequence parallel: [S, B, hidden], of this rank's tokens
-            is_padding = is_padding.T.chunk(parallel.tensor.size())[parallel.tensor.rank()]
+            # Contiguous, or the gradient is not, which Megatron-core gathers as it is.
+            is_padding = is_padding.T.contiguous().chunk(parallel.tensor.size())[parallel.tensor.rank()]
         return torch.where(is_padding.unsqueeze(-1), states.detach(), states)
 
     return hook
