@@ -283,6 +283,8 @@ class TrainerSpec:
     reference_sync: ReferenceSync | None = None
     window: int = 1
     """Optimizer steps that one generation serves; a checkpoint does not hold those that are left."""
+    generates_for: Literal["window", "micro_batch"] = "window"
+    """What one generation has the rows of: the steps of its window, or one micro-batch."""
     packs: bool = False
     """Whether examples are packed into rows of a fixed length, of which a micro-batch has a fixed number."""
     flattens: bool = False

@@ -27,6 +27,7 @@ from seatrial.relations.oracles.trainers import (
     reference_kl,
     reference_logprobs,
     reference_weights,
+    shaped_rewards,
 )
 
 
@@ -182,11 +183,21 @@ def _rewards(rows: Rows) -> list[float]:
     return found
 
 
-def _constant_groups(rows: Rows) -> list[float]:
+def _shaped_rewards(rows: Rows) -> list[float]:
+    """Return rewards as the advantages take them, such as with a penalty; 0 where no function gave one."""
+    return [reward or 0.0 for _, reward in shaped_rewards(rows.stack, rows.record, rows.rollouts)]
+
+
+def _of_groups(rows: Rows, values: Sequence[float]) -> list[list[float]]:
+    """Return for each row the values of all rows of its group."""
     groups: dict[tuple[Any, ...], list[float]] = {}
-    for row, reward in zip(rows.rollouts, _rewards(rows), strict=True):
-        groups.setdefault((row.batch, row.prompt_ids), []).append(reward)
-    return [float(len(set(groups[row.batch, row.prompt_ids])) == 1) for row in rows.rollouts]
+    for row, value in zip(rows.rollouts, values, strict=True):
+        groups.setdefault((row.batch, row.prompt_ids), []).append(value)
+    return [groups[row.batch, row.prompt_ids] for row in rows.rollouts]
+
+
+def _constant_groups(rows: Rows) -> list[float]:
+    return [float(len(set(group)) == 1) for group in _of_groups(rows, _rewards(rows))]
 
 
 def _kl(rows: Rows) -> list[float]:
@@ -233,6 +244,11 @@ def _clipped(rows: Rows, *sides: str) -> list[float]:
     return found
 
 
+def _deviation(values: Sequence[float]) -> float:
+    """Return the sample's standard deviation; NaN of less than two values."""
+    return statistics.stdev(values) if len(values) > 1 else math.nan
+
+
 QUANTITIES: Mapping[str, Callable[[Rows], list[float]]] = {
     "tokens": lambda rows: (
         [float(one.num_tokens) for one in (*rows.chosen, *rows.rejected)]
@@ -258,6 +274,13 @@ QUANTITIES: Mapping[str, Callable[[Rows], list[float]]] = {
     "ended length": lambda rows: [float(len(row.ids)) for row in rows.rollouts if row.ended],
     "truncated": lambda rows: [float(not row.ended) for row in rows.rollouts],
     "reward": _rewards,
+    "shaped reward": _shaped_rewards,
+    "deviation of the reward in a group": lambda rows: [
+        _deviation(group) for group in _of_groups(rows, _rewards(rows))
+    ],
+    "deviation of the shaped reward in a group": lambda rows: [
+        _deviation(group) for group in _of_groups(rows, _shaped_rewards(rows))
+    ],
     "first reward": lambda rows: [row.rewards[0] for row in rows.rollouts if row.rewards[0] is not None],
     "constant group": _constant_groups,
     "reference KL": _kl,
@@ -285,6 +308,6 @@ _HOWS: Mapping[str, Callable[[list[float]], float]] = {
     "mean": lambda values: math.fsum(values) / len(values) if values else math.nan,
     "min": lambda values: min(values, default=math.nan),
     "max": lambda values: max(values, default=math.nan),
-    "deviation": lambda values: statistics.stdev(values) if len(values) > 1 else math.nan,
+    "deviation": _deviation,
     "total": math.fsum,
 }

@@ -149,11 +149,12 @@ def is_trained(spec: RolloutSpec, row: Rollout) -> bool:
     return row.ended or not spec.masks_truncated
 
 
-def shaped_rewards(stack: Any, record: TrainerRecord, batch: int) -> list[tuple[Rollout, float | None]]:
-    """Return the rollouts of a generation with their weighted rewards; None where no function gave one."""
+def shaped_rewards(
+    stack: Any, record: TrainerRecord, rows: Sequence[Rollout]
+) -> list[tuple[Rollout, float | None]]:
+    """Return rollouts with their weighted rewards; None where no function gave one."""
     spec: RolloutSpec = stack.trainer_spec.objective
     found: list[tuple[Rollout, float | None]] = []
-    rows = [row for row in record.rollouts if row.batch == batch]
     for row, values in zip(rows, _rewards(spec, rows), strict=True):
         given = [(w, r) for w, r in zip(spec.reward_weights, values, strict=True) if r is not None]
         reward = math.fsum(weight * value for weight, value in given) if given else None
@@ -196,7 +197,7 @@ def _normalized(value: float, among: Sequence[float]) -> float:
 def advantages(stack: Any, record: TrainerRecord, batch: int) -> dict[Rollout, float]:
     """Return the advantage of each rollout of a generation; one without a reward has 0 and is in no baseline."""
     spec: RolloutSpec = stack.trainer_spec.objective
-    rewarded = shaped_rewards(stack, record, batch)
+    rewarded = shaped_rewards(stack, record, [row for row in record.rollouts if row.batch == batch])
     scored = [(row, reward) for row, reward in rewarded if reward is not None]
     prompts = {row.prompt_ids: number for number, (row, _) in enumerate(rewarded)}
     values = [reward for _, reward in scored]

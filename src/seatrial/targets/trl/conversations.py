@@ -74,7 +74,7 @@ class SFTConversations(KnowsFailures, TinyCausalModel):
                 {**batch_options([[0]]), "max_length": max_length or LONG, "assistant_only_loss": True},
             ),
             train_dataset=Dataset.from_list([row]),
-            **given_tokenizer(self.tokenizer),
+            **given_tokenizer(self.trainer_class, self.tokenizer),
         )
         (only,) = target_rows(next(iter(trainer.get_train_dataloader())))
         return TokenRow(*only)

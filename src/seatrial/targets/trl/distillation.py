@@ -17,7 +17,7 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
-from seatrial.targets.trl.preferences import find_trainer
+from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 
 
 class GKDObjective(KnowsFailures, TinyCausalModel):
@@ -48,7 +48,7 @@ class GKDObjective(KnowsFailures, TinyCausalModel):
             teacher_model=copy.deepcopy(self.objective_reference()),
             args=configuration(self.config_class, options),
             data_collator=self._collate,
-            processing_class=self.tokenizer,
+            **given_tokenizer(self.trainer_class, self.tokenizer),
         )
 
     def _row(self, example: Example) -> dict[str, list[int]]:

@@ -168,7 +168,7 @@ class MadeRows:
             return []
         if self.setup.samples:
             return self._sampled_numbers(inputs, rollouts) if "completion_ids" in inputs else []
-        names = [name for name in inputs if name.endswith("input_ids") and not name.upper().startswith("KL")]
+        names = [name for name in inputs if is_ids(name) and not name.upper().startswith("KL")]
         ids = [int(token) for token in inputs[names[0]].flatten().tolist()] if names else []
         return list(dict.fromkeys(self._numbers[token] for token in ids if token in self._numbers))
 
@@ -221,3 +221,8 @@ class MadeRows:
             return reward
 
         return [function(which) for which in range(self.setup.num_rewards)]
+
+
+def is_ids(name: str) -> bool:
+    """Return whether an entry of a batch has ids: `input_ids`, `chosen_input_ids`, `input_ids_chosen`."""
+    return name.endswith("input_ids") or name.startswith("input_ids_")

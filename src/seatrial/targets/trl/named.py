@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from seatrial.relations.contracts.trainers import RolloutSpec, Scalar, TrainerSpec
+
 CHOICES = ("loss_type", "f_divergence_type", "importance_sampling_level", "scale_rewards", "truncation_mode")
 """Options of TRL that take one of a few words."""
 
@@ -21,6 +23,50 @@ CHOICES = ("loss_type", "f_divergence_type", "importance_sampling_level", "scale
 def unnamed_scalars(names: Iterable[str], *classes: type) -> frozenset[str]:
     """Return those of these scalars that the code of these classes does not name."""
     return frozenset(name for name in names if not _is_named(name, classes))
+
+
+def scalars_of(trainer_class: type, spec: TrainerSpec) -> Mapping[str, Scalar]:
+    """Return the declared scalars as the installed release defines them.
+
+    Releases of TRL before 0.27 document `reward_std` as the mean deviation in a group, unless rewards are scaled by
+    that of the batch, and count the penalty of RLOO as a part of `reward`; their code averages `std_rewards`.
+    """
+    objective, own = spec.objective, dict(spec.scalars)
+    of_groups = r"\bstd_\w*rewards\.mean\(\)"
+    if not isinstance(objective, RolloutSpec) or not any(
+        re.search(of_groups, source) for source in sources([trainer_class])
+    ):
+        return own
+    reward = "shaped reward" if objective.kl_in == "reward" else "reward"
+    if "reward" in own:
+        own["reward"] = Scalar(quantity=reward)
+    if "reward_std" in own and objective.scale != "batch":
+        own["reward_std"] = Scalar(quantity=f"deviation of the {reward} in a group")
+    return own
+
+
+def takes_no_reward(trainer_class: type) -> bool:
+    """Return whether a reward function may return None: the release then takes NaN, and leaves it out."""
+    return _code_has("is not None else torch.nan", trainer_class)
+
+
+def averages_tokens(trainer_class: type) -> bool:
+    """Return whether GRPO divides by the tokens of several rows; releases before 0.16 average each row first."""
+    return not _code_has("completion_mask.sum(dim=1)).mean()", trainer_class)
+
+
+def repeats_prompts(trainer_class: type) -> bool:
+    """Return whether GRPO samples a group for each prompt of a batch; later ones have batches of completions."""
+    return _code_has("num_return_sequences=self.num_generations", trainer_class)
+
+
+def generates_micro_batches(trainer_class: type) -> bool:
+    """Return whether a trainer that samples does so for each micro-batch; those since 0.17 do for a whole step."""
+    return not _code_has("generate_every", trainer_class)
+
+
+def _code_has(words: str, trainer_class: type) -> bool:
+    return any(words in source for source in sources([trainer_class]))
 
 
 def unknown_choices(options: Mapping[str, Any], *classes: type) -> list[str]:
@@ -36,12 +82,15 @@ def unknown_choices(options: Mapping[str, Any], *classes: type) -> list[str]:
 
 
 def _is_named(name: str, classes: Iterable[type]) -> bool:
-    return _quotes(name, classes) or _quotes_parts(name, classes)
+    """Return whether a scalar is named; a plain word soon after metrics or a log, as it may be a column's name too."""
+    before = "" if "/" in name else r"(?:\b_?metrics\b|\blogs?\b)(?s:.){0,200}?"
+    return _quotes(name, classes, before) or _quotes_parts(name, classes)
 
 
-def _quotes(word: str, classes: Iterable[type]) -> bool:
-    """Return whether a text in quotes is this word, or an f-string's end after a value."""
-    return any(re.search(rf"[\"'`}}]{re.escape(word)}[\"'`]", source) for source in sources(classes))
+def _quotes(word: str, classes: Iterable[type], before: str = "") -> bool:
+    """Return whether a text in quotes is this word, or an f-string's end after a value; after the pattern `before`."""
+    pattern = rf"{before}[\"'`}}]{re.escape(word)}[\"'`]"
+    return any(re.search(pattern, source) for source in sources(classes))
 
 
 def _quotes_parts(name: str, classes: Iterable[type]) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, ClassVar, Literal
-
-from packaging.version import Version
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.contracts.conversations import PairRow, TokenRow
@@ -14,7 +13,7 @@ from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
-from seatrial.targets.common.target import find_name, release
+from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import (
     CapturingOptimizer,
@@ -40,9 +39,11 @@ def find_trainer(name: str) -> tuple[Any, Any]:
     return trainer, config
 
 
-def given_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """Return the tokenizer under the name that the trainers of the installed release take it by."""
-    return {"tokenizer" if Version(release("trl")) < Version("0.12") else "processing_class": tokenizer}
+def given_tokenizer(trainer_class: Any, tokenizer: Any) -> dict[str, Any]:
+    """Return the tokenizer under the name that a trainer takes it by."""
+    takes = signature(trainer_class.__init__).parameters
+    is_old = "tokenizer" in takes and "processing_class" not in takes
+    return {"tokenizer" if is_old else "processing_class": tokenizer}
 
 
 class PairTrainer(KnowsFailures, TinyCausalModel):
@@ -88,7 +89,7 @@ class PairTrainer(KnowsFailures, TinyCausalModel):
             args=arguments,
             train_dataset=Dataset.from_list([self._row(example) for example in examples]),
             optimizers=(optimizer, None),
-            **given_tokenizer(self.tokenizer),
+            **given_tokenizer(self.trainer_class, self.tokenizer),
             **reference,
         )
         return in_order(trainer)

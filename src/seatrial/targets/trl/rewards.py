@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
-from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_scorer
 from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
+from seatrial.targets.trl.named import sources
 from seatrial.targets.trl.preferences import LONG, find_trainer, given_tokenizer
 
 
@@ -26,8 +25,9 @@ class Reward(TinyCausalModel):
     padding_side = "right"
 
     def __init__(self) -> None:
-        """Find the trainer in the installed release."""
+        """Find the trainer in the installed release, and whether it takes texts: then it applies a chat template."""
         self.trainer_class, self.config_class = find_trainer("Reward")
+        self.takes_texts = any("apply_chat_template" in source for source in sources([self.trainer_class]))
 
     def objective_model(self) -> Any:
         return _scorer()
@@ -47,7 +47,7 @@ class Reward(TinyCausalModel):
             self.objective_model(),
             [self._row(examples[index]) for part in micro_batches for index in part],
             args=configuration(self.config_class, {**batch_options(micro_batches), "max_length": LONG}),
-            **given_tokenizer(self.tokenizer),
+            **given_tokenizer(self.trainer_class, self.tokenizer),
         )
 
     def _row(self, example: Example) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Reward(TinyCausalModel):
             "chosen": (*example.prompt_ids, *example.completion_ids),
             "rejected": (*example.prompt_ids, *example.rejected_ids),
         }
-        if Version(release("trl")) >= Version("0.12"):
+        if self.takes_texts:
             return {name: self.decode(ids) for name, ids in rows.items()}
         return {
             **{f"input_ids_{name}": list(ids) for name, ids in rows.items()},

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import signature
 from typing import Any, ClassVar
 
 import torch
-from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.cases.windows import WindowCase, WindowSpec
@@ -20,7 +19,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, captured_step, configuration
-from seatrial.targets.trl.named import sources
+from seatrial.targets.trl.named import averages_tokens, repeats_prompts, takes_no_reward
 from seatrial.targets.trl.preferences import find_trainer
 
 LOCAL_MEAN = KnownFailure(
@@ -45,11 +44,13 @@ class GRPO(KnowsFailures, TinyCausalModel):
         self.trainer_class, self.config_class = find_trainer(self.algorithm)
         self.options = {item.name: item for item in fields(self.config_class)}
         self.loss_type = self._loss_type()
+        if self.algorithm == "GRPO" and not self.has_token_mean:
+            self.window_spec = replace(self.window_spec, reduction="sequence")
 
     def window_step(self, case: WindowCase, num_micro_batches: int) -> StepResult:
         from datasets import Dataset
 
-        if not self.takes_none and any(row.reward is None for row in case.rows):
+        if not takes_no_reward(self.trainer_class) and any(row.reward is None for row in case.rows):
             raise NotServed(f"reward functions of trl {release('trl')} return a number for each completion")
         model = copy.deepcopy(self.objective_model())
         optimizer = CapturingOptimizer(model.parameters())
@@ -59,7 +60,7 @@ class GRPO(KnowsFailures, TinyCausalModel):
         arguments = configuration(
             self.config_class,
             {
-                "per_device_train_batch_size": len(case.rows) // num_micro_batches,
+                "per_device_train_batch_size": self._num_prompts(case, num_micro_batches),
                 "gradient_accumulation_steps": num_micro_batches,
                 "num_generations": case.num_generations,
                 "max_completion_length": case.max_completion_length,
@@ -90,14 +91,22 @@ class GRPO(KnowsFailures, TinyCausalModel):
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     @property
-    def takes_none(self) -> bool:
-        """Whether a reward function may return None: the release then takes NaN, and leaves it out."""
-        return any("is not None else torch.nan" in source for source in sources([self.trainer_class]))
-
-    @property
     def has_token_mean(self) -> bool:
         """Whether the release divides by tokens at all: since 0.16 (PR #2881), by those of the micro-batch first."""
-        return Version(release("trl")) >= Version("0.16")
+        return "loss_type" in self.options or averages_tokens(self.trainer_class)
+
+    def _num_prompts(self, case: WindowCase, num_micro_batches: int) -> int:
+        """Return the size of a micro-batch: in completions, or in prompts where the release repeats them itself.
+
+        Raises:
+            NotServed: a micro-batch has no whole number of prompts.
+        """
+        size = len(case.rows) // num_micro_batches
+        if not repeats_prompts(self.trainer_class):
+            return size
+        if size % case.num_generations:
+            raise NotServed(f"{size} completions are no whole number of groups of {case.num_generations}")
+        return size // case.num_generations
 
     def _loss_type(self) -> str:
         """Return the loss that is a mean over the tokens of the window, or else of the micro-batch."""

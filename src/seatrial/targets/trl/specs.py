@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import Best, EvaluationSpec, RolloutSpec, TrainerSpec
 from seatrial.targets.common.zoo import ZOO
 from seatrial.targets.trl.setup import Setup
 
+SAMPLING_OPTIONS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Of the configuration, under the names of the settings of generation."""
 
-def spec_for(setup: Setup, known_options: AbstractSet[str]) -> TrainerSpec:
-    """Return what a trainer declares, with the defaults of a release that has these options."""
+
+def spec_for(setup: Setup, defaults: Mapping[str, Any]) -> TrainerSpec:
+    """Return what a trainer declares, with the defaults of the installed release's options by their names."""
     options, objective = setup.options, setup.objective
     if isinstance(objective, RolloutSpec) and objective.kl_in == "loss":
-        has = "use_bias_correction_kl" in known_options and options.get("use_bias_correction_kl", True)
-        objective = replace(objective, kl_ratio=bool(has))
+        ratio = {**defaults, **options}.get("use_bias_correction_kl", False)
+        objective = replace(objective, kl_ratio=bool(ratio))
+    if (
+        setup.trainer == "SFT"
+        and isinstance(objective, ObjectiveSpec)
+        and "completion_only_loss" not in defaults
+    ):
+        objective = replace(objective, trains="all")  # prompts and completions are joined there
+    if setup.trainer == "DPO" and isinstance(objective, ObjectiveSpec):
+        keep = {**defaults, **options}.get("truncation_mode", "keep_start").removeprefix("keep_")
+        objective = replace(objective, keep=keep)
     window = objective.num_uses * setup.num_slices if isinstance(objective, RolloutSpec) else 1
     multiple = options.get("pad_to_multiple_of", 1)
     return TrainerSpec(
@@ -39,8 +52,8 @@ def spec_for(setup: Setup, known_options: AbstractSet[str]) -> TrainerSpec:
             copies=options.get("num_generations_eval", options.get("num_generations", 1)),
         ),
         best=_best(setup),
-        sampling=_sampling(setup),
-        dropout=_dropout(setup),
+        sampling=_sampling(setup, defaults),
+        dropout=_dropout(setup, defaults),
         width_multiple=multiple if isinstance(multiple, int) else 1,
         balance_weight=_balance_weight(setup),
         runs="updates" if setup.updates_only else "all",
@@ -60,28 +73,25 @@ def _order(setup: Setup) -> Literal["shuffled", "as given", "any"]:
     return "shuffled" if is_random or options.get("shuffle_dataset", False) else "as given"
 
 
-def _sampling(setup: Setup) -> dict[str, Any]:
+def _sampling(setup: Setup, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of generation; a release may lack options of them."""
     if not setup.samples:
         return {}
-    options = setup.options
+    given = {**defaults, **setup.options}
     return {
         "do_sample": True,
         "max_new_tokens": setup.max_completion_length,
-        "temperature": options.get("temperature", 1.0),
-        "top_p": options.get("top_p", 1.0),
-        "top_k": options.get("top_k", 0),
-        "min_p": options.get("min_p"),
-        "repetition_penalty": options.get("repetition_penalty", 1.0),
-        **options.get("generation_kwargs", {}),
+        **{name: given[name] for name in SAMPLING_OPTIONS if name in given},
+        **setup.options.get("generation_kwargs", {}),
     }
 
 
-def _dropout(setup: Setup) -> float | None:
-    """Return the probability of dropout; DPO, KTO and reward models switch it off by default."""
+def _dropout(setup: Setup, defaults: Mapping[str, Any]) -> float | None:
+    """Return the probability of dropout, which a trainer with the option may switch off by default."""
     trait = ZOO[setup.trait]
     if not trait.dropout:
         return None
-    disables = setup.options.get("disable_dropout", setup.trainer in ("DPO", "KTO", "Reward"))
+    disables = {**defaults, **setup.options}.get("disable_dropout", False)
     return 0.0 if disables else trait.dropout
 
 

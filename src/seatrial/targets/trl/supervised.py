@@ -92,7 +92,7 @@ class SFT(KnowsFailures, TinyCausalModel):
             args=arguments,
             train_dataset=Dataset.from_list([self._row(example) for example in examples]),
             optimizers=(optimizer, None),
-            **given_tokenizer(self.tokenizer),
+            **given_tokenizer(self.trainer_class, self.tokenizer),
         )
         return in_order(trainer)
 

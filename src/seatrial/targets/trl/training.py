@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from seatrial.targets.common.questions import SCORES, Question, answers, questions
-from seatrial.targets.trl.preferences import find_trainer
+from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 from seatrial.targets.trl.recipes import MAX_COMPLETION_LENGTH, RECIPES, Recipe
 from seatrial.targets.trl.saved import write_checkpoints
 
@@ -119,7 +119,7 @@ def _trainer(
         model=model,
         args=arguments,
         train_dataset=train_rows,
-        processing_class=tokenizer,
+        **given_tokenizer(trainer_class, tokenizer),
         **({"eval_dataset": eval_rows} if "eval_strategy" in recipe.options else {}),
         **({"reward_funcs": reward_of(recipe)} if is_grpo else {}),
         **({"peft_config": _adapters()} if recipe.has_adapters else {}),

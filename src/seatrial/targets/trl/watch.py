@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.targets.trl.made_rows import MadeRows
+from seatrial.targets.trl.made_rows import MadeRows, is_ids
 
 SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
 """What depends on the clock."""
@@ -28,6 +28,7 @@ class Watch:
         self._parts: list[list[int]] = []
         self._gradients: dict[str, Tensor] = {}
         self._evaluation: dict[str, Any] | None = None
+        self._in_loop = False
         self._served: dict[tuple[Any, ...], int] = {}
         self._calls: dict[int, int] = {}
         self.observed: dict[str, Any] = {
@@ -66,6 +67,7 @@ class Watch:
                 self._evaluation = None
 
         trainer.evaluate = evaluated
+        self._wrap_loop(trainer)
         clip = trainer.accelerator.clip_grad_norm_
 
         def clipped(*args: Any, **given: Any) -> Any:
@@ -80,6 +82,19 @@ class Watch:
             self.observed["trainable"] = sorted(
                 plain_name(name) for name, value in trainer.model.named_parameters() if value.requires_grad
             )
+
+    def _wrap_loop(self, trainer: Any) -> None:
+        """Observe when held-out rows are evaluated: some trainers print samples before, in passes of their own."""
+        loop = trainer.evaluation_loop
+
+        def looped(*args: Any, **given: Any) -> Any:
+            self._in_loop = True
+            try:
+                return loop(*args, **given)
+            finally:
+                self._in_loop = False
+
+        trainer.evaluation_loop = looped
 
     def _wrap_forward(self, trainer: Any, name: str) -> None:
         original = getattr(trainer, name)
@@ -99,6 +114,8 @@ class Watch:
             self.observed["dropout"] = max(self.observed["dropout"], largest_dropout(trainer.model))
             self.observed["widths"] += widths_of(inputs)
             self.observed["flattened"] |= 0 < num_rows_of(inputs) < len(numbers)
+            return
+        if not self._in_loop:
             return
         self._evaluation["was_training"] |= trainer.model.training
         self._evaluation["flattened"] |= 0 < num_rows_of(inputs) < len(numbers)
@@ -131,6 +148,10 @@ class Watch:
 
     rate = float("nan")
     """Learning rate of the step."""
+
+    def keep_rate(self) -> None:
+        """Keep the rate with which the optimizer is about to step."""
+        self.rate = float(self._trainer.optimizer.param_groups[0]["lr"])
 
     def keep_log(self, logs: Mapping[str, Any]) -> None:
         """Keep what is logged now."""
@@ -212,7 +233,7 @@ def _callback(watch: Watch, ends_after: int) -> Any:
     class Callback(TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             watch.keep_gradients()
-            watch.rate = float(kwargs["optimizer"].param_groups[0]["lr"])
+            watch.keep_rate()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             watch.end_step()
@@ -243,7 +264,7 @@ def widths_of(inputs: Any) -> list[int]:
     return [
         value.shape[1]
         for name, value in inputs.items()
-        if name.endswith(("input_ids", "prompt_ids", "completion_ids")) and getattr(value, "ndim", 0) == 2
+        if (is_ids(name) or name in ("prompt_ids", "completion_ids")) and getattr(value, "ndim", 0) == 2
     ]
 
 

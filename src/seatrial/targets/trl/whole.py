@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +30,12 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.records.run import UpdateRecord
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
-from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports
 from seatrial.targets.common.zoo import balance_loss, zoo_model
+from seatrial.targets.trl.fitting import fitted_setup
 from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
-from seatrial.targets.trl.named import unknown_choices, unnamed_scalars
+from seatrial.targets.trl.named import generates_micro_batches, scalars_of, unnamed_scalars
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 from seatrial.targets.trl.setup import Setup
@@ -78,23 +76,14 @@ class Whole(KnowsFailures, TinyCausalModel):
         """
         self.pad_is_end, self.padding_side = self.setup.pad_is_end, self.setup.padding_side
         self.trainer_class, self.config_class = find_trainer(self.setup.trainer)
-        known = {item.name for item in dataclasses.fields(self.config_class)}
-        missing = sorted(set(self.setup.options) - known)
-        if missing:
-            raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
+        self.setup = fitted_setup(self.setup, self.trainer_class, self.config_class)
         defaults = {item.name: item.default for item in dataclasses.fields(self.config_class)}
-        self.enumerations: dict[str, type[Enum]] = {}
-        for name in self.setup.enumerated:
-            if not isinstance(default := defaults[name], Enum):
-                raise Gone(f"{name} of trl {release('trl')} is no enumeration")
-            self.enumerations[name] = type(default)
-        if self.setup.samples and "reward_funcs" not in signature(self.trainer_class.__init__).parameters:
-            raise Gone(f"{self.setup.trainer}Trainer of trl {release('trl')} takes no reward functions")
-        if unknown := unknown_choices(self.setup.options, self.trainer_class, self.config_class):
-            raise Gone(f"{self.setup.trainer}Trainer of trl {release('trl')} has no {', '.join(unknown)}")
-        self.known_options = known
+        self.known_options = frozenset(defaults)
+        spec = spec_for(self.setup, defaults)
         self.trainer_spec: TrainerSpec = dataclasses.replace(
-            spec_for(self.setup, known),
+            spec,
+            scalars=scalars_of(self.trainer_class, spec),
+            generates_for="micro_batch" if generates_micro_batches(self.trainer_class) else "window",
             unnamed_scalars=unnamed_scalars(self.setup.scalars, self.trainer_class),
         )
         self.rows = MadeRows(self.setup, self.tokenizer)
@@ -193,7 +182,7 @@ class Whole(KnowsFailures, TinyCausalModel):
             args=self._arguments(plan, folder),
             train_dataset=made_dataset(self.rows.data(plan.num_examples)),
             **({"eval_dataset": made_dataset(self.rows.held_out_data())} if self._evaluates(plan) else {}),
-            **given_tokenizer(self.rows.tokenizer()),
+            **given_tokenizer(self.trainer_class, self.rows.tokenizer()),
             **more,
         )
 
@@ -223,7 +212,6 @@ class Whole(KnowsFailures, TinyCausalModel):
 
     def _arguments(self, plan: TrainerPlan, folder: str) -> Any:
         given = self._intended(plan)
-        given |= {name: members(given[name]) for name, members in self.enumerations.items()}
         if "chat_template_path" in given:
             given["chat_template_path"] = self.rows.template_file(folder)
         return self.config_class(

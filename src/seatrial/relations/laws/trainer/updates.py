@@ -149,9 +149,11 @@ def rows_are_used_as_configured(stack: Any, case: TrainerPlan) -> Measure:
         if len(step.rows) != case.num_rows and not stack.trainer_spec.packs
     ]
     if samples(stack):
-        num_uses = stack.trainer_spec.objective.num_uses
+        spec = stack.trainer_spec
+        num_uses = spec.objective.num_uses
+        parts = case.num_micro_batches if spec.generates_for == "micro_batch" else 1
         wrong += _misused_rollouts(record, num_uses)
-        wrong += _generations_of_other_sizes(record, case.num_rows * stack.trainer_spec.window // num_uses)
+        wrong += _generations_of_other_sizes(record, case.num_rows * spec.window // num_uses // parts)
     else:
         used = [row for step in record.steps for row in step.rows if isinstance(row, Example)]
         wrong += _repeated(used, case.num_examples, packs=stack.trainer_spec.packs)

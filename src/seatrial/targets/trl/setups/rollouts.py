@@ -56,7 +56,10 @@ def grpo(options: Mapping[str, Any], trainer: str = "GRPO", **more: Any) -> Setu
     if objective.beta:
         setup.setdefault("reference", "loaded")
     return Setup(
-        trainer=trainer, objective=objective, options={**GENERATION, **options}, **{**GIVEN, **setup}
+        trainer=trainer,
+        objective=objective,
+        options={**GENERATION, "beta": objective.beta, **options},
+        **{**GIVEN, **setup},
     )
 
 

@@ -1,0 +1,129 @@
+"""A setup in the form that the installed release takes, by the types of its configuration and by its code."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from enum import Enum
+from inspect import signature
+from typing import Any
+
+from seatrial.relations.contracts.trainers import RolloutSpec
+from seatrial.targets.common.target import Gone, release
+from seatrial.targets.trl.named import (
+    averages_tokens,
+    repeats_prompts,
+    takes_no_reward,
+    unknown_choices,
+)
+from seatrial.targets.trl.setup import Setup
+
+MEANS = ("dapo", "bnpo", "grpo")
+"""Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
+
+
+def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup:
+    """Return the setup with its options, and what they mean, as the installed release has them.
+
+    Raises:
+        Gone: the release does not have the setup; the text names what it lacks.
+    """
+    what = f"{setup.trainer}Trainer of trl {release('trl')}"
+    defaults = {item.name: item.default for item in fields(config_class)}
+    setup = _with_own_mean(setup, trainer_class, frozenset(defaults))
+    if missing := sorted(set(setup.options) - set(defaults)):
+        raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
+    if setup.samples and "reward_funcs" not in signature(trainer_class.__init__).parameters:
+        raise Gone(f"{what} takes no reward functions")
+    if setup.samples and repeats_prompts(trainer_class):
+        raise Gone(f"{what} counts prompts in place of completions")
+    if unknown := unknown_choices(setup.options, trainer_class, config_class):
+        raise Gone(f"{what} has no {', '.join(unknown)}")
+    if setup.unscored and not takes_no_reward(trainer_class):
+        raise Gone(f"reward functions of trl {release('trl')} return a number for each completion")
+    options = fitted(config_class, setup.options)
+    for name in setup.enumerated:
+        if not isinstance(default := defaults[name], Enum):
+            raise Gone(f"{name} of trl {release('trl')} is no enumeration")
+        options[name] = type(default)(options[name])
+    return replace(setup, options=options)
+
+
+def _with_own_mean(setup: Setup, trainer_class: type, known: frozenset[str]) -> Setup:
+    """Return a setup of GRPO without its loss type where a release has one mean alone, with that mean."""
+    objective = setup.objective
+    if (
+        not isinstance(objective, RolloutSpec)
+        or "loss_type" in known
+        or setup.options.get("loss_type") not in MEANS
+    ):
+        return setup
+    own = "micro_batch" if averages_tokens(trainer_class) else "rows"
+    options = {name: value for name, value in setup.options.items() if name != "loss_type"}
+    return replace(setup, options=options, objective=replace(objective, reduction=own))
+
+
+def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as the fields of a configuration take them.
+
+    A list of one value may be given as the value, a value as a list of one, and a text as the member of an enumeration
+    with that value.
+
+    Raises:
+        Gone: a field takes no such value, such as a text where an older release has a switch.
+    """
+    kinds = typing.get_type_hints(config_class)
+    return {
+        name: _fitted(config_class, name, value, kinds[name]) if name in kinds else value
+        for name, value in options.items()
+    }
+
+
+def _fitted(config_class: type, name: str, value: Any, kind: Any) -> Any:
+    forms = [value, [value]]
+    if isinstance(value, list) and len(value) == 1 and value[0] is not None:
+        forms.append(value[0])
+    if isinstance(value, str):
+        forms += [
+            member
+            for one in _alternatives(kind)
+            if isinstance(one, type) and issubclass(one, Enum)
+            for member in one
+            if member.value == value
+        ]
+    for form in forms:
+        if admits(kind, form):
+            return form
+    raise Gone(f"{name} of trl {release('trl')}'s {config_class.__name__} is {kind}, and not {value!r}")
+
+
+def admits(kind: Any, value: Any) -> bool:
+    """Return whether a field of this type takes a value; True for a type that says nothing about it."""
+    return any(_is_one(alternative, value) for alternative in _alternatives(kind))
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def _is_one(kind: Any, value: Any) -> bool:
+    outer, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if outer is Any:
+        return True
+    if outer is typing.Literal:
+        return value in inner
+    if outer in (list, tuple):
+        elements = [one for one in inner if one is not Ellipsis]
+        return isinstance(value, list | tuple) and all(
+            not elements or any(admits(one, element) for one in elements) for element in value
+        )
+    if outer is bool or outer is int:
+        return type(value) is outer
+    if outer is float:
+        return type(value) in (int, float)
+    if isinstance(outer, type):
+        return isinstance(value, outer)
+    return True

@@ -1,0 +1,106 @@
+"""Options in the form that a configuration's fields take, and setups that a release does not have."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal, Optional
+
+import pytest
+
+from seatrial.relations.contracts.trainers import RolloutSpec
+from seatrial.targets.common.target import Gone
+from seatrial.targets.trl.fitting import admits, fitted, fitted_setup
+from seatrial.targets.trl.setup import Setup
+
+
+class Divergence(Enum):
+    """Stands for an enumeration of a release."""
+
+    FORWARD = "forward_kl"
+    REVERSE = "reverse_kl"
+
+
+@dataclass
+class Config:
+    """Stands for a configuration of an older release."""
+
+    loss_type: str = "sigmoid"
+    weights: Optional[list[float]] = None  # noqa: UP045  as old releases write it
+    scale_rewards: bool = True
+    divergence: Divergence = Divergence.REVERSE
+    mode: Literal["start", "end"] = "start"
+    anything: Any = None
+    temperature: float = 1.0
+    names: list[str] = field(default_factory=list)
+
+
+def test_options_take_the_form_of_the_field() -> None:
+    """A list of one word is the word where a release takes one, and the other way round; texts name members."""
+    given = {
+        "loss_type": ["hinge"],
+        "names": "one",
+        "divergence": "forward_kl",
+        "temperature": 1,
+        "weights": [1, 0.5],
+    }
+    assert fitted(Config, given) == {
+        "loss_type": "hinge",
+        "names": ["one"],
+        "divergence": Divergence.FORWARD,
+        "temperature": 1,
+        "weights": [1, 0.5],
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale_rewards": "batch"},
+        {"loss_type": ["sigmoid", "hinge"]},
+        {"divergence": "js_divergence"},
+        {"mode": "middle"},
+        {"temperature": True},
+        {"weights": [None]},
+    ],
+)
+def test_a_value_that_the_field_does_not_take_is_gone(options: dict[str, Any]) -> None:
+    """A release with a switch, or with one loss, does not have the setup."""
+    with pytest.raises(Gone, match=next(iter(options))):
+        fitted(Config, options)
+
+
+def test_a_type_that_says_nothing_admits_everything() -> None:
+    assert admits(Any, object())
+    assert admits(dict | str | None, {"power": 2.0})
+    assert not admits(int, True)
+
+
+@dataclass
+class GRPOConfig:
+    """Stands for that of a release with one mean alone."""
+
+    beta: float = 0.04
+
+
+class RowMeans:
+    """Stands for a trainer that averages each row first."""
+
+    def __init__(self, reward_funcs: Any) -> None: ...
+
+    def loss(self, completion_mask: Any, per_token_loss: Any) -> Any:
+        return ((per_token_loss * completion_mask).sum(dim=1) / completion_mask.sum(dim=1)).mean()
+
+
+def test_a_release_without_loss_types_has_a_mean_of_its_own() -> None:
+    """The setup drops the option, and the laws expect the mean of that release; other losses are gone."""
+    setup = Setup(
+        trainer="GRPO",
+        objective=RolloutSpec(beta=0.2),
+        data="prompts",
+        options={"loss_type": "dapo", "beta": 0.2},
+    )
+    found = fitted_setup(setup, RowMeans, GRPOConfig)
+    assert isinstance(found.objective, RolloutSpec)
+    assert (found.objective.reduction, dict(found.options)) == ("rows", {"beta": 0.2})
+    cispo = Setup(trainer="GRPO", objective=RolloutSpec(), data="prompts", options={"loss_type": "cispo"})
+    with pytest.raises(Gone, match="loss_type"):
+        fitted_setup(cispo, RowMeans, GRPOConfig)
