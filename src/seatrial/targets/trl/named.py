@@ -16,7 +16,10 @@ from typing import Any
 
 from seatrial.relations.contracts.trainers import RolloutSpec, Scalar, TrainerSpec
 
-CHOICES = ("loss_type", "f_divergence_type", "importance_sampling_level", "scale_rewards", "truncation_mode")
+CHOICES = (
+    "loss_type", "f_divergence_type", "importance_sampling_level", "scale_rewards", "truncation_mode",
+    "packing_strategy", "multi_objective_aggregation",
+)  # fmt: skip
 """Options of TRL that take one of a few words."""
 
 

@@ -154,6 +154,10 @@ class Forced:
 
     def _next(self, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
         own = [row.completion_ids for row in self._case.rows if row.prompt_ids == prompt_ids]
+        if not own:
+            raise ValueError(
+                f"the trainer samples for the prompt {list(prompt_ids)}, which the case does not have"
+            )
         number = self._served.get(prompt_ids, 0)
         self._served[prompt_ids] = number + 1
         return own[number % len(own)]

@@ -88,11 +88,11 @@ def _sampling(setup: Setup, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dropout(setup: Setup, defaults: Mapping[str, Any]) -> float | None:
     """Return the probability of dropout, which a trainer with the option may switch off by default."""
-    trait = ZOO[setup.trait]
-    if not trait.dropout:
+    dropout = setup.model_options.get("resid_pdrop", ZOO[setup.trait].dropout)
+    if not dropout:
         return None
     disables = {**defaults, **setup.options}.get("disable_dropout", False)
-    return 0.0 if disables else trait.dropout
+    return 0.0 if disables else float(dropout)
 
 
 def _balance_weight(setup: Setup) -> float:

@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
 from seatrial.targets.common.target import release
@@ -75,7 +76,10 @@ class SFT(KnowsFailures, TinyCausalModel):
         model = copy.deepcopy(self.objective_model())
         everything = batch_options([list(range(len(examples)))])
         trainer = self._trainer(model, examples, everything, CapturingOptimizer(model.parameters()))
-        return target_rows(next(iter(trainer.get_train_dataloader())))
+        rows = target_rows(next(iter(trainer.get_train_dataloader())))
+        if self.options.get("padding_free") and len(rows) < len(examples):
+            raise NotServed(f"{len(examples)} examples are laid end to end in {len(rows)} rows")
+        return rows
 
     def _trainer(
         self, model: Any, examples: Sequence[Example], options: dict[str, int], optimizer: CapturingOptimizer

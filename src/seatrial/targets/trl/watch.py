@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.trl.made_rows import MadeRows, is_ids
 
 SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
@@ -106,7 +107,13 @@ class Watch:
         setattr(trainer, name, wrapped)
 
     def _see(self, trainer: Any, method: str, inputs: Any) -> None:
-        """Keep the rows of a forward pass."""
+        """Keep the rows of a forward pass.
+
+        Raises:
+            NotServed: the batches of this release have no ids under a name that is known here.
+        """
+        if isinstance(inputs, Mapping) and not any(map(is_ids, inputs)) and "completion_ids" not in inputs:
+            raise NotServed(f"batches of this release have no ids of their rows, but {', '.join(inputs)}")
         numbers = self._rows.numbers_of(inputs, self.observed["rollouts"])
         if self._evaluation is None:
             self._parts.append(numbers)

@@ -26,6 +26,8 @@ from seatrial.targets.trl.setup import (
 )
 from seatrial.targets.trl.setups.shared import EPOCH, SCHEDULE
 
+RARE = 1e-7
+"""A probability of dropout that drops nothing in a short run, so that gradients have one value."""
 DPO_OBJECTIVE = ObjectiveSpec(kind="dpo", beta=0.3)
 
 
@@ -115,7 +117,10 @@ PREFERENCES: Mapping[str, Setup] = {
             "label_smoothing": 0.2,
             "f_divergence_type": "forward_kl",
             "pad_to_multiple_of": 8,
+            "disable_dropout": False,
         },
+        trait="dropout",
+        model_options={"resid_pdrop": RARE, "embd_pdrop": 0.0},
         form="robust",
         label_smoothing=0.2,
         divergence="forward_kl",

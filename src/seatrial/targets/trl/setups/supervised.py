@@ -39,7 +39,7 @@ SUPERVISED: Mapping[str, Setup] = {
     "whole-sft-turns": sft({}, data="messages", form="turns with system", objective=ALL, thorough=True),
     "whole-sft-answers": sft({}, form="turns with system", thorough=True, known_failures=(NUM_TOKENS, MEANS)),
     "whole-sft-packing": sft(
-        {"packing": True, "max_length": 40},
+        {"packing": True, "packing_strategy": "bfd", "max_length": 40},
         thorough=True,
         known_failures=(NUM_TOKENS, MEANS, SUMS_AT_THE_END),
     ),
