@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Literal
 from seatrial.relations.cases.conversations import Conversation, Part
 from seatrial.relations.contracts.conversations import TokenRow
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import batch_options, configuration, target_rows
+from seatrial.targets.trl.named import code_has
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 
 LONG = 4096
@@ -41,9 +42,15 @@ class SFTConversations(KnowsFailures, TinyCausalModel):
     )
 
     def __init__(self) -> None:
-        """Find the trainer and the template."""
+        """Find the trainer and the template.
+
+        Raises:
+            Gone: the trainer has no template of its own, which marks the tokens of answers.
+        """
         template = find_name("trl", ["trl.chat_template_utils:qwen3_chat_template"])
         self.trainer_class, self.config_class = find_trainer("SFT")
+        if not code_has("get_training_chat_template", self.trainer_class):
+            raise Gone(f"SFTTrainer of trl {release('trl')} has no templates for training")
         self._with_template = copy.deepcopy(super().tokenizer)
         self._with_template.chat_template = template
 

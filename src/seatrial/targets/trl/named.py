@@ -50,25 +50,26 @@ def scalars_of(trainer_class: type, spec: TrainerSpec) -> Mapping[str, Scalar]:
 
 def takes_no_reward(trainer_class: type) -> bool:
     """Return whether a reward function may return None: the release then takes NaN, and leaves it out."""
-    return _code_has("is not None else torch.nan", trainer_class)
+    return code_has("is not None else torch.nan", trainer_class)
 
 
 def averages_tokens(trainer_class: type) -> bool:
     """Return whether GRPO divides by the tokens of several rows; releases before 0.16 average each row first."""
-    return not _code_has("completion_mask.sum(dim=1)).mean()", trainer_class)
+    return not code_has("completion_mask.sum(dim=1)).mean()", trainer_class)
 
 
 def repeats_prompts(trainer_class: type) -> bool:
     """Return whether GRPO samples a group for each prompt of a batch; later ones have batches of completions."""
-    return _code_has("num_return_sequences=self.num_generations", trainer_class)
+    return code_has("num_return_sequences=self.num_generations", trainer_class)
 
 
 def generates_micro_batches(trainer_class: type) -> bool:
     """Return whether a trainer that samples does so for each micro-batch; those since 0.17 do for a whole step."""
-    return not _code_has("generate_every", trainer_class)
+    return not code_has("generate_every", trainer_class)
 
 
-def _code_has(words: str, trainer_class: type) -> bool:
+def code_has(words: str, trainer_class: type) -> bool:
+    """Return whether the code of a trainer and of its bases has these words."""
     return any(words in source for source in sources([trainer_class]))
 
 
