@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import Enum
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 
 from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone, release
@@ -60,7 +60,7 @@ def _with_own_mean(setup: Setup, trainer_class: type, known: frozenset[str]) -> 
         or setup.options.get("loss_type") not in MEANS
     ):
         return setup
-    own = "micro_batch" if averages_tokens(trainer_class) else "rows"
+    own: Literal["micro_batch", "rows"] = "micro_batch" if averages_tokens(trainer_class) else "rows"
     options = {name: value for name, value in setup.options.items() if name != "loss_type"}
     return replace(setup, options=options, objective=replace(objective, reduction=own))
 
@@ -74,7 +74,10 @@ def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         Gone: a field takes no such value, such as a text where an older release has a switch.
     """
-    kinds = typing.get_type_hints(config_class)
+    try:
+        kinds = typing.get_type_hints(config_class)
+    except NameError:  # a type that is imported for type checkers alone: nothing is known of the fields
+        return dict(options)
     return {
         name: _fitted(config_class, name, value, kinds[name]) if name in kinds else value
         for name, value in options.items()
