@@ -9,7 +9,8 @@ class Base:
     def log(self, prefix: str, key: str, value: float) -> dict[str, float]:
         """Return metrics, some with names that are put together."""
         cross_entropy = value
-        metrics = {
+        metrics: dict[str, float] = {}
+        metrics |= {
             f"{prefix}logits/chosen": cross_entropy,
             f"rewards/{key}/mean": value,
             "plain": value,

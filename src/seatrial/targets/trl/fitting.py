@@ -28,14 +28,14 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     """Return the setup with its options, and what they mean, as the installed release has them.
 
     Raises:
-        Gone: the release does not have the setup; the text names what it lacks.
+        Gone: the release does not have the setup; the text names what is missing.
     """
     what = f"{setup.trainer}Trainer of trl {release('trl')}"
     defaults = {item.name: item.default for item in fields(config_class)}
     setup = _with_own_mean(setup, trainer_class, frozenset(defaults))
     if missing := sorted(set(setup.options) - set(defaults)):
         raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
-    if setup.samples and "reward_funcs" not in signature(trainer_class.__init__).parameters:
+    if setup.samples and "reward_funcs" not in signature(trainer_class).parameters:
         raise Gone(f"{what} takes no reward functions")
     if setup.samples and repeats_prompts(trainer_class):
         raise Gone(f"{what} counts prompts in place of completions")
