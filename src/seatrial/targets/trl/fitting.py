@@ -52,7 +52,10 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
 
 
 def _with_own_mean(setup: Setup, trainer_class: type, known: frozenset[str]) -> Setup:
-    """Return a setup of GRPO without its loss type where a release has one mean alone, with that mean."""
+    """Return a setup of GRPO without its loss type where a release has one mean alone, with the one it documents.
+
+    Before 0.16 that is a mean of each row; `rollouts.GRPO` shows that it weights a token by its row's length.
+    """
     objective = setup.objective
     if (
         not isinstance(objective, RolloutSpec)
