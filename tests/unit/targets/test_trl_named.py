@@ -1,6 +1,10 @@
 """What the code of a trainer names: scalars that it logs, and choices of its options."""
 
-from seatrial.targets.trl.named import unknown_choices, unnamed_scalars
+from dataclasses import replace
+from typing import Any
+
+from seatrial.relations.contracts.trainers import RolloutSpec, Scalar, TrainerSpec
+from seatrial.targets.trl.named import generates_micro_batches, scalars_of, unknown_choices, unnamed_scalars
 
 
 class Base:
@@ -44,3 +48,32 @@ def test_choices_are_words_that_the_code_has() -> None:
         "optim": third,
     }
     assert unknown_choices(options, Trainer) == [f"loss_type={third}"]
+
+
+class GroupStatistics:
+    """Stands for a trainer before TRL 0.27, which counts by `generate_every`."""
+
+    def log(self, metrics: dict[str, Any], std_rewards: Any) -> None:
+        """Log the mean of the deviations."""
+        metrics["reward_std"] = std_rewards.mean()
+
+
+def test_rewards_are_those_that_the_release_documents() -> None:
+    """Deviations in a group, unless rewards are scaled by that of the batch, and a penalty that is in the reward."""
+    given = {"reward": Scalar(quantity="reward"), "reward_std": Scalar(quantity="reward", how="deviation")}
+    spec = TrainerSpec(objective=RolloutSpec(), scalars=given)
+    assert scalars_of(object, spec) == given
+    assert scalars_of(GroupStatistics, spec)["reward_std"] == Scalar(
+        quantity="deviation of the reward in a group"
+    )
+    by_batch = replace(spec, objective=RolloutSpec(scale="batch"))
+    assert scalars_of(GroupStatistics, by_batch) == given
+    penalised = scalars_of(GroupStatistics, replace(spec, objective=RolloutSpec(kl_in="reward")))
+    assert penalised["reward"] == Scalar(quantity="shaped reward")
+    assert penalised["reward_std"] == Scalar(quantity="deviation of the shaped reward in a group")
+
+
+def test_trainers_that_count_no_generations_sample_for_each_micro_batch() -> None:
+    """The name of the counter is all that is looked for."""
+    assert generates_micro_batches(object)
+    assert not generates_micro_batches(GroupStatistics)
