@@ -25,7 +25,7 @@ NOT_REFRL = {
     "accumulated_training", "adapter_groups", "adapters", "collectives", "combined_adapters",
     "default_sampling", "kl_controller", "length_balance", "metric_gather", "named_schedules", "pairs",
     "readiness", "rollout_window", "row_loader", "row_tables", "sampler_correction", "supervised_step",
-    "token_advantages", "trained_tokens", "value_loss", "whole_trainer",
+    "token_advantages", "trained_tokens", "validation_metrics", "value_loss", "whole_trainer",
 }  # fmt: skip
 """Components of other stacks; the laws about them have a plain implementation beside their tests."""
 

@@ -53,6 +53,7 @@ from seatrial.relations.contracts.tables import RowTables
 from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
 from seatrial.relations.contracts.trainers import WholeTrainer
 from seatrial.relations.contracts.tuning import FineTuning
+from seatrial.relations.contracts.validation import ValidationMetrics
 from seatrial.relations.contracts.values import ValueLoss
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
 from seatrial.relations.facts import StackFacts
@@ -283,6 +284,7 @@ COMPONENTS: Mapping[str, type] = {
     "evaluation": Evaluation,
     "metrics": Metrics,
     "named_metrics": NamedMetrics,
+    "validation_metrics": ValidationMetrics,
     "parallel_training": ParallelTraining,
     "placements": Placements,
     "ranks": Ranks,

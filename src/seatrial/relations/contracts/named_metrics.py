@@ -36,6 +36,8 @@ Quantity = Literal[
     "advantage",
     "reward",
     "length",
+    "completion_length",
+    "prompt_length",
 ]
 """What is averaged; c, p, g and r are log-probabilities of the current, old, sampling and reference policy.
 
@@ -45,7 +47,8 @@ Of a token: `logprob` c, `log_ratio` c - p, `ratio` its exponential, `clamped_ra
 `current_k3` k3 of c - p, `ref_k1`, `ref_k2`, `ref_k3` estimates of KL(c || r), `entropy` as the loss is given it,
 `weighted_surprise` -exp(c - g) c, `sampler_difference` |g - p|, `sampler_mult` its exponential, `sampler_k3` k3 of
 p - g, `trainer_k3` k3 of g - p, with k3(x) = exp(x) - 1 - x. Of a row, or of each of its tokens: `advantage`, `reward`,
-`length` in training tokens. `one` counts.
+`length` in training tokens. Of a row alone: `completion_length` and `prompt_length` in tokens, whether they train or
+not. `one` counts.
 """
 
 

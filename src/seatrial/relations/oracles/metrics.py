@@ -116,6 +116,8 @@ OF_ROWS: dict[str, Callable[[Row], float]] = {
     "advantage": lambda row: row.advantage,
     "reward": lambda row: row.reward,
     "length": lambda row: float(sum(row.completion_mask)),
+    "completion_length": lambda row: float(len(row.completion_ids)),
+    "prompt_length": lambda row: float(len(row.prompt_ids)),
 }
 """Those that a row has as a whole."""
 

@@ -23,28 +23,38 @@ class VerlTarget(CheckoutTrials):
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
         from seatrial.targets.verl import (
+            actors,
             algorithms,
             controllers,
             corrections,
             critics,
+            engines,
             estimators,
             losses,
             ranks,
             rewards,
+            scalars,
+            schedules,
             tables,
+            tensordicts,
         )
         from seatrial.targets.verl.micro_batches import VerlMicroBatches
 
         return {
             **algorithms.ADAPTERS,
+            **actors.ADAPTERS,
             **critics.ADAPTERS,
+            **engines.ADAPTERS,
             **estimators.ADAPTERS,
             **controllers.ADAPTERS,
             **corrections.ADAPTERS,
             **losses.ADAPTERS,
             **ranks.ADAPTERS,
             **rewards.ADAPTERS,
+            **scalars.ADAPTERS,
+            **schedules.ADAPTERS,
             **tables.ADAPTERS,
+            **tensordicts.ADAPTERS,
             "micro-batches": VerlMicroBatches,
         }
 

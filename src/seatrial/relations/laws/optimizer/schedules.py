@@ -93,14 +93,22 @@ def _default(name: str) -> Mapping[str, Any]:
     ],
 )
 def rates_are_the_formula(stack: Any, case: AllNames, *, plans: Plans) -> Measure:
-    """Compare the rate of every step with the formula, for every name."""
+    """Compare the rate of every step with the formula, for every name.
+
+    Raises:
+        NotServed: the stack serves none of the plans.
+    """
     found: list[tuple[float, str]] = []
+    refused: NotServed | None = None
     for plan in (one for name in stack.schedule_names for one in plans(name)):
         try:
             rates = list(stack.scheduled_rates(plan))
-        except NotServed:
+        except NotServed as error:
+            refused = error
             continue
         found += _errors(plan, rates)
+    if refused is not None and not found:
+        raise refused
     return Measure.largest(found, 1e-6, "learning rates, relative to the peak")
 
 

@@ -1,0 +1,94 @@
+"""R22.validation: scalars of a validation are their definitions, of each source and prompt by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from seatrial.relations.contracts.validation import Answers, ValidationCase
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.oracles.validation import expected, moments
+
+NUM_ANSWERS = 4
+SIZES = (2, NUM_ANSWERS)
+DEVIATIONS = 6.0
+"""Of an estimate's standard error: one in a billion correct ones is farther off."""
+
+
+def _case(stack: Any, seed: int, tidy: bool) -> ValidationCase:
+    """Return prompts of two sources, one of them with another number of prompts; of one source when tidy."""
+    rng = np.random.default_rng([seed, 22])
+    answers = []
+    for source, num_prompts in [("one", 3)] if tidy else [("one", 3), ("other", 2)]:
+        for prompt in range(num_prompts):
+            places = [int(place) for place in rng.integers(0, 3, size=NUM_ANSWERS)]
+            scores = [float(score) for score in rng.permutation([0.0, 0.25, 1.0])]
+            answers.append(
+                Answers(
+                    source=source,
+                    # Sources may have prompts of one name.
+                    prompt=f"prompt {prompt}",
+                    scores=tuple(scores[place] for place in places),
+                    texts=tuple(f"answer {place}" for place in places),
+                )
+            )
+    return ValidationCase(answers=tuple(answers))
+
+
+VALIDATION = Relation(
+    id="R22.validation",
+    name="validation-scalars-are-their-definitions",
+    component="validation_metrics",
+    statement="Means, deviations, best, worst and majority of several answers are those of each prompt, by source.",
+    cost="CPU, milliseconds",
+    cases=_case,
+)
+
+
+def _by_source(case: ValidationCase) -> Iterator[tuple[str, list[Answers]]]:
+    for source in dict.fromkeys(one.source for one in case.answers):
+        yield source, [one for one in case.answers if one.source == source]
+
+
+@VALIDATION.law("means and deviations", "answers of two prompts or sources in one pool, another divisor")
+def moments_are_of_each_prompt(stack: Any, case: ValidationCase) -> Measure:
+    """Compare the mean and the deviation of each source with those of its prompts."""
+    given = stack.validation_metrics(case.answers)
+    found = []
+    for source, prompts in _by_source(case):
+        for place, name in enumerate((f"mean@{NUM_ANSWERS}", f"std@{NUM_ANSWERS}")):
+            right = math.fsum(moments(one)[place] for one in prompts) / len(prompts)
+            value = given.get(source, {}).get(name, math.nan)
+            found.append((abs(value - right), f"{name} of source {source}: {value:.6g}, {right:.6g} is due"))
+    return Measure.largest(found, 1e-6, "scalars of a validation against their definitions")
+
+
+def draws_are_as_expected(stack: Any, case: ValidationCase, statistics: Sequence[str]) -> Measure:
+    """Compare estimates with the exact expectation, in standard errors."""
+    given = stack.validation_metrics(case.answers)
+    found = []
+    for source, prompts in _by_source(case):
+        for statistic in statistics:
+            for size in SIZES:
+                exact = [expected(one, statistic, size) for one in prompts]
+                right = math.fsum(mean for mean, _ in exact) / len(exact)
+                error = math.fsum(deviation for _, deviation in exact) / len(exact)
+                value = given.get(source, {}).get(f"{statistic}@{size}/mean", math.nan)
+                scale = max(error / math.sqrt(stack.validation_draws), 1e-9)
+                where = f"{statistic}@{size}/mean of source {source}: {value:.6g}, {right:.6g} is expected"
+                found.append((abs(value - right) / scale, where))
+    return Measure.largest(found, DEVIATIONS, "estimates against their expectation, in standard errors")
+
+
+for what, statistics, suspects in (
+    ("best and worst", ("best", "worst"), "answers drawn without replacement, best and worst exchanged"),
+    (
+        "majority",
+        ("maj",),
+        "the score of another answer than the most frequent one's, votes of several prompts",
+    ),
+):
+    VALIDATION.law(what, suspects, statistics=statistics)(draws_are_as_expected)

@@ -1,0 +1,230 @@
+"""verl's engine of PyTorch's own parallelism on a tiny model: micro-batches, packing, scores and losses.
+
+The engine's methods run as they are, on a model without FSDP, which they allow, and on the CPU. Its constructor, which
+loads a model from a folder and distributes it over GPUs, is left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from packaging.version import Version
+from torch import Tensor
+
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
+from seatrial.relations.facts import StackFacts
+from seatrial.relations.records import LossSpec, Row, StepResult
+from seatrial.targets.common.stand_ins import import_without
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.tiny import TinyCausalModel
+from seatrial.targets.common.trainers import equal_size
+from seatrial.targets.verl.estimators import UNUSED
+
+IMPLEMENTATION = "verl.workers.engine.fsdp.transformer_impl"
+FIRST = "0.9"
+"""The release from which the engine's methods need no more than what `_Engine` sets."""
+CLIP = (0.2, 0.28)
+SUMMED = ("actor/pg_loss", "actor/entropy_loss", "kl_loss")
+"""Metrics that micro-batches add to."""
+
+
+def engine_on_cpu(module: Any, *, entropy_chunks: bool) -> Any:
+    """Return an engine of this model, in the only process of a gloo group.
+
+    Raises:
+        Gone: the release has no such engine, or one that is made otherwise.
+    """
+    if Version(release("verl")) < Version(FIRST):
+        raise Gone(f"the engine of verl {release('verl')} is made otherwise than that of {FIRST}")
+    implementation = import_without(IMPLEMENTATION, UNUSED)
+    balancing = find_name("verl", ["verl.utils:seqlen_balancing"])
+    for module_of_names in (implementation, balancing):
+        module_of_names.get_device_name = lambda: "cpu"
+    implementation.get_device_id = lambda: "cpu"
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
+    engine = object.__new__(implementation.FSDPEngineWithLMHead)
+    functional = find_name("verl", ["verl.utils:torch_functional"])
+    found = {
+        "module": module,
+        "mode": None,
+        "use_ulysses_sp": False,
+        "ulysses_sequence_parallel_size": 1,
+        "ulysses_device_mesh": None,
+        "pad_to_length": False,
+        "pad_to_length_bucket": 1,
+        "scaler": None,
+        "_autocast_dtype": torch.float32,
+        "compute_entropy_from_logits": functional.entropy_from_logits,
+        "engine_config": SimpleNamespace(
+            entropy_checkpointing=False,
+            entropy_from_logits_with_chunking=entropy_chunks,
+            entropy_from_logits_chunk_size=7,
+            use_no_sync_for_gradient_accumulation=True,
+        ),
+    }
+    if entropy_chunks:
+        found["compute_entropy_from_logits"] = functional.entropy_from_logits_with_chunking
+    for name, value in found.items():
+        setattr(engine, name, value)
+    return engine
+
+
+def nested(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
+    """Return rows of unequal lengths as one nested tensor."""
+    return torch.nested.as_nested_tensor(
+        [torch.tensor(row, dtype=dtype) for row in rows], layout=torch.jagged
+    )
+
+
+class VerlEngine(TinyCausalModel):
+    """Steps of the policy, and scores of given rows; see `contracts.TrainStep` and `contracts.Policy`.
+
+    Rows go through the model end to end, without padding, in micro-batches of so many rows.
+    """
+
+    facts = StackFacts(micro_batch_sizes="equal", epsilon=1e-8, dtype="float32")
+    loss_spec = LossSpec(
+        ratio_clip_min=CLIP[0],
+        ratio_clip_max=CLIP[1],
+        ratio_clip_c=3.0,
+        kl_penalty=0.1,
+        entropy_coefficient=0.05,
+    )
+    options: ClassVar[Mapping[str, Any]] = {"use_remove_padding": True}
+    dynamic: ClassVar[bool] = False
+    entropy_chunks: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        """Find the engine, its loss and its batches."""
+        self.ppo_loss = find_name("verl", ["verl.workers.utils.losses:ppo_loss"])
+        self.sft_loss = find_name("verl", ["verl.workers.utils.losses:sft_loss"])
+        self.config_class = find_name("verl", ["verl.workers.config:ActorConfig"])
+        self.utils = find_name("verl", ["verl.utils:tensordict_utils"])
+        engine_on_cpu(None, entropy_chunks=False)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.tokenizer)
+
+    def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        spec = self.loss_spec
+        config = self.config_class(
+            strategy="fsdp",
+            rollout_n=1,
+            ppo_micro_batch_size_per_gpu=1,
+            clip_ratio_low=spec.ratio_clip_min,
+            clip_ratio_high=spec.ratio_clip_max,
+            clip_ratio_c=spec.ratio_clip_c,
+            use_kl_loss=True,
+            kl_loss_coef=spec.kl_penalty,
+            kl_loss_type="low_var_kl",
+            entropy_coeff=spec.entropy_coefficient,
+            global_batch_info={},
+        )
+        given = [rows[index] for part in micro_batches for index in part]
+        data = self._data([(row.prompt_ids, row.completion_ids) for row in given])
+        masks = [row.completion_mask for row in given]
+        data |= {
+            "loss_mask": nested(masks, torch.long),
+            "response_mask": nested(masks, torch.long),
+            "old_log_probs": nested([row.old_logprobs for row in given], torch.float32),
+            "ref_log_prob": nested([row.ref_logprobs for row in given], torch.float32),
+            "advantages": nested([[row.advantage] * len(row.completion_ids) for row in given], torch.float32),
+        }
+        return self._step(data, partial(self.ppo_loss, config=config), micro_batches, calculate_entropy=True)
+
+    def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
+        data = self._data([(row.prompt_ids, row.completion_ids) for row in rows])
+        data["loss_mask"] = nested([row.completion_mask for row in rows], torch.long)
+        batch = self._batch(data, [[index] for index in range(len(rows))], temperature=temperature)
+        engine = engine_on_cpu(self.objective_model(), entropy_chunks=self.entropy_chunks)
+        found = engine.forward_backward_batch(batch, None, forward_only=True)["model_output"]["log_probs"]
+        return [
+            tuple(own[len(row.prompt_ids) - 1 : -1].tolist())
+            for row, own in zip(rows, found.unbind(), strict=True)
+        ]
+
+    def _data(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Any]:
+        whole = [[*prompt, *completion] for prompt, completion in sequences]
+        return {
+            "input_ids": nested(whole, torch.long),
+            "position_ids": nested([list(range(len(row))) for row in whole], torch.long),
+            "prompts": nested([prompt for prompt, _ in sequences], torch.long),
+            "responses": nested([completion for _, completion in sequences], torch.long),
+        }
+
+    def _batch(
+        self, data: dict[str, Any], micro_batches: Sequence[Sequence[int]], *, temperature: float, **more: Any
+    ) -> Any:
+        """Return the batch with the options that a worker gives it."""
+        batch = self.utils.get_tensordict(data)
+        lengths = data["input_ids"].offsets().diff()
+        sizes: dict[str, Any] = {"use_dynamic_bsz": self.dynamic}
+        if self.dynamic:
+            # One micro-batch holds all rows, or no more than the longest row has tokens.
+            sizes["max_token_len_per_gpu"] = int(lengths.sum() if len(micro_batches) == 1 else lengths.max())
+        else:
+            sizes["micro_batch_size_per_gpu"] = equal_size(micro_batches)
+        self.utils.assign_non_tensor(
+            batch, temperature=temperature, global_batch_size=len(lengths), **sizes, **self.options, **more
+        )
+        return batch
+
+    def _step(
+        self, data: dict[str, Any], loss: Any, micro_batches: Sequence[Sequence[int]], **more: Any
+    ) -> StepResult:
+        model = copy.deepcopy(self.objective_model())
+        engine = engine_on_cpu(model, entropy_chunks=self.entropy_chunks)
+        batch = self._batch(data, micro_batches, temperature=1.0, **more)
+        found = engine.forward_backward_batch(batch, loss)
+        gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+        metrics = {name: found["metrics"][name].aggregate() for name in SUMMED if name in found["metrics"]}
+        return StepResult(loss=float(sum(found["loss"])), gradients=gradients, metrics=metrics)
+
+
+class VerlPaddedEngine(VerlEngine):
+    """The same, rows padded to the longest of their micro-batch."""
+
+    options: ClassVar[Mapping[str, Any]] = {"use_remove_padding": False}
+
+
+class VerlDynamicEngine(VerlEngine):
+    """The same, in micro-batches of at most so many tokens; entropies in chunks."""
+
+    facts = dataclasses.replace(VerlEngine.facts, micro_batch_sizes="any")
+    dynamic = True
+    entropy_chunks = True
+
+
+class VerlSupervisedEngine(VerlEngine):
+    """`sft_loss` of the engine on examples; see `contracts.objectives.Objective`."""
+
+    gradients = None  # type: ignore[assignment]
+    score = None  # type: ignore[assignment]
+    objective_spec = ObjectiveSpec(kind="sft", trains="completion")
+
+    def objective_step(
+        self, examples: Sequence[Example], micro_batches: Sequence[Sequence[int]]
+    ) -> StepResult:
+        given = [examples[index] for part in micro_batches for index in part]
+        data = self._data([(one.prompt_ids, one.completion_ids) for one in given])
+        masks = [[0] * len(one.prompt_ids) + [1] * len(one.completion_ids) for one in given]
+        data["loss_mask"] = nested(masks, torch.long)
+        return self._step(data, partial(self.sft_loss, config=None), micro_batches)
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "engine": VerlEngine,
+    "engine-padded": VerlPaddedEngine,
+    "engine-dynamic": VerlDynamicEngine,
+    "engine-supervised": VerlSupervisedEngine,
+}
