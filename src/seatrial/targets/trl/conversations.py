@@ -35,6 +35,7 @@ class SFTConversations(KnowsFailures, TinyCausalModel):
             "the training template shows thinking in every answer, an empty one where it has none",
             finding="TRL: the training template of Qwen3",
         ).of(
+            "R16.conversations/serving is training, several answers",
             "R16.conversations/serving is training, thinking in an earlier answer too",
             "R16.conversations/serving is training, a tool that is called",
             "R16.conversations/serving is training, two results of tools in a row",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
-from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
@@ -27,22 +27,32 @@ from seatrial.targets.common.trainers import equal_size
 from seatrial.targets.verl.estimators import UNUSED
 
 IMPLEMENTATION = "verl.workers.engine.fsdp.transformer_impl"
-FIRST = "0.9"
-"""The release from which the engine's methods need no more than what `_Engine` sets."""
 CLIP = (0.2, 0.28)
 SUMMED = ("actor/pg_loss", "actor/entropy_loss", "kl_loss")
 """Metrics that micro-batches add to."""
 
 
-def engine_on_cpu(module: Any, *, entropy_chunks: bool) -> Any:
-    """Return an engine of this model, in the only process of a gloo group.
+def implementation_of_engine() -> Any:
+    """Return the engine's module.
 
     Raises:
-        Gone: the release has no such engine, or one that is made otherwise.
+        Gone: the release has no such engine, or one that always computes in bfloat16.
     """
-    if Version(release("verl")) < Version(FIRST):
-        raise Gone(f"the engine of verl {release('verl')} is made otherwise than that of {FIRST}")
-    implementation = import_without(IMPLEMENTATION, UNUSED)
+    try:
+        found = import_without(IMPLEMENTATION, UNUSED)
+    except ModuleNotFoundError as error:
+        if not IMPLEMENTATION.startswith(error.name or " "):
+            raise
+        raise Gone(f"verl {release('verl')} has no {IMPLEMENTATION}") from error
+    step = inspect.getsource(found.FSDPEngineWithLMHead.forward_step)
+    if "_autocast_dtype" not in step:
+        raise Gone(f"the engine of verl {release('verl')} always computes in bfloat16")
+    return found
+
+
+def engine_on_cpu(module: Any, *, entropy_chunks: bool) -> Any:
+    """Return an engine of this model, in the only process of a gloo group."""
+    implementation = implementation_of_engine()
     balancing = find_name("verl", ["verl.utils:seqlen_balancing"])
     for module_of_names in (implementation, balancing):
         module_of_names.get_device_name = lambda: "cpu"
@@ -109,7 +119,7 @@ class VerlEngine(TinyCausalModel):
         self.sft_loss = find_name("verl", ["verl.workers.utils.losses:sft_loss"])
         self.config_class = find_name("verl", ["verl.workers.config:ActorConfig"])
         self.utils = find_name("verl", ["verl.utils:tensordict_utils"])
-        engine_on_cpu(None, entropy_chunks=False)
+        implementation_of_engine()
 
     @property
     def vocab_size(self) -> int:

@@ -7,14 +7,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
-from packaging.version import Version
 
 from seatrial.relations.contracts.schedules import SchedulePlan
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.verl.engines import FIRST, IMPLEMENTATION
-from seatrial.targets.verl.estimators import UNUSED
+from seatrial.targets.common.target import find_name
+from seatrial.targets.verl.engines import implementation_of_engine
 
 FUNCTIONAL = "verl.utils.torch_functional"
 OPTIONS: Mapping[str, Sequence[str]] = {
@@ -98,9 +95,7 @@ class VerlEngineSchedules(VerlSchedules):
 
     def __init__(self) -> None:
         """Find the engine and the configuration of its optimizer."""
-        if Version(release("verl")) < Version(FIRST):
-            raise Gone(f"the engine of verl {release('verl')} is made otherwise than that of {FIRST}")
-        self.engine_class = import_without(IMPLEMENTATION, UNUSED).FSDPEngine
+        self.engine_class = implementation_of_engine().FSDPEngine
         self.config_class = find_name("verl", ["verl.workers.config:FSDPOptimizerConfig"])
 
     def schedule(self, optimizer: Any, plan: SchedulePlan) -> Any:

@@ -11,6 +11,7 @@ from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.data.tokenization import trained_spans
 
 DESCRIBED: dict[Kind, str] = {
+    "plain": "several answers",
     "system": "a system turn",
     "thinking": "thinking before the answer",
     "thinking before": "thinking in an earlier answer too",
