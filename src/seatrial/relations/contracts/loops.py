@@ -70,7 +70,13 @@ class RowLoader(Protocol):
         ...
 
 
-GatheredAs = Literal["tensor", "tensors of a dictionary", "objects"]
+GatheredAs = Literal["tensor", "tensors of a dictionary", "objects", "tensors of unequal widths"]
+"""The last one: a row is a vector of as many numbers as `width_of_row` says, padded to the widest of its batch."""
+
+
+def width_of_row(row: int) -> int:
+    """Return how many numbers a row has in a gather of unequal widths: the widest are in the first batches."""
+    return 5 - row % 5
 
 
 @runtime_checkable

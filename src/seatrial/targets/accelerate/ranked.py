@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SubsetRandomSampler
 
 from seatrial.relations.oracles.loops import NUM_FEATURES, features, start
+from seatrial.targets.common.vectors import FILL, numbers, vectors
 
 
 def _accelerator(**options: Any) -> Any:
@@ -127,6 +128,9 @@ def gathered_for_metrics(plan: Mapping[str, Any]) -> list[int]:
                 [f"row {row}" for row in batch.tolist()], use_gather_object=True
             )
             found += [int(text.split()[1]) for text in texts]
+        elif plan["kind"] == "tensors of unequal widths":
+            wide = accelerator.pad_across_processes(vectors(batch.tolist()), dim=1, pad_index=FILL)
+            found += numbers(accelerator.gather_for_metrics(wide).tolist())
         else:
             nested = accelerator.gather_for_metrics({"row": batch, "twice": (batch * 2, batch.float())})
             found += nested["row"].tolist()

@@ -6,8 +6,9 @@ import copy
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy
 import torch
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
@@ -27,6 +28,7 @@ from seatrial.targets.common.trainers import (
     in_order,
     temporary_folder,
 )
+from seatrial.targets.common.vectors import numbers, vectors
 from seatrial.targets.transformers.causal import CausalLM
 from seatrial.targets.transformers.collators import Flattened
 from seatrial.targets.transformers.small import Small
@@ -85,6 +87,9 @@ class RankedFlattened(RankedCausalLM, Flattened):
 class Predictions(KnowsFailures):
     """What `Trainer.predict` gathers; see `contracts.loops.MetricGather`."""
 
+    accumulation: ClassVar[int | None] = None
+    """Steps after which predictions go to the CPU; None: once, at the end."""
+
     def __init__(self) -> None:
         """Find the trainer."""
         find_name("transformers", ["transformers:Trainer"])
@@ -95,9 +100,17 @@ class Predictions(KnowsFailures):
         if kind == "objects":
             raise NotServed("predictions of the trainer are tensors")
         found: Sequence[Sequence[int]] = call_on_ranks(
-            f"{__name__}:predicted", {**vars(plan), "kind": kind}, plan.num_ranks
+            f"{__name__}:predicted",
+            {**vars(plan), "kind": kind, "accumulation": self.accumulation},
+            plan.num_ranks,
         )
         return found
+
+
+class PredictionsInParts(Predictions):
+    """The same, moved to the CPU after every two steps."""
+
+    accumulation = 2
 
 
 class _Numbers(Small):
@@ -110,6 +123,8 @@ class _Numbers(Small):
     def forward(self, number: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, Any]:
         found = super().forward(number, labels)
         rows = number.float()
+        if self.kind == "tensors of unequal widths":
+            return {**found, "logits": vectors(number.tolist()).float()}
         return {
             **found,
             "logits": {"row": rows, "twice": (rows * 2, rows)} if "dictionary" in self.kind else rows,
@@ -127,6 +142,7 @@ def predicted(plan: Mapping[str, Any]) -> list[int]:
         "per_device_eval_batch_size": plan["batch_size"]
         // (int(os.environ["WORLD_SIZE"]) if plan["split"] else 1),
         "accelerator_config": {"dispatch_batches": plan["dispatch"], "even_batches": plan["even"]},
+        "eval_accumulation_steps": plan["accumulation"],
     }
     trainer_class: Any = transformers.Trainer
     trainer = trainer_class(
@@ -137,6 +153,8 @@ def predicted(plan: Mapping[str, Any]) -> list[int]:
         Dataset.from_list([{"number": row, "labels": float(row)} for row in range(plan["num_rows"])])
     )
     rows, labels = found.predictions, found.label_ids
+    if plan["kind"] == "tensors of unequal widths":
+        rows = numpy.array(numbers(rows.tolist()))
     if isinstance(rows, dict):
         twice = rows["twice"]
         rows = rows["row"]
@@ -151,4 +169,5 @@ ADAPTERS: dict[str, type[Any]] = {
     "causal-lm-ranks": RankedCausalLM,
     "flattening-ranks": RankedFlattened,
     "predictions": Predictions,
+    "predictions-in-parts": PredictionsInParts,
 }

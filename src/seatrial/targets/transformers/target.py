@@ -17,9 +17,10 @@ class TransformersTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.transformers import causal, collators, heads, ranked, runs
+        from seatrial.targets.transformers import causal, collators, heads, models, ranked, runs
 
-        return {**causal.ADAPTERS, **heads.ADAPTERS, **collators.ADAPTERS, **runs.ADAPTERS, **ranked.ADAPTERS}
+        parts = (causal, heads, collators, models, runs, ranked)
+        return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
     def uncovered(self) -> Mapping[str, str]:
         """Return the schedules of the release that no formula is known of."""

@@ -225,6 +225,15 @@ TWICE = "filling rows that stay, the length of the data for that of the sampler,
 @GATHERED.law("tensors, a sampler of part of the data", TWICE, cases=plan(num_epochs=1, num_rows=20, drawn=9))
 @GATHERED.law("tensors, the last batch dropped", TWICE, cases=plan(num_epochs=1, drop_last=True))
 @GATHERED.law("dictionaries", TWICE, kind="tensors of a dictionary")
+@GATHERED.law(
+    "tensors of unequal widths", f"{TWICE}, rows cut to the narrowest batch", kind="tensors of unequal widths"
+)
+@GATHERED.law(
+    "tensors of unequal widths, dispatched",
+    f"{TWICE}, rows cut to the narrowest batch",
+    kind="tensors of unequal widths",
+    cases=plan(num_epochs=1, dispatch=True),
+)
 @GATHERED.law("objects", TWICE, kind="objects")
 @GATHERED.law("objects, dispatched", TWICE, kind="objects", cases=plan(num_epochs=1, dispatch=True))
 def each_row_is_gathered_once(stack: Any, case: LoaderPlan, kind: GatheredAs = "tensor") -> Measure:
