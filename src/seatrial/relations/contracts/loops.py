@@ -29,6 +29,8 @@ class LoaderPlan(Case):
     shuffled_by: ShuffledBy = "generator"
     """What shuffles: a generator that the loader is given; the random numbers of the process, which a run seeds;
     or a sampler of the caller, whose order is that of the epoch it is given."""
+    iterable: bool = False
+    """Whether the data only give one row after the other, without a number of rows."""
     split: bool = False
     dispatch: bool = False
     """Whether the first process reads for all."""

@@ -14,6 +14,7 @@ from seatrial.relations.contracts.loops import (
     GatheredAs,
     LoaderPlan,
 )
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import find_name
@@ -29,6 +30,10 @@ SEED_LOST = KnownFailure(
     finding="Accelerate: the seed of a shuffle",
     releases=before("accelerate", "1.6"),
 ).of("R30.rows/another order for another seed of the process")
+STILL_FILLED = KnownFailure(
+    "iterable data are filled up with rows from the beginning although even_batches is False",
+    finding="Accelerate: uneven ends of iterable data",
+).of("R30.rows/every row once, iterable data, uneven ends")
 
 
 class _Accelerate(KnowsFailures):
@@ -49,6 +54,7 @@ class Loaders(_Accelerate):
         ).of("R30.rows/resumed epoch, dispatched"),
         EPOCH_LOST,
         SEED_LOST,
+        STILL_FILLED,
     )
 
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
@@ -66,6 +72,7 @@ class StatefulLoaders(_Accelerate):
         ).of("R30.rows/resumed epoch, dispatched and split"),
         EPOCH_LOST,
         SEED_LOST,
+        STILL_FILLED,
     )
 
     def __init__(self) -> None:
@@ -89,6 +96,8 @@ class Metrics(_Accelerate):
     )
 
     def gathered_rows(self, plan: LoaderPlan, kind: GatheredAs) -> Sequence[Sequence[int]]:
+        if plan.iterable and not plan.dispatch:
+            raise NotServed("data without a length: who gathers drops what fills up the end, as its log says")
         found: Sequence[Sequence[int]] = call_on_ranks(
             f"{RANKED}:gathered_for_metrics", {**vars(plan), "kind": kind}, plan.num_ranks
         )

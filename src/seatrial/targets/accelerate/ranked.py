@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, SubsetRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SubsetRandomSampler
 
 from seatrial.relations.oracles.loops import NUM_FEATURES, features, start
 from seatrial.targets.common.vectors import FILL, numbers, vectors
@@ -47,6 +47,17 @@ class _Subset(SubsetRandomSampler):
         return iter(self.indices)
 
 
+class _Stream(IterableDataset[Any]):
+    """Rows one after the other."""
+
+    def __init__(self, num_rows: int) -> None:
+        """Keep the number of rows, which a loader is not given."""
+        self.num_rows = num_rows
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(torch.arange(self.num_rows))
+
+
 class _Permuted(Sampler[int]):
     """Rows in the order of the seed and of the epoch that it is given."""
 
@@ -69,6 +80,8 @@ def _loader(plan: Mapping[str, Any]) -> DataLoader[Any]:
     torch.manual_seed(plan["seed"])
     rows = torch.arange(plan["num_rows"])
     options: dict[str, Any] = {"batch_size": plan["batch_size"], "drop_last": plan["drop_last"]}
+    if plan["iterable"]:
+        return DataLoader(_Stream(plan["num_rows"]), **options)
     if plan["drawn"] is not None:
         options["sampler"] = _Subset(range(plan["drawn"]))
     elif plan["shuffle"] and plan["shuffled_by"] == "sampler":

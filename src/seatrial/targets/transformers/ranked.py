@@ -95,8 +95,8 @@ class Predictions(KnowsFailures):
         find_name("transformers", ["transformers:Trainer"])
 
     def gathered_rows(self, plan: LoaderPlan, kind: GatheredAs) -> Sequence[Sequence[int]]:
-        if plan.drop_last or plan.drawn is not None or plan.shuffle:
-            raise NotServed("an evaluation of the trainer is of every row, in its order")
+        if plan.drop_last or plan.drawn is not None or plan.shuffle or plan.iterable:
+            raise NotServed("an evaluation of the trainer is of every row of a data set, in its order")
         if kind == "objects":
             raise NotServed("predictions of the trainer are tensors")
         found: Sequence[Sequence[int]] = call_on_ranks(

@@ -48,7 +48,7 @@ class VerlConversations(KnowsFailures, TinyCausalModel):
 
     def __init__(self) -> None:
         """Find the data set; releases before 0.7 have no mode without padding."""
-        import_without(DATA_SET, UNUSED)
+        import_without(DATA_SET, (*UNUSED, "qwen_vl_utils"))
         self.data_class = find_name("verl", [f"{DATA_SET}:MultiTurnSFTDataset"])
         self._with_template = copy.deepcopy(super().tokenizer)
         self._with_template.chat_template = TEMPLATE

@@ -68,6 +68,12 @@ LOST = "rows at the end that are dropped, a padding row for a real one, a batch 
 @ROWS.law("every row once, shuffled", LOST, cases=plan(shuffle=True))
 @ROWS.law("every row once, fewer rows than a step", LOST, cases=plan(num_rows=3))
 @ROWS.law("every row once, a sampler of part of the data", LOST, cases=plan(num_rows=20, drawn=9))
+@ROWS.law("every row once, iterable data", LOST, cases=plan(iterable=True))
+@ROWS.law("every row once, iterable data, uneven ends", LOST, cases=plan(iterable=True, even=False))
+@ROWS.law(
+    "every row once, iterable data, split batches", LOST, cases=plan(iterable=True, split=True, batch_size=4)
+)
+@ROWS.law("every row once, iterable data, dispatched", LOST, cases=plan(iterable=True, dispatch=True))
 def every_row_once(stack: Any, case: LoaderPlan) -> Measure:
     """Check that an epoch has every row, none twice but as filling at its end, and little of that."""
     wrong = []
@@ -96,6 +102,8 @@ ORDER = "a permutation of its own on each process, batches given out in another 
     "order of one process, shuffled and split", ORDER, cases=plan(shuffle=True, split=True, batch_size=4)
 )
 @ROWS.law("order of one process, shuffled and dispatched", ORDER, cases=plan(shuffle=True, dispatch=True))
+@ROWS.law("order of one process, iterable data", ORDER, cases=plan(iterable=True))
+@ROWS.law("order of one process, iterable data, dispatched", ORDER, cases=plan(iterable=True, dispatch=True))
 def order_of_one_process(stack: Any, case: LoaderPlan) -> Measure:
     """Compare the rows of all processes, step by step, with those of one process that reads steps alone."""
     alone = replace(case, num_ranks=1, batch_size=case.rows_of_step, split=False, dispatch=False, even=False)
@@ -115,6 +123,12 @@ SIZES = "a process that ends a batch early, and the others wait for it; a last b
 @ROWS.law("batches of one size, split batches", SIZES, cases=plan(split=True, batch_size=4))
 @ROWS.law("batches of one size, shuffled", SIZES, cases=plan(shuffle=True, num_rows=13))
 @ROWS.law("batches of one size, the last one dropped", SIZES, cases=plan(drop_last=True))
+@ROWS.law("batches of one size, iterable data", SIZES, cases=plan(iterable=True))
+@ROWS.law(
+    "batches of one size, iterable data, the last one dropped",
+    SIZES,
+    cases=plan(iterable=True, drop_last=True),
+)
 def batches_have_one_size(stack: Any, case: LoaderPlan) -> Measure:
     """Check that all processes have as many batches, all of one size, where ends are filled or dropped."""
     size = case.rows_of_step // case.num_ranks
@@ -202,6 +216,7 @@ SKIPPED = "batches of all processes counted as those of one, an epoch that resta
     "resumed second epoch, shuffled", SKIPPED, cases=plan(skip=1, shuffle=True, first_epoch=1, num_epochs=3)
 )
 @ROWS.law("resumed epoch, uneven ends", SKIPPED, cases=plan(skip=1, even=False))
+@ROWS.law("resumed epoch, iterable data", SKIPPED, cases=plan(skip=1, iterable=True))
 def resumed_epoch_continues(stack: Any, case: LoaderPlan) -> Measure:
     """Compare the rows after a resume with the rest of the unbroken run, step by step; filling rows may be others."""
     whole, found = stack.loaded_rows(replace(case, skip=0, first_epoch=0)), stack.loaded_rows(case)
@@ -224,6 +239,10 @@ TWICE = "filling rows that stay, the length of the data for that of the sampler,
 @GATHERED.law("tensors, fewer rows than a step", TWICE, cases=plan(num_epochs=1, num_rows=3))
 @GATHERED.law("tensors, a sampler of part of the data", TWICE, cases=plan(num_epochs=1, num_rows=20, drawn=9))
 @GATHERED.law("tensors, the last batch dropped", TWICE, cases=plan(num_epochs=1, drop_last=True))
+@GATHERED.law("tensors, iterable data", TWICE, cases=plan(num_epochs=1, iterable=True))
+@GATHERED.law(
+    "tensors, iterable data, dispatched", TWICE, cases=plan(num_epochs=1, iterable=True, dispatch=True)
+)
 @GATHERED.law("dictionaries", TWICE, kind="tensors of a dictionary")
 @GATHERED.law(
     "tensors of unequal widths", f"{TWICE}, rows cut to the narrowest batch", kind="tensors of unequal widths"
