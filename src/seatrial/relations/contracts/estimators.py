@@ -43,6 +43,8 @@ class EstimatorSpec:
     """Of `grpo`, `gdpo` and `passk`: whether a group is divided by its deviation, with n - 1, plus `epsilon`."""
     whitened: bool = False
     """Whether the advantages of all trained tokens are then centred and divided by their standard deviation."""
+    whitened_unbiased: bool = True
+    """Whether the variance of whitening divides by one less than the number of tokens."""
     epsilon: float = 1e-6
     gamma: float = 1.0
     lam: float = 1.0
@@ -50,6 +52,8 @@ class EstimatorSpec:
     """Of `gdpo`: of each reward."""
     inner_masks: bool = True
     """Whether rows may have tokens in their middle that do not train, such as a tool's output."""
+    unequal_groups: bool = True
+    """Whether groups may have unequal numbers of rows."""
     dtype: Literal["float64", "float32"] = "float64"
     """What it computes in."""
 

@@ -40,7 +40,7 @@ Tokens = list[list[float]]
 def advantages(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
     """Return the advantages of the trained tokens of each row."""
     found = _ESTIMATORS[spec.kind](rows, spec)
-    return _whitened(found) if spec.whitened else found
+    return _whitened(found, spec) if spec.whitened else found
 
 
 def returns(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
@@ -61,10 +61,11 @@ def groups_of(rows: Sequence[TokenRow]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _whitened(tokens: Tokens) -> Tokens:
+def _whitened(tokens: Tokens, spec: EstimatorSpec) -> Tokens:
     flat = [value for row in tokens for value in row]
     mean = math.fsum(flat) / len(flat)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in flat) / (len(flat) - 1))
+    count = len(flat) - (1 if spec.whitened_unbiased else 0)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in flat) / count)
     return [[(value - mean) / spread if spread else 0.0 for value in row] for row in tokens]
 
 

@@ -59,9 +59,12 @@ class EstimatorCase(Case):
 
 
 def _make(stack: Any, seed: int, tidy: bool, *, equal_group: bool = False) -> EstimatorCase:
-    """Return groups of unequal sizes whose rows have unequal lengths and are not adjacent; equal when tidy."""
+    """Return groups of unequal sizes, if the stack takes such, of rows of unequal lengths that are not adjacent.
+
+    Sizes and lengths are equal when tidy.
+    """
     rng = np.random.default_rng([seed, 17])
-    sizes = (3, 3, 3) if tidy else GROUPS
+    sizes = (3, 3, 3) if tidy or not stack.estimator_spec.unequal_groups else GROUPS
     inner = stack.estimator_spec.inner_masks and not tidy
     rows = [
         _row(rng, 40 + 3 * prompt, 6 if tidy else int(rng.integers(2, 10)), inner)

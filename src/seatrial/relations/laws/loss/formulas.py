@@ -10,7 +10,7 @@ import torch
 from seatrial.relations import oracles
 from seatrial.relations.cases import Rollout, rollout_for, square_rollout
 from seatrial.relations.cases.logits import LogitsCase, make_logits_case
-from seatrial.relations.facts import bound_of, needs_masked_rows
+from seatrial.relations.facts import bound_of, facts_of, needs_masked_rows
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.tensors import gradient_of, inputs_of, largest_difference, loss_oracle
 from seatrial.relations.worst import Worst
@@ -20,6 +20,7 @@ LOSS_BOUND = 1e-9
 LOGPROB_BOUND = 2e-5  # float32 inside, log-probabilities down to -60
 ADVANTAGE_BOUND = 1e-9
 FLOAT32_ADVANTAGE_BOUND = 1e-5  # for a stack that computes advantages in float32
+FLOAT32_KL_BOUND = 1e-3  # log-probabilities down to -60 are rounded before their difference is taken
 EXTREMES = ((-800.0, -800.4), (-800.4, -800.0), (-0.01, -2.5), (-2.5, -0.01))
 """Log-probabilities of policy and reference whose probabilities are 0 in any precision, or far apart."""
 
@@ -190,7 +191,9 @@ def kl_equals_definition(stack: Any, case: Rollout, own_names: bool = False) -> 
                 )
                 worst.add(abs(float(slope_BT[row, token]) - oracles.kl_gradient(*pair, slope_kind)), place)
     return Measure(
-        error=worst.error, bound=LOSS_BOUND, what=f"KL estimate in value or gradient at {worst.place}"
+        error=worst.error,
+        bound=LOSS_BOUND if facts_of(stack).dtype is None else FLOAT32_KL_BOUND,
+        what=f"KL estimate in value or gradient at {worst.place}",
     )
 
 
