@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from seatrial.relations.contracts.values import ValueInputs, ValueSpec
 from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import LossInputs, LossSpec
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, release
@@ -78,13 +79,19 @@ class OpenRLHFLoss(KnowsFailures):
         MULTIPLIED.of("R3.loss/content of masked positions"),
     )
     options: dict[str, Any] = {"policy_loss_type": "ppo", "token_level_loss": True}  # noqa: RUF012  read only
+    ranks_reduce: Literal["mean", "sum"] = "mean"
 
     def __init__(self) -> None:
-        """Find the loss."""
+        """Find the loss, and whether it has the options."""
         self.loss_class = loss_module().PolicyLoss
+        missing = sorted(set(self.options) - set(inspect.signature(self.loss_class.__init__).parameters))
+        if missing:
+            raise Gone(f"PolicyLoss of openrlhf {release('openrlhf')} has no {', '.join(missing)}")
+        self.corrects = "is_correction_level" in self.options
         self.takes_counts = "batch_num_tokens" in inspect.signature(self.loss_class.forward).parameters
         if self.takes_counts:
-            self.facts = StackFacts(epsilon=1e-8)
+            # Each row's tokens have an epsilon of 1e-8 added: much of a row of few.
+            self.facts = StackFacts(epsilon=1e-7 if self.loss_spec.reduction == "sequence" else 1e-8)
 
     def policy_loss(self, inputs: LossInputs) -> Tensor:
         mask = inputs.mask_BT
@@ -99,9 +106,16 @@ class OpenRLHFLoss(KnowsFailures):
             inputs.old_logprobs_BT,
             advantages_BT,
             action_mask=mask,
+            **({"rollout_log_probs": inputs.sampling_logprobs_BT} if self.corrects else {}),
             **(counts if self.takes_counts else {}),
         )[0]
         return loss if self.takes_counts else loss * self._share(inputs)
+
+    def ranked_losses(self, ranks: Sequence[Sequence[LossInputs]]) -> list[list[Tensor]]:
+        """Multiply by the number of ranks, as the trainer asks for: DeepSpeed averages gradients over ranks."""
+        if not self.takes_counts:
+            raise NotServed(f"openrlhf {release('openrlhf')} takes no counts of the whole batch")
+        return [[self.policy_loss(part) * len(ranks) for part in rank] for rank in ranks]
 
     def _share(self, inputs: LossInputs) -> float:
         """Return the part of the batch's mean that a micro-batch's own mean is."""
@@ -120,6 +134,51 @@ class OpenRLHFGSPO(OpenRLHFLoss):
     )
     loss_spec = LossSpec(kind="gspo", reduction="sequence")
     options = {"policy_loss_type": "gspo"}  # noqa: RUF012  read only
+
+
+class OpenRLHFSequenceLoss(OpenRLHFLoss):
+    """`PolicyLoss` of PPO with the mean over rows of the mean over a row's tokens."""
+
+    facts = StackFacts(masked_rows=False)
+    known_failures = (
+        MULTIPLIED.of("R3.loss/content of masked positions"),
+        EMPTY_ROW.of("R18.facts/masked rows are refused"),
+    )
+    loss_spec = LossSpec(reduction="sequence")
+    options = {"policy_loss_type": "ppo", "token_level_loss": False}  # noqa: RUF012  read only
+
+
+class OpenRLHFDualClip(OpenRLHFLoss):
+    """`PolicyLoss` of PPO with a second clip for negative advantages, and two unequal ones."""
+
+    loss_spec = LossSpec(ratio_clip_min=0.2, ratio_clip_max=0.28, ratio_clip_c=3.0)
+    options = {**OpenRLHFLoss.options, "dual_clip": 3.0}  # noqa: RUF012  read only
+
+
+class OpenRLHFMaskedTokens(OpenRLHFLoss):
+    """With weights between sampler and trainer; tokens left out whose weight is below 0.5 or above 2."""
+
+    loss_spec = LossSpec(
+        importance_sampling="masked", importance_sampling_min=0.5, importance_sampling_max=2.0
+    )
+    options = {  # noqa: RUF012  read only
+        **OpenRLHFLoss.options,
+        "is_correction_level": "token",
+        "is_correction_mode": "mask",
+        "is_correction_threshold": (0.5, 2.0),
+    }
+
+
+class OpenRLHFTruncated(OpenRLHFLoss):
+    """With weights between sampler and trainer of at most 2."""
+
+    loss_spec = LossSpec(importance_sampling="truncated", importance_sampling_max=2.0)
+    options = {  # noqa: RUF012  read only
+        **OpenRLHFLoss.options,
+        "is_correction_level": "token",
+        "is_correction_mode": "clip",
+        "is_correction_threshold": (0.0, 2.0),
+    }
 
 
 class OpenRLHFValueLoss(KnowsFailures):
@@ -154,6 +213,10 @@ class OpenRLHFValueLoss(KnowsFailures):
 
 ADAPTERS: dict[str, type[Any]] = {
     "ppo-loss": OpenRLHFLoss,
+    "ppo-loss-of-rows": OpenRLHFSequenceLoss,
+    "ppo-loss-dual-clip": OpenRLHFDualClip,
+    "ppo-loss-masked": OpenRLHFMaskedTokens,
+    "ppo-loss-truncated": OpenRLHFTruncated,
     "gspo-loss": OpenRLHFGSPO,
     "value-loss": OpenRLHFValueLoss,
 }
