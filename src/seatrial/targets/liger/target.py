@@ -17,6 +17,6 @@ class LigerTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.liger.losses import ADAPTERS
+        from seatrial.targets.liger import losses, policy
 
-        return ADAPTERS
+        return {**losses.ADAPTERS, **policy.ADAPTERS}
