@@ -18,6 +18,6 @@ class TransferQueueTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.transfer_queue.boards import ADAPTERS
+        from seatrial.targets.transfer_queue import boards, tables
 
-        return ADAPTERS
+        return {**boards.ADAPTERS, **tables.ADAPTERS}
