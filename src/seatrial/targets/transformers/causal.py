@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,8 +12,10 @@ from torch import Tensor
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
-from seatrial.targets.common.tiny import TinyCausalModel
+from seatrial.targets.common.target import Gone, release
+from seatrial.targets.common.tiny import TinyCausalModel, tiny_tokenizer
 from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
+from seatrial.targets.common.zoo import ZOO, zoo_model
 
 
 class CausalLM(TinyCausalModel):
@@ -20,6 +23,8 @@ class CausalLM(TinyCausalModel):
 
     facts = StackFacts(micro_batch_sizes="equal")
     objective_spec = ObjectiveSpec(kind="sft", trains="all")
+    training: ClassVar[Mapping[str, Any]] = {}
+    """Of `TrainingArguments`."""
 
     def objective_step(
         self, examples: Sequence[Example], micro_batches: Sequence[Sequence[int]]
@@ -30,7 +35,9 @@ class CausalLM(TinyCausalModel):
             transformers.Trainer,
             self.objective_model(),
             [self._row(examples[index]) for part in micro_batches for index in part],
-            args=configuration(transformers.TrainingArguments, batch_options(micro_batches)),
+            args=configuration(
+                transformers.TrainingArguments, {**batch_options(micro_batches), **self.training}
+            ),
             data_collator=self._collate,
         )
 
@@ -64,4 +71,69 @@ class CausalLMCompletions(CausalLM):
     objective_spec = ObjectiveSpec(kind="sft", trains="completion")
 
 
-ADAPTERS: dict[str, type[Any]] = {"causal-lm": CausalLM, "causal-lm-completions": CausalLMCompletions}
+class CausalLMCheckpointed(CausalLMCompletions):
+    """The same with activations computed again in the backward pass."""
+
+    training: ClassVar[Mapping[str, Any]] = {"gradient_checkpointing": True}
+
+
+class CausalLMOfTrait(CausalLMCompletions):
+    """The same on a model of the zoo: its own loss, with or without a count of items."""
+
+    trait: ClassVar[str]
+
+    def __init__(self) -> None:
+        """Find the model's classes in the installed release."""
+        find_model(self.trait)
+
+    def objective_model(self) -> Any:
+        return _model(self.trait)
+
+
+def find_model(trait: str) -> None:
+    """Check that the installed release has the model of a trait.
+
+    Raises:
+        Gone: it has none.
+    """
+    import transformers
+
+    own = ZOO[trait]
+    for name in (f"{own.family}Config", f"{own.family}{own.causal}"):
+        if not hasattr(transformers, name):
+            raise Gone(f"transformers {release('transformers')} has no {name}")
+
+
+@lru_cache(maxsize=2)
+def _model(trait: str) -> Any:
+    return zoo_model(trait, tiny_tokenizer(), 0)
+
+
+def _of_trait(trait: str) -> type[CausalLMOfTrait]:
+    return type(
+        f"CausalLM_{trait}",
+        (CausalLMOfTrait,),
+        {"__doc__": f"On the model with {trait}.", "trait": trait, "thorough": trait != "learned positions"},
+    )
+
+
+TRAITS = (
+    "learned positions",
+    "head with layers",
+    "logit_scale",
+    "logits_scaling",
+    "final_logit_softcapping",
+    "lm_head_multiplier",
+    "tied head",
+    "experts",
+    "sliding window",
+    "recurrent",
+    "wide vocabulary",
+)
+"""Of the zoo, those in float32 and without dropout."""
+ADAPTERS: dict[str, type[Any]] = {
+    "causal-lm": CausalLM,
+    "causal-lm-completions": CausalLMCompletions,
+    "causal-lm-checkpointed": CausalLMCheckpointed,
+    **{f"causal-lm-{trait.replace(' ', '-').replace('_', '-')}": _of_trait(trait) for trait in TRAITS},
+}

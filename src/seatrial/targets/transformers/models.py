@@ -14,7 +14,8 @@ from seatrial.relations.records import Row, Sampled, StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import tiny_tokenizer
-from seatrial.targets.common.zoo import ZOO, zoo_model
+from seatrial.targets.common.zoo import zoo_model
+from seatrial.targets.transformers.causal import find_model
 
 TRAITS: Sequence[str] = (
     "",
@@ -43,12 +44,7 @@ class Model(KnowsFailures):
 
     def __init__(self) -> None:
         """Find the model's classes in the installed release."""
-        import transformers
-
-        own = ZOO[self.trait]
-        for name in (f"{own.family}Config", f"{own.family}{own.causal}"):
-            if not hasattr(transformers, name):
-                raise Gone(f"transformers {release('transformers')} has no {name}")
+        find_model(self.trait)
         self.tokenizer = tiny_tokenizer()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -34,6 +35,8 @@ class VerlSchedules:
         self.constant, self.cosine = (find_name("verl", [f"{FUNCTIONAL}:{name}"]) for name in names)
         module = find_name("verl", ["verl.utils:torch_functional"])
         self.stable = getattr(module, "get_wsd_schedule_with_warmup", None)
+        # Before 0.6 the warm-up begins at the lowest rate, and not at 0.
+        self.begins_at_0 = "init_lr_ratio" in inspect.signature(self.cosine).parameters
         if self.stable is None:
             self.schedule_names = [name for name in OPTIONS if name != "warmup_stable_decay"]
 
@@ -41,6 +44,8 @@ class VerlSchedules:
         unknown = sorted(set(plan.options) - set(OPTIONS[plan.name]))
         if unknown:
             raise NotServed(f"the schedule has no {', '.join(unknown)}")
+        if plan.warmup and lowest(plan) and not self.begins_at_0:
+            raise NotServed("the warm-up of this release begins at the lowest rate, as its code says")
         if 0 < plan.warmup < 1:
             raise NotServed("a warm-up of a share of the steps is rounded down, as the code says")
         state: Mapping[str, Any] | None = None
@@ -96,6 +101,7 @@ class VerlEngineSchedules(VerlSchedules):
     def __init__(self) -> None:
         """Find the engine and the configuration of its optimizer."""
         self.engine_class = implementation_of_engine().FSDPEngine
+        self.begins_at_0 = True
         self.config_class = find_name("verl", ["verl.workers.config:FSDPOptimizerConfig"])
 
     def schedule(self, optimizer: Any, plan: SchedulePlan) -> Any:
