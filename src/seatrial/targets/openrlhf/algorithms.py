@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -105,7 +106,7 @@ class OpenRLHFEstimator(KnowsFailures):
         if not torch.equal(rewards_BT.sum(1), rewards_B):
             raise NotServed("a row has one reward")
         order = inputs.prompt_ids_B.argsort(stable=True)
-        sizes = {int(size) for size in inputs.prompt_ids_B.unique(return_counts=True)[1]}
+        sizes = set(Counter(inputs.prompt_ids_B.tolist()).values())
         if len(sizes) != 1:
             raise NotServed("groups have one size")
         maker = object.__new__(self.maker_class)
@@ -114,7 +115,7 @@ class OpenRLHFEstimator(KnowsFailures):
         maker.kl_ctl = SimpleNamespace(value=0.0)
         # Rows come in two experiences and in another order than that of their prompts, which `index` says.
         places = order.argsort()
-        parts = torch.arange(len(order)).split((len(order) + 1) // 2)
+        parts = torch.arange(len(order)).chunk(2)
         given = [self._experience(inputs, rewards_B, rows, places) for rows in parts]
         found = maker.compute_advantages_and_returns(given)
         return torch.cat([one.advantages for one in found]), torch.cat([one.returns for one in found])

@@ -112,7 +112,7 @@ class OpenRLHFLoss(KnowsFailures):
         return loss if self.takes_counts else loss * self._share(inputs)
 
     def ranked_losses(self, ranks: Sequence[Sequence[LossInputs]]) -> list[list[Tensor]]:
-        """Multiply by the number of ranks, as the trainer asks for: DeepSpeed averages gradients over ranks."""
+        """Multiply by the number of ranks, as the trainer does: DeepSpeed averages gradients over ranks."""
         if not self.takes_counts:
             raise NotServed(f"openrlhf {release('openrlhf')} takes no counts of the whole batch")
         return [[self.policy_loss(part) * len(ranks) for part in rank] for rank in ranks]

@@ -30,7 +30,7 @@ TEMPLATE = (
 )
 """A template that begins with a system turn of its own where a conversation has none, as Qwen2.5's does."""
 OTHER_SIDE = KnownFailure(
-    "rows without padding are cut at their end, whatever side `truncation` names",
+    "rows without padding are cut at their end, also where `truncation` is left",
     finding="verl: truncation of rows without padding",
 ).of("R16.conversations/a longer row is cut")
 
@@ -65,12 +65,13 @@ class VerlConversations(KnowsFailures, TinyCausalModel):
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def train_conversation(self, conversation: Conversation, *, max_length: int | None) -> TokenRow:
-        import pandas
+        import pyarrow
+        import pyarrow.parquet
         from omegaconf import OmegaConf
 
         messages = conversation.messages()
         path = Path(tempfile.mkdtemp(dir=temporary_folder())) / "rows.parquet"
-        pandas.DataFrame({"messages": [messages]}).to_parquet(path)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": messages}]), path)
         # Releases before 0.7 have these options one level deeper.
         given = {"max_length": max_length or LONG, **self.options}
         config = OmegaConf.create({**given, "multiturn": {"messages_key": "messages"}})

@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from seatrial.relations.records import LossSpec, Row, StepResult
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import equal_size
+from seatrial.targets.common.trainers import equal_size, temporary_folder
 from seatrial.targets.verl.estimators import UNUSED
 
 IMPLEMENTATION = "verl.workers.engine.fsdp.transformer_impl"
@@ -58,9 +59,8 @@ def engine_on_cpu(module: Any, *, entropy_chunks: bool) -> Any:
         module_of_names.get_device_name = lambda: "cpu"
     implementation.get_device_id = lambda: "cpu"
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group(
-            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-        )
+        rendezvous = Path(temporary_folder()) / "verl-engine"
+        torch.distributed.init_process_group("gloo", init_method=rendezvous.as_uri(), rank=0, world_size=1)
     engine = object.__new__(implementation.FSDPEngineWithLMHead)
     functional = find_name("verl", ["verl.utils:torch_functional"])
     found = {
@@ -180,7 +180,7 @@ class VerlEngine(TinyCausalModel):
         lengths = data["input_ids"].offsets().diff()
         sizes: dict[str, Any] = {"use_dynamic_bsz": self.dynamic}
         if self.dynamic:
-            # One micro-batch holds all rows, or no more than the longest row has tokens.
+            # One micro-batch holds all rows, or as many as the longest row has tokens.
             sizes["max_token_len_per_gpu"] = int(lengths.sum() if len(micro_batches) == 1 else lengths.max())
         else:
             sizes["micro_batch_size_per_gpu"] = equal_size(micro_batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -93,9 +94,9 @@ class VerlKLInReward(KnowsFailures):
     def __init__(self) -> None:
         """Find the function and the batch that it takes."""
         trainer = import_without("verl.trainer.ppo.ray_trainer", UNUSED)
-        if not hasattr(trainer, "apply_kl_penalty"):
-            raise Gone(f"verl {release('verl')} has no verl.trainer.ppo.ray_trainer.apply_kl_penalty")
-        self.compute = trainer.apply_kl_penalty
+        self.compute: Any = getattr(trainer, "apply_kl_penalty", None)
+        if self.compute is None or "multi_turn" in inspect.signature(self.compute).parameters:
+            raise Gone(f"verl {release('verl')} has no apply_kl_penalty of a mask of responses")
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
 
     def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> dict[str, float]:

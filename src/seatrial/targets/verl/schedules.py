@@ -34,7 +34,7 @@ class VerlSchedules:
         names = ("get_constant_schedule_with_warmup", "get_cosine_schedule_with_warmup")
         self.constant, self.cosine = (find_name("verl", [f"{FUNCTIONAL}:{name}"]) for name in names)
         module = find_name("verl", ["verl.utils:torch_functional"])
-        self.stable = getattr(module, "get_wsd_schedule_with_warmup", None)
+        self.stable: Any = getattr(module, "get_wsd_schedule_with_warmup", None)
         # Before 0.6 the warm-up begins at the lowest rate, and not at 0.
         self.begins_at_0 = "init_lr_ratio" in inspect.signature(self.cosine).parameters
         if self.stable is None:

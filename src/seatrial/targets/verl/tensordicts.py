@@ -62,8 +62,11 @@ class VerlTensorDicts:
         if operation == "split":
             if len(batch) % numbers[0] == 0:
                 return list(self.iterate(batch, mini_batch_size=numbers[0], epochs=1))
-            places = torch.arange(len(batch)).split(numbers[0])
-            return [self.select(batch, part) for part in places]
+            starts = range(0, len(batch), numbers[0])
+            return [
+                self.select(batch, list(range(start, min(start + numbers[0], len(batch)))))
+                for start in starts
+            ]
         if operation == "concat":
             return [self.concat(list(batches))]
         if operation == "union":
