@@ -131,6 +131,11 @@ _TAIL_LINES = 20
 class FunctionalTestError(Exception):
     """The run or one of its checks failed; the text is the complete report."""
 
+    def __init__(self, report: str, summary: str) -> None:
+        super().__init__(report)
+        self.summary = summary
+        """What failed, in one line."""
+
 
 class FunctionalFile(pytest.File):
     """One `*.functional.yaml`."""
@@ -172,20 +177,23 @@ class FunctionalItem(pytest.Item):
         try:
             verdicts, launched = self._judge(directory)
         except UsageError as error:  # Only the log shows that a check uses a series as a number.
-            raise FunctionalTestError(f"wrong usage: {error}") from error
+            raise FunctionalTestError(f"wrong usage: {error}", f"wrong usage: {error}") from error
         self.user_properties.append((VERDICTS_PROPERTY, json.dumps([v.to_json() for v in verdicts])))
         outcome = combine(verdicts)
         reasons = [f"{v.name}: {v.reason}" for v in verdicts if v.outcome is outcome]
         if outcome is Outcome.FAIL:
-            raise FunctionalTestError(self._report(verdicts, directory, launched))
+            raise FunctionalTestError(self._report(verdicts, directory, launched), "; ".join(reasons))
         if outcome is not Outcome.PASS:
             pytest.skip(f"{outcome.value}: {'; '.join(reasons)} (see {directory})")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the report of a failure without a traceback."""
-        if isinstance(excinfo.value, FunctionalTestError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo, style)
+        """Return the report of a failure without a traceback; pytest's short summary gets what failed."""
+        if not isinstance(excinfo.value, FunctionalTestError):
+            return super().repr_failure(excinfo, style)
+        shown = excinfo.getrepr(style="value")
+        if shown.reprcrash is not None:
+            shown.reprcrash.message = excinfo.value.summary
+        return shown
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Return the test's file and title."""

@@ -83,6 +83,19 @@ def test_a_failing_run_fails_with_the_command_and_the_reason(
     assert "Traceback (most" not in outcome.stdout.str().partition("last lines of")[0]
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_the_short_summary_names_the_failed_check(
+    write: Write, run_pytest: Run, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    write(_project("loss=5000"))
+    outcome = run_pytest(*workers)
+    item = "FAILED tests/functional/sft.functional.yaml::sft"
+    outcome.stdout.fnmatch_lines(
+        [f'{item} - data?"train/loss"??"9"? < 1500: data*is 4991, not < 1500; max(*']
+    )
+
+
 def test_a_run_without_logs_fails_though_it_ended_with_0(write: Write, run_pytest: Run) -> None:
     write(_project(spec='command: python -c "pass"\nchecks: [\'max(data["x"]) < 1\']\n'))
     outcome = run_pytest()
