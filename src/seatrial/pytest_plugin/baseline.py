@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from seatrial.pytest_plugin.judging import DEFAULT_SHIFT, Judge, TrackedMetric, judged_apart
 from seatrial.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from seatrial.pytest_plugin.tracking import Tracker
-    from seatrial.statistics.baselines import Deviation
 
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _FORM = ("git_commit", "metrics", "tests", "start_time")
@@ -192,127 +192,6 @@ def _sessions(folder: Path) -> tuple[list[Session], int]:
 
 
 PLUGIN_NAME = "seatrial-tracker-baseline"
-ALPHA = 0.01
-"""Probability that any metric of an unchanged project fails."""
-POWER = 0.95
-"""Probability that a shift of the wanted size is detected."""
-DEFAULT_SHIFT = 6.0
-"""Standard deviations that one new run must be able to detect; no baseline detects 3 at 1 % false alarms."""
-MIN_REPEATS = 2
-_MAX_MAGNITUDE = 1e150
-"""Squares of larger values overflow."""
-
-
-class TrackedMetric(NamedTuple):
-    """A metric of one test, and the repeats that it is compared with."""
-
-    name: str
-    direction: str | None
-    """`lower` or `higher` is better: only a change to the other side fails. None: both fail."""
-    repeats: Sequence[float]
-    new: Sequence[float]
-    """Earlier runs of this commit, then this one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judge:
-    """What a comparison should detect, and the number of metrics that share the false alarms."""
-
-    commit: str
-    num_metrics: int
-    shift_in_sd: float
-
-    def verdict(self, metric: TrackedMetric) -> Verdict:
-        """Judge one metric."""
-        import numpy as np
-
-        repeats, new = np.array(metric.repeats, dtype=float), np.array(metric.new, dtype=float)
-        if not np.isfinite(new).all():
-            return self._say(metric, Outcome.FAIL, f"is {new[~np.isfinite(new)][0]:g}")
-        if len(repeats) < MIN_REPEATS:
-            reason = (
-                f"{len(repeats)} repeats of it passed at commit {self.commit[:12]} on this device; "
-                f"at least {MIN_REPEATS} are needed: run the tests there again"
-            )
-            return self._say(metric, Outcome.BLOCKED, reason)
-        if not np.isfinite(repeats).all() or max(abs(repeats).max(), abs(new).max()) > _MAX_MAGNITUDE:
-            reason = f"a repeat at commit {self.commit[:12]} is not finite, or too large to learn from"
-            return self._say(metric, Outcome.BLOCKED, reason)
-        return self._compared(metric, repeats, new)
-
-    def _compared(self, metric: TrackedMetric, repeats: Any, new: Any) -> Verdict:
-        from seatrial.statistics.baselines import (
-            allowed_difference,
-            describe_too_few,
-            is_exact,
-            power_of,
-            summary_deviation,
-        )
-
-        # The tables are two-sided: if only one direction can fail, both tails may go to it.
-        each = ALPHA * (1 if metric.direction is None else 2) / self.num_metrics
-        deviation = summary_deviation(repeats, new, each)
-        centre, allowed = float(repeats.mean()), allowed_difference(repeats, len(new), each)
-        bound = _bound(metric.direction, centre, allowed, exact=is_exact(repeats))
-        words = _words(new, repeats, deviation)
-        if not deviation.holds and not _is_better(metric.direction, deviation.in_sd):
-            return self._say(metric, Outcome.FAIL, words, bound)
-        power = power_of(len(repeats), len(new), self.shift_in_sd, each)
-        if deviation.critical > 0 and deviation.holds and power < POWER:
-            few = describe_too_few(
-                len(repeats),
-                len(new),
-                self.shift_in_sd,
-                POWER,
-                each=each,
-                alpha=ALPHA,
-                num_tests=self.num_metrics,
-            )
-            return self._say(metric, Outcome.BLOCKED, f"{words}: within the noise, but {few}", bound)
-        return self._say(metric, Outcome.PASS, words, bound)
-
-    def _say(self, metric: TrackedMetric, outcome: Outcome, reason: str, bound: str | None = None) -> Verdict:
-        value = math.fsum(metric.new) / len(metric.new) if metric.new else None
-        return Verdict(
-            name=metric.name,
-            outcome=outcome,
-            reason=reason,
-            value=value,
-            bound=bound,
-            num_samples=len(metric.new),
-            source=f"learned from {len(metric.repeats)} repeats",
-            details={"commit": self.commit, "num_metrics": self.num_metrics, "shift_in_sd": self.shift_in_sd},
-        )
-
-    def missing(self, name: str, num_repeats: int) -> Verdict:
-        """Judge a metric that the repeats have and the test did not track."""
-        return Verdict(
-            name=name,
-            outcome=Outcome.FAIL,
-            reason=f"was not tracked; {num_repeats} repeats at commit {self.commit[:12]} have it",
-            source=f"learned from {num_repeats} repeats",
-        )
-
-
-def _bound(direction: str | None, centre: float, allowed: float, *, exact: bool) -> str:
-    low, high = f"{centre - allowed:.6g}", f"{centre + allowed:.6g}"
-    if direction is None:
-        return f"== {centre:.9g}" if exact else f"{low} to {high}"
-    return f"<= {high}" if direction == "lower" else f">= {low}"
-
-
-def _words(new: Any, repeats: Any, deviation: Deviation) -> str:
-    of_runs = "" if len(new) == 1 else f"the mean of {len(new)} runs, "
-    if math.isinf(deviation.in_sd) or deviation.critical == 0:
-        return f"is {of_runs}{new.mean():.9g}; all {len(repeats)} repeats gave {repeats[0]:.9g}"
-    side = "above" if deviation.in_sd >= 0 else "below"
-    noise = f"{repeats.mean():.6g} (sd {repeats.std(ddof=1):.3g})"
-    off = f"{abs(deviation.in_sd):.3g} sd {side} the mean of {len(repeats)} repeats, {noise}"
-    return f"is {of_runs}{new.mean():.6g}, {off}"
-
-
-def _is_better(direction: str | None, in_sd: float) -> bool:
-    return (direction == "lower" and in_sd < 0) or (direction == "higher" and in_sd > 0)
 
 
 class TrackerBaseline:
@@ -349,7 +228,7 @@ class TrackerBaseline:
         tracker = item.stash.get(ACTIVE, None)
         if call.when != "call" or tracker is None or not report.passed or hasattr(report, "wasxfail"):
             return report
-        verdicts = list(self._verdicts(item.nodeid, tracker))
+        verdicts = self._verdicts(item.nodeid, tracker)
         item.user_properties.append(
             (BASELINE_PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts]))
         )
@@ -357,22 +236,25 @@ class TrackerBaseline:
         failed = [verdict for verdict in verdicts if verdict.outcome is Outcome.FAIL]
         if failed:
             report.outcome = "failed"
-            report.longrepr = "\n".join(f"{verdict.name} {verdict.reason}" for verdict in failed)
+            report.longrepr = "\n".join(f"metric {verdict.name} {verdict.reason}" for verdict in failed)
         return report
 
-    def _verdicts(self, nodeid: str, tracker: Tracker) -> Iterator[Verdict]:
+    def _verdicts(self, nodeid: str, tracker: Tracker) -> list[Verdict]:
         device = tracker.device()
         tracked = tracker.tracked()
-        for name, (value, direction) in tracked.items():
-            number = as_number(value)
+        metrics = []
+        for name, metric in tracked.items():
+            number = as_number(metric.value)
             if number is None:
                 continue
             earlier = self._earlier.of(nodeid, name, device) if self._earlier is not None else []
             repeats = self._repeats.of(nodeid, name, device)
-            yield self._judge.verdict(TrackedMetric(name, direction, repeats, [*earlier, number]))
-        for name in self._repeats.names(nodeid, device):
-            if name not in tracked:
-                yield self._judge.missing(name, len(self._repeats.of(nodeid, name, device)))
+            new = [*earlier, number]
+            metrics.append(TrackedMetric(name, metric.direction, repeats, new, metric.resolution))
+        missing = [name for name in self._repeats.names(nodeid, device) if name not in tracked]
+        return judged_apart(self._judge, metrics) + [
+            self._judge.missing(name, len(self._repeats.of(nodeid, name, device))) for name in missing
+        ]
 
 
 def _of_this_commit(baseline: str, history: Path, root: Path) -> Repeats | None:

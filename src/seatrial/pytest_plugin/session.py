@@ -151,7 +151,7 @@ class SessionRecord:
 
     def _blocked_metrics(self) -> list[str]:
         return [
-            f"{result.nodeid}: {verdict['name']} {verdict['reason']}"
+            f"{result.nodeid}: metric {verdict['name']} {verdict['reason']}"
             for result in self._results
             for verdict in result.baseline
             if verdict["outcome"] == "Blocked"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seatrial.pytest_plugin.baseline import Judge, TrackedMetric, read_repeats
+from seatrial.pytest_plugin.baseline import read_repeats
+from seatrial.pytest_plugin.judging import Judge, TrackedMetric, judged_apart
 from seatrial.verdict import Outcome
 
 FILE = "tests/unit/test_it.py"
@@ -92,7 +94,7 @@ def test_a_value_within_the_noise_passes_and_one_outside_fails_its_test(
     write(project(17.0))
     bad = run_pytest("--tracker-baseline", COMMIT)
     bad.assert_outcomes(failed=1)
-    bad.stdout.re_match_lines([r"loss is 17, [\d.]+ sd above the mean of 20 repeats, .*"])
+    bad.stdout.re_match_lines([r"metric loss is 17, [\d.]+ sd above the mean of 20 repeats, .*"])
     found = results()["tests"][TEST]
     assert (found["outcome"], found["baseline"][0]["outcome"]) == ("failed", "Fail")
     assert re.fullmatch(r"[\d.]+ to [\d.]+", found["baseline"][0]["bound"])
@@ -126,7 +128,7 @@ def test_too_few_repeats_are_blocked_with_how_many_would_do(
     run = run_pytest("--tracker-baseline", COMMIT)
     run.assert_outcomes(passed=1)
     assert run.ret == 3
-    [line] = [line for line in run.outlines if line.startswith(f"{TEST}: loss is 10")]
+    [line] = [line for line in run.outlines if line.startswith(f"{TEST}: metric loss is 10")]
     enough = int(re.findall(r"enough are .*?(\d+) repeats with 1 new", line)[0])
     assert 4 < enough < 20
     sessions(noise(enough - 4, seed=1))
@@ -188,6 +190,62 @@ def test_values_of_all_kinds(repeats: list[float], new: float, outcome: Outcome,
 
 
 @pytest.mark.parametrize(
+    ("repeats", "new", "outcome"),
+    [
+        ([50.0, 50.1, 50.2, 49.9], 51.9, Outcome.PASS),
+        ([50.0, 50.0, 50.0, 50.0], 51.9, Outcome.PASS),
+        ([50.0, 50.1, 50.2, 49.9], 54.0, Outcome.FAIL),
+        ([50.0, 90.0, 10.0, 30.0], 51.0, Outcome.BLOCKED),
+    ],
+)
+def test_a_difference_below_the_resolution_of_a_metric_is_none(
+    repeats: list[float], new: float, outcome: Outcome
+) -> None:
+    """A resolution widens a narrow bound, and does not make a noisy metric one that can be judged."""
+    verdict = JUDGE.verdict(TrackedMetric("memory", "lower", repeats, [new], resolution=2.0))
+    assert verdict.outcome is outcome, verdict.reason
+
+
+def test_the_statistics_are_not_imported_into_the_session_and_memory_of_equal_code_is_equal(
+    write: Write, run_pytest: Run, results: Results
+) -> None:
+    """The second test ran after the first was judged; repeats without the option had no such import."""
+    tracking = "def test_{0}(tracker): tracker.log_max_mem('memory')\n"
+    write({FILE: tracking.format("first") + tracking.format("second")})
+    # Repeats as an earlier session of a clean tree leaves them.
+    for number in range(3):
+        assert run_pytest(f"--tracker-results=runs/{number}.json").ret == 0
+        content = results(f"runs/{number}.json")
+        clean = {**content, "git_commit": COMMIT, "git_dirty": False}
+        Path(f"runs/{number}.json").write_text(json.dumps(clean))
+    run = run_pytest("--tracker-baseline=runs")
+    run.assert_outcomes(passed=2)
+    run.stdout.fnmatch_lines(["*compared with the baseline: 2 Pass"])
+
+
+def test_what_is_judged_in_another_process_is_judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a number, infinities and exact values cross the border."""
+    metrics = [
+        TrackedMetric("loss", None, repeats, [new])
+        for repeats, new in (([3.0, 3.0], 4.0), ([3.0, NAN], 3.0), (noise(20), INF), (noise(20), 10.0))
+    ]
+    here = judged_apart(JUDGE, metrics)
+    monkeypatch.delitem(sys.modules, "scipy.stats")
+    apart = judged_apart(JUDGE, metrics)
+    assert [verdict.to_json() for verdict in apart] == [verdict.to_json() for verdict in here]
+
+
+def test_a_metric_named_like_a_value_is_called_a_metric(
+    write: Write, run_pytest: Run, sessions: Callable[..., None]
+) -> None:
+    sessions(noise(20))
+    write({FILE: "def test_it(tracker): tracker.track('inf', float('-inf'))\n"})
+    run = run_pytest("--tracker-baseline", COMMIT)
+    run.assert_outcomes(failed=1)
+    run.stdout.fnmatch_lines(["metric inf is -inf", f"FAILED {TEST} - metric inf is -inf*"])
+
+
+@pytest.mark.parametrize(
     ("new", "status", "words"),
     [("'text', direction='lower'", 0, "1 tests with tracked metrics"), ("10**400", 1, "loss is inf")],
 )
@@ -208,7 +266,9 @@ def test_a_metric_that_is_no_longer_tracked_fails_and_a_new_one_is_blocked(
     write({FILE: "def test_it(tracker): tracker.track('lost', 1)\n"})
     run = run_pytest("--tracker-baseline", COMMIT)
     run.assert_outcomes(failed=1)
-    run.stdout.fnmatch_lines(["*loss was not tracked; 20 repeats*", f"{TEST}: lost 0 repeats of it passed*"])
+    run.stdout.fnmatch_lines(
+        ["*loss was not tracked; 20 repeats*", f"{TEST}: metric lost 0 repeats of it passed*"]
+    )
 
 
 def test_only_clean_finished_sessions_of_tests_that_passed_are_repeats(
