@@ -32,6 +32,8 @@ class Cause(enum.StrEnum):
     """The command was killed by a signal."""
     EVIDENCE = "evidence"
     """The run finished, but its evidence cannot be read."""
+    SETUP = "setup"
+    """A program is missing, or a setting refuses what the run needs: the same at every commit and every retry."""
 
 
 RETRIES = {
@@ -41,6 +43,7 @@ RETRIES = {
     Cause.SCHEDULER: 3,
     Cause.SIGNAL: 1,
     Cause.EVIDENCE: 1,
+    Cause.SETUP: 0,
 }
 """Retries of one run, by cause."""
 
@@ -55,6 +58,7 @@ class Obstacle(NamedTuple):
 _SIGNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
     (cause, re.compile(pattern, re.IGNORECASE))
     for cause, pattern in (
+        (Cause.SETUP, r"^seatrial: no Ray cluster: |transport '[\w-]+' not allowed"),
         (Cause.MACHINE, r"no space left on device"),
         (Cause.QUOTA, r"disk quota exceeded|quota exceeded"),
         (Cause.QUOTA, r"\b429\b.{0,40}too many requests|too many requests.{0,40}\b429\b"),

@@ -108,7 +108,8 @@ _NODE = """\
 #!/bin/sh
 # One node of the cluster: joins, reports it, and stays until the command has ended.
 rank="{rank}"
-ray start {words} || exit 1
+if ! command -v ray > /dev/null; then echo "a node has no ray" >> "$SEATRIAL_RUN_DIR/ray/failed"; exit 1; fi
+ray start {words} || {{ echo "ray start on a node ended with $?" >> "$SEATRIAL_RUN_DIR/ray/failed"; exit 1; }}
 : > "$SEATRIAL_RUN_DIR/ray/node-$rank"
 while [ ! -e "$SEATRIAL_RUN_DIR/ray/stop" ]; do sleep 1; done
 """
@@ -122,10 +123,16 @@ export RAY_ADDRESS="$head:$port"
 ready="$SEATRIAL_RUN_DIR/ray"
 rm -rf "$ready"
 mkdir -p "$ready"
-{head} &
-{workers} &
+{{ {head} || echo "srun ended with $?" >> "$ready/failed"; }} &
+{{ {workers} || echo "srun ended with $?" >> "$ready/failed"; }} &
 waited=0
 while [ "$(ls "$ready" | grep -c '^node-')" -lt {nodes} ]; do
+    if [ -s "$ready/failed" ]; then
+        echo "seatrial: no Ray cluster: $(head -n 1 "$ready/failed"); without --launch-option ray=no a job of several" \
+            "nodes gets one"
+        : > "$ready/stop"
+        exit 1
+    fi
     if [ "$waited" -ge {seconds} ]; then
         echo "seatrial: the Ray cluster did not come up: $(ls "$ready" | grep -c '^node-') of {nodes} nodes joined"
         : > "$ready/stop"

@@ -76,6 +76,24 @@ def test_a_script_of_several_nodes_runs_once_on_a_ray_cluster_over_all_of_them(
         assert sorted(filter(None, joined)) == ["node0 head", f"node1 {address}", f"node2 {address}"]
 
 
+def test_nodes_without_ray_block_the_first_run_at_once_and_name_the_option(
+    make_repository: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str]
+) -> None:
+    """One job is submitted: it does not wait for nodes that cannot join, and no retry can help."""
+    repository, hashes = _line(make_repository, "NUM_NODES=3", "exit $(cat bad)", culprit=2, count=3)
+    Path(stand_ins["PATH"].partition(":")[0], "ray").unlink()
+    words = (*SLURM, "--good", hashes[0], "--bad", "HEAD", "--", "sh", "t.sh")
+    called = bisect(repository, *words, **stand_ins, **SITE)
+    assert called.returncode == 3, called.out + called.err
+    [run] = called.result()["runs"]
+    assert run["reason"].startswith(
+        "seatrial: no Ray cluster: a node has no ray; without --launch-option ray=no"
+    )
+    assert len(_options(stand_ins)) == 1
+    called = bisect(repository, *words[:2], "--launch-option", "ray=no", *words[2:], **stand_ins, **SITE)
+    assert called.suspects() == [hashes[2]], called.out + called.err
+
+
 def test_a_script_that_calls_srun_itself_is_started_once_and_alone(
     make_repository: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str], tmp_path: Path
 ) -> None:

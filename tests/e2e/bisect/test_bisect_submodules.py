@@ -102,6 +102,20 @@ def test_a_commit_whose_submodule_is_gone_is_skipped_with_that_reason(
     assert "Skip" in line and "submodule" in line and "1234567890" in line
 
 
+def test_a_submodule_that_git_refuses_ends_the_search_with_gits_words(
+    nested: Any, bisect: Callable[..., Any]
+) -> None:
+    """git forbids folders as addresses of submodules by default: no fault of the network, and retries cannot help."""
+    user, _, _, hashes = nested
+    never = {"GIT_CONFIG_VALUE_0": "user"}
+    called = bisect(user, "--good", hashes[0], "--bad", hashes[8], *WORDS, **never)
+    assert called.returncode == 3, called.out + called.err
+    [run] = called.result()["runs"]
+    assert run["attempts"] == 1
+    assert run["cause"] == "setup"
+    assert "transport 'file' not allowed" in called.out
+
+
 def test_a_commit_that_was_fetched_by_hand_into_the_users_submodule_is_found(
     nested: Any, bisect: Callable[..., Any]
 ) -> None:
