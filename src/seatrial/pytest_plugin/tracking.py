@@ -141,7 +141,7 @@ Direction = Literal["lower", "higher"]
 
 
 MEMORY_RESOLUTION = 2.0**21
-"""Bytes. Peaks of equal code differ by more than their repeats show: the import of one more module moves them by 0.3 MB."""
+"""Bytes. Peaks of equal code differ by more than their repeats show: another option moves them by 0.3 MB."""
 
 
 class Tracked(NamedTuple):
