@@ -1,7 +1,7 @@
 """Accuracy and cost of bisecting under noise: Seatrial, git bisect, five-fold majority and git_bayesect.
 
     python benchmarks/bisect_simulation.py [--trials 200] [--seed 31000] [--write docs/evidence/bisect.md]
-        [--bayesect-python PATH | --no-bayesect]
+        [--bayesect-python PATH | --no-bayesect] [--rows REGEX]
 
 All strategies meet the same worlds in one run. Runs at the ends and of calibration are counted. git_bayesect gets an
 environment of its own, made for the run and removed after it (or PATH, an interpreter that has it); it is told the
@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -109,6 +110,11 @@ WORLDS: Sequence[Row] = (
         for rate in (0.1, 0.2, 0.5, 0.8, 0.9)
     ),
     Row("no culprit, metric", MetricShift(0.0), _NONE, wanted=">= .97"),
+    Row("metric shifts by 3 sd, twice the noise after", MetricShift(3.0, noise_after=2.0)),
+    Row("metric shifts by 3 sd, half the noise after", MetricShift(3.0, noise_after=0.5)),
+    Row("metric shifts by 3 sd, 5 % outliers", MetricShift(3.0, outliers=0.05)),
+    Row("no culprit, metric, 5 % outliers", MetricShift(0.0, outliers=0.05), _NONE),
+    Row("metric drifts by 3 sd with the commits", MetricShift(0.0, with_commits=3.0), _DRIFT),
 )
 
 _BAYESECT = """
@@ -148,6 +154,7 @@ def main() -> None:
     parser.add_argument("--no-bayesect", action="store_true", help="leave git_bayesect out")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--write", type=Path, help="document whose table is replaced")
+    parser.add_argument("--rows", default="", help="only rows whose 'world | search' matches this expression")
     arguments = parser.parse_args()
     if arguments.seed < FIRST_SEED_OF_TABLES:
         parser.error(f"seeds below {FIRST_SEED_OF_TABLES} are for tuning")
@@ -155,7 +162,7 @@ def main() -> None:
         python = arguments.bayesect_python or ""
         if not python and not arguments.no_bayesect:
             python = _environment_with_bayesect(Path(folder))
-        text = report(arguments.trials, arguments.seed, python, arguments.jobs)
+        text = report(arguments.trials, arguments.seed, python, arguments.jobs, arguments.rows)
     print(text)
     if arguments.write is not None:
         replace_table(arguments.write, text)
@@ -169,10 +176,12 @@ def _environment_with_bayesect(folder: Path) -> str:
     return python
 
 
-def report(trials: int, seed: int, bayesect_python: str, jobs: int = 1) -> str:
+def report(trials: int, seed: int, bayesect_python: str, jobs: int = 1, rows_wanted: str = "") -> str:
     """Return the tables as Markdown; its rows are measured in as many processes as `jobs`."""
     cells = [
-        cell for cell in [*_noisy_cells(seed), *_exact_cells(seed)] if bayesect_python or not cell.bayesect
+        cell
+        for cell in [*_noisy_cells(seed), *_exact_cells(seed)]
+        if (bayesect_python or not cell.bayesect) and re.search(rows_wanted, f"{cell.name} | {cell.title}")
     ]
     with ProcessPoolExecutor(jobs) as pool:
         measured = pool.map(_measured, cells, repeat(trials), repeat(bayesect_python))
@@ -254,9 +263,14 @@ def _noisy_cells(first_seed: int) -> Iterator[Cell]:
                 yield Cell(row.name, title, row.world, seed, row.right, row.broken, row.wanted)
             crossing = statistics.NormalDist().cdf(row.world.shift / 2)
             others = FailureRates(1 - crossing, crossing)
-        if row.right is _FOUND:
+        if row.right is _FOUND and not _has_uneven_noise(row.world):
             for title in ("git bisect", "majority of five", BAYESECT_TITLE):
                 yield Cell(row.name, title, others, seed, broken=row.broken)
+
+
+def _has_uneven_noise(world: World) -> bool:
+    """Return whether the noise is not the same normal one on both sides, as a midpoint needs it."""
+    return isinstance(world, MetricShift) and (world.noise_after != 1.0 or world.outliers > 0)
 
 
 def _exact_cells(seed: int) -> Iterator[Cell]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from seatrial.bisect.history import BoolArray, FloatArray, History
 from seatrial.bisect.likelihood import Likelihoods, Noise, Settings, Worse
-from seatrial.bisect.models import Counted, pass_fail_likelihoods, shift_likelihoods
+from seatrial.bisect.metric_model import shift_likelihoods
+from seatrial.bisect.pass_fail_model import Counted, pass_fail_likelihoods
 
 
 def exact_likelihoods(affected_PH: BoolArray, failed_P: BoolArray, passed_P: BoolArray) -> Likelihoods | None:

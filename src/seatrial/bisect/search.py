@@ -243,7 +243,8 @@ class Search:
         settings = self.settings
         of_metric = self.question is Question.METRIC
         largest = settings.largest_no_culprit_metric if of_metric else settings.largest_no_culprit
-        return Conclusion.FOUND if sure and belief.no_culprit <= largest else None
+        excluded = belief.no_culprit <= largest and belief.drift <= settings.largest_drift
+        return Conclusion.FOUND if sure and excluded else None
 
     def _may_have_begun_to_drift(self, belief: Belief) -> bool:
         noisy = self.question is Question.METRIC and not belief.exact

@@ -64,6 +64,11 @@ class MetricShift:
     """Sum of many small changes from GOOD to BAD."""
     with_time: float = 0.0
     """Change over twenty runs, at any commit."""
+    noise_after: float = 1.0
+    """Standard deviation after the culprit."""
+    outliers: float = 0.0
+    """Share of runs whose noise is multiplied by `outlier_noise`."""
+    outlier_noise: float = 5.0
 
     question = Question.METRIC
 
@@ -71,7 +76,10 @@ class MetricShift:
         """Run it once."""
         mean = self.shift * moment.affected + self.with_commits * moment.share
         mean += self.with_time * moment.number / 20
-        return Observation(position=0, failed=False, value=float(generator.normal() + mean))
+        noise = generator.normal() * (self.noise_after if moment.affected else 1.0)
+        if self.outliers and generator.random() < self.outliers:
+            noise *= self.outlier_noise
+        return Observation(position=0, failed=False, value=float(noise + mean))
 
 
 @dataclass(frozen=True)
