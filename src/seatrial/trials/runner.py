@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,8 @@ def run_trials(
         BlockedError: `results.json` itself cannot be written.
     """
     environment = dict(os.environ)
-    redactor = Redactor(environment)
+    # The value of a secret-named setting must not appear in a verdict either.
+    redactor = Redactor({**environment, **dict(word.partition("=")[::2] for word in request.overrides)})
     identity = begin(directory, results, target, say)
     by_name = {trial.name: trial for trial in request.trials}
     for result in results.requested_trials():
@@ -168,8 +169,28 @@ def _context(
         redactor=redactor,
         say=say,
         result=result,
-        save=lambda: directory.write_results(results),
+        save=lambda: _save(directory, results, result, redactor),
     )
+
+
+def _save(directory: RunDirectory, results: Results, result: TrialResult, redactor: Redactor) -> None:
+    """Write the results; the verdicts of a trial may quote a setting with credentials."""
+    result.verdicts = [
+        replace(
+            verdict, reason=redactor.sentence(verdict.reason), details=_redacted(verdict.details, redactor)
+        )
+        for verdict in result.verdicts
+    ]
+    directory.write_results(results)
+
+
+def _redacted(value: Any, redactor: Redactor) -> Any:
+    """Return JSON values with the secrets in their texts redacted."""
+    if isinstance(value, str):
+        return redactor.sentence(value)
+    if isinstance(value, Mapping):
+        return {key: _redacted(item, redactor) for key, item in value.items()}
+    return [_redacted(item, redactor) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _run_one(trial: Trial, context: TrialContext) -> None:

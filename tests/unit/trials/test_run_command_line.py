@@ -90,6 +90,25 @@ def test_a_missing_model_is_blocked_with_valid_results(
     assert len(lines) == 7
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["policy.model_name=https://me:s3cr3t-pass@host.example/x", "data.task_args.password=s3cr3t-pass"],
+)
+def test_no_credential_of_an_option_is_stored_or_printed(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In no file of the run, results, pages and JUnit among them, and not on the console."""
+    words = ["run", "-v", "--output", str(tmp_path), option]
+    words += [f"policy.model_name={tmp_path / 'none'}"] if "password" in option else []
+    assert main(words) in (1, 2, 3)
+    printed = "".join(capsys.readouterr())
+    assert "s3cr3t" not in printed
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"results.json", "junit.xml"} <= {path.name for path in files}
+    for path in files:
+        assert b"s3cr3t" not in path.read_bytes(), path
+
+
 def test_verbose_prints_every_verdict_and_the_summary_form(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,14 +84,17 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return the text with every secret replaced by `[redacted]`."""
+        return _ASSIGNED.sub(_redact_assigned, self.sentence(text))
+
+    def sentence(self, text: str) -> str:
+        """Return prose without known values, tokens of a known form and credentials of URLs; `token: words` stays."""
         for value in self._values:
             text = text.replace(value, MARK)
         for shape in _SHAPES:
             text = shape.sub(MARK, text)
         text = _URL_CREDENTIALS.sub(rf"\g<scheme>{MARK}@", text)
         text = _URL_TOKEN.sub(rf"\g<scheme>{MARK}@", text)
-        text = _BEARER.sub(rf"\1\2{MARK}", text)
-        return _ASSIGNED.sub(_redact_assigned, text)
+        return _BEARER.sub(rf"\1\2{MARK}", text)
 
     def argv(self, argv: Sequence[str]) -> list[str]:
         """Return a command's words redacted; the word after a secret-named option (`--api-key X`) goes too."""
