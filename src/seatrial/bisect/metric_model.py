@@ -128,8 +128,10 @@ def _log(weight_VSMC: FloatArray) -> FloatArray:
 def _over_ratios(after_VEMC: FloatArray, step: int) -> FloatArray:
     """Return the likelihood after the culprit by the scale before it: the ratio of both is summed out, [V, S, M, C]."""
     num_scales = after_VEMC.shape[1] - 2 * step
-    shares = enumerate(_RATIO_WEIGHTS)
-    return np.sum([w * after_VEMC[:, n * step : n * step + num_scales] for n, w in shares], axis=0)
+    mixed_VSMC = np.zeros_like(after_VEMC[:, :num_scales])
+    for number, weight in enumerate(_RATIO_WEIGHTS):
+        mixed_VSMC += weight * after_VEMC[:, number * step : number * step + num_scales]
+    return mixed_VSMC
 
 
 def _to_ratios(before_VSMC: FloatArray, step: int) -> FloatArray:

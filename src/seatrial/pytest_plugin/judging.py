@@ -172,7 +172,7 @@ def judged_apart(judge: Judge, metrics: Sequence[TrackedMetric]) -> list[Verdict
 
 
 def main() -> None:
-    """Judge what standard input asks, and print the verdicts."""
+    """Judge what standard input requests, and print the verdicts."""
     question = json.load(sys.stdin)
     judge = Judge(**question["judge"])
     metrics = [TrackedMetric(**metric) for metric in question["metrics"]]
