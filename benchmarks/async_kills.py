@@ -44,7 +44,7 @@ from typing import Any
 import yaml
 
 from seatrial.chaos.acts import PARTS, find_victim, kill, read_parts
-from seatrial.errors import UsageError
+from seatrial.errors import BlockedError, UsageError
 from seatrial.relations.cases.pairwise import names_of, pairwise
 from seatrial.relations.contracts.resume import Kill, ResumedRun
 from seatrial.relations.laws.run.asynchronous import ASYNC, IN_FLIGHT
@@ -117,7 +117,7 @@ class OptionSet:
                 run = Run(root / f"unbroken-{self.options['grpo.seed']}-{number}", self.options)
                 status = run.start()
                 if status:
-                    raise ChildProcessError(f"the unbroken run ended with {status}: {run.tail()}")
+                    raise ChildProcessError(f"the unbroken run ended with {status}: {run.console()[-600:]}")
                 self.runs.append(run)
             return self.runs[0], self.runs[1]
 
@@ -211,9 +211,9 @@ class Run:
         """Return whether it has named the processes of its parts."""
         return (self.log / PARTS).exists() and bool(read_parts(self.log / PARTS))
 
-    def tail(self) -> str:
-        """Return the end of the console."""
-        return (self.folder / "console.txt").read_text(encoding="utf-8", errors="replace")[-600:]
+    def console(self) -> str:
+        """Return what all starts printed."""
+        return (self.folder / "console.txt").read_text(encoding="utf-8", errors="replace")
 
     def left(self) -> ResumedRun:
         """Return what it left."""
@@ -256,7 +256,7 @@ def main(argv: Sequence[str]) -> int:
             found = {"kill": number, "device": chosen.device, "set": chosen_set.name}
             try:
                 found |= _judged(number, chosen_set, Path(folder))
-            except ChildProcessError as error:
+            except (OSError, BlockedError) as error:  # a run that fails, or leaves less than it should
                 found |= {"outcome": "wrong", "kind": "none", "kills": [], "differences": [str(error)]}
             found["seconds"] = round(time.monotonic() - began, 1)
             with writing, chosen.json.open("a") as lines:
@@ -345,18 +345,19 @@ def _judged(number: int, one: OptionSet, root: Path) -> dict[str, Any]:
         "kills": [" ".join(str(v) for v in asdict(s).values() if v) for s in strikes],
     }
     if not run.is_struck:
-        return {**facts, "outcome": "not killed", "statuses": statuses, "differences": [run.tail()]}
+        outcome = "wrong" if statuses[-1] else "not killed"
+        return {**facts, "outcome": outcome, "statuses": statuses, "differences": [run.console()[-600:]]}
     wrong: list[str] = []
     continued = strike.kind == "generator" and statuses[-1] == 0
-    if strike.kind == "generator" and not continued and strike.part not in run.tail():
-        wrong.append(f"the console does not name {strike.part}: {run.tail()}")
+    if strike.kind == "generator" and not continued and strike.part not in run.console():
+        wrong.append(f"the console does not name {strike.part}: {run.console()[-600:]}")
     if not continued:
         statuses.append(run.start())
-        if one.in_flight and statuses[-1] == 2 and REFUSED in run.tail():
+        if one.in_flight and statuses[-1] == 2 and REFUSED in run.console():
             run = Run(root / f"{number}-again", one.options)
             statuses.append(run.start())
     if statuses[-1] != 0:
-        wrong.append(f"the last start ended with {statuses[-1]}: {run.tail()}")
+        wrong.append(f"the last start ended with {statuses[-1]}: {run.console()[-600:]}")
         return {**facts, "outcome": "wrong", "statuses": statuses, "differences": wrong}
     left = run.left()
     found, repeat = unlike(unbroken[0], run), unlike(*unbroken)
