@@ -3,21 +3,16 @@
 from pathlib import Path
 
 import pytest
+from tests.faulty_trials import failed_checks
 
-from seatrial.evidence.identity.redaction import Redactor
 from seatrial.faults.claims import FaultyRun, faulty_runs
-from seatrial.faults.launch import entry
-from seatrial.targets.reference.target import ReferenceTarget
-from seatrial.trials.generation import INTERPRETER
-from seatrial.trials.plan import select_trials
-from seatrial.trials.rundir import RunDirectory
-from seatrial.trials.runner import Request, new_results, run_trials
-from seatrial.verdict import Outcome
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 
 ON_EVERY_COMMIT = {("grpo-smoke", "padding-seen-in-prefill"), ("grpo-lora", "reference-with-adapters")}
 """Quick ones, of a recipe's inputs and of a check; the others run at night."""
+IN_OTHER_ENVIRONMENTS = ("generation-vllm", "parallel-ray-dp2")
+"""tests/peers/test_vllm.py and tests/peers/ray_ranks_flow.py run these."""
 
 
 @pytest.mark.parametrize(
@@ -29,21 +24,9 @@ ON_EVERY_COMMIT = {("grpo-smoke", "padding-seen-in-prefill"), ("grpo-lora", "ref
             marks=[] if (one.trial, one.fault) in ON_EVERY_COMMIT else [pytest.mark.nightly],
         )
         for one in faulty_runs()
+        if one.trial not in IN_OTHER_ENVIRONMENTS
     ],
 )
-def test_the_trial_fails_at_the_checks(
-    one: FaultyRun, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """With the fault planted; vLLM samples in its own environment."""
-    overrides: tuple[str, ...] = ()
-    if one.trial == "generation-vllm":
-        overrides = (f"{INTERPRETER}={request.getfixturevalue('peer_python')('vllm')}",)
-    target = ReferenceTarget(entry=entry(one.fault))
-    trials = select_trials(None, [one.trial])
-    asked = Request(trials=trials, words=one.trial, seed=0, overrides=overrides, timeout_seconds=600.0)
-    with RunDirectory.create(tmp_path, target.name) as directory:
-        results = new_results(directory, target, asked, Redactor())
-        run_trials(directory, results, target, asked, lambda text: None)
-    (result,) = results.requested_trials()
-    failed = [verdict.name for verdict in result.verdicts if verdict.outcome is Outcome.FAIL]
-    assert set(one.breaks.values()) <= set(failed), failed
+def test_the_trial_fails_at_the_checks(one: FaultyRun, tmp_path: Path) -> None:
+    """With the fault planted."""
+    assert set(one.breaks.values()) <= failed_checks(one, tmp_path)

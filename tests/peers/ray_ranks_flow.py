@@ -15,11 +15,13 @@ import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
+from tests.faulty_trials import failed_checks
 
 from refrl.config import ClusterConfig, ConfigError
 from refrl.runtime import launcher
 from refrl.runtime.launcher import RankError, launch
 from seatrial.evidence.read import read_logs
+from seatrial.faults.claims import FaultyRun, faulty_runs
 from seatrial.relations.engine import run_relation
 from seatrial.relations.registry import select
 from seatrial.targets.reference.components import ReferenceComponents
@@ -286,6 +288,15 @@ def test_the_trial_of_ranks_on_ray_passes(tmp_path: Path) -> None:
     """With its claim that Ray started them."""
     trial = ("run", "--trial", "parallel-ray-dp2", "--output", str(tmp_path))
     assert "its processes were started by ray" in run(sys.executable, "-m", "seatrial", *trial)
+
+
+@NIGHTLY
+@pytest.mark.parametrize(
+    "one", [one for one in faulty_runs() if one.trial == "parallel-ray-dp2"], ids=lambda one: one.fault
+)
+def test_the_trial_of_ranks_on_ray_fails_at_the_checks(one: FaultyRun, tmp_path: Path) -> None:
+    """With the fault planted in the processes that Ray starts."""
+    assert set(one.breaks.values()) <= failed_checks(one, tmp_path)
 
 
 @NIGHTLY

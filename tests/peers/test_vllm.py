@@ -11,7 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faulty_trials import failed_checks
 
+from seatrial.faults.claims import FaultyRun, faulty_runs
+from seatrial.faults.matrix import first_seen
+from seatrial.faults.plant import all_plants
+from seatrial.trials.generation import INTERPRETER
 from seatrial.trials.rundir import read_results
 from seatrial.verdict import Outcome
 
@@ -23,6 +28,12 @@ QUICK = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
 }
+SEEN_BY = {
+    "keys-of-the-weights-before-kept": "R6.engine",
+    "logprobs-before-temperature-and-filters": "R6.engine",
+    "rows-of-a-call-share-a-seed": "R26.rows",
+}
+"""The relation that sees each fault of the engine."""
 
 
 @pytest.mark.nightly
@@ -57,7 +68,7 @@ def test_the_trial_passes(peer_python: Callable[[str], Path], tmp_path: Path) ->
     ran = subprocess.run(
         [
             *(sys.executable, "-m", "seatrial", "run", "--trial", "generation-vllm"),
-            *("--output", str(tmp_path / "runs"), f"policy.generation.vllm_cfg.python={peer_python('vllm')}"),
+            *("--output", str(tmp_path / "runs"), f"{INTERPRETER}={peer_python('vllm')}"),
         ],
         capture_output=True,
         text=True,
@@ -68,3 +79,41 @@ def test_the_trial_passes(peer_python: Callable[[str], Path], tmp_path: Path) ->
     (result,) = (one for one in read_results(path).trials if one.name == "generation-vllm")
     wrong = [verdict.name for verdict in result.verdicts if verdict.outcome is not Outcome.PASS]
     assert (ran.returncode, wrong) == (0, []), ran.stdout[-4000:] + ran.stderr[-2000:]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "one", [one for one in faulty_runs() if one.trial == "generation-vllm"], ids=lambda one: one.fault
+)
+def test_the_trial_fails_at_the_checks(
+    one: FaultyRun,
+    peer_python: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the fault planted in the training here, and in vLLM's own environment."""
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+    overrides = [f"{INTERPRETER}={peer_python('vllm')}"]
+    assert set(one.breaks.values()) <= failed_checks(one, tmp_path, overrides)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", SEEN_BY)
+def test_a_relation_sees_a_fault_of_the_engine(
+    fault: str, peer_python: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training here, vLLM with the fault in its own environment; without the fault the relation holds."""
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+    (plant,) = (one for one in all_plants() if one.id == fault)
+    options = {
+        "policy.generation.backend": "vllm",
+        "policy.generation.colocated.enabled": False,
+        "policy.generation.placement": "process",
+        INTERPRETER: str(peer_python("vllm")),
+    }
+    found = first_seen(plant, options, [SEEN_BY[fault]])
+    assert found is not None
+    assert found[0] == SEEN_BY[fault]
+    assert "raises" not in found[1]

@@ -26,7 +26,8 @@ from refrl.lifeline import PARENT
 from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl.runtime.generator_process")
-"""What is started; the number of its end of the connection follows. A program that wraps refrl names itself here."""
+"""What is started; the number of its end of the connection follows. A program that wraps refrl names itself here. An
+engine in another environment gets the words after the interpreter."""
 ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error for error in (ConfigError, WeightSyncError, ValueError, FloatingPointError)
 }
@@ -91,7 +92,7 @@ class SocketLink:
         if threading.current_thread() is threading.main_thread():
             environment[PARENT] = str(os.getpid())
         if python is not None:
-            command = (python, "-m", "refrl.runtime.generator_process")
+            command = (python, *COMMAND[1:])
             source = str(Path(refrl.__file__).parents[1])
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [source, environment.get("PYTHONPATH")]))
         own, other = socket.socketpair()

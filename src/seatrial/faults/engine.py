@@ -1,19 +1,32 @@
-"""`python -m seatrial.faults.engine FAULT DESCRIPTOR`: run a generation engine's process with a planted fault."""
+"""`python -m seatrial.faults.engine EDIT DESCRIPTOR`: run a generation engine's process with a planted fault.
+
+EDIT is a `seatrial.faults.planting.Change` as JSON. Nothing beyond the standard library is imported before refrl.
+"""
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from seatrial.faults.launch import edits
 from seatrial.faults.planting import plant
+
+
+class Edit(NamedTuple):
+    """A `seatrial.faults.planting.Change`."""
+
+    id: str
+    module: str
+    old: str
+    new: str
 
 
 def main(words: Sequence[str]) -> None:
     """Plant the fault before refrl is imported, then serve."""
-    fault_id, descriptor = words
-    plant(edits()[fault_id])
+    edit, descriptor = words
+    plant(Edit(**json.loads(edit)))
     sys.argv = [sys.argv[0], descriptor]
     runpy.run_module("refrl.runtime.generator_process", run_name="__main__")
 

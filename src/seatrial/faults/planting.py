@@ -11,6 +11,7 @@ import gc
 import importlib
 import importlib.abc
 import importlib.machinery
+import json
 import multiprocessing
 import os
 import sys
@@ -130,9 +131,13 @@ def plant(change: Change) -> None:
 
 
 def plant_engines(change: Change) -> None:
-    """Plant a fault also in the generation engine processes that this process starts."""
+    """Plant a fault also in the generation engine processes that this process starts.
+
+    They get the whole edit: an engine in another environment has few of the packages that the tables of faults need.
+    """
     process = importlib.import_module("refrl.generation.process")
-    process.__dict__["COMMAND"] = (sys.executable, "-m", "seatrial.faults.engine", change.id)
+    edit = {name: getattr(change, name) for name in ("id", "module", "old", "new")}
+    process.__dict__["COMMAND"] = (sys.executable, "-m", "seatrial.faults.engine", json.dumps(edit))
 
 
 def ask(question: Callable[..., Any], change: Change | None, *arguments: Any) -> Any:

@@ -42,22 +42,34 @@ def served_by(library: str) -> Sensor:
     return Sensor(name, judge)
 
 
-def form(recipe: str, library: str, *, is_read_back: bool = False) -> Form:
-    """Return a refit trial, by another engine; guards may read back what the library computes with at every sync."""
+def form(recipe: str, library: str, *claims: Claim, made: str | None = None) -> Form:
+    """Return a refit trial, by another engine, with further claims.
+
+    Guards read back what the library computes with at every sync.
+    """
     served = served_by(library)
     return Form(
         recipe,
-        is_read_back=is_read_back,
+        made=made,
         sensors=(served, PARAMETERS_MOVED),
         claims=(
             Claim(text=f"{library} samples the rollouts", verdicts=(served.name,)),
             Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)),
+            *claims,
         ),
     )
 
 
-VLLM = form("grpo-generation-vllm", "vLLM")
-MEGATRON = form("grpo-generation-megatron", "Megatron-core", is_read_back=True)
+VLLM = form(
+    "grpo-generation-vllm",
+    "vLLM",
+    Claim(
+        text="every request has a seed of its own",
+        verdicts=("ledger: every row draws its own randomness",),
+    ),
+    made="peaked",  # with weights of the usual size, keys of older weights change little
+)
+MEGATRON = form("grpo-generation-megatron", "Megatron-core")
 
 
 class GenerationVllm:
@@ -80,7 +92,11 @@ class GenerationVllm:
         context.target.preflight()
         _require_vllm(context)
         train_and_judge(
-            context, VLLM.recipe, lambda job: refit_sensors(job, VLLM), lambda job: refit_claims(job, VLLM)
+            context,
+            VLLM.recipe,
+            lambda job: refit_sensors(job, VLLM),
+            lambda job: refit_claims(job, VLLM),
+            VLLM.made,
         )
 
 

@@ -97,21 +97,17 @@ class Form(NamedTuple):
     recipe: str
     sensors: tuple[Sensor, ...]
     claims: tuple[Claim, ...]
-    is_read_back: bool = False
-    """Whether the guards read the generator's tensors back at every sync."""
     made: str | None = None
     """Architecture of the model (`prepare_model`); None: the target's own."""
 
 
 WHOLE = Form(
     "grpo-refit-noncolocated",
-    is_read_back=True,
     sensors=(PARAMETERS_MOVED,),
     claims=(Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)),),
 )
 CHANGES = Form(
     "grpo-refit-delta",
-    is_read_back=True,
     made="peaked",  # with weights of the usual size a sampler that errs is within the rounding of bfloat16
     sensors=(DELTAS,),
     claims=(
@@ -123,9 +119,9 @@ CHANGES = Form(
 )
 
 
-def _is_read_back(job: TrainingJob, form: Form) -> bool:
-    """Whether the guards compare bits: of a policy in one process."""
-    return form.is_read_back and job.guards_file is not None and not job.mesh
+def _is_read_back(job: TrainingJob) -> bool:
+    """Whether the guards read the generator's tensors back at every sync: of a policy in one process."""
+    return job.guards_file is not None and not job.mesh
 
 
 def refit_sensors(job: TrainingJob, form: Form) -> list[Sensor]:
@@ -139,7 +135,7 @@ def refit_sensors(job: TrainingJob, form: Form) -> list[Sensor]:
         TRANSFER_TIMED,
         *on_policy_checks(job),
         GRADIENT_POSITIVE,
-        *([READ_BACK] if _is_read_back(job, form) else []),
+        *([READ_BACK] if _is_read_back(job) else []),
         *guard_sensors(job),
         *LEDGER_SENSORS,
     ]
@@ -152,7 +148,7 @@ def refit_claims(job: TrainingJob, form: Form) -> list[Claim]:
             text="before every generation each tensor of a generator in its own process is the policy's, to the bit",
             verdicts=(
                 ALL_VERIFIED.name,
-                *((READ_BACK.name,) if _is_read_back(job, form) else ()),
+                *((READ_BACK.name,) if _is_read_back(job) else ()),
             ),
         ),
         Claim(text="rows are sampled with the weights of their step", verdicts=(VERSIONS,)),

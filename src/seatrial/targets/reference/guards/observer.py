@@ -278,7 +278,7 @@ class TrialGuards(RecordingGuards):
     def synced(self, session: Session) -> None:
         """Check every tensor of the generator against the policy's, bit by bit, without refrl's fingerprints."""
         super().synced(session)
-        if self._is_inline or self._config.policy.generation.backend == "vllm":
+        if self._is_inline:
             return
         trained = dict(session.policy.named_weights())
         is_small = sum(tensor.nbytes for tensor in trained.values()) <= READ_BACK_BYTES
