@@ -11,6 +11,12 @@ from seatrial.relations.engine import DEFAULT_SEEDS
 from seatrial.relations.registry import select
 
 MUTANTS = all_mutants()
+BY_NIGHT = {
+    "async-resume-half-of-each-adapter",
+    "async-resume-reads-dtensor-into-copies",
+    "async-resume-megatron-counts-from-zero",
+}
+"""Seen by a relation that kills runs, after other laws of it have held: ten seconds each."""
 
 
 def by_id(mutant: Mutant) -> str:
@@ -18,7 +24,7 @@ def by_id(mutant: Mutant) -> str:
     return mutant.id
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=by_id)
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.id not in BY_NIGHT], ids=by_id)
 def test_the_named_relations_see_it(mutant: Mutant) -> None:
     """On the first default seed; every default seed, each alone, at night.
 
