@@ -19,8 +19,8 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("more", "result"),
     [
-        pytest.param({}, "7 passed, 10 skipped", id="short"),
-        pytest.param({"NIGHTLY": "1"}, "17 passed", id="all", marks=pytest.mark.nightly),
+        pytest.param({}, "7 passed, 12 skipped", id="short"),
+        pytest.param({"NIGHTLY": "1"}, "19 passed", id="all", marks=pytest.mark.nightly),
     ],
 )
 def test_ranks_run_on_the_nodes_of_a_cluster(

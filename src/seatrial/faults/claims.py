@@ -30,9 +30,10 @@ INTRODUCTION = """# Claims of trials
 
 Each claim that a trial of the reference stack makes, a planted fault that breaks it, and the check that then fails.
 A claim without a fault is open: nothing shows yet that the trial would fail without it. This page is generated from
-`seatrial/faults/claims.yaml`: `make docs`. `tests/e2e/test_claims.py` runs each fault under its trial. One fault may
-break several claims, and trials may share one. Trials of stacks without GRPO do not run on the reference stack: their
-faults are modes of a toy stack, which `tests/unit/targets/test_claims_of_smokes.py` runs.
+`seatrial/faults/claims.yaml`: `make docs`. `tests/e2e/test_claims.py` runs each fault under its trial, and
+`tests/peers` those of trials that need the environments of vLLM or Ray. One fault may break several claims, and trials
+may share one. Trials of stacks without GRPO do not run on the reference stack: their faults are modes of a toy stack,
+which `tests/unit/targets/test_claims_of_smokes.py` runs.
 """
 
 
@@ -95,12 +96,6 @@ def broken_claims() -> tuple[Broken, ...]:
     )
 
 
-@cache
-def not_run() -> Mapping[str, str]:
-    """Return why trials were not run with faults, by their name."""
-    return {trial: row["reason"] for row in _table()["not_run"] for trial in row["trials"]}
-
-
 def _runs(part: str) -> tuple[FaultyRun, ...]:
     return tuple(
         FaultyRun(trial=trial, fault=row["fault"], breaks=row["breaks"])
@@ -148,13 +143,9 @@ def _lines() -> Iterator[str]:
             named = trial.name
             yield f"\n## {named} (level {trial.level})\n\n| claim | fault | check that fails |\n|---|---|---|"
         found = known.get((trial.name, claim.text), [])
-        faults = ", ".join(f"`{one.fault}`" for one in found) or _why_open(trial.name)
+        faults = ", ".join(f"`{one.fault}`" for one in found) or "open"
         checks = ", ".join(dict.fromkeys(f"`{one.check}`" for one in found))
         yield f"| {claim.text} | {faults} | {checks} |"
-
-
-def _why_open(trial: str) -> str:
-    return f"not run: {not_run()[trial]}" if trial in not_run() else "open"
 
 
 def _job(recipe: str) -> Any:
