@@ -32,6 +32,7 @@ SEEN_BY = {
     "keys-of-the-weights-before-kept": "R6.engine",
     "logprobs-before-temperature-and-filters": "R6.engine",
     "rows-of-a-call-share-a-seed": "R26.rows",
+    "vllm-rows-without-kept-ids": "R6.engine",
 }
 """The relation that sees each fault of the engine."""
 
