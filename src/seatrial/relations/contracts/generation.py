@@ -48,7 +48,11 @@ class OpenPool(Protocol):
     """Several engines used as one, within one event loop."""
 
     async def generate(self, request: int) -> PoolReply:
-        """Return the complete reply of one engine, never one with finish reason `abort`."""
+        """Return the complete reply of one engine, never one with finish reason `abort`.
+
+        Raises:
+            Exception: of any kind, if engines abort the request again and again without a stop in between.
+        """
         ...
 
     async def stop(self) -> None:

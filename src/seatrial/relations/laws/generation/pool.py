@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +12,8 @@ from seatrial.relations.cases.case import Case
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.records import PoolReply
 
+MOST_TRIES = 50
+"""Of a request that every engine aborts; a pool gives up after a few."""
 _ROUNDS = 60
 """Iterations of the event loop after which no task can make progress; used instead of a clock."""
 
@@ -198,3 +201,39 @@ def aborted_replies_are_not_results(stack: Any, case: PoolCase) -> Measure:
         return case.num_requests - len(whole)
 
     return _measure(stack, case, incomplete, 0, "requests without a complete reply after a pause", pause=True)
+
+
+@POOL.law(
+    "a request is not tried forever",
+    "aborts that nobody counts: a request that no engine can serve hangs the run",
+)
+def tries_are_bounded(stack: Any, case: PoolCase) -> Measure:
+    """Abort each try of one request without a stop: the pool raises, and serves the next request."""
+    tries, reply = asyncio.run(_try_in_vain(stack, case))
+    if reply is None:
+        return Measure(error=math.inf, bound=0, what="the request after one that was given up has no reply")
+    return Measure(
+        error=tries,
+        bound=MOST_TRIES,
+        what="tries of a request that every engine aborts, with no stop in between",
+    )
+
+
+async def _try_in_vain(stack: Any, case: PoolCase) -> tuple[float, PoolReply | None]:
+    """Return the tries of a request until the pool raised (infinite if it did not), and the next one's reply."""
+    tries = 0
+
+    async def engine(request: int) -> PoolReply:
+        nonlocal tries
+        tries += request == 0
+        in_vain = request == 0 and tries <= MOST_TRIES
+        return PoolReply(ids=(request,), finish_reason="abort" if in_vain else "stop")
+
+    pool = stack.open_pool([engine] * case.num_replicas, capacity=1)
+    (first,) = await asyncio.gather(pool.generate(0), return_exceptions=True)
+    following = asyncio.ensure_future(pool.generate(1))
+    await _settle()
+    if not following.done():
+        following.cancel()
+        return tries, None
+    return tries if isinstance(first, Exception) else math.inf, following.result()
