@@ -1,8 +1,9 @@
 """Contract of supervised fine-tuning: the stack's real loop for a few steps, from options to evidence.
 
 Part of `seatrial.relations.contracts`. Options are dotted names after NeMo RL's configuration: `sft.max_num_steps`,
-`.val_period`, `.val_at_start`, and those of `policy.*` and `data.*` that `contracts.run` names. Model, task and
-verifier are the adapter's: a tiny model of float32, and answers of different lengths that get full marks.
+`.val_period`, `.val_at_start`, `policy.tokenizer.chat_template` (a Jinja template or None), and those of `policy.*` and
+`data.*` that `contracts.run` names. Model, task and verifier are the adapter's: a tiny model of float32, and answers of
+different lengths that get full marks.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -147,3 +148,17 @@ def end_tokens_train(stack: Any, case: ConversationCase) -> Measure:
     return Measure(
         error=abs(trained - answers), bound=0, what=f"{trained} end tokens trained, {answers} answers"
     )
+
+
+@CHAT.law(
+    "one end token", "a template and a tokenizer that both add it, an end token added to one that is there"
+)
+def one_end_token(stack: Any, case: ConversationCase) -> Measure:
+    """Check that no second end token follows the one that ends an answer, whether it trains or not."""
+    ids, mask = stack.training_row(case.upto())
+    doubled = [
+        place
+        for place, (token, following) in enumerate(itertools.pairwise(ids))
+        if mask[place] and token == following == stack.eos_id
+    ]
+    return Measure.count(doubled, "places of end tokens of answers that a second end token follows")

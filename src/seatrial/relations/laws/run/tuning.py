@@ -26,6 +26,11 @@ from seatrial.relations.worst import relative_error
 
 # float32 forward and backward passes on both sides, as for `run_gradients`.
 BOUND = 1e-4
+CLOSED_TURNS = (
+    "{{ bos_token }}{% for turn in messages %}<{{ turn['role'] }}>{{ turn['content'] }}{{ eos_token }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+"""A chat template that writes a line end after the token that ends a turn, as many do."""
 
 ANSWERS = Relation(
     id="R28.answers",
@@ -52,6 +57,16 @@ UPDATES = Relation(
 @ANSWERS.law(
     "answers are whole",
     "the end token left out or masked, special tokens between prompt and answer, a cut by length",
+)
+@ANSWERS.law(
+    "answers are whole, under a template that writes after the end token",
+    "an end token that is left out or doubled, the template's text after it learned with the answer",
+    cases=tuning_cases(
+        policy__tokenizer__chat_template=CLOSED_TURNS,
+        policy__max_total_sequence_length=160,
+        sft__max_num_steps=1,
+        sft__val_at_start=False,
+    ),
 )
 def answers_are_whole(stack: Any, case: TuningCase) -> Measure:
     """Check that the tokens that train spell the whole answer, and then the end."""
