@@ -154,7 +154,11 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Packing(Protocol):
-    """Scores and trains on rows laid end to end; the padded forms are for comparison."""
+    """Scores and trains on rows laid end to end; the padded forms are for comparison.
+
+    An adapter that also packs the rows of a batch padded on the left (prompts before their first token, completions
+    after their last) sets `packs_left_padded = True`; its `score_packed` then takes `padding_side="left"`.
+    """
 
     vocab_size: int
 

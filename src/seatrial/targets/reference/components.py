@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -88,6 +88,7 @@ class ReferenceComponents(
     """An adapter in the sense of `seatrial.relations.contracts`."""
 
     facts = StackFacts(decays="matrices", padding_side="right")
+    packs_left_padded = True
     rows_beyond_the_width = "refused"
     ranks_reduce = "sum"
 
@@ -147,8 +148,14 @@ class ReferenceComponents(
     def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
         return self._score(self.fixed_with({"policy.generation.temperature": temperature}), rows)
 
-    def score_packed(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
-        return self._score(self.fixed_with({"policy.generation.temperature": temperature, **PACKED}), rows)
+    def score_packed(
+        self, rows: Sequence[Row], temperature: float, *, padding_side: Literal["right", "left"] = "right"
+    ) -> list[tuple[float, ...]]:
+        # Several packs of rows padded on the left: other columns of each are padding alone.
+        lengths = {"policy.max_total_sequence_length": 24, "policy.sequence_packing.logprob_mb_tokens": 24}
+        few = lengths if padding_side == "left" else {}
+        packed = self.fixed_with({"policy.generation.temperature": temperature, **PACKED, **few})
+        return self._score(packed, rows, padding_side)
 
     def reset(self) -> None:
         self._trained: dict[tuple[float | None, float | None], Policy] = {}
@@ -188,9 +195,18 @@ class ReferenceComponents(
         metrics = policy.gradients(self._batch(rows), build.build_loss(self.config.loss_fn), micro_batches)
         return StepResult(loss=metrics["loss"], gradients=policy.named_gradients(), metrics=metrics)
 
-    def _score(self, policy: Policy, rows: Sequence[Row]) -> list[tuple[float, ...]]:
+    def _score(
+        self, policy: Policy, rows: Sequence[Row], padding_side: Literal["right", "left"] = "right"
+    ) -> list[tuple[float, ...]]:
         visible = [replace(row, completion_mask=(1,) * len(row.completion_ids)) for row in rows]
-        scored = policy.logprobs(self._batch(visible)).tolist()
+        batch = (
+            self._batch(visible)
+            if padding_side == "right"
+            else make_batch(
+                [sample_of(row) for row in visible], pad_token_id=PAD_ID, padding_side=padding_side
+            )
+        )
+        scored = policy.logprobs(batch).tolist()
         return [tuple(values[: len(row.completion_ids)]) for values, row in zip(scored, rows, strict=True)]
 
     def _batch(self, rows: Sequence[Row]) -> Batch:

@@ -27,10 +27,20 @@ PACKING = Relation(
 )
 
 
+def _packs_right_padded_alone(stack: Any) -> str | None:
+    return None if getattr(stack, "packs_left_padded", False) else "packs_left_padded=False"
+
+
 @PACKING.law("log-probabilities", SUSPECTS)
-def packed_scores_equal_scores_alone(stack: Any, case: Rollout) -> Measure:
+@PACKING.law(
+    "log-probabilities, rows padded on both sides",
+    "a row read from its first column, padding packed with it, a completion that begins after the prompt's length",
+    excluded=_packs_right_padded_alone,
+    padding_side="left",
+)
+def packed_scores_equal_scores_alone(stack: Any, case: Rollout, **padding: Any) -> Measure:
     """Compare the log-probabilities of packed rows with those of each row alone."""
-    packed = stack.score_packed(case.rows, case.temperature)
+    packed = stack.score_packed(case.rows, case.temperature, **padding)
     alone = [stack.score([row], case.temperature)[0] for row in case.rows]
     error, place = largest_score_difference(packed, alone)
     return Measure(
