@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from refrl.training import build
+from seatrial.faults.matrix import broken_seeds
+from seatrial.faults.plant import all_plants
+from seatrial.faults.planting import ask
 from seatrial.targets.reference.configuration import policy_configuration
 
 pytest.importorskip(
@@ -54,3 +57,10 @@ def test_it_obeys_them_packed_and_with_layers_computed_again(disobeyed: Disobeye
 @pytest.mark.parametrize("name", NIGHTLY)
 def test_it_obeys_the_relations_of_whole_runs(disobeyed: Disobeyed, name: str) -> None:
     assert not disobeyed(CELL, [name], [0])
+
+
+def test_the_default_cell_sees_what_its_decoder_attends_to() -> None:
+    """Megatron-core samples in one law of R6.engine, also where the options name the torch engine."""
+    (fault,) = (plant for plant in all_plants() if plant.id == "padding-seen-by-later-tokens")
+    (sentence,) = ask(broken_seeds, fault, {}, {"R6.engine": [0]})["R6.engine"].values()
+    assert "'log-probabilities agree, other engines' broken" in sentence

@@ -90,7 +90,11 @@ class OpenSync(Protocol):
 
 @runtime_checkable
 class TrainedSync(Protocol):
-    """Policy, engine and weight sync as the configuration has them: in one storage, copied, or sent."""
+    """Policy, engine and weight sync as the configuration has them: in one storage, copied, or sent.
+
+    An adapter of a stack with several engines names those other than the configured one in its attribute
+    `other_engines`; its `open_sync` then takes `engine=NAME`.
+    """
 
     def open_sync(self, *, tied: bool, sent: bool, filters: Filters) -> OpenSync:
         """Start them.

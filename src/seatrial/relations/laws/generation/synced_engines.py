@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from seatrial.relations.cases.case import Case
-from seatrial.relations.contracts.syncs import Filters
+from seatrial.relations.contracts.syncs import Filters, Spoken
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.worst import Worst
 
@@ -208,6 +208,37 @@ def logprobs_agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
         bound=BOUND,
         what=f"nats between engine and policy, {num_later} rows with a message of the environment ({worst.place})",
     )
+
+
+def _needs_other_engines(stack: Any) -> str | None:
+    return None if getattr(stack, "other_engines", ()) else "other_engines is empty"
+
+
+@ENGINE.law(
+    "log-probabilities agree, other engines",
+    "padding that new tokens see, a mask or a cache that keeps its order when rows end, filters not passed on",
+    excluded=_needs_other_engines,
+    seeded=False,
+)
+def logprobs_agree_in_other_engines(stack: Any, case: UpdatesCase) -> Measure:
+    """Each engine's log-probabilities of one and of several turns are the policy's, after an update and a sync."""
+    worst = Worst(place="none")
+    for engine in stack.other_engines:
+        with closing(
+            stack.open_sync(tied=case.tied, sent=case.sent, filters=FILTERS[2], engine=engine)
+        ) as opened:
+            opened.train()
+            opened.sync()
+            rows = [
+                Spoken(row=row, mask=(1,) * len(row.ids))
+                for row in opened.sample(case.prompts, seed=case.seed)
+            ]
+            rows += opened.converse(case.prompts, WORDS, seed=case.seed)
+            scored = opened.score([one.row for one in rows], [one.mask for one in rows])
+            for one, logprobs in zip(rows, scored, strict=True):
+                differences_T = torch.tensor(one.row.logprobs) - torch.tensor(logprobs)
+                worst.add(float(differences_T[torch.tensor(one.mask).bool()].abs().max()), engine)
+    return Measure(error=worst.error, bound=BOUND, what=f"nats between engine and policy ({worst.place})")
 
 
 @ENGINE.law("top-k is applied", "a filter not passed to the engine")

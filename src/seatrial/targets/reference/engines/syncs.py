@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -34,8 +35,9 @@ NUM_EPISODE_TOKENS = 60
 """Tokens of an episode."""
 TURN_ENDS = tuple(range(0, 256, 2))
 """Ids that end a turn."""
+APART = {"policy.generation.colocated.enabled": False}
 SENT = {
-    "policy.generation.colocated.enabled": False,
+    **APART,
     "policy.generation.delta_compression.enabled": True,
     "policy.generation.delta_compression.sparse_bucket_size_bytes": 5000,
 }
@@ -232,7 +234,15 @@ class ReferenceSyncs:
     options: Mapping[str, Any]
     tokenizer: PreTrainedTokenizerBase
 
-    def open_sync(self, *, tied: bool, sent: bool, filters: Filters) -> TrainedSync:
+    @property
+    def other_engines(self) -> Sequence[str]:
+        """Megatron-core, where it is installed and serves on the CPU; vLLM has an environment of its own."""
+        serves = importlib.util.find_spec("megatron") is not None and not torch.cuda.is_available()
+        return ("megatron",) if serves and not self.options else ()
+
+    def open_sync(
+        self, *, tied: bool, sent: bool, filters: Filters, engine: str | None = None
+    ) -> TrainedSync:
         drawn = {f"policy.generation.{name}": value for name, value in asdict(filters).items()}
         fixed = {
             "policy.model_name": str(wide_model_directory(tied=tied)),
@@ -241,7 +251,10 @@ class ReferenceSyncs:
             "policy.generation.stop_token_ids": [],
         }
         sends = SENT if sent else {}
-        return TrainedSync(configuration({**self.options, **sends, **fixed, **drawn}), self.tokenizer)
+        other = {} if engine is None else {"policy.generation.backend": engine, **APART}
+        return TrainedSync(
+            configuration({**self.options, **sends, **other, **fixed, **drawn}), self.tokenizer
+        )
 
     def open_cut_sync(self, shapes: Sequence[tuple[int, ...]], cut: Cut) -> CutWeights:
         return CutWeights(shapes, cut)
