@@ -16,8 +16,9 @@ configuration; an adapter maps them to its own. The laws use:
   `policy.scheduler.name`, `.warmup_steps`, `.min_lr_ratio`,
   `policy.generation.max_new_tokens`, `.temperature`, `.top_p`, `.top_k`, `.stop_token_ids`;
 - `data.num_train`, `data.shuffle`, `cluster.num_processes`;
-- `data.verifier`: `graded` (the default) or `coarse`, which gives few different rewards, so that those of some groups
-  are all equal and those of others are not.
+- `data.verifier`: `graded` (the default), `coarse`, which gives few different rewards, so that those of some groups
+  are all equal and those of others are not, or `several`, a mean of two verifiers of which one fails on some
+  completions, if the stack has such.
 
 An adapter may be made for one configuration of several: its attribute `options` then maps names to values, which laws
 leave as they are unless they are about them. Model, task and verifier are the adapter's: a tiny model of float32 whose

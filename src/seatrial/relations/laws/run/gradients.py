@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 from seatrial.relations.law import F, Measure, Relation
 from seatrial.relations.oracles.runs import expected_gradients
-from seatrial.relations.records.run import RunRow
+from seatrial.relations.records.run import RunRow, StepRecord, ValidationRecord
 from seatrial.relations.runs import RunCase, dotted, run_cases
 from seatrial.relations.tensors import largest_gradient_difference
-from seatrial.relations.worst import Worst
+from seatrial.relations.worst import Worst, relative_error
 
 # float32 forward and backward passes on both sides, about 200 roundings of 2^-23 each, relative to the largest entry.
 BOUND = 1e-4
@@ -73,6 +74,16 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """By name: suspects and options."""
+UNEVEN = {
+    "grpo__val_period": 1,
+    "grpo__max_val_samples": 3,
+    "policy__train_global_batch_size": 8,
+    "policy__generation__max_new_tokens": 8,
+    "policy__dynamic_batching__enabled": True,
+    "policy__dynamic_batching__train_mb_tokens": FEW_TOKENS,
+    "data__verifier": "several",
+}
+"""Two ranks cut their rows into micro-batches of few tokens, and share three rows of a validation."""
 
 GRADIENTS = Relation(
     id="R12.run",
@@ -175,8 +186,44 @@ def _each_layout(measure: F) -> F:
 def first_step_is_the_same(stack: Any, case: RunCase, layout: str) -> Measure:
     """Compare the first step with that in micro-batches of two rows: ids exactly, numbers up to rounding."""
     plain = RunCase(options={"grpo.max_num_steps": 1}, seed=case.seed).record(stack)
-    one, two = plain.steps[0], case.record(stack).steps[0]
     what = f"first step {layout} against micro-batches of two rows"
+    return _distance(plain.steps[0], case.record(stack).steps[0], what)
+
+
+@LAYOUT.law(
+    "equal on two ranks with unequal work",
+    "a row of no rank or of two, scalars or counters of the first rank alone, a mean of the ranks' means",
+    cases=run_cases(**ONE_STEP, **UNEVEN, cluster__num_processes=2),
+    excluded=lambda stack: (
+        None if "cluster.num_processes" in stack.run_options() else "run_options has no cluster.num_processes"
+    ),
+)
+def unequal_work_changes_nothing(stack: Any, case: RunCase) -> Measure:
+    """Compare a step and a validation of two ranks, with all that they log, with those of one process."""
+    alone, shared = case.record(stack, cluster__num_processes=1), case.record(stack)
+    first_step = _distance(alone.steps[0], shared.steps[0], "first step on two ranks against one process")
+    if not first_step.holds:
+        return first_step
+    pairs = [*_scalars(alone.steps, shared.steps), *_scalars(alone.validations, shared.validations)]
+    found = [
+        (relative_error(given, right), f"{name}, {given} on two ranks and {right} on one")
+        for name, right, given in pairs
+    ]
+    return Measure.largest(found, ROW_BOUND, "logged scalar, relative difference")
+
+
+def _scalars(
+    alone: Sequence[StepRecord | ValidationRecord], shared: Sequence[StepRecord | ValidationRecord]
+) -> Iterator[tuple[str, float, float]]:
+    """Yield (name, value of one process, value of two ranks) of each logged scalar; NaN where one has none."""
+    for one, two in zip_longest(alone, shared):
+        metrics = [{} if record is None else record.metrics for record in (one, two)]
+        for name in sorted(metrics[0].keys() | metrics[1].keys()):
+            yield name, metrics[0].get(name, math.nan), metrics[1].get(name, math.nan)
+
+
+def _distance(one: StepRecord, two: StepRecord, what: str) -> Measure:
+    """Return how far two steps are apart."""
     if [row.ids for row in one.rows] != [row.ids for row in two.rows]:
         return Measure(error=math.inf, bound=0, what=f"{what}: other tokens were sampled")
     if len(one.updates) != len(two.updates):

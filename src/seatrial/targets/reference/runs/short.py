@@ -55,6 +55,8 @@ TIED = "tied"
 """What the relations call a model whose head is its embedding."""
 VERIFIERS = {"graded": "byte_closeness", "coarse": f"{_OWN}:near_enough", "failing": f"{_OWN}:failing"}
 """What the relations call verifiers by how finely they judge."""
+SEVERAL = {"byte_closeness": 2.0, f"{_OWN}:failing": 1.0}
+"""What they call `several`: verifiers and their weights."""
 
 
 class ReferenceRuns(ReferenceArchitectures):
@@ -120,6 +122,8 @@ def with_own_parts(options: Mapping[str, Any]) -> dict[str, Any]:
     found, asked, model = dict(options), options.get("data.verifier"), options.get("policy.model_name")
     if asked in VERIFIERS:
         found["data.verifier"] = VERIFIERS[asked]
+    if asked == "several":
+        found |= {"data.verifier": None, "data.verifiers": SEVERAL}
     if model in OTHER_MODELS:
         found["policy.model_name"] = str(other_model_directory(model))
     if model == TIED:
