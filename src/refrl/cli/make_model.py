@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="standard deviation of the random weights; 0.1 makes peaked distributions",
     )
     parser.add_argument(
+        "--small-norms",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="make every fourth element of a norm so small that a small step moves it in bfloat16 too",
+    )
+    parser.add_argument(
         "--tie-word-embeddings",
         action="store_true",
         default=argparse.SUPPRESS,

@@ -33,6 +33,8 @@ MEDIA_TOKEN, MEDIA_TOKEN_ID = PLACEHOLDER, 259
 """Its place in a prompt takes a feature of the image or sound."""
 WIDTH, INNER, LAYERS, HEADS = 32, 64, 2, 2
 """Of the tower."""
+SMALL = 1e-3
+"""Elements of small norms: bfloat16 holds numbers of this size 4e-6 or 8e-6 apart."""
 SPREAD = 0.2
 """Standard deviation of the tower's and the projector's matrices: large enough that what is seen changes the logits."""
 IMAGE_SIZE, PATCH_SIZE = 16, 8
@@ -158,6 +160,8 @@ class TinyModelSpec:
     """Write a head that guesses the token after next (`refrl.policy.draft`) into `draft/`."""
     initializer_range: float = 0.02
     """Standard deviation of weights; 0.02 is what both families draw them with, more makes peaked distributions."""
+    small_norms: bool = False
+    """Every fourth element of a norm is `SMALL`, which a step of 1e-5 moves in bfloat16 too, and the others are 1."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -261,11 +265,12 @@ def _expert_config(spec: TinyModelSpec) -> dict[str, Any]:
 def weights(spec: TinyModelSpec) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     """Yield every parameter by its name in the model; matrices are normal, norms 1, all drawn from the seed."""
     generator = np.random.default_rng(spec.seed)
-    if not spec.has_tower:
-        yield from _drawn(_shapes(spec), spec.initializer_range, generator)
-        return
     for name, tensor in _drawn(_shapes(spec), spec.initializer_range, generator):
-        yield f"language_model.{name}", tensor
+        if spec.small_norms and tensor.ndim == 1:
+            tensor[::4] = SMALL
+        yield f"language_model.{name}" if spec.has_tower else name, tensor
+    if not spec.has_tower:
+        return
     yield from _drawn(media_shapes(spec.family, spec.hidden_size), SPREAD, generator)
 
 

@@ -42,7 +42,7 @@ ARCHITECTURES = {
     "draft": ("--draft-head",),
     "vlm": ("--family", "llava"),
     "audio": ("--family", "qwen2_audio"),
-    "peaked": ("--initializer-range", "0.1"),
+    "peaked": ("--initializer-range", "0.1", "--small-norms"),  # small: a norm of 1 does not move in bfloat16
 }
 """Words of `refrl make-model`, by what trials call an architecture."""
 FROZEN = {"qwen2_audio": ("audio_tower.embed_positions.weight",)}

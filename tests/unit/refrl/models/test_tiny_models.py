@@ -55,6 +55,15 @@ def test_what_is_written_is_what_transformers_would_make(tmp_path: Path, family:
     assert {key: read[key] for key in written} == {**written, "dtype": read["dtype"]}
 
 
+def test_small_norms_move_by_a_small_step_in_bfloat16(tmp_path: Path) -> None:
+    """One element in four of every norm; norms of 1 stay as they are."""
+    make_model(TinyModelSpec(small_norms=True), tmp_path / "model")
+    norms = [one for one in load_file(tmp_path / "model" / "model.safetensors").values() if one.ndim == 1]
+    moved = [((norm + 1e-5).bfloat16() != norm.bfloat16()).float().mean().item() for norm in norms]
+    assert moved
+    assert moved == [0.25] * len(norms)
+
+
 def test_a_model_with_experts_has_the_files_that_transformers_would_write(tmp_path: Path) -> None:
     """Each expert under its own number, beyond nine, and a router in every layer."""
     spec = TinyModelSpec(family="qwen3_moe")
