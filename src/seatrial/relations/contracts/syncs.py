@@ -57,8 +57,16 @@ class OpenSync(Protocol):
         """Return the weight version that the engine reports."""
         ...
 
-    def sample(self, prompts: Sequence[Sequence[int]], *, seed: int) -> list[Sampled]:
-        """Return one completion of seven tokens per prompt, in order."""
+    def sample(
+        self, prompts: Sequence[Sequence[int]], *, seed: int, filters: Filters | None = None
+    ) -> list[Sampled]:
+        """Return one completion of seven tokens per prompt, in order.
+
+        Args:
+            prompts: ids.
+            seed: of what is drawn.
+            filters: in place of those of `open_sync`; given to stacks with `engines_draw_alike` alone.
+        """
         ...
 
     def converse(self, prompts: Sequence[Sequence[int]], words: Sequence[str], *, seed: int) -> list[Spoken]:
@@ -93,7 +101,8 @@ class TrainedSync(Protocol):
     """Policy, engine and weight sync as the configuration has them: in one storage, copied, or sent.
 
     An adapter of a stack with several engines names those other than the configured one in its attribute
-    `other_engines`; its `open_sync` then takes `engine=NAME`.
+    `other_engines`; its `open_sync` then takes `engine=NAME`. `engines_draw_alike = True` says that all of them draw
+    the same tokens from the same seed.
     """
 
     def open_sync(self, *, tied: bool, sent: bool, filters: Filters) -> OpenSync:

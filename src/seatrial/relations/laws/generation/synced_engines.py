@@ -274,3 +274,34 @@ def rows_have_their_own_randomness(stack: Any, case: UpdatesCase) -> Measure:
     if first == other:
         wrong.append("another seed draws the same tokens")
     return Measure.count(wrong, "draws that do not follow seed and row")
+
+
+@ROWS.law(
+    "other engines draw the same rows",
+    "random numbers of another row or place, one number for all tokens of a row, parameters of an earlier call",
+    excluded=lambda stack: (
+        _needs_other_engines(stack)
+        or (None if getattr(stack, "engines_draw_alike", False) else "engines_draw_alike=False")
+    ),
+    seeded=False,
+)
+def other_engines_draw_the_same_rows(stack: Any, case: UpdatesCase) -> Measure:
+    """Compare the rows that each engine draws with those of the configured one, in two calls with other filters."""
+    calls = (FILTERS[1], FILTERS[3])
+
+    def drawn(**engine: str) -> list[tuple[int, ...]]:
+        with closing(stack.open_sync(tied=case.tied, sent=case.sent, filters=calls[0], **engine)) as opened:
+            return [
+                row.ids
+                for filters in calls
+                for row in opened.sample(case.prompts, seed=case.seed, filters=filters)
+            ]
+
+    right = drawn()
+    wrong = [
+        f"{engine}, row {row}: {given} for {ids}"
+        for engine in stack.other_engines
+        for row, (given, ids) in enumerate(zip(drawn(engine=engine), right, strict=True))
+        if given != ids
+    ]
+    return Measure.count(wrong, "rows that differ from those of the configured engine")

@@ -42,6 +42,11 @@ SENT = {
     "policy.generation.delta_compression.sparse_bucket_size_bytes": 5000,
 }
 """Weights travel in parts, also within one process."""
+OTHER_ENGINES: Mapping[str, Mapping[str, Any]] = {
+    "blocks": {"policy.generation.block_tokens": 3},
+    "megatron": {"policy.generation.backend": "megatron", **APART},
+}
+"""Options of the engines that the default options do not name: blocks of tokens of static shapes, Megatron-core."""
 BYTES = "weight_sync/bytes_sent"
 
 
@@ -82,9 +87,13 @@ class TrainedSync:
     def served_version(self) -> int:
         return self._generator.weight_version
 
-    def sample(self, prompts: Sequence[Sequence[int]], *, seed: int) -> list[Sampled]:
+    def sample(
+        self, prompts: Sequence[Sequence[int]], *, seed: int, filters: Filters | None = None
+    ) -> list[Sampled]:
         encoder = build.build_encoder(self._config.policy, self._config.data, self._tokenizer)
         params = build.build_sampling(self._config.policy.generation, self._generator, encoder)
+        if filters is not None:
+            params = replace(params, **asdict(filters))
         return sampled(self._generator.generate(prompts, params, torch.Generator().manual_seed(seed)))
 
     def converse(self, prompts: Sequence[Sequence[int]], words: Sequence[str], *, seed: int) -> list[Spoken]:
@@ -234,11 +243,15 @@ class ReferenceSyncs:
     options: Mapping[str, Any]
     tokenizer: PreTrainedTokenizerBase
 
+    engines_draw_alike = True
+
     @property
     def other_engines(self) -> Sequence[str]:
-        """Megatron-core, where it is installed and serves on the CPU; vLLM has an environment of its own."""
+        """Those that serve here; vLLM has an environment of its own."""
+        if self.options:
+            return ()
         serves = importlib.util.find_spec("megatron") is not None and not torch.cuda.is_available()
-        return ("megatron",) if serves and not self.options else ()
+        return [name for name in OTHER_ENGINES if name != "megatron" or serves]
 
     def open_sync(
         self, *, tied: bool, sent: bool, filters: Filters, engine: str | None = None
@@ -251,7 +264,7 @@ class ReferenceSyncs:
             "policy.generation.stop_token_ids": [],
         }
         sends = SENT if sent else {}
-        other = {} if engine is None else {"policy.generation.backend": engine, **APART}
+        other = {} if engine is None else OTHER_ENGINES[engine]
         return TrainedSync(
             configuration({**self.options, **sends, **other, **fixed, **drawn}), self.tokenizer
         )
