@@ -91,7 +91,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _score(arguments: argparse.Namespace) -> int:
     from seatrial.faults.matrix import detect, reachable
     from seatrial.relations.engine import DEFAULT_SEEDS
-    from seatrial.relations.registry import select
+    from seatrial.relations.registry import all_relations, select
 
     seeds = arguments.seeds or list(DEFAULT_SEEDS)
     mutants = _chosen(arguments.mutant, arguments.relation)
@@ -102,12 +102,15 @@ def _score(arguments: argparse.Namespace) -> int:
     for number, mutant in enumerate(mutants, start=1):
         if sys.stderr.isatty():
             print(f"\r{number} of {len(mutants)}: {mutant.id:<50}", end="", file=sys.stderr, flush=True)
-        relations = reachable(mutant) if arguments.all_relations else select(mutant.relations)
-        chosen = [relation for relation in relations if relation.id in asked]
+        named = set(mutant.relations)
+        chosen = [
+            relation
+            for relation in (reachable(mutant) if arguments.all_relations else all_relations())
+            if relation.id in asked and (arguments.all_relations or relation.id in named)
+        ]
         detections = detect(mutant, relations=chosen, seeds=seeds, tidy=not arguments.no_tidy)
         if sys.stderr.isatty():
             print(f"\r{'':<70}\r", end="", file=sys.stderr, flush=True)
-        named = {relation.id for relation in select(mutant.relations)}
         for seen in detections:
             if seen.caught or seen.relation in named:
                 found.append(seen)

@@ -17,6 +17,9 @@ from seatrial.relations.law import Relation
 from seatrial.relations.registry import all_relations, select
 from seatrial.verdict import Outcome
 
+LAYOUTS = "layouts"
+"""Key, among the options of a mutant, of the layouts to train in."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
@@ -37,6 +40,11 @@ class Detection:
     def always(self) -> bool:
         """Whether the relation fails on every seed."""
         return bool(self.seeds) and self.caught == self.seeds
+
+
+def cell_of(mutant: Mutant) -> dict[str, Any]:
+    """Return the options and, under `LAYOUTS`, the layouts in which relations are asked about a mutant."""
+    return {**mutant.options, **({LAYOUTS: mutant.layouts} if mutant.layouts else {})}
 
 
 def reachable(mutant: Mutant) -> tuple[Relation, ...]:
@@ -60,8 +68,8 @@ def detect(
         seeds: each is run alone.
         tidy: run on tidy inputs too, where the others see the fault.
     """
-    chosen = [relation.id for relation in (select(mutant.relations) if relations is None else relations)]
-    options = dict(mutant.options)
+    chosen = list(mutant.relations) if relations is None else [relation.id for relation in relations]
+    options = cell_of(mutant)
     sound = {relation: _sound_seeds(relation, options, seeds) for relation in chosen}
     broken = ask(broken_seeds, mutant, options, sound)
     asked = {relation: list(seeds) for relation in chosen if tidy and broken[relation]}
@@ -170,7 +178,9 @@ def _stack(options: Mapping[str, Any]) -> Any:
     """Return the adapter of refrl with these options; refrl is imported here, with the fault."""
     from seatrial.targets.reference.components import ReferenceComponents
 
-    return ReferenceComponents(options)
+    stack = ReferenceComponents({name: value for name, value in options.items() if name != LAYOUTS})
+    stack.trains_in = options.get(LAYOUTS)
+    return stack
 
 
 def _of_id(relation: str) -> Relation:

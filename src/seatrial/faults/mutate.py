@@ -31,6 +31,8 @@ class Mutant:
     """`catalogue`, or `harness` for the 42 mutants of the harness notes."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of refrl with which the faulty line runs."""
+    layouts: tuple[str, ...] = ()
+    """Layouts of processes to train in (R2, R25); empty: those of the default battery."""
 
 
 @cache
@@ -47,6 +49,7 @@ def all_mutants() -> tuple[Mutant, ...]:
                             **fields,
                             "relations": tuple(fields["relations"]),
                             "catalogue": tuple(fields.get("catalogue", ())),
+                            "layouts": tuple(fields.get("layouts", ())),
                         }
                     )
                 )

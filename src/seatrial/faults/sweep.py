@@ -20,7 +20,7 @@ from typing import Any
 from seatrial.errors import UsageError
 from seatrial.evidence.identity.redaction import Redactor
 from seatrial.faults.launch import entry
-from seatrial.faults.matrix import first_seen
+from seatrial.faults.matrix import cell_of, first_seen
 from seatrial.faults.mutate import Mutant, all_mutants
 from seatrial.faults.plant import Plant, all_plants
 from seatrial.faults.planting import PlantingError
@@ -174,7 +174,7 @@ def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
         places: models and files that its options name in braces (`seatrial.faults.verify.Bench.places`).
     """
     if isinstance(fault, Mutant):
-        return _seen(first_seen(fault, fault.options, fault.relations)) or Seen(by=None, said="")
+        return _seen(first_seen(fault, cell_of(fault), fault.relations)) or Seen(by=None, said="")
     seen = look_with(fault, relations_for(fault))
     if seen is not None:
         return seen

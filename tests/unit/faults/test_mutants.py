@@ -4,11 +4,10 @@ from collections import Counter
 
 import pytest
 
-from seatrial.faults.matrix import broken_seeds, detect
+from seatrial.faults.matrix import broken_seeds, cell_of, detect
 from seatrial.faults.mutate import Mutant, all_mutants
 from seatrial.faults.planting import PlantingError, ask, changed_source, plant
 from seatrial.relations.engine import DEFAULT_SEEDS
-from seatrial.relations.registry import select
 
 MUTANTS = all_mutants()
 BY_NIGHT = {
@@ -24,17 +23,25 @@ def by_id(mutant: Mutant) -> str:
     return mutant.id
 
 
-@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.id not in BY_NIGHT], ids=by_id)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(one, id=one.id, marks=[pytest.mark.nightly] * (bool(one.layouts) or one.id in BY_NIGHT))
+        for one in MUTANTS
+    ],
+)
 def test_the_named_relations_see_it(mutant: Mutant) -> None:
-    """On the first default seed; every default seed, each alone, at night.
+    """On the first default seed; every default seed, each alone, and layouts of processes at night.
 
     That they pass without it is asked here for cells of a mutant's own: `test_reference` asks it of the default cell.
     """
+    if any("megatron" in name for name in mutant.layouts):
+        pytest.importorskip("megatron.core", reason="pip install 'seatrial[megatron]'")
     if mutant.options:
         _assert_seen(mutant, DEFAULT_SEEDS[:1])
         return
-    asked = {relation.id: DEFAULT_SEEDS[:1] for relation in select(mutant.relations)}
-    broken = ask(broken_seeds, mutant, {}, asked)
+    asked = {name: DEFAULT_SEEDS[:1] for name in mutant.relations}
+    broken = ask(broken_seeds, mutant, cell_of(mutant), asked)
     assert asked.keys() == {name for name, seen in broken.items() if seen}
 
 

@@ -40,17 +40,16 @@ ARCHITECTURES = (
 LAYOUTS = (
     "dp2", "fsdp2-bf16", "fsdp2-packed", "tp2-filtered", "cp2-packed", "moe-tp2-sp", "moe-aux-cp2", "moe-ep2",
     "vlm-fsdp2", "audio-fsdp2", "draft-tp2", "megatron-dp2-dynamic", "megatron-tp2-sp", "megatron-cp2-filtered",
-    "moe-megatron-pp2", "moe-megatron-ep2", "lora-fsdp2", "lora-tp2", "lora-megatron-pp2",
+    "moe-megatron-pp2", "moe-megatron-ep2-dynamic", "lora-fsdp2", "lora-tp2", "lora-megatron-pp2", "moe-fsdp4-ep2",
 )  # fmt: skip
-"""A few of the layouts of two processes, in which every option and model of the others occurs."""
+"""A few of the layouts, in which every option and model of the others occurs, and one of four processes."""
 BESIDE = {"policy.generation.colocated.enabled": False, "grpo.async_grpo.enabled": True}
 
 
 def in_few_layouts() -> ReferenceComponents:
     """Return refrl's components, in `LAYOUTS` alone."""
     stack = ReferenceComponents()
-    chosen = {name: facts for name, facts in stack.layouts().items() if name in LAYOUTS}
-    stack.layouts = lambda: chosen  # type: ignore[method-assign]
+    stack.trains_in = LAYOUTS
     return stack
 
 
@@ -65,14 +64,19 @@ def test_the_default_cell_obeys(relation) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["layout-changes-nothing", "replicas-agree"])
-def test_every_layout_obeys(disobeyed: Disobeyed, name: str) -> None:
-    """All layouts of two processes."""
-    assert not disobeyed({}, [name], [0])
+def test_every_layout_obeys() -> None:
+    """Those that a thorough run alone trains in, too."""
+    stack = ReferenceComponents()
+    for relation in select(["layout-changes-nothing", "replicas-agree"]):
+        verdict = run_relation(relation, stack, seeds=[0], thorough=True)
+        assert verdict.outcome is Outcome.PASS, verdict.reason
 
 
-def test_the_layouts_of_every_run_have_every_option_and_every_model() -> None:
-    """What none of them has, no run of the tests would see break but at night."""
+@pytest.mark.parametrize(
+    "names", [LAYOUTS, [name for name, of in layouts().items() if not of.thorough]], ids=["tests", "battery"]
+)
+def test_the_layouts_of_every_run_have_every_option_and_every_model(names: Iterable[str]) -> None:
+    """What none of them has, no run of the tests, or of the battery, would see break but a thorough one."""
     two = {name: layout for name, layout in layouts().items() if layout.processes == 2}
 
     def of(names: Iterable[str]) -> set[tuple[str, str]]:
@@ -83,7 +87,7 @@ def test_the_layouts_of_every_run_have_every_option_and_every_model() -> None:
             for what in (two[name].model, two[name].alone, *two[name].policy)
         }
 
-    chosen = [name for name in LAYOUTS if name in two]
+    chosen = [name for name in names if name in two]
     named = {what for _, what in of(chosen)}
     assert {what for _, what in of(two)} == named
     assert {backend for backend, _ in of(chosen)} == {backend for backend, _ in of(two)}

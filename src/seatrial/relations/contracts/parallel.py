@@ -21,6 +21,8 @@ class LayoutFacts(NamedTuple):
     num_processes: int
     model: str
     """Which of the stack's models is trained in it: `dense`, `moe`."""
+    thorough: bool = False
+    """Whether only a thorough run trains in it: other layouts have all that it has, or it takes long."""
 
 
 @dataclass(frozen=True, kw_only=True)

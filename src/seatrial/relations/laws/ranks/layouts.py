@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,8 +22,6 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import Row
 from seatrial.relations.worst import Worst, relative_error
 
-MOST_PROCESSES = 2
-"""Larger layouts run in `python -m seatrial.targets.reference.layouts.table`: each process imports everything again."""
 LOGPROB_BOUND = 1e-4
 """Of float32, in nats; the largest difference seen is 1e-6."""
 METRIC_BOUND = 1e-4
@@ -46,22 +44,31 @@ class Trained:
 
 
 @lru_cache(maxsize=2)
-def trained(stack: Any, rows: tuple[Row, ...]) -> Trained:
-    """Return the records of every layout of few processes; all laws of one case share them.
+def trained(stack: Any, rows: tuple[Row, ...], thorough: bool = False) -> Trained:
+    """Return the records of the layouts of every run, or of a thorough run alone; all laws of one case share them.
 
     Raises:
         NotServed: the stack has none.
     """
-    names = [name for name, facts in stack.layouts().items() if facts.num_processes <= MOST_PROCESSES]
+    names = [name for name, facts in stack.layouts().items() if facts.thorough is thorough]
     if not names:
-        raise NotServed(f"no layout of at most {MOST_PROCESSES} processes")
+        raise NotServed(f"layouts has none with thorough={thorough}")
     return Trained(
         stack.train_in_layouts(names, rows), {name: stack.train_alone(name, rows) for name in names}
     )
 
 
 def _rollout(stack: Any, seed: int, tidy: bool) -> Rollout:
-    return rollout_for(stack, seed, tidy, num_prompts=3, num_generations=3)
+    """Return nine rows: no two or four processes have equal shares of them, or as many micro-batches of two rows.
+
+    A row without training tokens is in the middle: where it is the first or the last, a row that trains twice, or not
+    at all, would not show.
+    """
+    rollout = rollout_for(stack, seed, tidy, num_prompts=5, num_generations=2)
+    training = [row for row in rollout.rows if any(row.completion_mask)]
+    others = [row for row in rollout.rows if not any(row.completion_mask)]
+    middle = len(training) // 2
+    return replace(rollout, rows=(*training[:middle], *others, *training[middle:]))
 
 
 LAYOUT = Relation(
@@ -121,48 +128,53 @@ def _count_error(record: RankRecord, alone: RankRecord) -> tuple[float, str]:
     return metric_error(counts(record.metrics), counts(alone.metrics))
 
 
-@LAYOUT.law(
-    "raw gradients",
-    "a norm's gradient that is partial, an average where a sum is due, a head that is no longer tied",
-    compare=gradient_error,
-    bound=GRADIENT_BOUND,
-    what="raw gradient, relative to one process's",
+COMPARISONS: tuple[tuple[str, str, Compare, float, str], ...] = (
+    (
+        "raw gradients",
+        "a norm's gradient that is partial, an average where a sum is due, a head that is no longer tied",
+        gradient_error,
+        GRADIENT_BOUND,
+        "raw gradient, relative to one process's",
+    ),
+    (
+        "gradient norm",
+        "a norm over one rank's part, or over copies of it",
+        _norm_error,
+        GRADIENT_BOUND,
+        "gradient norm before clipping, relative",
+    ),
+    (
+        "weights after updates",
+        "clipping by another factor on each rank, moments of another part",
+        _weight_error,
+        WEIGHT_BOUND,
+        "weights after clipped updates, relative",
+    ),
+    (
+        "log-probabilities",
+        "positions or masks of a part of the sequence taken for the whole",
+        _logprob_error,
+        LOGPROB_BOUND,
+        "log-probabilities, in nats",
+    ),
+    (
+        "logged scalars",
+        "a metric of one rank, or counted once for each copy of a row",
+        _scalar_error,
+        METRIC_BOUND,
+        "logged scalars, relative above 1",
+    ),
+    (
+        "counts",
+        "the tokens of one rank where the global count is due",
+        _count_error,
+        0.0,
+        "tokens and rows that were counted",
+    ),
 )
-@LAYOUT.law(
-    "gradient norm",
-    "a norm over one rank's part, or over copies of it",
-    compare=_norm_error,
-    bound=GRADIENT_BOUND,
-    what="gradient norm before clipping, relative",
-)
-@LAYOUT.law(
-    "weights after updates",
-    "clipping by another factor on each rank, moments of another part",
-    compare=_weight_error,
-    bound=WEIGHT_BOUND,
-    what="weights after clipped updates, relative",
-)
-@LAYOUT.law(
-    "log-probabilities",
-    "positions or masks of a part of the sequence taken for the whole",
-    compare=_logprob_error,
-    bound=LOGPROB_BOUND,
-    what="log-probabilities, in nats",
-)
-@LAYOUT.law(
-    "logged scalars",
-    "a metric of one rank, or counted once for each copy of a row",
-    compare=_scalar_error,
-    bound=METRIC_BOUND,
-    what="logged scalars, relative above 1",
-)
-@LAYOUT.law(
-    "counts",
-    "the tokens of one rank where the global count is due",
-    compare=_count_error,
-    bound=0,
-    what="tokens and rows that were counted",
-)
+"""Name, suspects, comparison, bound, and what is compared."""
+
+
 def every_rank_equals_one_process(
     stack: Any, case: Rollout, compare: Compare, bound: float, what: str
 ) -> Measure:
@@ -174,6 +186,10 @@ def every_rank_equals_one_process(
     return Measure.largest(found, bound, f"{what}, largest")
 
 
+for _name, _suspects, _compare, _bound, _what in COMPARISONS:
+    LAYOUT.law(_name, _suspects, compare=_compare, bound=_bound, what=_what)(every_rank_equals_one_process)
+
+
 @LAYOUT.law("random streams", "dropout left on, a draw that depends on the rank")
 def random_streams_are_untouched(stack: Any, case: Rollout) -> Measure:
     """Check that training draws from no random stream of a rank."""
@@ -183,12 +199,36 @@ def random_streams_are_untouched(stack: Any, case: Rollout) -> Measure:
     return Measure.count(touched, "ranks whose random streams training drew from")
 
 
+@LAYOUT.law(
+    "all of these, in the layouts of a thorough run",
+    "a combination of two ways to share the work that is right in neither way alone",
+    thorough=True,
+)
+def other_layouts_equal_one_process(stack: Any, case: Rollout) -> Measure:
+    """Make every comparison in the layouts that only a thorough run trains in."""
+    wrong = []
+    for place, record, alone in trained(stack, case.rows, thorough=True).each():
+        for law, _, compare, bound, _ in COMPARISONS:
+            error, name = compare(record, alone)
+            if not error <= bound:
+                wrong.append(f"{law} in {place}: {name} by {error:.3g}")
+        if not record.random_streams_untouched:
+            wrong.append(f"random streams in {place}")
+    return Measure.count(wrong, "what differs from one process")
+
+
 @REPLICAS.law("weights and metrics of all ranks", "a gradient that each rank sums for itself")
-def ranks_agree(stack: Any, case: Rollout) -> Measure:
+@REPLICAS.law(
+    "weights and metrics of all ranks, in the layouts of a thorough run",
+    "a gradient that each rank sums for itself",
+    thorough=True,
+    thoroughly=True,
+)
+def ranks_agree(stack: Any, case: Rollout, thoroughly: bool = False) -> Measure:
     """Check that all ranks of a layout have the same weights, norm and metrics, bit for bit."""
     wrong = [
         f"{name}: {what}"
-        for name, records in trained(stack, case.rows).ranks.items()
+        for name, records in trained(stack, case.rows, thoroughly).ranks.items()
         for what in replica_differences(records)
     ]
     return Measure.count(wrong, "what differs between ranks")

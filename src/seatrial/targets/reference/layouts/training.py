@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -58,6 +58,8 @@ class Layout:
     alone: str = "plain"
     """What one process computes with: `plain` for the model's own code, `backend` for that of the layout, where the two
     round at other places."""
+    thorough: bool = False
+    """Whether only a thorough run trains in it."""
 
     @property
     def is_megatron(self) -> bool:
@@ -76,12 +78,16 @@ def layouts() -> dict[str, Layout]:
 class ReferenceLayouts:
     """See `seatrial.relations.contracts.parallel`."""
 
+    trains_in: Collection[str] | None = None
+    """Names of the layouts that it offers, none of them for a thorough run alone; None: all as they are."""
+
     def layouts(self) -> Mapping[str, LayoutFacts]:
         # On a CPU Megatron-core serves only where there is no CUDA device: it takes those that it finds.
         return {
-            name: LayoutFacts(of.processes, of.model)
+            name: LayoutFacts(of.processes, of.model, of.thorough and self.trains_in is None)
             for name, of in layouts().items()
             if not (of.is_megatron and torch.cuda.is_available())
+            and (self.trains_in is None or name in self.trains_in)
         }
 
     def train_in_layouts(
