@@ -40,7 +40,7 @@ def test_the_named_relations_see_it(mutant: Mutant) -> None:
     if mutant.options:
         _assert_seen(mutant, DEFAULT_SEEDS[:1])
         return
-    asked = {name: DEFAULT_SEEDS[:1] for name in mutant.relations}
+    asked = dict.fromkeys(mutant.relations, DEFAULT_SEEDS[:1])
     broken = ask(broken_seeds, mutant, cell_of(mutant), asked)
     assert asked.keys() == {name for name, seen in broken.items() if seen}
 
