@@ -12,6 +12,7 @@ from torch import Tensor
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_tokenizer
 from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
@@ -77,7 +78,14 @@ class CausalLMCheckpointed(CausalLMCompletions):
     training: ClassVar[Mapping[str, Any]] = {"gradient_checkpointing": True}
 
 
-class CausalLMOfTrait(CausalLMCompletions):
+NOT_DIVIDED = KnownFailure(
+    "means of micro-batches are added, not averaged: the model takes a count of items that its loss ignores",
+    finding="Transformers: losses of heads that ignore the count of items",
+    releases=before("transformers", "5"),
+).of("R1.objective")
+
+
+class CausalLMOfTrait(KnowsFailures, CausalLMCompletions):
     """The same on a model of the zoo: its own loss, with or without a count of items."""
 
     trait: ClassVar[str]
@@ -113,7 +121,12 @@ def _of_trait(trait: str) -> type[CausalLMOfTrait]:
     return type(
         f"CausalLM_{trait}",
         (CausalLMOfTrait,),
-        {"__doc__": f"On the model with {trait}.", "trait": trait, "thorough": trait != "learned positions"},
+        {
+            "__doc__": f"On the model with {trait}.",
+            "trait": trait,
+            "thorough": trait != "learned positions",
+            "known_failures": (NOT_DIVIDED,) if trait == "head with layers" else (),
+        },
     )
 
 
