@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from seatrial.relations.cases.conversations import Conversation, Part
 from seatrial.relations.contracts.conversations import TokenRow
-from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import TinyCausalModel
@@ -32,6 +32,7 @@ TEMPLATE = (
 OTHER_SIDE = KnownFailure(
     "rows without padding are cut at their end, also where `truncation` is left",
     finding="verl: truncation of rows without padding",
+    releases=since("verl", "0.6"),
 ).of("R16.conversations/a longer row is cut")
 
 
