@@ -26,6 +26,7 @@ adapter = TransformersTarget().adapters()[sys.argv[1]]()
 verdict = run_relation(relation, adapter, seeds=[0], shrink_seconds=0)
 print("\\n" + json.dumps([verdict.outcome.value, verdict.details.get("laws_broken", [])]))
 """
+UNEQUAL = "loss and gradient, examples of unequal numbers of items"
 WARM_UP = """
 linear = optimization._get_linear_schedule_with_warmup_lr_lambda
 optimization._get_linear_schedule_with_warmup_lr_lambda = (
@@ -83,6 +84,42 @@ def one_short(self, features, return_tensors=None, separator_id=None):
     return batch
 data_collator.DataCollatorWithFlattening.__call__ = one_short
 """
+ROWS_SHIFTED = """
+flatten = data_collator.DataCollatorWithFlattening.__call__
+def one_off(self, features, return_tensors=None, separator_id=None):
+    batch = flatten(self, features, return_tensors, separator_id)
+    return {**batch, "seq_idx": torch.roll(batch["seq_idx"], 1, dims=1)}
+data_collator.DataCollatorWithFlattening.__call__ = one_off
+"""
+LABELS_MOVED = """
+collate = data_collator.DataCollatorForTokenClassification.torch_call
+def moved(self, features):
+    batch = collate(self, features)
+    return {**batch, "labels": torch.roll(batch["labels"], 1, dims=1)}
+data_collator.DataCollatorForTokenClassification.torch_call = moved
+"""
+LABELS_OF_PADDING = """
+collate = data_collator.DataCollatorForSeq2Seq.__call__
+def padding_trains(self, features, return_tensors=None):
+    batch = collate(self, features, return_tensors)
+    return {**batch, "labels": batch["labels"].clamp(min=0)}
+data_collator.DataCollatorForSeq2Seq.__call__ = padding_trains
+"""
+PADDING_SHOWN = """
+collate = data_collator.DataCollatorWithPadding.__call__
+def shown(self, features):
+    batch = collate(self, features)
+    return {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}
+data_collator.DataCollatorWithPadding.__call__ = shown
+"""
+NOT_PACKED = """
+from transformers import masking_utils
+masking_utils.find_packed_sequence_indices = lambda position_ids: None
+"""
+PADDING_COUNTED = """
+forward = transformers.GPT2Model.forward
+transformers.GPT2Model.forward = lambda self, *args, position_ids=None, **options: forward(self, *args, **options)
+"""
 FAULTS = [
     ("schedules", "R24.schedules", WARM_UP, "with a warm-up"),
     ("schedules", "R24.schedules", RESTART, "after a resume"),
@@ -91,15 +128,54 @@ FAULTS = [
     ("collator-flattening", "R12.objective", ONE_ROW, "gradient, lengths unequal"),
     ("collator-flattening-lengths", "R15.trained", ENDS, "ids"),
     ("collator-language-modeling", "R12.objective", WHOLE_LABELS, "gradient, lengths unequal"),
+    ("collator-flattening-numbers", "R15.trained", ROWS_SHIFTED, "ids"),
+    ("collator-token-classes", "R12.supervised", LABELS_MOVED, UNEQUAL),
+    ("collator-translations", "R12.supervised", LABELS_OF_PADDING, UNEQUAL),
+    ("collator-row-classes-left", "R12.supervised", PADDING_SHOWN, UNEQUAL),
+    ("model-plain", "R4.packing", NOT_PACKED, "neighbours are not seen"),
+    ("model-learned-positions", "R5.policy", PADDING_COUNTED, "alone and together"),
 ]
+OWN_TOKENS = """
+prepare = transformers.TrainingArguments.__post_init__
+def each_its_own(self):
+    prepare(self)
+    self.average_tokens_across_devices = False
+transformers.TrainingArguments.__post_init__ = each_its_own
+"""
+FILLING_KEPT = """
+import accelerate
+accelerate.Accelerator.gather_for_metrics = lambda self, data, use_gather_object=False: self.gather(data)
+"""
+ZEROS = """
+import accelerate
+pad = accelerate.Accelerator.pad_across_processes
+accelerate.Accelerator.pad_across_processes = lambda self, data, dim=0, pad_index=0, pad_first=False: pad(
+    self, data, dim=dim, pad_index=0, pad_first=pad_first
+)
+"""
+ON_RANKS = [
+    ("causal-lm-ranks", "R2.ranks", OWN_TOKENS),
+    ("flattening-ranks", "R2.ranks", ONE_ROW),
+    ("predictions", "R30.gathered", FILLING_KEPT),
+    ("predictions-in-parts", "R30.gathered", ZEROS),
+]
+"""Faults in the processes of a group, which a module of the test's own starts."""
 
 
-def judged(python: Path, adapter: str, relation: str, fault: str = "") -> tuple[str, list[str]]:
+def judged(
+    python: Path, adapter: str, relation: str, fault: str = "", **variables: str
+) -> tuple[str, list[str]]:
     """Judge a relation in an environment whose Transformers is patched; return its outcome and the laws broken."""
     ran = subprocess.run(
         [str(python), "-W", "ignore", "-c", PROGRAM.format(fault=fault), adapter, relation],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -117,6 +193,27 @@ def test_a_patched_release_breaks_the_law(
     outcome, broken = judged(peer_python("trl"), adapter, relation, fault)
     assert outcome == "Fail"
     assert law in broken
+
+
+@pytest.mark.parametrize(("adapter", "relation", "fault"), ON_RANKS)
+def test_a_release_patched_in_each_process_breaks_a_law(
+    peer_python: Callable[[str], Path], tmp_path: Path, adapter: str, relation: str, fault: str
+) -> None:
+    """The processes of a group run a module that plants the fault and then waits for calls as the worker does."""
+    (tmp_path / "faulty_rank.py").write_text(
+        "import torch, transformers\nfrom transformers.data import data_collator\n"
+        f"{fault}\nfrom seatrial.targets.common.rank_worker import main\nmain()\n",
+        encoding="utf-8",
+    )
+    outcome, broken = judged(
+        peer_python("trl"),
+        adapter,
+        relation,
+        PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT / "src")]),
+        SEATRIAL_RANK_COMMAND="faulty_rank",
+    )
+    assert outcome == "Fail"
+    assert broken
 
 
 def test_every_adapter_holds(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
