@@ -105,12 +105,12 @@ def padding_trains(self, features, return_tensors=None):
     return {**batch, "labels": batch["labels"].clamp(min=0)}
 data_collator.DataCollatorForSeq2Seq.__call__ = padding_trains
 """
-PADDING_SHOWN = """
+LABELS_OF_OTHERS = """
 collate = data_collator.DataCollatorWithPadding.__call__
-def shown(self, features):
+def of_others(self, features):
     batch = collate(self, features)
-    return {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}
-data_collator.DataCollatorWithPadding.__call__ = shown
+    return {**batch, "labels": torch.roll(batch["labels"], 1, dims=0)}
+data_collator.DataCollatorWithPadding.__call__ = of_others
 """
 NOT_PACKED = """
 from transformers import masking_utils
@@ -128,10 +128,10 @@ FAULTS = [
     ("collator-flattening", "R12.objective", ONE_ROW, "gradient, lengths unequal"),
     ("collator-flattening-lengths", "R15.trained", ENDS, "ids"),
     ("collator-language-modeling", "R12.objective", WHOLE_LABELS, "gradient, lengths unequal"),
-    ("collator-flattening-numbers", "R15.trained", ROWS_SHIFTED, "ids"),
+    ("collator-flattening-numbers", "R15.trained", ROWS_SHIFTED, "end token"),
     ("collator-token-classes", "R12.supervised", LABELS_MOVED, UNEQUAL),
     ("collator-translations", "R12.supervised", LABELS_OF_PADDING, UNEQUAL),
-    ("collator-row-classes-left", "R12.supervised", PADDING_SHOWN, UNEQUAL),
+    ("collator-row-classes-left", "R12.supervised", LABELS_OF_OTHERS, "loss and gradient"),
     ("model-plain", "R4.packing", NOT_PACKED, "neighbours are not seen"),
     ("model-learned-positions", "R5.policy", PADDING_COUNTED, "alone and together"),
 ]
