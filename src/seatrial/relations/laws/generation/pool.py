@@ -230,10 +230,10 @@ async def _try_in_vain(stack: Any, case: PoolCase) -> tuple[float, PoolReply | N
         return PoolReply(ids=(request,), finish_reason="abort" if in_vain else "stop")
 
     pool = stack.open_pool([engine] * case.num_replicas, capacity=1)
-    (first,) = await asyncio.gather(pool.generate(0), return_exceptions=True)
+    found: list[Any] = await asyncio.gather(pool.generate(0), return_exceptions=True)
     following = asyncio.ensure_future(pool.generate(1))
     await _settle()
     if not following.done():
         following.cancel()
         return tries, None
-    return tries if isinstance(first, Exception) else math.inf, following.result()
+    return tries if isinstance(found[0], Exception) else math.inf, following.result()
