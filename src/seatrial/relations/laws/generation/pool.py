@@ -230,7 +230,7 @@ async def _try_in_vain(stack: Any, case: PoolCase) -> tuple[float, PoolReply | N
         return PoolReply(ids=(request,), finish_reason="abort" if in_vain else "stop")
 
     pool = stack.open_pool([engine] * case.num_replicas, capacity=1)
-    found: list[Any] = await asyncio.gather(pool.generate(0), return_exceptions=True)
+    found: Sequence[Any] = await asyncio.gather(pool.generate(0), return_exceptions=True)
     following = asyncio.ensure_future(pool.generate(1))
     await _settle()
     if not following.done():
