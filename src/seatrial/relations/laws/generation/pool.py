@@ -205,7 +205,7 @@ def aborted_replies_are_not_results(stack: Any, case: PoolCase) -> Measure:
 
 @POOL.law(
     "a request is not tried forever",
-    "aborts that nobody counts: a request that no engine can serve hangs the run",
+    "aborts that are not counted: a request that no engine can serve hangs the run",
 )
 def tries_are_bounded(stack: Any, case: PoolCase) -> Measure:
     """Abort each try of one request without a stop: the pool raises, and serves the next request."""
