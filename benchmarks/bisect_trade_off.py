@@ -35,8 +35,8 @@ class Rule(NamedTuple):
     no_culprit: float
 
 
-RULES = (Rule(0.95, 0.015), Rule(0.95, 0.03), Rule(0.9, 0.015), Rule(0.9, 0.03))
-_STRICTEST = Settings(credibility=0.95, largest_no_culprit_metric=0.015)
+RULES = (Rule(0.95, 0.02), Rule(0.95, 0.03), Rule(0.9, 0.02), Rule(0.9, 0.03))
+_STRICTEST = Settings(credibility=0.95, largest_no_culprit_metric=0.02)
 
 
 def main() -> None:
@@ -76,7 +76,8 @@ def _searched(shift: float, generator: np.random.Generator) -> dict[Rule, tuple[
         belief, num_runs = search.belief(), len(search.observations)
         (probability, (likeliest, *_)), *_ = search.classes()
         for rule in RULES:
-            if rule not in ended and probability >= rule.credibility and belief.no_culprit <= rule.no_culprit:
+            sure = probability >= rule.credibility and belief.drift <= _STRICTEST.largest_drift
+            if rule not in ended and sure and belief.no_culprit <= rule.no_culprit:
                 ended[rule] = num_runs, shift != 0.0 and likeliest == culprit
     otherwise = (
         len(search.observations),

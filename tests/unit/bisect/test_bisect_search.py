@@ -139,15 +139,15 @@ def test_noisy_searches_name_the_culprit_at_low_cost(
     ("shift", "worse", "least_right", "most_median"),
     [
         (3.0, None, 0.98, 17),
-        pytest.param(2.0, None, 0.94, 27, marks=pytest.mark.nightly),
+        pytest.param(2.0, None, 0.94, 30, marks=pytest.mark.nightly),
         (3.0, Worse.HIGHER, 0.98, 16),
-        pytest.param(2.0, Worse.HIGHER, 0.94, 26, marks=pytest.mark.nightly),
+        pytest.param(2.0, Worse.HIGHER, 0.94, 30, marks=pytest.mark.nightly),
     ],
 )
 def test_a_metric_whose_noise_is_learned_takes_few_runs(
     shift: float, worse: Worse | None, least_right: float, most_median: float
 ) -> None:
-    """In the table of docs/evidence/bisect.md they are 17 and 27, and with a direction 16 and 26."""
+    """In docs/evidence/bisect.md they are 17 and 29.5: outliers, unequal noise and drifts cost three runs at 2 sd."""
     told = with_settings(Settings(metric=MetricPrior(worse=worse)))
     figures = measure(MetricShift(shift), told, num_suspects=128, trials=150, seed=17)
     assert figures.share_right >= least_right
