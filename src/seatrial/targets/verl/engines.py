@@ -95,11 +95,8 @@ def nested(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
     )
 
 
-class VerlEngine(TinyCausalModel):
-    """Steps of the policy, and scores of given rows; see `contracts.TrainStep` and `contracts.Policy`.
-
-    Rows go through the model end to end, without padding, in micro-batches of so many rows.
-    """
+class _Engine(TinyCausalModel):
+    """What the adapters share."""
 
     facts = StackFacts(micro_batch_sizes="equal", epsilon=1e-8, dtype="float32")
     loss_spec = LossSpec(
@@ -124,44 +121,6 @@ class VerlEngine(TinyCausalModel):
     @property
     def vocab_size(self) -> int:
         return len(self.tokenizer)
-
-    def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
-        spec = self.loss_spec
-        config = self.config_class(
-            strategy="fsdp",
-            rollout_n=1,
-            ppo_micro_batch_size_per_gpu=1,
-            clip_ratio_low=spec.ratio_clip_min,
-            clip_ratio_high=spec.ratio_clip_max,
-            clip_ratio_c=spec.ratio_clip_c,
-            use_kl_loss=True,
-            kl_loss_coef=spec.kl_penalty,
-            kl_loss_type="low_var_kl",
-            entropy_coeff=spec.entropy_coefficient,
-            global_batch_info={},
-        )
-        given = [rows[index] for part in micro_batches for index in part]
-        data = self._data([(row.prompt_ids, row.completion_ids) for row in given])
-        masks = [row.completion_mask for row in given]
-        data |= {
-            "loss_mask": nested(masks, torch.long),
-            "response_mask": nested(masks, torch.long),
-            "old_log_probs": nested([row.old_logprobs for row in given], torch.float32),
-            "ref_log_prob": nested([row.ref_logprobs for row in given], torch.float32),
-            "advantages": nested([[row.advantage] * len(row.completion_ids) for row in given], torch.float32),
-        }
-        return self._step(data, partial(self.ppo_loss, config=config), micro_batches, calculate_entropy=True)
-
-    def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
-        data = self._data([(row.prompt_ids, row.completion_ids) for row in rows])
-        data["loss_mask"] = nested([row.completion_mask for row in rows], torch.long)
-        batch = self._batch(data, [[index] for index in range(len(rows))], temperature=temperature)
-        engine = engine_on_cpu(self.objective_model(), entropy_chunks=self.entropy_chunks)
-        found = engine.forward_backward_batch(batch, None, forward_only=True)["model_output"]["log_probs"]
-        return [
-            tuple(own[len(row.prompt_ids) - 1 : -1].tolist())
-            for row, own in zip(rows, found.unbind(), strict=True)
-        ]
 
     def _data(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Any]:
         whole = [[*prompt, *completion] for prompt, completion in sequences]
@@ -201,6 +160,51 @@ class VerlEngine(TinyCausalModel):
         return StepResult(loss=float(sum(found["loss"])), gradients=gradients, metrics=metrics)
 
 
+class VerlEngine(_Engine):
+    """Steps of the policy, and scores of given rows; see `contracts.TrainStep` and `contracts.Policy`.
+
+    Rows go through the model end to end, without padding, in micro-batches of so many rows.
+    """
+
+    def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        spec = self.loss_spec
+        config = self.config_class(
+            strategy="fsdp",
+            rollout_n=1,
+            ppo_micro_batch_size_per_gpu=1,
+            clip_ratio_low=spec.ratio_clip_min,
+            clip_ratio_high=spec.ratio_clip_max,
+            clip_ratio_c=spec.ratio_clip_c,
+            use_kl_loss=True,
+            kl_loss_coef=spec.kl_penalty,
+            kl_loss_type="low_var_kl",
+            entropy_coeff=spec.entropy_coefficient,
+            global_batch_info={},
+        )
+        given = [rows[index] for part in micro_batches for index in part]
+        data = self._data([(row.prompt_ids, row.completion_ids) for row in given])
+        masks = [row.completion_mask for row in given]
+        data |= {
+            "loss_mask": nested(masks, torch.long),
+            "response_mask": nested(masks, torch.long),
+            "old_log_probs": nested([row.old_logprobs for row in given], torch.float32),
+            "ref_log_prob": nested([row.ref_logprobs for row in given], torch.float32),
+            "advantages": nested([[row.advantage] * len(row.completion_ids) for row in given], torch.float32),
+        }
+        return self._step(data, partial(self.ppo_loss, config=config), micro_batches, calculate_entropy=True)
+
+    def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
+        data = self._data([(row.prompt_ids, row.completion_ids) for row in rows])
+        data["loss_mask"] = nested([row.completion_mask for row in rows], torch.long)
+        batch = self._batch(data, [[index] for index in range(len(rows))], temperature=temperature)
+        engine = engine_on_cpu(self.objective_model(), entropy_chunks=self.entropy_chunks)
+        found = engine.forward_backward_batch(batch, None, forward_only=True)["model_output"]["log_probs"]
+        return [
+            tuple(own[len(row.prompt_ids) - 1 : -1].tolist())
+            for row, own in zip(rows, found.unbind(), strict=True)
+        ]
+
+
 class VerlPaddedEngine(VerlEngine):
     """The same, rows padded to the longest of their micro-batch."""
 
@@ -215,11 +219,9 @@ class VerlDynamicEngine(VerlEngine):
     entropy_chunks = True
 
 
-class VerlSupervisedEngine(VerlEngine):
+class VerlSupervisedEngine(_Engine):
     """`sft_loss` of the engine on examples; see `contracts.objectives.Objective`."""
 
-    gradients = None  # type: ignore[assignment]
-    score = None  # type: ignore[assignment]
     objective_spec = ObjectiveSpec(kind="sft", trains="completion")
 
     def objective_step(
