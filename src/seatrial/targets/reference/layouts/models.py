@@ -18,6 +18,8 @@ from refrl.models.byte_tokenizer import VOCAB_SIZE
 from refrl.models.loading import media_token_id
 from refrl.models.tiny import FRAMES, IMAGE_SIZE, MEL_BINS, Family, TinyModelSpec, make_model
 
+PAD_ID = 0
+"""Of the rows, which have it among their tokens too: its embedding is not trained."""
 ADAPTER_RANK, ADAPTER_ALPHA = 3, 6.0
 """Rank and scale of the adapters that some layouts train; the rank is divided by no number of processes."""
 MEDIA_FAMILIES: Mapping[str, Family] = {"vlm": "llava", "audio": "qwen2_audio"}
@@ -48,6 +50,8 @@ def make_model_of(kind: str, folder: Path) -> Path:
             draft_head=kind == "draft",
         )
         make_model(shape, model)
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token_id": PAD_ID}), encoding="utf-8")
     _make_adapter(model)
     return model
 

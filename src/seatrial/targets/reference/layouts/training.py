@@ -31,10 +31,15 @@ from seatrial.relations.contracts.parallel import LayoutFacts, RankRecord
 from seatrial.relations.records import Row
 from seatrial.targets.reference.configuration import configuration, policy_configuration, table
 from seatrial.targets.reference.conversions import padded, sample_of
-from seatrial.targets.reference.layouts.models import ADAPTER_ALPHA, ADAPTER_RANK, make_model_of, with_media
+from seatrial.targets.reference.layouts.models import (
+    ADAPTER_ALPHA,
+    ADAPTER_RANK,
+    PAD_ID,
+    make_model_of,
+    with_media,
+)
 from seatrial.targets.reference.runs.forking import launch_ranks
 
-PAD_ID = 0
 SHARES = ("tensor_", "context_", "pipeline_", "expert_", "sequence_")
 """How the options begin that say what processes share."""
 BACKENDS = ("dtensor_cfg.", "megatron_cfg.")
