@@ -35,6 +35,12 @@ ROWS = "ledger: every trained row is there, once"
 CLOSED = "every group is trained on once, or has a reason not to be"
 SEPARATED = "stale groups are dropped, and no other"
 NONE_STALE = "no group is stale without updates in flight"
+MAY_BE_STALE = {
+    "in_flight_weight_updates": "groups may begin with older weights",
+    "drop_zero_variance": "groups may wait for a step that others fill",
+    "drop_longer_than": "groups may wait for a step that others fill",
+}
+"""Options of `grpo.async_grpo` with which a sound run may drop stale groups, and why."""
 
 
 def groups_of(job: TrainingJob) -> list[dict[str, Any]]:
@@ -108,17 +114,17 @@ def stale_separated(evidence: RunEvidence) -> Verdict:
 def none_stale(evidence: RunEvidence) -> Verdict:
     """No group is too old for the step that it was sampled for: rollouts run ahead by at most what the job allows.
 
-    Where new weights reach completions that are being sampled, a group may begin with older ones: not judged.
+    Not judged where new weights reach completions that are being sampled, since a group may begin with older ones, and
+    where filters drop groups, since the next ones fill the step, and the rest of these may wait for too long.
     """
     options = run_facts(evidence).get("config", {}).get("grpo", {}).get("async_grpo", {})
     groups = groups_of(evidence.job)
     stale = [group for group in groups if group["fate"] == "stale"]
-    if options.get("in_flight_weight_updates"):
-        return Verdict(
-            name=NONE_STALE,
-            outcome=Outcome.NOT_REQUESTED,
-            reason="grpo.async_grpo.in_flight_weight_updates: groups may begin with older weights",
-        )
+    for option, why in MAY_BE_STALE.items():
+        if options.get(option):
+            return Verdict(
+                name=NONE_STALE, outcome=Outcome.NOT_REQUESTED, reason=f"grpo.async_grpo.{option}: {why}"
+            )
     first = f", first group {stale[0]['number']} of version {stale[0]['weight_step']}" if stale else ""
     return Verdict(
         name=NONE_STALE,

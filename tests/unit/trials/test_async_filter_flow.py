@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seatrial.errors import BlockedError
-from seatrial.trials.async_filter_flow import groups_closed, stale_separated
+from seatrial.trials.async_filter_flow import groups_closed, none_stale, stale_separated
 from seatrial.verdict import Outcome
 
 Groups = dict[int, list[dict[str, Any]]]
@@ -89,3 +89,22 @@ def test_a_truncated_file_blocks(tmp_path: Path) -> None:
     (tmp_path / "group_data_step2.jsonl").write_text('{"number": 2, "fa')
     with pytest.raises(BlockedError, match="is not whole"):
         groups_closed(run)
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [
+        ({}, Outcome.FAIL),
+        ({"drop_zero_variance": False, "drop_longer_than": None}, Outcome.FAIL),
+        ({"in_flight_weight_updates": True}, Outcome.NOT_REQUESTED),
+        ({"drop_zero_variance": True}, Outcome.NOT_REQUESTED),
+        ({"drop_longer_than": 40}, Outcome.NOT_REQUESTED),
+    ],
+)
+def test_a_stale_group_fails_unless_an_option_explains_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], outcome: Outcome
+) -> None:
+    """Where groups are dropped, the next ones fill the step, and what is left of these waits."""
+    facts = {"config": {"grpo": {"async_grpo": options}}}
+    monkeypatch.setattr("seatrial.trials.async_filter_flow.run_facts", lambda evidence: facts)
+    assert none_stale(evidence(tmp_path, good())).outcome is outcome
