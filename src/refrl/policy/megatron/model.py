@@ -216,12 +216,14 @@ def _untrained(padding_id: int, parallel: Parallel) -> Callable[..., Tensor]:
 
     So do the models of Hugging Face (`padding_idx` of `torch.nn.Embedding`), also where the token was sampled.
     """
+    # Numbers alone: Megatron-core keeps the module, and the groups last as long as `parallel` does.
+    rank, size = parallel.tensor.rank(), parallel.tensor.size()
 
     def hook(module: Any, inputs: tuple[Tensor], states: Tensor) -> Tensor:
         is_padding = inputs[0] == padding_id
         if module.reduce_scatter_embeddings:  # sequence parallel: [S, B, hidden], of this rank's tokens
             # Contiguous, or the gradient is not, which Megatron-core gathers as it is.
-            is_padding = is_padding.T.contiguous().chunk(parallel.tensor.size())[parallel.tensor.rank()]
+            is_padding = is_padding.T.contiguous().chunk(size)[rank]
         return torch.where(is_padding.unsqueeze(-1), states.detach(), states)
 
     return hook

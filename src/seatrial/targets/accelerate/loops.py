@@ -14,7 +14,6 @@ from seatrial.relations.contracts.loops import (
     GatheredAs,
     LoaderPlan,
 )
-from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import find_name
@@ -96,8 +95,6 @@ class Metrics(_Accelerate):
     )
 
     def gathered_rows(self, plan: LoaderPlan, kind: GatheredAs) -> Sequence[Sequence[int]]:
-        if plan.iterable and not plan.dispatch:
-            raise NotServed("data without a length: who gathers drops what fills up the end, as its log says")
         found: Sequence[Sequence[int]] = call_on_ranks(
             f"{RANKED}:gathered_for_metrics", {**vars(plan), "kind": kind}, plan.num_ranks
         )
