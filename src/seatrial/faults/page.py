@@ -90,14 +90,14 @@ first version raised an error.
 
 On 2026-11-26 someone who knew refrl, the catalogue and one line on each earlier plant planted 60 more, at most two a
 module, over 57 modules. Nothing was measured before they were committed. Their measurement is not finished, and says
-nothing yet on what is missed: the machine was busy. Against the code without the laws of that day, a first part of the
-relations was run for 58 (two need Ray), a second part and level 0 for most: 22 are seen. R2 was run in no layout of
-other processes than the plant's own. Their trials (`benchmarks/plants_by_trials.toml`) ran for 18 in an order by hash: 6
-fail with the fault, 12 pass. One of the 12 ran without
-its option, since the sound stack did not pass with it (`drop_zero_variance`; it does now). The others are of these classes: options and what they combine with (top-p
-with a temperature, entropy of packs, rows that are masked, a full step of dynamic sampling, continuations); values that are logged alone (load of experts, size of the buffer); what a run records of its
-configuration; failures that a trial does not cause (a verifier without a verdict, a damaged checkpoint, an error of a
-generator)."""
+nothing yet on what is missed: the machine was busy. Against the code without the laws of that day, a first part of
+the relations was run for 58 (two need Ray), a second part and level 0 for most: 22 are seen. R2 was run in no layout
+of other processes than the plant's own. Their trials (`benchmarks/plants_by_trials.toml`) ran for 18 in an order by
+hash: 6 fail with the fault, 12 pass. One of the 12 ran without its option, since the sound stack did not pass with it
+(`drop_zero_variance`; it does now). The others are of these classes: options and what they combine with (top-p with a
+temperature, entropy of packs, rows that are masked, a full step of dynamic sampling, continuations); values that are
+logged alone (load of experts, size of the buffer); what a run records of its configuration; failures that a trial
+does not cause (a verifier without a verdict, a damaged checkpoint, an error of a generator)."""
 
 
 def page() -> str:
