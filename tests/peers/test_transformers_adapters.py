@@ -1,31 +1,23 @@
 """The adapters of `transformers` hold on the installed release, and each law breaks where Transformers is patched."""
 
-import json
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.peers.patched import by_day, judged
+from tests.peers.wild.runner import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(900)]
-PROGRAM = """
-import json, sys
+NAMES = """
 import torch, transformers
 from transformers import optimization
 from transformers.data import data_collator
-
-{fault}
-from seatrial.relations.engine import run_relation
-from seatrial.relations.registry import select
+"""
+OF_TARGET = """
 from seatrial.targets.transformers.target import TransformersTarget
-
-adapter = TransformersTarget().adapters()[sys.argv[1]]()
-(relation,) = select([sys.argv[2]])
-verdict = run_relation(relation, adapter, seeds=[0], shrink_seconds=0)
-print("\\n" + json.dumps([verdict.outcome.value, verdict.details.get("laws_broken", [])]))
+adapters = TransformersTarget().adapters()
 """
 UNEQUAL = "loss and gradient, examples of unequal numbers of items"
 WARM_UP = """
@@ -163,46 +155,17 @@ ON_RANKS = [
 """Faults in the processes of a group, which a module of the test's own starts."""
 
 
-def judged(
-    python: Path, adapter: str, relation: str, fault: str = "", **variables: str
-) -> tuple[str, list[str]]:
-    """Judge a relation in an environment whose Transformers is patched; return its outcome and the laws broken."""
-    ran = subprocess.run(
-        [str(python), "-W", "ignore", "-c", PROGRAM.format(fault=fault), adapter, relation],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT / "src"),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    outcome, broken = json.loads(ran.stdout.splitlines()[-1])
-    return outcome, broken
-
-
-def by_day(cases: Sequence[tuple[str, ...]]) -> list[Any]:
-    """Return the cases, of which the first of each relation is not left to the night."""
-    first = {case[1]: case for case in reversed(cases)}
-    return [pytest.param(*case, marks=[pytest.mark.nightly] * (first[case[1]] != case)) for case in cases]
-
-
-@pytest.mark.parametrize(("adapter", "relation", "fault", "law"), by_day(FAULTS))
+@pytest.mark.parametrize(("adapter", "relation", "fault", "law"), by_day(FAULTS, 1))
 def test_a_patched_release_breaks_the_law(
     peer_python: Callable[[str], Path], adapter: str, relation: str, fault: str, law: str
 ) -> None:
     """Each fault is of one place of Transformers."""
-    outcome, broken = judged(peer_python("trl"), adapter, relation, fault)
+    outcome, broken = judged(peer_python("trl"), [NAMES, fault, OF_TARGET], adapter, relation)
     assert outcome == "Fail"
     assert law in broken
 
 
-@pytest.mark.parametrize(("adapter", "relation", "fault"), by_day(ON_RANKS))
+@pytest.mark.parametrize(("adapter", "relation", "fault"), by_day(ON_RANKS, 1))
 def test_a_release_patched_in_each_process_breaks_a_law(
     peer_python: Callable[[str], Path], tmp_path: Path, adapter: str, relation: str, fault: str
 ) -> None:
@@ -214,9 +177,10 @@ def test_a_release_patched_in_each_process_breaks_a_law(
     )
     outcome, broken = judged(
         peer_python("trl"),
+        [NAMES, OF_TARGET],
         adapter,
         relation,
-        PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT / "src")]),
+        paths=[tmp_path],
         SEATRIAL_RANK_COMMAND="faulty_rank",
     )
     assert outcome == "Fail"

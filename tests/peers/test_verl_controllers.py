@@ -1,30 +1,19 @@
 """verl's KL controllers and its sharing out of rows hold, and break the laws where verl is patched."""
 
-import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.peers.making import PEERS
-from tests.peers.wild.runner import ROOT, layer
+from tests.peers.patched import judged
+from tests.peers.wild.runner import layer
 
-PROGRAM = """
-import json, sys
+NAMES = """
 import numpy as np
 from verl.trainer.ppo import core_algos
 from verl.utils import seqlen_balancing
-
-{fault}
-from seatrial.relations.engine import run_relation
-from seatrial.relations.registry import select
-from seatrial.targets.verl.controllers import ADAPTERS
-
-(relation,) = select([sys.argv[2]])
-verdict = run_relation(relation, ADAPTERS[sys.argv[1]](), seeds=[0], shrink_seconds=0)
-print("\\n" + json.dumps([verdict.outcome.value, verdict.details.get("laws_broken", [])]))
 """
+ADAPTERS = "from seatrial.targets.verl.controllers import ADAPTERS as adapters"
 NOT_CLIPPED = """
 class Unclipped:
     clip = staticmethod(lambda value, low, high: value)
@@ -54,15 +43,7 @@ def test_a_patched_release_breaks_the_law(
 ) -> None:
     """And the release as it is holds."""
     python = peer_python("wild")
-    places = [str(layer(python, PEERS / "layers", ["verl==0.5.0"])), str(ROOT / "src")]
-    ran = subprocess.run(
-        [str(python), "-W", "ignore", "-c", PROGRAM.format(fault=fault), adapter, relation],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    outcome, broken = json.loads(ran.stdout.splitlines()[-1])
+    places = [layer(python, PEERS / "layers", ["verl==0.5.0"])]
+    outcome, broken = judged(python, [NAMES, fault, ADAPTERS], adapter, relation, paths=places)
     assert outcome == ("Fail" if fault else "Pass")
     assert law in [*broken, ""]

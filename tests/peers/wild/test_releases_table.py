@@ -70,7 +70,7 @@ def test_a_law_that_no_one_explains_is_named() -> None:
 
 
 def test_a_bug_of_a_package_below_is_known_where_an_older_one_is_installed() -> None:
-    """Whichever release of the target stands on it."""
+    """Of every release of the target that runs on it."""
     bug = next(one for one in KNOWN if one.get("package") == "transformers")
     law = bug["laws"][0]
     older, newer = (

@@ -1,4 +1,4 @@
-"""What the type of the exported weights can show is asked of it, and not more."""
+"""Exported weights must show what their type can show, and no more."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -13,10 +13,24 @@ from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
-from seatrial.targets.common.target import Gone, release
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_tokenizer
 from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
 from seatrial.targets.common.zoo import ZOO, zoo_model
+
+
+def need_packed_masks() -> None:
+    """Check that models keep rows apart that are laid end to end, without a kernel of their own.
+
+    Raises:
+        Gone: they do not.
+    """
+    try:
+        find_name("transformers", ["transformers.masking_utils:find_packed_sequence_indices"])
+    except Gone:
+        raise Gone(
+            f"transformers {release('transformers')} keeps flattened rows apart in kernels alone"
+        ) from None
 
 
 class CausalLM(TinyCausalModel):

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
-from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.trainers import target_rows
-from seatrial.targets.transformers.causal import CausalLM
+from seatrial.targets.transformers.causal import CausalLM, need_packed_masks
 from seatrial.targets.transformers.heads import DecoderRowClasses, EncoderDecoder, Head, TokenClasses
 
 MULTIPLE = 8
@@ -95,12 +95,7 @@ class Flattened(Collated):
             Gone: they do not.
         """
         super().__init__()
-        try:
-            find_name("transformers", ["transformers.masking_utils:find_packed_sequence_indices"])
-        except Gone:
-            raise Gone(
-                f"transformers {release('transformers')} keeps flattened rows apart in kernels alone"
-            ) from None
+        need_packed_masks()
 
     def _collate(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
         return dict(self.collator_class(**self.collator_options)([dict(row) for row in rows]))

@@ -12,10 +12,9 @@ from torch import Tensor
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import Row, Sampled, StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
-from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.zoo import zoo_model
-from seatrial.targets.transformers.causal import find_model
+from seatrial.targets.transformers.causal import find_model, need_packed_masks
 
 TRAITS: Sequence[str] = (
     "",
@@ -132,12 +131,7 @@ class PackedModel(Model):
     def __init__(self) -> None:
         """Find the model, and whether the release keeps rows apart without a kernel of its own."""
         super().__init__()
-        try:
-            find_name("transformers", ["transformers.masking_utils:find_packed_sequence_indices"])
-        except Gone:
-            raise Gone(
-                f"transformers {release('transformers')} keeps flattened rows apart in kernels alone"
-            ) from None
+        need_packed_masks()
 
     def score_packed(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
         with torch.no_grad():

@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec
 from seatrial.relations.facts import StackFacts
-from seatrial.relations.records import LossInputs, LossSpec
+from seatrial.relations.records import LossInputs
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.losses import MODES, PADDING
 from seatrial.targets.verl.ranks import EMPTY_ROWS
 from seatrial.targets.verl.registries import modes
+from seatrial.targets.verl.steps import ACTOR_SPEC, actor_config, batch_of_rows, of_rows
 
-CLIP = (0.2, 0.28)
 ROW_LENGTH = 8
 """`loss_scale_factor` of the mode that divides by a fixed length."""
 
@@ -27,13 +26,7 @@ class VerlActorLoss(KnowsFailures):
     """`ppo_loss` of the engines with entropy and KL; see `contracts.PolicyLoss` and `RankedLoss`."""
 
     facts = StackFacts(epsilon=1e-8)
-    loss_spec = LossSpec(
-        ratio_clip_min=CLIP[0],
-        ratio_clip_max=CLIP[1],
-        ratio_clip_c=3.0,
-        kl_penalty=0.1,
-        entropy_coefficient=0.05,
-    )
+    loss_spec = ACTOR_SPEC
     ranks_reduce: Literal["mean", "sum"] = "mean"
     mode: ClassVar[str] = "token-mean"
 
@@ -41,7 +34,7 @@ class VerlActorLoss(KnowsFailures):
         """Find the loss, its configuration and its batches."""
         self.compute = find_name("verl", ["verl.workers.utils.losses:ppo_loss"])
         self.config_class = find_name("verl", ["verl.workers.config:ActorConfig"])
-        self.utils = find_name("verl", ["verl.utils:tensordict_utils"])
+        find_name("verl", ["verl.utils:tensordict_utils"])
         if self.mode not in modes():
             raise Gone(f"agg_loss of verl {release('verl')} has no mode {self.mode}")
 
@@ -57,55 +50,29 @@ class VerlActorLoss(KnowsFailures):
         return [[self._step(part, len(ranks), num_rows) for part in rank] for rank in ranks]
 
     def _step(self, part: LossInputs, num_ranks: int, num_rows: int) -> tuple[Tensor, dict[str, Any]]:
-        outputs = {"log_probs": _of_rows(part.logprobs_BT), "entropy": _of_rows(part.entropy_BT)}
+        outputs = {"log_probs": of_rows(part.logprobs_BT), "entropy": of_rows(part.entropy_BT)}
         found: tuple[Tensor, dict[str, Any]] = self.compute(
             self._config(), outputs, self._data(part, num_ranks, num_rows)
         )
         return found
 
     def _config(self) -> Any:
-        spec = self.loss_spec
-        return self.config_class(
-            strategy="fsdp",
-            rollout_n=1,
-            ppo_micro_batch_size_per_gpu=1,
-            clip_ratio_low=spec.ratio_clip_min,
-            clip_ratio_high=spec.ratio_clip_max,
-            clip_ratio_c=spec.ratio_clip_c,
-            loss_agg_mode=self.mode,
-            loss_scale_factor=ROW_LENGTH,
-            use_kl_loss=True,
-            kl_loss_coef=spec.kl_penalty,
-            kl_loss_type="low_var_kl",
-            entropy_coeff=spec.entropy_coefficient,
-            global_batch_info={},
+        return actor_config(
+            self.config_class, self.loss_spec, loss_agg_mode=self.mode, loss_scale_factor=ROW_LENGTH
         )
 
     def _data(self, part: LossInputs, num_ranks: int, num_rows: int) -> Any:
-        from tensordict import TensorDict
-
-        B, T = part.mask_BT.shape
-        data = TensorDict(
+        return batch_of_rows(
+            part.mask_BT,
             {
-                "prompts": torch.ones(B, 1, dtype=torch.long),
-                "responses": torch.ones(B, T, dtype=torch.long),
-                "attention_mask": torch.ones(B, 1 + T, dtype=torch.long),
-                "response_mask": part.mask_BT.long(),
                 "old_log_probs": part.old_logprobs_BT,
                 "ref_log_prob": part.ref_logprobs_BT,
-                "advantages": part.advantages_B[:, None].expand(-1, T).clone(),
+                "advantages": part.advantages_B[:, None].expand_as(part.mask_BT).clone(),
             },
-            batch_size=[B],
+            dp_size=num_ranks,
+            batch_num_tokens=part.global_valid_tokens,
+            global_batch_size=num_rows,
         )
-        self.utils.assign_non_tensor(
-            data, dp_size=num_ranks, batch_num_tokens=part.global_valid_tokens, global_batch_size=num_rows
-        )
-        return data
-
-
-def _of_rows(values_BT: Tensor) -> Tensor:
-    """Return the values of all rows in turn; a prompt is one token, and each value is that of the next one."""
-    return torch.cat([values_BT, torch.zeros_like(values_BT[:, :1])], dim=1).flatten()
 
 
 class VerlActorMetrics(KnowsFailures):

@@ -20,15 +20,15 @@ from torch import Tensor
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
-from seatrial.relations.records import LossSpec, Row, StepResult
+from seatrial.relations.records import Row, StepResult
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import equal_size, temporary_folder
 from seatrial.targets.verl.estimators import UNUSED
+from seatrial.targets.verl.steps import ACTOR_SPEC, actor_config
 
 IMPLEMENTATION = "verl.workers.engine.fsdp.transformer_impl"
-CLIP = (0.2, 0.28)
 SUMMED = ("actor/pg_loss", "actor/entropy_loss", "kl_loss")
 """Metrics that micro-batches add to."""
 
@@ -99,13 +99,7 @@ class _Engine(TinyCausalModel):
     """What the adapters share."""
 
     facts = StackFacts(micro_batch_sizes="equal", epsilon=1e-8, dtype="float32")
-    loss_spec = LossSpec(
-        ratio_clip_min=CLIP[0],
-        ratio_clip_max=CLIP[1],
-        ratio_clip_c=3.0,
-        kl_penalty=0.1,
-        entropy_coefficient=0.05,
-    )
+    loss_spec = ACTOR_SPEC
     options: ClassVar[Mapping[str, Any]] = {"use_remove_padding": True}
     dynamic: ClassVar[bool] = False
     entropy_chunks: ClassVar[bool] = False
@@ -167,20 +161,7 @@ class VerlEngine(_Engine):
     """
 
     def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
-        spec = self.loss_spec
-        config = self.config_class(
-            strategy="fsdp",
-            rollout_n=1,
-            ppo_micro_batch_size_per_gpu=1,
-            clip_ratio_low=spec.ratio_clip_min,
-            clip_ratio_high=spec.ratio_clip_max,
-            clip_ratio_c=spec.ratio_clip_c,
-            use_kl_loss=True,
-            kl_loss_coef=spec.kl_penalty,
-            kl_loss_type="low_var_kl",
-            entropy_coeff=spec.entropy_coefficient,
-            global_batch_info={},
-        )
+        config = actor_config(self.config_class, self.loss_spec)
         given = [rows[index] for part in micro_batches for index in part]
         data = self._data([(row.prompt_ids, row.completion_ids) for row in given])
         masks = [row.completion_mask for row in given]

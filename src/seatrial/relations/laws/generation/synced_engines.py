@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from seatrial.relations.cases.case import Case
-from seatrial.relations.contracts.syncs import Filters, Spoken
+from seatrial.relations.contracts.syncs import Filters, OpenSync
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.records import Sampled
 from seatrial.relations.worst import Worst
 
 BOUND = 1e-4
@@ -149,10 +150,7 @@ def logprobs_agree(stack: Any, case: UpdatesCase) -> Measure:
                     opened.train()
                     opened.sync()
                 rows = opened.sample(case.prompts, seed=case.seed)
-                for row, logprobs in zip(rows, opened.score(rows), strict=True):
-                    differences = torch.tensor(row.logprobs) - torch.tensor(logprobs)
-                    error = float(differences.abs().max())
-                    worst.add(error, f"after {number} syncs, {filters}")
+                worst.add(_gap(opened, rows), f"after {number} syncs, {filters}")
     return Measure(error=worst.error, bound=BOUND, what=f"nats between engine and policy ({worst.place})")
 
 
@@ -172,9 +170,7 @@ def logprobs_agree_after_many_syncs(stack: Any, case: UpdatesCase) -> Measure:
             if number > 2 and number < case.num_updates:
                 continue
             rows = opened.sample(case.prompts, seed=case.seed)
-            for row, logprobs in zip(rows, opened.score(rows), strict=True):
-                error = float((torch.tensor(row.logprobs) - torch.tensor(logprobs)).abs().max())
-                worst.add(error, f"after {number} syncs")
+            worst.add(_gap(opened, rows), f"after {number} syncs")
     return Measure(error=worst.error, bound=BOUND, what=f"nats between engine and policy ({worst.place})")
 
 
@@ -194,13 +190,9 @@ def logprobs_agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
                     opened.train()
                     opened.sync()
                 episodes = opened.converse(case.prompts, WORDS, seed=case.seed + number)
-                scored = opened.score([one.row for one in episodes], [one.mask for one in episodes])
-                for episode, logprobs in zip(episodes, scored, strict=True):
-                    mask_T = torch.tensor(episode.mask).bool()
-                    num_later += int(0 in episode.mask)
-                    differences_T = torch.tensor(episode.row.logprobs) - torch.tensor(logprobs)
-                    error = float(differences_T[mask_T].abs().max())
-                    worst.add(error, f"after {number} syncs, {filters}")
+                num_later += sum(0 in one.mask for one in episodes)
+                gap = _gap(opened, [one.row for one in episodes], [one.mask for one in episodes])
+                worst.add(gap, f"after {number} syncs, {filters}")
     if not num_later:
         return None
     return Measure(
@@ -208,6 +200,17 @@ def logprobs_agree_over_turns(stack: Any, case: UpdatesCase) -> Measure | None:
         bound=BOUND,
         what=f"nats between engine and policy, {num_later} rows with a message of the environment ({worst.place})",
     )
+
+
+def _gap(opened: OpenSync, rows: Sequence[Sampled], masks: Sequence[tuple[int, ...]] | None = None) -> float:
+    """Return the largest distance, in nats, between engine and policy at a sampled token; arguments as of `score`."""
+    worst = Worst()
+    for place, (row, logprobs) in enumerate(zip(rows, opened.score(rows, masks), strict=True)):
+        gap_T = (torch.tensor(row.logprobs) - torch.tensor(logprobs)).abs()
+        if masks is not None:
+            gap_T = gap_T[torch.tensor(masks[place]).bool()]
+        worst.add(float(gap_T.max()), f"row {place}")
+    return worst.error
 
 
 def _needs_other_engines(stack: Any) -> str | None:
@@ -229,15 +232,9 @@ def logprobs_agree_in_other_engines(stack: Any, case: UpdatesCase) -> Measure:
         ) as opened:
             opened.train()
             opened.sync()
-            rows = [
-                Spoken(row=row, mask=(1,) * len(row.ids))
-                for row in opened.sample(case.prompts, seed=case.seed)
-            ]
-            rows += opened.converse(case.prompts, WORDS, seed=case.seed)
-            scored = opened.score([one.row for one in rows], [one.mask for one in rows])
-            for one, logprobs in zip(rows, scored, strict=True):
-                differences_T = torch.tensor(one.row.logprobs) - torch.tensor(logprobs)
-                worst.add(float(differences_T[torch.tensor(one.mask).bool()].abs().max()), engine)
+            worst.add(_gap(opened, opened.sample(case.prompts, seed=case.seed)), engine)
+            episodes = opened.converse(case.prompts, WORDS, seed=case.seed)
+            worst.add(_gap(opened, [one.row for one in episodes], [one.mask for one in episodes]), engine)
     return Measure(error=worst.error, bound=BOUND, what=f"nats between engine and policy ({worst.place})")
 
 
