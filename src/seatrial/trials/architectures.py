@@ -27,7 +27,7 @@ from seatrial.trials.sensors.paths import (
     tower_moved,
 )
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
-from seatrial.trials.sensors.scoring import draft_loss, first_scores, unreached_experts
+from seatrial.trials.sensors.scoring import draft_loss, first_scores
 from seatrial.trials.sensors.served import SERVED, served
 from seatrial.verdict import Verdict
 
@@ -92,7 +92,6 @@ class Architecture:
         )
         job = context.target.job(request)
         evidence = RunEvidence(job, launch(context, job, context.directory / "run.log"), context.imports)
-        evidence.find_unreached = unreached_experts
         sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), *self._asked(job)]
         sensors += [SCORES] if _can_score(context.overrides) else []
         if judge_run(context, evidence, sensors):

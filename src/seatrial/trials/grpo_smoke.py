@@ -29,6 +29,7 @@ from seatrial.trials.sensors.run import (
     check_sensor,
     not_judged,
 )
+from seatrial.trials.sensors.scoring import unreached_experts
 from seatrial.verdict import Outcome, Verdict
 
 MAKING = "make-model.log"
@@ -246,6 +247,7 @@ def judge_run(context: TrialContext, evidence: RunEvidence, sensors: list[Sensor
     Returns:
         Whether the sensors were asked.
     """
+    evidence.find_unreached = unreached_experts
     record = context.record
     gates = [
         exit_verdict(f"{prefix}training ends with status 0", evidence.launched),
