@@ -58,6 +58,15 @@ class Saving(Protocol):
         """
         ...
 
+    def resumed_with_damage(self, tensors: Mapping[str, Tensor]) -> Mapping[str, int | None]:
+        """Save these tensors after the steps 1 and 2, and look which checkpoint a run would resume from.
+
+        Returns:
+            By each file of the second checkpoint, while one byte in its middle is flipped, the step of the checkpoint
+            that a run resumes from; None where it resumes from none. Under the empty name: with no damage.
+        """
+        ...
+
     def drawn_after_resume(self, seeds: Sequence[int]) -> Sequence[Draws]:
         """Seed the global streams of as many ranks, save, and return what each draws next, by rank."""
         ...

@@ -215,12 +215,16 @@ def balance_and_load(stack: Any, case: RunCase) -> Measure:
     record, found = case.record(stack), []
     for step in record.steps:
         before = weights_before(record, step, 0)
-        expected = {"moe/router_aux_loss": float(balance_loss(stack, before, step.rows))}
+        loads: dict[int, float] = {}
         for row in step.rows:
-            for _, chosen_TK in stack.routing(before, (*row.prompt_ids, *row.ids)):
-                for expert in chosen_TK.flatten().tolist():
-                    name = f"moe/tokens_per_expert/{expert}"
-                    expected[name] = expected.get(name, 0.0) + 1
+            for probs_TE, chosen_TK in stack.routing(before, (*row.prompt_ids, *row.ids)):
+                for expert in range(probs_TE.shape[1]):
+                    loads[expert] = loads.get(expert, 0.0) + float((chosen_TK == expert).sum())
+        expected = {
+            "moe/router_aux_loss": float(balance_loss(stack, before, step.rows)),
+            "moe/load_max_over_mean": max(loads.values()) * len(loads) / sum(loads.values()),
+            **{f"moe/tokens_per_expert/{expert}": load for expert, load in loads.items()},
+        }
         found += _metric_errors(step, expected)
     return Measure.largest(found, BOUND, "logged balance loss or load against that of the rows")
 

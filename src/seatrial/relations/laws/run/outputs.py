@@ -206,11 +206,12 @@ def verifier_failures_are_recorded(stack: Any, case: LeftCase) -> Measure:
     return Measure.count(wrong, "failures that are not reported")
 
 
-@WRITTEN.law("the record of the run", "a default in place of what was configured")
+@WRITTEN.law("the record of the run", "a default in place of what was configured, defaults left out")
 def run_records_itself(stack: Any, case: LeftCase) -> Measure:
-    """Compare the seed and the options in the run's own record with the effective ones."""
+    """Compare the seed and the options in the run's own record with the effective ones; each must be there."""
     found = case.left(stack)
     wrong = [] if found.seed == case.seed else [f"seed {case.seed}, recorded {found.seed}"]
+    wrong += [f"{name} is not recorded" for name in found.record.options if name not in found.options]
     known = {name: value for name, value in found.record.options.items() if name in found.options}
     wrong += [
         f"{name} was {value!r}, recorded {found.options[name]!r}"

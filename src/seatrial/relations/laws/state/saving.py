@@ -119,6 +119,20 @@ def failed_write_loses_nothing(stack: Any, case: SavingCase) -> Measure:
     return Measure.count(wrong, "what a failed write changed")
 
 
+@SAVING.law("damage in any file", "a digest of all files but one, sizes compared in place of contents")
+def damage_is_noticed(stack: Any, case: SavingCase) -> Measure:
+    """Check that no run resumes from a checkpoint one byte of which changed, whichever file has it."""
+    stream = torch.Generator().manual_seed(case.seed)
+    tensors = {f"weights.{number}": torch.randn(3, 4, generator=stream) for number in range(3)}
+    resumed = dict(stack.resumed_with_damage(tensors))
+    undamaged = resumed.pop("", None)
+    wrong = [] if undamaged == 2 else [f"without damage a run resumes from {undamaged}, due 2"]
+    wrong += [f"{name} is damaged" for name, step in resumed.items() if step == 2]
+    return Measure.count(
+        wrong if resumed else ["no file is saved"], "damaged checkpoints that a run resumes from"
+    )
+
+
 @SAVING.law("every rank its own streams", "the first rank's streams for all, streams that are not saved")
 def ranks_resume_their_own_streams(stack: Any, case: SavingCase) -> Measure | None:
     """Check that every rank draws the same numbers after a resume as without one."""

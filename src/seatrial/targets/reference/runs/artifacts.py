@@ -18,7 +18,7 @@ from refrl.training.recorder import RunRecorder
 from seatrial.evidence.read import read_logs
 from seatrial.relations.contracts.left import PROBES, LeftRow, LeftRun
 from seatrial.relations.records.run import RunRecord
-from seatrial.targets.reference.configuration import configuration, effective, table
+from seatrial.targets.reference.configuration import configuration, dotted, effective, table
 from seatrial.targets.reference.runs.short import quiet, record_of, with_own_parts
 
 EVERYTHING = {
@@ -68,9 +68,7 @@ def _read(
         record=record,
         series=_series(log_dir / "tensorboard") if (log_dir / "tensorboard").is_dir() else {},
         seed=info.get("seed"),
-        options=effective(validate_config(GRPORunConfig, info["config"], source="run_info.json"))
-        if info
-        else {},
+        options=_recorded(info["config"]) if info else {},
         rows=tuple(_rows(log_dir, steps)),
         modes={
             f"{path.relative_to(root)}{'/' * path.is_dir()}": stat.S_IMODE(path.stat().st_mode)
@@ -80,6 +78,13 @@ def _read(
         given_ids=_probed(Path(config.policy.model_name)),
         seconds=seconds,
     )
+
+
+def _recorded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a record names, with the resolved values of those whose default depends on others."""
+    named = dotted(config)
+    resolved = effective(validate_config(GRPORunConfig, config, source="run_info.json"))
+    return {name: resolved.get(name, value) for name, value in named.items()}
 
 
 def _run_info(path: Path) -> dict[str, Any]:

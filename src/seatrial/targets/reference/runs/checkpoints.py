@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
-from refrl.checkpointing.layout import TENSORS, step_directory, whole_checkpoints
+from refrl.checkpointing.layout import TENSORS, latest_checkpoint, step_directory, whole_checkpoints
 from refrl.checkpointing.tensors import read_tensors
 from refrl.config import ConfigError
 from refrl.distributed import ALONE, World
@@ -95,6 +95,20 @@ class ReferenceSaving:
                 is_reported = bool(str(error))
             return tuple(checkpoint.info.step for checkpoint in whole_checkpoints(root)), is_reported
 
+    def resumed_with_damage(self, tensors: Mapping[str, Tensor]) -> Mapping[str, int | None]:
+        with self._saver(tensors, {}) as (saver, root):
+            for step in (1, 2):
+                saver.save(step, None)
+            saver.finish()
+            found = {"": _resumed_step(root)}
+            for path in sorted(path for path in step_directory(root, 2).rglob("*") if path.is_file()):
+                content = path.read_bytes()
+                middle = len(content) // 2
+                path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+                found[str(path.relative_to(root))] = _resumed_step(root)
+                path.write_bytes(content)
+            return found
+
     def drawn_after_resume(self, seeds: Sequence[int]) -> Sequence[Draws]:
         own = global_streams()
         streams, unbroken, resumed = [], [], []
@@ -146,6 +160,11 @@ def _small_files(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
+
+
+def _resumed_step(root: Path) -> int | None:
+    found = latest_checkpoint(root)
+    return None if found is None else found.info.step
 
 
 def _seed(seed: int) -> None:
