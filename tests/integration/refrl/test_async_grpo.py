@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.changes import wait_until
 
@@ -335,6 +336,21 @@ def test_a_run_goes_on_without_a_replica_that_was_killed(overrides: Overrides, t
     trained = [fate["number"] for step in range(1, 31) for fate in fates(config, "group_data", step)]
     assert trained == list(range(120))
     assert series(config)["train/num_lost_replicas"][30] == 1.0
+
+
+@pytest.mark.slow
+def test_no_generator_outlives_a_trainer_that_is_killed(overrides: Overrides, tmp_path: Path) -> None:
+    """Killed while both replicas sample, so that neither waits for a message that would fail."""
+    words = [*overrides("a"), *PROCESSES, "grpo.async_grpo.num_replicas=2", "grpo.max_num_steps=100"]
+    process = start("grpo", "--config", "grpo-smoke", *words)
+    try:
+        parts = wait_for_step(process, tmp_path / "a" / "logs", 1)
+        generators = [psutil.Process(parts[f"generation/{number}"]) for number in range(2)]
+        os.kill(parts["trainer"], signal.SIGKILL)
+        process.communicate(timeout=240)
+        assert psutil.wait_procs(generators, timeout=30)[1] == []
+    finally:
+        process.kill()
 
 
 @pytest.mark.slow
