@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no plant after so long")
     parser.add_argument("ids", nargs="*", metavar="ID")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     choices = tomllib.loads(arguments.choices.read_text(encoding="utf-8"))
     plants = {plant.id: plant for plant in all_plants()}
     found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
