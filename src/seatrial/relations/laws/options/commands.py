@@ -12,8 +12,11 @@ REFUSED: tuple[tuple[str, ...], ...] = (
     ("policy.max_grad_norm=.inf",),
     ("grpo.seed=true",),
     ("loss_fn.kind=ppo_clp",),
+    ("--no-such-flag",),
+    ("--no-such-flag", "5"),
+    ("--no-such-flag=5",),
 )
-"""An unknown option, values of another type, a number that is not finite, a misspelled name of a loss."""
+"""Unknown options and flags, values of another type, a number that is not finite, a misspelled name of a loss."""
 IN_ORDER = ("policy.optimizer.lr=0.5", "grpo.seed=11", "policy.optimizer.lr=0.25", "grpo.max_num_steps=7")
 EFFECTIVE = {"policy.optimizer.lr": 0.25, "grpo.seed": 11, "grpo.max_num_steps": 7}
 DIVERGES = ("policy.optimizer.lr=1e12",)

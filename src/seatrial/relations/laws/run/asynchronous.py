@@ -28,7 +28,7 @@ IN_FLIGHT = {
     "policy__generation__stop_token_ids": (),
 }
 """Completions that take long compared to a step and do not end early, so that weights change while they are sampled."""
-asynchronous, older, replicas, in_flight, dynamic = (
+asynchronous, older, replicas, in_flight, dynamic, varied = (
     run_cases(**options)
     for options in (
         ASYNC,
@@ -36,6 +36,12 @@ asynchronous, older, replicas, in_flight, dynamic = (
         REPLICAS,
         IN_FLIGHT,
         {**ASYNC, "grpo__use_dynamic_sampling": True, "data__num_train": 24},
+        {
+            **ASYNC,
+            "grpo__async_grpo__drop_zero_variance": True,
+            "data__num_train": 24,
+            "data__verifier": "coarse",
+        },
     )
 )
 
@@ -134,6 +140,18 @@ def first_step_is_synchronous(stack: Any, case: RunCase) -> Measure:
     ]
     wrong += [f"{len(ahead.rows)} rows"] * (len(ahead.rows) != len(plain.rows))
     return Measure.count(wrong, "differences from the rows of the synchronous loop")
+
+
+@GROUPS.law("groups without spread are dropped", "an option that nothing reads", cases=varied)
+def groups_without_spread_are_dropped(stack: Any, case: RunCase) -> Measure:
+    """Check that no step trains on a group of equal rewards where such groups are dropped."""
+    wrong = []
+    for step in case.record(stack).steps:
+        rewards: dict[int, set[float]] = {}
+        for row in step.rows:
+            rewards.setdefault(row.prompt_id, set()).add(row.reward_before_shaping)
+        wrong += [f"step {step.step}, prompt {prompt}" for prompt, found in rewards.items() if len(found) < 2]
+    return Measure.count(wrong, "groups of equal rewards that a step trains on")
 
 
 @GROUPS.law("dynamic sampling fills steps", "filters at the wrong rewards, groups cut apart", cases=dynamic)

@@ -25,6 +25,15 @@ from seatrial.relations.runs import dotted, left
 WHOLE = "timing/train/total_step_time"
 PARTS = ("logprob_inference_prep", "policy_and_reference_logprobs", "policy_training")
 """Phases that follow one another within a step, by NeMo RL's names; generation may run at the same time."""
+RATES = {
+    "samples_per_sec": ("rows", "total_step_time"),
+    "tokens_per_sec": ("tokens", "total_step_time"),
+    "generation_tokens_per_sec": ("sampled", "generation"),
+    "policy_and_reference_logprobs_tokens_per_sec": ("tokens", "policy_and_reference_logprobs"),
+    "policy_training_tokens_per_sec": ("tokens", "policy_training"),
+}
+"""What a rate counts, and the phase that took the seconds, by NeMo RL's names."""
+PASSWORD = "hunter22"
 OTHER_SEED = 5
 """Added to the seed, so that no law runs with seed 0, which is what a lost seed looks like."""
 
@@ -185,9 +194,19 @@ def _unequal_fields(step: int, row: RunRow, written: LeftRow) -> list[str]:
     ),
 )
 def verifier_failures_are_recorded(stack: Any, case: LeftCase) -> Measure:
-    """Check that exactly the rows that the verifier cannot judge are marked and counted, and have no reward."""
+    """Check that exactly the rows that the verifier cannot judge are marked and counted, and have no reward.
+
+    Those of a validation are counted too.
+    """
     found = case.left(stack)
     wrong, failures = [], 0
+    for validation in found.record.validations:
+        failed = sum(unjudgeable(completion) for _, completion, _ in validation.rows)
+        if validation.metrics.get("num_verifier_errors") != failed:
+            wrong.append(
+                f"validation after step {validation.step}: {failed} errors, "
+                f"counted {validation.metrics.get('num_verifier_errors')}"
+            )
     for step in found.record.steps:
         rows = [row for row in found.rows if row.step == step.step]
         failed = sum(unjudgeable(row.completion) for row in rows)
@@ -204,6 +223,67 @@ def verifier_failures_are_recorded(stack: Any, case: LeftCase) -> Measure:
     if failures < 2:
         raise NotServed("the verifier of this run fails on fewer than two rows, too few to judge the law")
     return Measure.count(wrong, "failures that are not reported")
+
+
+@WRITTEN.law(
+    "too many failures end the run",
+    "a share of failures that nothing compares with its limit",
+    cases=_cases(data__verifier="failing", grpo__max_verifier_error_share=0.0, grpo__max_num_steps=1),
+)
+def failures_beyond_the_limit_end_the_run(stack: Any, case: LeftCase) -> Measure:
+    """Check that a run whose verifier fails on a larger share of rows than is allowed ends with an error."""
+    try:
+        found = case.left(stack)
+    except Exception:  # noqa: BLE001  the stack chooses the type of its error
+        return Measure.count([], "runs that go on")
+    failed = sum(unjudgeable(row.completion) for row in found.rows)
+    if not failed:
+        raise NotServed("the verifier of this run fails on no row")
+    return Measure.count(
+        [f"{failed} of {len(found.rows)} rows are not judged, allowed are none"], "runs that go on"
+    )
+
+
+@WRITTEN.law(
+    "no password",
+    "a configuration written down as it was given",
+    cases=_cases(
+        policy__tokenizer__chat_template="byte",
+        policy__max_total_sequence_length=128,
+        data__system_prompt=f"See https://user:{PASSWORD}@host/x",
+        grpo__max_num_steps=1,
+    ),
+)
+def no_password_is_recorded(stack: Any, case: LeftCase) -> Measure:
+    """Check that the password of a URL in an option is not in the run's own record."""
+    options = case.left(stack).options
+    wrong = [name for name, value in options.items() if PASSWORD in str(value)]
+    return Measure.count(wrong if options else ["no option is recorded"], "options recorded with a password")
+
+
+@WRITTEN.law(
+    "rates",
+    "tokens of prompts counted as sampled, another phase's seconds, a rate of the process in place of all",
+)
+def rates_are_counts_by_seconds(stack: Any, case: LeftCase) -> Measure:
+    """Check that each logged rate is what the step's rows count, divided by the logged seconds of its phase."""
+    found = case.left(stack)
+    wrong, judged = [], 0
+    for step in found.record.steps:
+        sampled = sum(len(row.ids) for row in step.rows)
+        counts = {"tokens": sampled + sum(len(row.prompt_ids) for row in step.rows), "sampled": sampled}
+        counts["rows"] = len(step.rows)
+        for name, (of, phase) in RATES.items():
+            rate = dict(found.series.get(f"performance/{name}", ())).get(step.step)
+            seconds = dict(found.series.get(f"timing/train/{phase}", ())).get(step.step)
+            if rate is None or seconds is None:
+                continue
+            judged += 1
+            if not math.isclose(rate * seconds, counts[of], rel_tol=1e-4):  # float32 in the log
+                wrong.append(f"step {step.step}, {name}: {rate * seconds:.6g} {of} in place of {counts[of]}")
+    if not judged:
+        raise NotServed("no rate of a step is logged with the seconds of its phase")
+    return Measure.count(wrong, "rates that are not those of the step's rows")
 
 
 @WRITTEN.law("the record of the run", "a default in place of what was configured, defaults left out")

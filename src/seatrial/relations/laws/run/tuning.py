@@ -141,6 +141,24 @@ def held_out_prompts_do_not_train(stack: Any, case: TuningCase) -> Measure:
     return Measure.count([f"prompt {one}" for one in both], "held-out prompts that are trained on")
 
 
+@UPDATES.law("counts", "padding counted as tokens, tokens of a micro-batch in place of the step's")
+def counts_are_the_rows(stack: Any, case: TuningCase) -> Measure:
+    """Compare the logged numbers of tokens, and of those that train, with the step's rows."""
+    wrong, judged = [], 0
+    for step in case.record(stack).steps:
+        due = {
+            "total_num_tokens": sum(len(row.prompt_ids) + len(row.ids) for row in step.rows),
+            "global_valid_toks": sum(sum(row.mask) for row in step.rows),
+        }
+        for name, count in due.items():
+            judged += name in step.metrics
+            if step.metrics.get(name, count) != count:
+                wrong.append(f"step {step.step}, {name}: {step.metrics[name]:.6g} for {count}")
+    return Measure.count(
+        wrong if judged else ["no count is logged"], "logged counts that are not those of the rows"
+    )
+
+
 @UPDATES.law(
     "raw gradient", "a mean over each micro-batch, prompts in the loss, a sign, a temperature of sampling"
 )

@@ -19,6 +19,10 @@ from seatrial.targets.reference.engines.transfers import ReferenceTransfers
 DATA = DataConfig(task="reverse", num_train=37, num_validation=11, seed=3)
 
 
+LONG_REASONING = "we look at it again and again. " * 700
+"""Longer than what a verifier searches for an answer: it looks at the end."""
+
+
 class Problem(NamedTuple):
     """What a completion is held against."""
 
@@ -84,6 +88,8 @@ class ReferenceTexts(ReferenceTransfers):
     def reward_cases(self) -> Iterable[tuple[Problem, str, float]]:
         for case in table("reward_cases"):
             yield Problem(case["verifier"], case["answer"]), case["completion"], case["reward"]
+        yield Problem("math_equivalence", "7"), f"{LONG_REASONING}so \\boxed{{7}}", 1.0
+        yield Problem("math_equivalence", "7"), f"so \\boxed{{7}} {LONG_REASONING} or \\boxed{{8}}", 0.0
 
     def reward(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
         rewards = [0.0] * len(problems)
