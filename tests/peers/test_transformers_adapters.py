@@ -113,7 +113,45 @@ PADDING_COUNTED = """
 forward = transformers.GPT2Model.forward
 transformers.GPT2Model.forward = lambda self, *args, position_ids=None, **options: forward(self, *args, **options)
 """
+OF_ANOTHER_SIZE = """
+step = transformers.Trainer.training_step
+def of_configured_size(self, model, inputs, num_items_in_batch=None):
+    whole = self.args.gradient_accumulation_steps / self.current_gradient_accumulation_steps
+    return step(self, model, inputs, num_items_in_batch * whole)
+transformers.Trainer.training_step = of_configured_size
+"""
+WHOLE_UPDATES = """
+count = transformers.Trainer.set_initial_training_values
+def whole_ones(self, args, dataloader):
+    found = list(count(self, args, dataloader))
+    if args.max_steps < 0:
+        found[-1] -= 1
+    return tuple(found)
+transformers.Trainer.set_initial_training_values = whole_ones
+"""
+TWICE = """
+from transformers.models.bart import modeling_bart
+shift = modeling_bart.shift_tokens_right
+modeling_bart.shift_tokens_right = lambda ids, *more: shift(shift(ids, *more), *more)
+"""
+BALANCE_TWICE = """
+from transformers.models.mixtral import modeling_mixtral
+balance = modeling_mixtral.load_balancing_loss_func
+modeling_mixtral.load_balancing_loss_func = lambda *args: 2 * balance(*args)
+"""
+LABELS_DOUBLED = """
+from transformers.models.qwen2 import modeling_qwen2
+forward = modeling_qwen2.Qwen2ForSequenceClassification.forward
+modeling_qwen2.Qwen2ForSequenceClassification.forward = lambda self, *args, labels=None, **more: forward(
+    self, *args, labels=None if labels is None else 2 * labels, **more
+)
+"""
 FAULTS = [
+    ("causal-lm-epochs", "R12.epochs", OF_ANOTHER_SIZE, "loss and gradient, three micro-batches an update"),
+    ("causal-lm-epochs", "R12.epochs", WHOLE_UPDATES, "rows, three micro-batches an update"),
+    ("encoder-decoder-bart", "R12.supervised", TWICE, "loss and gradient"),
+    ("experts-mixtral", "R12.supervised", BALANCE_TWICE, "loss and gradient"),
+    ("decoder-row-numbers", "R12.supervised", LABELS_DOUBLED, "loss and gradient"),
     ("schedules", "R24.schedules", WARM_UP, "with a warm-up"),
     ("schedules", "R24.schedules", RESTART, "after a resume"),
     ("resumed-training", "R13.trainer", MOMENTS, "state, stopped once"),

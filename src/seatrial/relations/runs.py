@@ -15,6 +15,7 @@ from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.left import LeftRun
 from seatrial.relations.contracts.placements import PlacedRun
 from seatrial.relations.contracts.resume import Kill, ResumedRun
+from seatrial.relations.contracts.supervised import EpochsPlan, SupervisedUpdate
 from seatrial.relations.contracts.trainers import TrainerPlan, TrainerRecord
 from seatrial.relations.records.run import RunRecord
 from seatrial.relations.records.tuning import TuningRecord
@@ -165,6 +166,17 @@ def trainer_run(stack: Any, plan: TrainerPlan) -> TrainerRecord:
             cache.records[key] = stack.trainer_run(plan)
         record: TrainerRecord = cache.records[key]
         return record
+
+
+def supervised_run(stack: Any, plan: EpochsPlan) -> Sequence[SupervisedUpdate]:
+    """Return the updates of a run over epochs, shared as runs are."""
+    with sharing_runs() as cache:
+        cache.keep(stack)
+        key = ("supervised_run", id(stack), repr(plan), plan.seed)
+        if key not in cache.records:
+            cache.records[key] = stack.supervised_run(plan)
+        updates: Sequence[SupervisedUpdate] = cache.records[key]
+        return updates
 
 
 def killed_run(stack: Any, options: Mapping[str, Any], seed: int, kills: Sequence[Kill]) -> ResumedRun:

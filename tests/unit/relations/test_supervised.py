@@ -1,4 +1,4 @@
-"""The laws of supervised heads: a plain trainer obeys, and each planted fault is seen by the law about it."""
+"""The laws of supervised heads, of a step and over epochs: each planted fault is seen by the law about it."""
 
 import copy
 from collections.abc import Sequence
@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from seatrial.relations.contracts.supervised import SupervisedSpec
+from seatrial.relations.contracts.supervised import EpochsPlan, SupervisedSpec, SupervisedUpdate
 from seatrial.relations.engine import run_relation
 from seatrial.relations.records import StepResult
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
 RELATIONS = select(["R1.supervised", "R12.supervised"])
+(EPOCHS,) = select(["R12.epochs"])
 EXAMPLES = ([1, 2, 3], [4, 5, 1], [2, 2, 5], [3, 1, 4], [5, 5], [1], [2, 3, 4, 5, 1], [4, 4, 2, 1])
 CLASSES = 3
 
@@ -103,3 +104,61 @@ UNEQUAL = "loss and gradient, micro-batches of unequal numbers of items"
 def test_a_planted_fault_is_seen(fault: str, laws: list[str]) -> None:
     """By the laws about it and by no other."""
     assert broken(PlainTrainer(fault, SupervisedSpec(smoothing=0.2))) == laws
+
+
+class PlainRun(PlainTrainer):
+    """The same over epochs, rows in another order in each."""
+
+    def supervised_run(self, plan: EpochsPlan) -> Sequence[SupervisedUpdate]:
+        updates: list[SupervisedUpdate] = []
+        while len(updates) < len(plan.updates):
+            shift = len(updates)
+            rows = [(row + shift) % plan.num_examples for row in range(plan.num_examples)]
+            for sizes in plan.epoch[:-1] if self.fault == "last update left out" else plan.epoch:
+                parts = tuple(tuple(rows.pop(0) for _ in range(size)) for size in sizes)
+                if self.fault == "a row repeated" and len(parts) > 1:
+                    parts = (parts[1][: len(parts[0])], *parts[1:])
+                if len(updates) < len(plan.updates):
+                    updates.append(SupervisedUpdate(parts, self._step(parts, plan)))
+        return updates
+
+    def _step(self, parts: Sequence[Sequence[int]], plan: EpochsPlan) -> StepResult:
+        step = self.supervised_step(parts)
+        scale = len(parts) / plan.num_micro_batches if self.fault == "configured divisor" else 1.0
+        gradients = {name: value * scale for name, value in step.gradients.items()}
+        return StepResult(loss=step.loss, gradients=gradients)
+
+
+ROWS = [
+    f"rows, {what}"
+    for what in (
+        "three micro-batches an update",
+        "four micro-batches an update",
+        "a smaller last micro-batch",
+        "a number of updates",
+        "an epoch and a half",
+    )
+]
+VALUES = [
+    f"loss and gradient, {what}" for what in ("three micro-batches an update", "four micro-batches an update")
+]
+SMALLER, STEPS = (
+    f"loss and gradient, {what}" for what in ("a smaller last micro-batch", "a number of updates")
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "laws"),
+    [
+        ("", []),
+        ("last update left out", ROWS[:2] + ROWS[3:4]),
+        ("a row repeated", ROWS),
+        ("configured divisor", [*VALUES, STEPS]),
+        ("means of means", [*VALUES, SMALLER, STEPS]),
+    ],
+)
+def test_a_fault_of_a_run_over_epochs_is_seen(fault: str, laws: list[str]) -> None:
+    """The last update of an epoch has fewer micro-batches, or a smaller one."""
+    stack = PlainRun(fault)
+    stack.supervised_run(EpochsPlan())
+    assert run_relation(EPOCHS, stack).details.get("laws_broken", []) == laws

@@ -47,7 +47,7 @@ from seatrial.relations.contracts.rollout_flow import RolloutFlow
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.saving import Saving
 from seatrial.relations.contracts.schedules import NamedSchedules
-from seatrial.relations.contracts.supervised import SupervisedStep
+from seatrial.relations.contracts.supervised import SupervisedRun, SupervisedStep
 from seatrial.relations.contracts.syncs import CutSync, TrainedSync
 from seatrial.relations.contracts.tables import RowTables
 from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
@@ -257,6 +257,7 @@ COMPONENTS: Mapping[str, type] = {
     "train_step": TrainStep,
     "objective": Objective,
     "supervised_step": SupervisedStep,
+    "supervised_run": SupervisedRun,
     "rollout_window": RolloutWindow,
     "trained_tokens": TrainedTokens,
     "default_sampling": DefaultSampling,

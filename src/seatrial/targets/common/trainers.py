@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import gc
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
 
+from seatrial.relations.contracts.supervised import SupervisedUpdate
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import StepResult
 
@@ -35,6 +36,8 @@ CPU_OPTIONS: Mapping[str, Any] = {
     "dataloader_pin_memory": False,
 }
 """One quiet step on the CPU, without clipping; those that a release does not know are left out."""
+NUMBER = "number"
+"""Column of the number of a row."""
 
 
 class CapturingOptimizer(torch.optim.SGD):
@@ -146,6 +149,72 @@ def step_of_rows(
         model=trained, train_dataset=Dataset.from_list(list(rows)), optimizers=(optimizer, None), **options
     )
     return captured_step(in_order(trainer), trained, optimizer)
+
+
+def run_of_rows(
+    trainer_class: type[Any],
+    model: Any,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    data_collator: Callable[[list[dict[str, Any]]], Mapping[str, Any]],
+    **options: Any,
+) -> list[SupervisedUpdate]:
+    """Train a copy of a model whose optimizer moves nothing, in the trainer's own order, and return the updates.
+
+    Args:
+        trainer_class: `transformers.Trainer` or one of its kind.
+        model: stays as it is.
+        rows: of the data set; they are numbered from 0.
+        data_collator: is given rows without their numbers.
+        **options: other arguments of the trainer; its `args` keep columns that the model does not take.
+    """
+    import transformers
+    from datasets import Dataset
+
+    freeze_imports()
+    trained = copy.deepcopy(model)
+    optimizer = CapturingOptimizer(trained.parameters())
+    seen: list[tuple[int, ...]] = []
+    updates: list[tuple[tuple[tuple[int, ...], ...], dict[int, Tensor]]] = []
+
+    class Watching(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            updates.append((tuple(seen), dict(optimizer.captured)))
+            seen.clear()
+            optimizer.captured.clear()
+
+    def numbered(given: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = data_collator([{key: row[key] for key in row if key != NUMBER} for row in given])
+        return {**batch, NUMBER: torch.tensor([row[NUMBER] for row in given])}
+
+    trainer = trainer_class(
+        model=trained,
+        train_dataset=Dataset.from_list([{**row, NUMBER: number} for number, row in enumerate(rows)]),
+        data_collator=numbered,
+        optimizers=(optimizer, None),
+        callbacks=[Watching()],
+        **options,
+    )
+    step = trainer.training_step
+
+    def watched(model: Any, inputs: Any, *more: Any) -> Any:
+        seen.append(tuple(inputs.pop(NUMBER).tolist()))
+        return step(model, inputs, *more)
+
+    trainer.training_step = watched
+    trainer.train()
+    losses = {entry["step"]: float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry}
+    names = {id(value): name for name, value in trained.named_parameters()}
+    return [
+        SupervisedUpdate(
+            micro_batches=rows_taken,
+            step=StepResult(
+                loss=losses.get(number, float("nan")),
+                gradients={names[key]: value for key, value in captured.items()},
+            ),
+        )
+        for number, (rows_taken, captured) in enumerate(updates, start=1)
+    ]
 
 
 def target_rows(batch: Mapping[str, Tensor]) -> list[tuple[list[int], list[int]]]:

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from seatrial.relations.contracts.supervised import SupervisedSpec
+from seatrial.relations.contracts.supervised import EpochsPlan, SupervisedSpec, SupervisedUpdate
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
+from seatrial.targets.common.trainers import batch_options, configuration, run_of_rows, step_of_rows
 
 VOCABULARY, WIDTH, PAD, CLASSES, IGNORED = 40, 16, 0, 3, -100
 LENGTHS = (6, 6, 6, 6, 3, 4, 9, 8)
@@ -26,19 +26,30 @@ NOT_DIVIDED = KnownFailure(
     "means of micro-batches are added, not averaged: the model takes a count of items that its loss ignores",
     finding="Transformers: losses of heads that ignore the count of items",
 )
+UNEVEN = "R12.epochs/loss and gradient, a smaller last micro-batch"
+EPOCHS = tuple(
+    f"R12.epochs/loss and gradient, {what}"
+    for what in ("three micro-batches an update", "four micro-batches an update", "a number of updates")
+)
+COUNT_IGNORED = (ONE, TWO, *EPOCHS, UNEVEN)
+"""Laws that a head breaks whose loss ignores the count of items."""
+ALL_IGNORED = (*COUNT_IGNORED, UNEQUAL)
+"""The same of a head with unequal numbers of items."""
 MEANS_OF_MEANS = KnownFailure(
     "means of micro-batches are averaged, however many labels each has",
     finding="Transformers: means of micro-batches",
     releases=between("transformers", "4.49", "5"),
-).of(UNEQUAL)
+).of(UNEQUAL, *EPOCHS, UNEVEN)
+MEANS_OF_ROWS = replace(MEANS_OF_MEANS, laws=(UNEVEN,))
+"""Of heads with one item a row."""
 SMOOTHED_ADDED = KnownFailure(
     "smoothed losses are means of micro-batches that are added, not averaged",
     finding="Transformers: label smoothing and accumulation",
     releases=before("transformers", "5.16"),
-).of(ONE, TWO, UNEQUAL)
+).of(*ALL_IGNORED)
 
 
-def _not_divided(since_release: str, *laws: str) -> tuple[KnownFailure, ...]:
+def not_divided(since_release: str, *laws: str) -> tuple[KnownFailure, ...]:
     """Return the failure of releases from one on, and of those before 4.49."""
     return tuple(
         replace(NOT_DIVIDED, releases=releases).of(*laws)
@@ -46,7 +57,8 @@ def _not_divided(since_release: str, *laws: str) -> tuple[KnownFailure, ...]:
     )
 
 
-def _ids(example: int) -> list[int]:
+def example_ids(example: int) -> list[int]:
+    """Return the ids of an example."""
     return [
         1 + (7 * example + 3 * place * place + place) % (VOCABULARY - 1) for place in range(LENGTHS[example])
     ]
@@ -114,6 +126,30 @@ class Head(KnowsFailures):
             **self.trainer_options(),
         )
 
+    def supervised_run(self, plan: EpochsPlan) -> Sequence[SupervisedUpdate]:
+        import transformers
+
+        length = {"num_train_epochs": plan.num_epochs} if plan.num_steps is None else {}
+        return run_of_rows(
+            transformers.Trainer,
+            self.supervised_model(),
+            [self.row(example) for example in range(plan.num_examples)],
+            args=configuration(
+                transformers.TrainingArguments,
+                {
+                    "per_device_train_batch_size": plan.batch_size,
+                    "gradient_accumulation_steps": plan.num_micro_batches,
+                    "remove_unused_columns": False,
+                    "max_steps": -1 if plan.num_steps is None else plan.num_steps,
+                    "seed": plan.seed,
+                    **length,
+                    **self.training,
+                },
+            ),
+            data_collator=self.collate,
+            **self.trainer_options(),
+        )
+
     def trainer_options(self) -> dict[str, Any]:
         """Return further arguments of the trainer."""
         return {}
@@ -158,10 +194,10 @@ class RowClasses(Head):
     supervised_spec = SupervisedSpec(items="rows")
     model_name, config_name = "BertForSequenceClassification", "BertConfig"
     options: ClassVar[Mapping[str, Any]] = BERT
-    known_failures = _not_divided("5", ONE, TWO)
+    known_failures = (*not_divided("5", *COUNT_IGNORED), MEANS_OF_ROWS)
 
     def row(self, example: int) -> dict[str, Any]:
-        return {"input_ids": _ids(example), "labels": example % CLASSES}
+        return {"input_ids": example_ids(example), "labels": example % CLASSES}
 
 
 class DecoderRowClasses(RowClasses):
@@ -169,17 +205,20 @@ class DecoderRowClasses(RowClasses):
 
     model_name, config_name = "Qwen2ForSequenceClassification", "Qwen2Config"
     options: ClassVar[Mapping[str, Any]] = {**QWEN, "num_labels": CLASSES}
-    known_failures = _not_divided("4.54", ONE, TWO)
+    known_failures = (
+        *not_divided("4.54", *COUNT_IGNORED),
+        replace(MEANS_OF_ROWS, releases=between("transformers", "4.49", "4.54")),
+    )
 
 
 class TokenClasses(Head):
     """An encoder that classifies tokens, the first of each row left out."""
 
     model_name, config_name, options = "BertForTokenClassification", "BertConfig", BERT
-    known_failures = (*_not_divided("5", ONE, TWO, UNEQUAL), MEANS_OF_MEANS)
+    known_failures = (*not_divided("5", *ALL_IGNORED), MEANS_OF_MEANS)
 
     def row(self, example: int) -> dict[str, Any]:
-        ids = _ids(example)
+        ids = example_ids(example)
         return {"input_ids": ids, "labels": [IGNORED, *((token + example) % CLASSES for token in ids[1:])]}
 
 
@@ -187,10 +226,10 @@ class MaskedTokens(Head):
     """An encoder that predicts masked tokens: every third."""
 
     model_name, config_name, options = "BertForMaskedLM", "BertConfig", BERT
-    known_failures = (*_not_divided("5", ONE, TWO, UNEQUAL), MEANS_OF_MEANS)
+    known_failures = (*not_divided("5", *ALL_IGNORED), MEANS_OF_MEANS)
 
     def row(self, example: int) -> dict[str, Any]:
-        ids = _ids(example)
+        ids = example_ids(example)
         masked = [place % 3 == 1 for place in range(len(ids))]
         return {
             "input_ids": [3 if hidden else token for token, hidden in zip(ids, masked, strict=True)],
@@ -213,10 +252,13 @@ class EncoderDecoder(Head):
         "decoder_start_token_id": PAD,
         "pad_token_id": PAD,
     }
-    known_failures = (*_not_divided("5", ONE, TWO, UNEQUAL), MEANS_OF_MEANS)
+    known_failures = (*not_divided("5", *ALL_IGNORED), MEANS_OF_MEANS)
 
     def row(self, example: int) -> dict[str, Any]:
-        return {"input_ids": _ids(example), "labels": _ids(example)[: LENGTHS[example] - 1][::-1]}
+        return {
+            "input_ids": example_ids(example),
+            "labels": example_ids(example)[: LENGTHS[example] - 1][::-1],
+        }
 
     def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
         row = self.row(example)
@@ -234,21 +276,25 @@ class Smoothed(Head):
     known_failures: ClassVar[Sequence[KnownFailure]] = (SMOOTHED_ADDED,)
 
     def row(self, example: int) -> dict[str, Any]:
-        ids = _ids(example)
+        ids = example_ids(example)
         return {"input_ids": ids, "labels": [IGNORED, *ids[1:]]}
 
     def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
-        ids = _ids(example)
+        ids = example_ids(example)
         logits_NV: Tensor = model(input_ids=torch.tensor([ids])).logits[0, :-1]
         return logits_NV, ids[1:]
 
 
-class OwnLoss(Smoothed):
-    """A causal language model with a `compute_loss_func` that divides by the count it is given."""
+class LanguageModel(Smoothed):
+    """A causal language model with its own loss; the first label of a row trains nothing and is left out."""
 
     supervised_spec = SupervisedSpec()
     training: ClassVar[Mapping[str, Any]] = {}
     known_failures: ClassVar[Sequence[KnownFailure]] = ()
+
+
+class OwnLoss(LanguageModel):
+    """A causal language model with a `compute_loss_func` that divides by the count it is given."""
 
     def trainer_options(self) -> dict[str, Any]:
         return {"compute_loss_func": _summed_loss}
@@ -269,6 +315,7 @@ ADAPTERS: dict[str, type[Any]] = {
     "token-classes": TokenClasses,
     "masked-tokens": MaskedTokens,
     "encoder-decoder": EncoderDecoder,
+    "causal-lm-epochs": LanguageModel,
     "causal-lm-smoothed": Smoothed,
     "causal-lm-own-loss": OwnLoss,
 }

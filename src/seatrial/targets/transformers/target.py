@@ -17,9 +17,19 @@ class TransformersTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.transformers import causal, collators, heads, models, ranked, runs
+        from seatrial.targets.transformers import (
+            causal,
+            collators,
+            experts,
+            heads,
+            models,
+            ranked,
+            rows,
+            runs,
+            translations,
+        )
 
-        parts = (causal, heads, collators, models, runs, ranked)
+        parts = (causal, heads, rows, translations, experts, collators, models, runs, ranked)
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
     def uncovered(self) -> Mapping[str, str]:
