@@ -22,6 +22,7 @@ from seatrial.relations.contracts.corrections import SamplerCorrection
 from seatrial.relations.contracts.data_plane import DataPlane
 from seatrial.relations.contracts.episodes import Episodes
 from seatrial.relations.contracts.estimators import TokenAdvantages
+from seatrial.relations.contracts.families import ModelFamily
 from seatrial.relations.contracts.generation import (
     Continuation,
     GenerationEngine,
@@ -263,6 +264,7 @@ COMPONENTS: Mapping[str, type] = {
     "default_sampling": DefaultSampling,
     "readiness": Readiness,
     "policy": Policy,
+    "model_family": ModelFamily,
     "packing": Packing,
     "pack_plan": PackPlan,
     "length_balance": LengthBalance,

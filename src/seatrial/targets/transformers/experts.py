@@ -53,6 +53,7 @@ class Mixtral(LanguageModel):
 class Qwen2Experts(Mixtral):
     """Qwen2-MoE, with an expert that every token shares."""
 
+    thorough = True
     model_name, config_name = "Qwen2MoeForCausalLM", "Qwen2MoeConfig"
     options: ClassVar[Mapping[str, Any]] = {
         **EXPERTS,
@@ -66,6 +67,7 @@ class Qwen2Experts(Mixtral):
 class Qwen3Experts(Mixtral):
     """Qwen3-MoE."""
 
+    thorough = True
     model_name, config_name = "Qwen3MoeForCausalLM", "Qwen3MoeConfig"
     options: ClassVar[Mapping[str, Any]] = {
         **EXPERTS,
@@ -79,6 +81,7 @@ class Qwen3Experts(Mixtral):
 class Olmoe(Mixtral):
     """OLMoE."""
 
+    thorough = True
     model_name, config_name = "OlmoeForCausalLM", "OlmoeConfig"
     options: ClassVar[Mapping[str, Any]] = {**EXPERTS, "num_experts": NUM_EXPERTS}
 
@@ -86,6 +89,7 @@ class Olmoe(Mixtral):
 class Phimoe(Mixtral):
     """PhiMoE."""
 
+    thorough = True
     model_name, config_name = "PhimoeForCausalLM", "PhimoeConfig"
     options: ClassVar[Mapping[str, Any]] = {**EXPERTS, "num_local_experts": NUM_EXPERTS}
 
@@ -93,6 +97,7 @@ class Phimoe(Mixtral):
 class GraniteExperts(Mixtral):
     """GraniteMoe."""
 
+    thorough = True
     model_name, config_name = "GraniteMoeForCausalLM", "GraniteMoeConfig"
     options: ClassVar[Mapping[str, Any]] = {**EXPERTS, "num_local_experts": NUM_EXPERTS}
 

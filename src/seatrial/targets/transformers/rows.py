@@ -55,6 +55,7 @@ class Numbers(RowClasses):
 class SeveralNumbers(Numbers):
     """An encoder that gives a row several numbers."""
 
+    thorough = True
     options: ClassVar[Mapping[str, Any]] = {**BERT, "problem_type": "regression"}
 
     def answer(self, example: int) -> list[float]:
@@ -74,6 +75,7 @@ class Labels(Numbers):
 class DecoderNumbers(Numbers):
     """A decoder that gives a row one number, of its last token."""
 
+    thorough = True
     model_name, config_name = "Qwen2ForSequenceClassification", "Qwen2Config"
     options: ClassVar[Mapping[str, Any]] = {**QWEN, "num_labels": 1}
     known_failures = DecoderRowClasses.known_failures
@@ -82,6 +84,7 @@ class DecoderNumbers(Numbers):
 class DecoderLabels(Labels):
     """A decoder that gives a row several labels, of its last token."""
 
+    thorough = True
     model_name, config_name = "Qwen2ForSequenceClassification", "Qwen2Config"
     options: ClassVar[Mapping[str, Any]] = {
         **QWEN,
@@ -117,12 +120,14 @@ class Spans(RowClasses):
 class DecoderSpans(Spans):
     """A decoder that finds the first and the last token of an answer."""
 
+    thorough = True
     model_name, config_name, options = "Qwen2ForQuestionAnswering", "Qwen2Config", QWEN
 
 
 class Choices(Spans):
     """An encoder that chooses one of several continuations."""
 
+    thorough = True
     known_failures = RowClasses.known_failures
 
     model_name, options = "BertForMultipleChoice", BERT
@@ -139,6 +144,7 @@ class Choices(Spans):
 class NextSentence(Spans):
     """An encoder that says whether one sentence follows another."""
 
+    thorough = True
     known_failures = (NOT_DIVIDED.of(*COUNT_IGNORED),)
 
     model_name, options = "BertForNextSentencePrediction", BERT

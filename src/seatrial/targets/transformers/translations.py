@@ -81,6 +81,7 @@ class Bart(Translator):
 class MBart(Translator):
     """mBART, whose decoder starts with the last label that is not padding: the id of the language."""
 
+    thorough = True
     model_name, config_name, options = "MBartForConditionalGeneration", "MBartConfig", BART
 
     def shifted(self, labels: Sequence[int]) -> list[int]:
@@ -90,6 +91,7 @@ class MBart(Translator):
 class Marian(Translator):
     """Marian, whose decoder starts with padding."""
 
+    thorough = True
     model_name, config_name, first = "MarianMTModel", "MarianConfig", PAD
     options: ClassVar[Mapping[str, Any]] = {
         **BART,
@@ -107,18 +109,21 @@ class Pegasus(Marian):
 class Blenderbot(Translator):
     """Blenderbot."""
 
+    thorough = True
     model_name, config_name, options = "BlenderbotForConditionalGeneration", "BlenderbotConfig", BART
 
 
 class M2M100(Translator):
     """M2M100."""
 
+    thorough = True
     model_name, config_name, options = "M2M100ForConditionalGeneration", "M2M100Config", BART
 
 
 class Speech(Translator):
     """Speech2Text: features of a sound in place of ids."""
 
+    thorough = True
     model_name, config_name = "Speech2TextForConditionalGeneration", "Speech2TextConfig"
     options: ClassVar[Mapping[str, Any]] = {
         **BART,
@@ -198,6 +203,7 @@ SHIFTED_TWICE = KnownFailure(
 class Captions(Speech):
     """`VisionEncoderDecoderModel`: an image and a decoder that a causal language model is."""
 
+    thorough = False
     known_failures = (*Translator.known_failures, SHIFTED_TWICE)
 
     model_name, config_name = "VisionEncoderDecoderModel", "VisionEncoderDecoderConfig"
@@ -236,6 +242,7 @@ class Captions(Speech):
 class CaptionsByGPT2(Captions):
     """The same with a GPT-2."""
 
+    thorough = True
     decoder_family = "GPT2"
     decoder_options: ClassVar[Mapping[str, Any]] = {
         "vocab_size": VOCABULARY,
@@ -255,6 +262,7 @@ class CaptionsByGPT2(Captions):
 class Joined(Translator):
     """`EncoderDecoderModel` of two BERTs."""
 
+    thorough = True
     known_failures = (NOT_DIVIDED.of(*ALL_IGNORED), *Translator.known_failures)
 
     model_name, config_name = "EncoderDecoderModel", "EncoderDecoderConfig"

@@ -1,0 +1,1 @@
+"""Laws of a model: one forward pass in its many forms."""

@@ -1,0 +1,271 @@
+"""Families of Transformers' causal language models, each as one tiny model in every form; see `contracts.families`."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.families import ModelForm, Tied
+from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.records import StepResult
+from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.tiny import made_model
+from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.transformers.family_table import FAMILIES, SIZES, Family
+
+VOCABULARY, PAD, END = 61, 0, 1
+CHUNK = 3
+"""Ids of a prompt that are read at once."""
+
+
+class CausalFamily(KnowsFailures):
+    """A family's tiny model; its weights are the same every time."""
+
+    facts = StackFacts(dtype="float32")
+    vocab_size = VOCABULARY
+    family: ClassVar[str]
+
+    def __init__(self) -> None:
+        """Find the family's configuration in the installed release."""
+        mapping = find_name("transformers", ["transformers.models.auto.configuration_auto:CONFIG_MAPPING"])
+        names = find_name(
+            "transformers", ["transformers.models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"]
+        )
+        if self.family not in mapping or self.family not in names:
+            raise Gone(f"transformers {release('transformers')} has no causal language model {self.family}")
+        self._config_class = mapping[self.family]
+
+    @property
+    def row(self) -> Family:
+        """Return what the table says of the family."""
+        return FAMILIES[self.family]
+
+    def _config(self, **more: Any) -> Any:
+        """Return a configuration of few layers without dropout."""
+        known = self._config_class()
+        given = {
+            name: value
+            for name, value in SIZES.items()
+            if name not in self.row.without and hasattr(known, name) and not _is_computed(known, name)
+        }
+        quiet = {
+            name: 0.0
+            for name, value in known.to_dict().items()
+            if isinstance(value, float) and ("drop" in name or "jitter" in name)
+        }
+        ids = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
+        return self._config_class(**{**ids, **quiet, **given, **self.row.options, **more})
+
+    def _made(self, attention: str, **more: Any) -> Any:
+        import transformers
+
+        auto: Any = transformers.AutoModelForCausalLM
+        config = self._config(**more)
+
+        def build(config: Any) -> Any:
+            return auto.from_config(config, attn_implementation=attention)
+
+        return made_model(build, config, 0).eval()
+
+    @cached_property
+    def _models(self) -> dict[str, Any]:
+        return {}
+
+    def model(self, attention: str = "eager") -> Any:
+        """Return the model with a kind of attention, in evaluation mode."""
+        if attention not in self._models:
+            self._models[attention] = self._made(attention)
+        return self._models[attention]
+
+    def _parameters(self) -> Mapping[str, Any]:
+        return inspect.signature(self.model().forward).parameters
+
+    def family_lacks(self, form: ModelForm) -> str | None:
+        if form.together and "padding" in self.row.not_served:
+            return self.row.not_served["padding"]
+        if form.decoded in self.row.not_served:
+            return self.row.not_served[form.decoded]
+        if form.attention == "sdpa" and not getattr(self.model(), "_supports_sdpa", False):
+            return "no scaled dot-product attention"
+        if form.decoded == "a chunked prompt" and not hasattr(
+            self.model().generation_config, "prefill_chunk_size"
+        ):
+            return "no chunked prompts"
+        needs = {
+            "attention_mask": bool(form.together),
+            "inputs_embeds": form.embedded,
+            "logits_to_keep": bool(form.num_last) and not form.decoded,
+        }
+        missing = [name for name, needed in needs.items() if needed and name not in self._parameters()]
+        return f"no {missing[0]}" if missing else None
+
+    def family_logits(self, rows: Sequence[Sequence[int]], form: ModelForm) -> list[Tensor]:
+        model = self.model(form.attention)
+        if form.reloaded:
+            model = reloaded(model)
+        if form.more_ids:
+            model = copy.deepcopy(model)
+            model.resize_token_embeddings(VOCABULARY + form.more_ids, mean_resizing=False)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            batches = [rows] if form.together else [[row] for row in rows]
+            return [
+                one[..., :VOCABULARY]
+                for batch in batches
+                for one in (self._decoded if form.decoded else self._forward)(model, batch, form)
+            ]
+
+    def _inputs(self, rows: Sequence[Sequence[int]], side: str) -> tuple[dict[str, Tensor], list[slice]]:
+        """Return a batch padded on a side, and the places of each row in it."""
+        S = max(map(len, rows))
+        gaps = [S - len(row) for row in rows]
+        left = side != "right"
+        ids = [
+            [PAD] * gap + [*row] if left else [*row] + [PAD] * gap
+            for row, gap in zip(rows, gaps, strict=True)
+        ]
+        shown = [
+            [0] * gap + [1] * len(row) if left else [1] * len(row) + [0] * gap
+            for row, gap in zip(rows, gaps, strict=True)
+        ]
+        mask_BS = torch.tensor(shown)
+        inputs = {"input_ids": torch.tensor(ids), "attention_mask": mask_BS}
+        if "position_ids" in self._parameters():
+            inputs["position_ids"] = (mask_BS.cumsum(1) - 1).clamp(min=0)
+        if "attention_mask" not in self._parameters():
+            del inputs["attention_mask"]
+        places = [slice(gap, S) if left else slice(0, S - gap) for gap in gaps]
+        return inputs, places
+
+    def _forward(self, model: Any, rows: Sequence[Sequence[int]], form: ModelForm) -> Iterator[Tensor]:
+        inputs, places = self._inputs(rows, form.together)
+        options: dict[str, Any] = {}
+        if form.embedded:
+            options["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids"))
+        if form.num_last:
+            options["logits_to_keep"] = form.num_last
+        if "use_cache" in self._parameters():
+            options["use_cache"] = False
+        logits_BSV = model(**inputs, **options).logits
+        for row, place in enumerate(places):
+            yield logits_BSV[row] if form.num_last else logits_BSV[row, place]
+
+    def _decoded(self, model: Any, rows: Sequence[Sequence[int]], form: ModelForm) -> Iterator[Tensor]:
+        """Yield the logits with which the last ids of rows are predicted, and those after the last one."""
+        import transformers
+
+        T = form.num_last
+        prompts = [row[: len(row) - T + 1] for row in rows]
+        forced_BT = torch.tensor([[*row[len(row) - T + 1 :], END] for row in rows])
+        inputs, _ = self._inputs(prompts, "left")
+        inputs.pop("position_ids", None)  # as a caller of `generate` leaves them out
+        P = inputs["input_ids"].shape[1]
+
+        class Forced(transformers.LogitsProcessor):
+            def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+                due_B1 = forced_BT[:, input_ids.shape[1] - P, None]
+                return torch.full_like(scores, -1e9).scatter(1, due_B1, 0.0)
+
+        try:
+            found = model.generate(
+                **inputs,
+                do_sample=False,
+                max_new_tokens=T,
+                min_new_tokens=T,
+                logits_processor=transformers.LogitsProcessorList([Forced()]),
+                return_dict_in_generate=True,
+                output_logits=True,
+                pad_token_id=PAD,
+                eos_token_id=None,
+                **_cached(form),
+            )
+        except ValueError as error:
+            if "prefill chunking" in str(
+                error
+            ):  # the words of a release for a family that makes its cache later
+                raise NotServed(str(error)) from error
+            raise
+        yield from torch.stack(found.logits, dim=1)
+
+    def family_step(self, rows: Sequence[Sequence[int]], *, checkpointed: bool) -> StepResult:
+        model = copy.deepcopy(self.model()).train()
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+        inputs, places = self._inputs(rows, "right")
+        labels = torch.full_like(inputs["input_ids"], -100)
+        for row, place in enumerate(places):
+            labels[row, place] = inputs["input_ids"][row, place]
+        options = {"use_cache": False} if "use_cache" in self._parameters() else {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            loss = model(**inputs, labels=labels, **options).loss
+        loss.backward()
+        gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+        return StepResult(loss=float(loss.detach()), gradients=gradients)
+
+    @property
+    def family_checkpoints(self) -> bool:
+        return bool(self.model().supports_gradient_checkpointing)
+
+    def family_ties(self) -> Tied:
+        return self._tied
+
+    @cached_property
+    def _tied(self) -> Tied:
+        model = self._made("eager", tie_word_embeddings=True)
+        return Tied(before=is_tied(model), after=is_tied(reloaded(model)))
+
+
+def _is_computed(config: Any, name: str) -> bool:
+    """Return whether a configuration computes an option from others."""
+    found = getattr(type(config), name, None)
+    return isinstance(found, property) and found.fset is None
+
+
+def is_tied(model: Any) -> bool:
+    """Return whether a model's head has the tensor of its embeddings."""
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is model.get_input_embeddings().weight
+
+
+def reloaded(model: Any) -> Any:
+    """Return a model as it is after it was saved and loaded."""
+    folder = tempfile.mkdtemp(dir=temporary_folder())
+    model.save_pretrained(folder)
+    attention = getattr(model.config, "_attn_implementation", None)
+    return type(model).from_pretrained(folder, attn_implementation=attention).eval()
+
+
+def _cached(form: ModelForm) -> dict[str, Any]:
+    if form.decoded == "without a cache":
+        return {"use_cache": False}
+    if form.decoded == "from a static cache":
+        return {"use_cache": True, "cache_implementation": "static"}
+    if form.decoded == "a chunked prompt":
+        return {"use_cache": True, "prefill_chunk_size": CHUNK}
+    return {"use_cache": True}
+
+
+def _adapter(family: str) -> type[CausalFamily]:
+    return type(
+        f"Family_{family}",
+        (CausalFamily,),
+        {
+            "__doc__": f"The family {family}.",
+            "family": family,
+            "thorough": not FAMILIES[family].quick,
+            "known_failures": FAMILIES[family].known,
+        },
+    )
+
+
+ADAPTERS: dict[str, type[Any]] = {f"family-{family}": _adapter(family) for family in FAMILIES}

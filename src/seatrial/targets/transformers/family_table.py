@@ -1,0 +1,129 @@
+"""Families of causal language models that the laws judge: options of a tiny model, and what a family does not serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from seatrial.targets.common.known import KnownFailure
+
+SIZES: Mapping[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "head_dim": 8,
+    "sliding_window": 4,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "ffn_dim": 48,
+    "is_decoder": True,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "state_size": 8,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "use_cache": True,
+}
+"""Of a configuration that has an option of the name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A family by the name of its configuration."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    not_served: Mapping[str, str] = field(default_factory=dict)
+    """By `padding` or a form of decoding: why the family does not serve it."""
+    without: Sequence[str] = ()
+    """Names in `SIZES` that it is not given."""
+    quick: bool = False
+    """Whether every run judges it."""
+    known: Sequence[KnownFailure] = ()
+
+
+NO_CHUNKS = {"a chunked prompt": "prompts are not read in chunks"}
+STATES = Family(not_served=NO_CHUNKS)
+MLA = Family(options={"num_key_value_heads": 4})
+"""Latent attention, with as many heads of keys as of queries."""
+LINEAR = Family(options={"layer_types": ["linear_attention", "full_attention"]})
+"""A linear layer and one with attention."""
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family(quick=True),
+    "qwen2": Family(quick=True),
+    "qwen3": Family(quick=True),
+    "gemma3_text": Family(quick=True),
+    "gpt2": Family(quick=True),
+    "mistral": Family(quick=True),
+    "qwen3_moe": Family(quick=True),
+    "gpt_oss": Family(quick=True),
+    "mamba": STATES,
+    "falcon_mamba": STATES,
+    "mamba2": replace(STATES, options={"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8}),
+    "bloom": Family(quick=True),
+    "codegen": Family(options={"rotary_dim": 4}),
+    "gptj": Family(options={"rotary_dim": 4}),
+    "ctrl": Family(options={"dff": 48}),
+    "gpt_neo": Family(options={"attention_types": [[["global", "local"], 1]], "window_size": 4}),
+    "modernbert-decoder": Family(options={"bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 2}),
+    "cwm": Family(options={"bos_token_id": 2}),
+    "deepseek_v2": MLA,
+    "deepseek_v3": MLA,
+    "glm4_moe_lite": MLA,
+    "youtu": MLA,
+    "longcat_flash": MLA,
+    "granitemoehybrid": Family(options={"layer_types": ["mamba", "attention"]}),
+    "jamba": Family(options={"attn_layer_period": 2, "attn_layer_offset": 1}),
+    "recurrent_gemma": replace(STATES, options={"block_types": ("recurrent", "attention")}),
+    "qwen3_next": LINEAR,
+    "qwen3_5_text": LINEAR,
+    "qwen3_5_moe_text": LINEAR,
+    "falcon_h1": Family(options={"mamba_d_ssm": 32, "mamba_n_heads": 4}),
+    "bamba": Family(options={"attn_layer_indices": [1]}),
+    "lfm2_moe": Family(options={"layer_types": ["conv", "full_attention"]}),
+    "minimax": Family(not_served=NO_CHUNKS),
+    "openai-gpt": Family(not_served=NO_CHUNKS),
+    "rwkv": Family(not_served={**NO_CHUNKS, "padding": "padding changes the state, as there is no mask"}),
+    **{
+        name: Family()
+        for name in (
+            "apertus", "arcee", "aria_text", "beam", "bert", "biogpt", "bitnet", "camembert", "cohere", "cohere2",
+            "diffllama", "doge", "dots1", "electra", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon",
+            "flex_olmo", "gemma", "gemma2", "glm", "glm4", "glm4_moe", "gpt_bigcode", "gpt_neox",
+            "gpt_neox_japanese", "granite", "granitemoe", "granitemoeshared", "helium", "hunyuan_v1_dense",
+            "hunyuan_v1_moe", "iquestcoder", "jetmoe", "lfm2", "llama4_text", "megatron-bert", "mellum",
+            "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mixtral", "mpt", "nanochat", "nemotron",
+            "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe",
+            "qwen2_moe", "rembert", "roberta", "roformer", "seed_oss", "smollm3", "solar_open", "stablelm",
+            "starcoder2", "vaultgemma", "xglm", "xlm-roberta",
+        )
+    },
+}  # fmt: skip
+"""By the type of the configuration. Others that a release has are uncovered, and are named so."""
