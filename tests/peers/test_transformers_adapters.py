@@ -146,7 +146,21 @@ modeling_qwen2.Qwen2ForSequenceClassification.forward = lambda self, *args, labe
     self, *args, labels=None if labels is None else 2 * labels, **more
 )
 """
+PLACE_LATER = """
+forward = transformers.LlamaModel.forward
+def later(self, *args, position_ids=None, past_key_values=None, **options):
+    decodes = past_key_values is not None and past_key_values.get_seq_length() > 0
+    return forward(
+        self,
+        *args,
+        position_ids=position_ids + 1 if decodes and position_ids is not None else position_ids,
+        past_key_values=past_key_values,
+        **options,
+    )
+transformers.LlamaModel.forward = later
+"""
 FAULTS = [
+    ("family-llama", "R5.family", PLACE_LATER, "decoded from the cache"),
     ("causal-lm-epochs", "R12.epochs", OF_ANOTHER_SIZE, "loss and gradient, three micro-batches an update"),
     ("causal-lm-epochs", "R12.epochs", WHOLE_UPDATES, "rows, three micro-batches an update"),
     ("encoder-decoder-bart", "R12.supervised", TWICE, "loss and gradient"),

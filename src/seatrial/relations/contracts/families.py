@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from seatrial.relations.records import StepResult
 
@@ -36,14 +36,6 @@ class ModelForm:
     """By which the embeddings were resized before; logits of further ids are left out."""
 
 
-class Tied(NamedTuple):
-    """Whether a head has the tensor of the embeddings."""
-
-    before: bool
-    after: bool
-    """After the model was saved and loaded."""
-
-
 @runtime_checkable
 class ModelFamily(Protocol):
     """One tiny model of a family, in float32, without dropout."""
@@ -67,6 +59,10 @@ class ModelFamily(Protocol):
         """Return the model's own loss of a batch padded on the right, every id a label, and its gradients."""
         ...
 
-    def family_ties(self) -> Tied:
-        """Return whether the head is tied if the configuration says that it is."""
+    def family_ties(self, *, reloaded: bool) -> bool:
+        """Return whether the head has the tensor of the embeddings where the configuration says so.
+
+        Args:
+            reloaded: whether the model was saved and loaded before.
+        """
         ...

@@ -10,11 +10,13 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
-from seatrial.relations.contracts.families import ModelForm, Tied
+from seatrial.relations.contracts.families import ModelForm
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import error_line
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
@@ -37,11 +39,10 @@ class CausalFamily(KnowsFailures):
     def __init__(self) -> None:
         """Find the family's configuration in the installed release."""
         mapping = find_name("transformers", ["transformers.models.auto.configuration_auto:CONFIG_MAPPING"])
-        names = find_name(
-            "transformers", ["transformers.models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"]
-        )
-        if self.family not in mapping or self.family not in names:
+        if self.family not in mapping or self.family not in families_of_release():
             raise Gone(f"transformers {release('transformers')} has no causal language model {self.family}")
+        if Version(release("transformers")) < Version(self.row.since):
+            raise Gone(f"the adapter of {self.family} fits transformers {self.row.since} and later")
         self._config_class = mapping[self.family]
 
     @property
@@ -111,7 +112,7 @@ class CausalFamily(KnowsFailures):
     def family_logits(self, rows: Sequence[Sequence[int]], form: ModelForm) -> list[Tensor]:
         model = self.model(form.attention)
         if form.reloaded:
-            model = reloaded(model)
+            model = saved_and_loaded(model)
         if form.more_ids:
             model = copy.deepcopy(model)
             model.resize_token_embeddings(VOCABULARY + form.more_ids, mean_resizing=False)
@@ -188,11 +189,12 @@ class CausalFamily(KnowsFailures):
                 eos_token_id=None,
                 **_cached(form),
             )
-        except ValueError as error:
-            if "prefill chunking" in str(
-                error
-            ):  # the words of a release for a family that makes its cache later
-                raise NotServed(str(error)) from error
+        except (RuntimeError, TypeError, ValueError) as error:
+            # The first are the words of a release for a family that makes its cache later.
+            late = "prefill chunking" in str(error)
+            static = form.decoded == "from a static cache"
+            if late or (static and not getattr(model, "_can_compile_fullgraph", True)):
+                raise NotServed(error_line(error)) from error
             raise
         yield from torch.stack(found.logits, dim=1)
 
@@ -216,13 +218,12 @@ class CausalFamily(KnowsFailures):
     def family_checkpoints(self) -> bool:
         return bool(self.model().supports_gradient_checkpointing)
 
-    def family_ties(self) -> Tied:
-        return self._tied
+    def family_ties(self, *, reloaded: bool) -> bool:
+        return is_tied(saved_and_loaded(self._tied) if reloaded else self._tied)
 
     @cached_property
-    def _tied(self) -> Tied:
-        model = self._made("eager", tie_word_embeddings=True)
-        return Tied(before=is_tied(model), after=is_tied(reloaded(model)))
+    def _tied(self) -> Any:
+        return self._made("eager", tie_word_embeddings=True)
 
 
 def _is_computed(config: Any, name: str) -> bool:
@@ -237,10 +238,19 @@ def is_tied(model: Any) -> bool:
     return head is not None and head.weight is model.get_input_embeddings().weight
 
 
-def reloaded(model: Any) -> Any:
-    """Return a model as it is after it was saved and loaded."""
+def saved_and_loaded(model: Any) -> Any:
+    """Return a model as it is after it was saved and loaded.
+
+    Raises:
+        NotServed: the release does not save a family with a tied head.
+    """
     folder = tempfile.mkdtemp(dir=temporary_folder())
-    model.save_pretrained(folder)
+    try:
+        model.save_pretrained(folder)
+    except RuntimeError as error:
+        if "shared tensors" in str(error):
+            raise NotServed(error_line(error)) from error
+        raise
     attention = getattr(model.config, "_attn_implementation", None)
     return type(model).from_pretrained(folder, attn_implementation=attention).eval()
 
@@ -265,6 +275,15 @@ def _adapter(family: str) -> type[CausalFamily]:
             "thorough": not FAMILIES[family].quick,
             "known_failures": FAMILIES[family].known,
         },
+    )
+
+
+def families_of_release() -> list[str]:
+    """Return the families of causal language models that the installed release has."""
+    return list(
+        find_name(
+            "transformers", ["transformers.models.auto.modeling_auto:MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"]
+        )
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.common.known import KnownFailure, before
 
 SIZES: Mapping[str, Any] = {
     "hidden_size": 32,
@@ -64,12 +64,32 @@ class Family:
     """By `padding` or a form of decoding: why the family does not serve it."""
     without: Sequence[str] = ()
     """Names in `SIZES` that it is not given."""
+    since: str = "4"
+    """The first release whose family the adapter fits."""
     quick: bool = False
     """Whether every run judges it."""
     known: Sequence[KnownFailure] = ()
 
 
 NO_CHUNKS = {"a chunked prompt": "prompts are not read in chunks"}
+CHUNKS_RESTART = KnownFailure(
+    "each chunk of a prompt begins with an empty state of the recurrent layers",
+    finding="Transformers: chunked prompts of Jamba",
+).of("R5.family/decoded after a chunked prompt")
+STATIC_WINDOWS = KnownFailure(
+    "a mask of other places than those of the keys in a static cache",
+    finding="Transformers: a static cache of GPT-Neo",
+).of("R5.family/decoded from a static cache")
+BEYOND_THE_WINDOW = KnownFailure(
+    "a query in the cache sees other keys than in the whole row once a row is longer than the window",
+    finding="Transformers: the sliding window of PhiMoE",
+    releases=before("transformers", "5"),
+).of(
+    "R5.family/decoded from the cache",
+    "R5.family/decoded from the cache, padded on the left",
+    "R5.family/decoded from the cache, scaled dot-product attention",
+    "R5.family/decoded after a chunked prompt",
+)
 STATES = Family(not_served=NO_CHUNKS)
 MLA = Family(options={"num_key_value_heads": 4})
 """Latent attention, with as many heads of keys as of queries."""
@@ -90,26 +110,33 @@ FAMILIES: Mapping[str, Family] = {
     "bloom": Family(quick=True),
     "codegen": Family(options={"rotary_dim": 4}),
     "gptj": Family(options={"rotary_dim": 4}),
-    "ctrl": Family(options={"dff": 48}),
-    "gpt_neo": Family(options={"attention_types": [[["global", "local"], 1]], "window_size": 4}),
+    "ctrl": Family(options={"dff": 48}, since="5"),
+    "gpt_neo": Family(
+        options={"attention_types": [[["global", "local"], 1]], "window_size": 4, "num_layers": 2},
+        known=(STATIC_WINDOWS,),
+    ),
     "modernbert-decoder": Family(options={"bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 2}),
     "cwm": Family(options={"bos_token_id": 2}),
     "deepseek_v2": MLA,
     "deepseek_v3": MLA,
     "glm4_moe_lite": MLA,
     "youtu": MLA,
-    "longcat_flash": MLA,
+    "longcat_flash": replace(MLA, since="5"),
     "granitemoehybrid": Family(options={"layer_types": ["mamba", "attention"]}),
-    "jamba": Family(options={"attn_layer_period": 2, "attn_layer_offset": 1}),
-    "recurrent_gemma": replace(STATES, options={"block_types": ("recurrent", "attention")}),
+    "jamba": Family(
+        options={"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+        known=(CHUNKS_RESTART,),
+    ),
+    "recurrent_gemma": replace(STATES, options={"block_types": ("recurrent", "attention")}, since="5"),
     "qwen3_next": LINEAR,
     "qwen3_5_text": LINEAR,
     "qwen3_5_moe_text": LINEAR,
     "falcon_h1": Family(options={"mamba_d_ssm": 32, "mamba_n_heads": 4}),
     "bamba": Family(options={"attn_layer_indices": [1]}),
     "lfm2_moe": Family(options={"layer_types": ["conv", "full_attention"]}),
+    "phimoe": Family(known=(BEYOND_THE_WINDOW,)),
     "minimax": Family(not_served=NO_CHUNKS),
-    "openai-gpt": Family(not_served=NO_CHUNKS),
+    "openai-gpt": Family(not_served=NO_CHUNKS, since="5"),
     "rwkv": Family(not_served={**NO_CHUNKS, "padding": "padding changes the state, as there is no mask"}),
     **{
         name: Family()
@@ -120,7 +147,7 @@ FAMILIES: Mapping[str, Family] = {
             "gpt_neox_japanese", "granite", "granitemoe", "granitemoeshared", "helium", "hunyuan_v1_dense",
             "hunyuan_v1_moe", "iquestcoder", "jetmoe", "lfm2", "llama4_text", "megatron-bert", "mellum",
             "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mixtral", "mpt", "nanochat", "nemotron",
-            "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe",
+            "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3",
             "qwen2_moe", "rembert", "roberta", "roformer", "seed_oss", "smollm3", "solar_open", "stablelm",
             "starcoder2", "vaultgemma", "xglm", "xlm-roberta",
         )

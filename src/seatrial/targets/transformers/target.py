@@ -21,6 +21,7 @@ class TransformersTarget(ComponentsTarget):
             causal,
             collators,
             experts,
+            families,
             heads,
             models,
             ranked,
@@ -29,16 +30,21 @@ class TransformersTarget(ComponentsTarget):
             translations,
         )
 
-        parts = (causal, heads, rows, translations, experts, collators, models, runs, ranked)
+        parts = (causal, heads, rows, translations, experts, collators, models, families, runs, ranked)
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
     def uncovered(self) -> Mapping[str, str]:
-        """Return the schedules of the release that no formula is known of."""
+        """Return the schedules of the release without a known formula, and its families of which no model is made."""
         from seatrial.relations.oracles.schedules import FORMULAS
+        from seatrial.targets.transformers.families import FAMILIES, families_of_release
         from seatrial.targets.transformers.runs import BY_METRIC, schedule_names
 
         return {
             f"schedule {name}": BY_METRIC.get(name, "no formula of it is known yet")
             for name in schedule_names()
             if name not in FORMULAS
+        } | {
+            f"family {name}": "no tiny model of it is made yet"
+            for name in families_of_release()
+            if name not in FAMILIES
         }

@@ -142,7 +142,7 @@ def _lacks_checkpoints(stack: Any) -> str | None:
 
 
 def _does_not_tie(stack: Any) -> str | None:
-    return None if stack.family_ties().before else "a head of its own"
+    return None if stack.family_ties(reloaded=False) else "a head of its own"
 
 
 @FAMILY.law(
@@ -166,5 +166,5 @@ def checkpointing_changes_no_gradient(stack: Any, case: RowsCase) -> Measure:
 )
 def head_stays_tied(stack: Any, case: RowsCase) -> Measure:
     """Check that a head that is tied to the embeddings is so after a reload."""
-    wrong = [] if stack.family_ties().after else ["the head has a tensor of its own"]
+    wrong = [] if stack.family_ties(reloaded=True) else ["the head has a tensor of its own"]
     return Measure.count(wrong, "after a reload")
