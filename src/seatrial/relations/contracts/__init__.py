@@ -20,6 +20,7 @@ from seatrial.relations.contracts.controllers import KLController, LengthBalance
 from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.corrections import SamplerCorrection
 from seatrial.relations.contracts.data_plane import DataPlane
+from seatrial.relations.contracts.decoding import Decoding
 from seatrial.relations.contracts.episodes import Episodes
 from seatrial.relations.contracts.estimators import TokenAdvantages
 from seatrial.relations.contracts.families import ModelFamily
@@ -281,6 +282,7 @@ COMPONENTS: Mapping[str, type] = {
     "data_plane": DataPlane,
     "rollout_flow": RolloutFlow,
     "sampler": Sampler,
+    "decoding": Decoding,
     "reward": Reward,
     "tokenizer": Tokenizer,
     "conversations": Conversations,

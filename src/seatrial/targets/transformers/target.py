@@ -20,6 +20,7 @@ class TransformersTarget(ComponentsTarget):
         from seatrial.targets.transformers import (
             causal,
             collators,
+            decoding,
             experts,
             families,
             heads,
@@ -30,7 +31,19 @@ class TransformersTarget(ComponentsTarget):
             translations,
         )
 
-        parts = (causal, heads, rows, translations, experts, collators, models, families, runs, ranked)
+        parts = (
+            causal,
+            heads,
+            rows,
+            translations,
+            experts,
+            collators,
+            models,
+            families,
+            decoding,
+            runs,
+            ranked,
+        )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
     def uncovered(self) -> Mapping[str, str]:

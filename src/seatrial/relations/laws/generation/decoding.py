@@ -1,0 +1,286 @@
+"""R26.decoding: options of generation make of the model's logits what they say, and the ids follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from seatrial.relations.contracts.decoding import Decoded, DecodingPlan
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.oracles.decoding import probabilities
+
+BOUND = 1e-4
+"""Of probabilities: float32 logits of tens, exponentiated."""
+NUM_DRAWS = 3000
+STANDARD_ERRORS = 6.0
+
+
+def prompts(stack: Any, seed: int, lengths: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return prompts of these lengths, of ids that are neither the end nor padding; an id repeats."""
+    rng = np.random.default_rng([seed, 26])
+    drawn = [rng.integers(3, stack.vocab_size, size=size).tolist() for size in lengths]
+    return tuple((*own[:-1], own[0]) if len(own) > 2 else tuple(own) for own in drawn)
+
+
+def plan(
+    *, lengths: tuple[int, ...] = (5, 5), num_new: int = 6, ends: bool = True, **options: Any
+) -> Callable[..., DecodingPlan]:
+    """Return a law's `cases`: a plan with these options."""
+
+    def make(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
+        return DecodingPlan(
+            prompts=prompts(stack, seed, lengths), options=options, num_new=num_new, ends=ends, seed=seed
+        )
+
+    return make
+
+
+def sampled(**options: Any) -> Callable[..., DecodingPlan]:
+    """Return a law's `cases`: a plan that samples, whose cuts are these alone."""
+    return plan(do_sample=True, **{"top_k": 0, **options})
+
+
+GREEDY = plan(do_sample=False)
+DECODING = Relation(
+    id="R26.decoding",
+    name="generation-follows-its-options",
+    component="decoding",
+    statement="The distribution of each id is that of the options on the model's logits; ids, ends, limits and scores "
+    "of beams follow from it.",
+    cost="CPU, seconds",
+    cases=GREEDY,
+)
+OTHER = "an option that is ignored, or applied to other ids or in another order"
+
+
+@DECODING.law("temperature", OTHER, cases=sampled(temperature=0.6))
+@DECODING.law("top_k", OTHER, cases=sampled(top_k=5))
+@DECODING.law("top_p", OTHER, cases=sampled(top_p=0.7))
+@DECODING.law("min_p", OTHER, cases=sampled(min_p=0.1))
+@DECODING.law("typical_p", OTHER, cases=sampled(typical_p=0.6))
+@DECODING.law("epsilon_cutoff", OTHER, cases=sampled(epsilon_cutoff=0.02))
+@DECODING.law("eta_cutoff", OTHER, cases=sampled(eta_cutoff=0.02))
+@DECODING.law("temperature and two cuts", OTHER, cases=sampled(temperature=1.4, top_k=12, top_p=0.8))
+@DECODING.law("repetition_penalty", OTHER, cases=plan(do_sample=False, repetition_penalty=1.8))
+@DECODING.law("no_repeat_ngram_size", OTHER, cases=plan(do_sample=False, no_repeat_ngram_size=2))
+@DECODING.law("suppress_tokens", OTHER, cases=plan(do_sample=False, suppress_tokens=[3, 11, 29]))
+@DECODING.law("begin_suppress_tokens", OTHER, cases=plan(do_sample=False, begin_suppress_tokens=[4, 17]))
+@DECODING.law("bad_words_ids", OTHER, cases=plan(do_sample=False, bad_words_ids=[[5], [7, 9]]))
+@DECODING.law(
+    "sequence_bias", OTHER, cases=plan(do_sample=False, sequence_bias={(5,): -3.0, (8,): 4.0, (8, 9): 6.0})
+)
+@DECODING.law("min_new_tokens", OTHER, cases=plan(do_sample=False, min_new_tokens=4))
+@DECODING.law("min_length", OTHER, cases=plan(do_sample=False, min_length=8))
+@DECODING.law(
+    "forced_eos_token_id", OTHER, cases=plan(do_sample=False, forced_eos_token_id=1, min_new_tokens=5)
+)
+@DECODING.law(
+    "exponential_decay_length_penalty",
+    OTHER,
+    cases=plan(do_sample=False, exponential_decay_length_penalty=(2, 1.4)),
+)
+@DECODING.law(
+    "penalties and cuts together",
+    OTHER,
+    cases=sampled(temperature=0.8, top_p=0.9, repetition_penalty=1.3, suppress_tokens=[3], min_new_tokens=3),
+)
+def distribution_is_of_the_options(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare the probabilities of each step's scores with the options' rules on its raw logits."""
+    found = []
+    for number, one in enumerate(stack.decoded(case)):
+        for place, (logits_V, scores_V) in enumerate(zip(one.logits, one.scores, strict=True)):
+            if stack.end_id in one.ids[:place]:
+                break
+            step = {
+                "ids": (*one.prompt_ids, *one.ids[:place]),
+                "num_prompt": len(one.prompt_ids),
+                "num_new": case.num_new,
+                "end": stack.end_id,
+            }
+            right_V = probabilities(logits_V, case.options, step)
+            error_V = (scores_V.double().softmax(0) - right_V).abs()
+            found.append(
+                (float(error_V.max()), f"completion {number}, id {place + 1}, token {int(error_V.argmax())}")
+            )
+    return Measure.largest(
+        found, BOUND, "probabilities of the next id against those of the options, difference"
+    )
+
+
+@DECODING.law("logits of a step", "a cache, mask or position of another step", cases=plan(lengths=(3, 7, 5)))
+def logits_are_of_the_row(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare the raw logits of each step, prompts padded on the left, with those of the row computed at once."""
+    found = []
+    for number, one in enumerate(stack.decoded(case)):
+        length = _length(stack, one)
+        whole = stack.next_logits((*one.prompt_ids, *one.ids[:length]))
+        for place in range(length):
+            right_V = whole[len(one.prompt_ids) + place - 1].double()
+            error = (one.logits[place].double() - right_V).abs().max() / right_V.abs().max()
+            found.append((float(error), f"completion {number}, id {place + 1}"))
+    return Measure.largest(found, 5e-4, "raw logits against those of the whole row, relative")
+
+
+@DECODING.law("greedy ids", "a sampled id, the largest raw logit in place of the largest score")
+@DECODING.law(
+    "greedy ids, a penalty", "the largest raw logit", cases=plan(do_sample=False, repetition_penalty=1.8)
+)
+def greedy_ids_have_the_largest_score(stack: Any, case: DecodingPlan) -> Measure:
+    """Check that every id has the largest score of its step."""
+    wrong = [
+        f"completion {number}, id {place + 1}: {one.ids[place]}, not {int(one.scores[place].argmax())}"
+        for number, one in enumerate(stack.decoded(case))
+        for place in range(_length(stack, one))
+        if float(one.scores[place][one.ids[place]]) < float(one.scores[place].max())
+    ]
+    return Measure.count(wrong, "ids without the largest score")
+
+
+@DECODING.law(
+    "frequencies of sampled ids",
+    "draws of another distribution, or the same for every row",
+    cases=plan(
+        lengths=(5,), num_new=1, do_sample=True, temperature=1.3, top_k=8, num_return_sequences=NUM_DRAWS
+    ),
+)
+def ids_are_drawn_as_often(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare how often each id is drawn with its probability, in standard errors."""
+    decoded = stack.decoded(case)
+    probs_V = decoded[0].scores[0].double().softmax(0)
+    counts_V = torch.bincount(torch.tensor([one.ids[0] for one in decoded]), minlength=len(probs_V))
+    errors_V = (counts_V - len(decoded) * probs_V).abs() / (len(decoded) * probs_V * (1 - probs_V)).sqrt()
+    errors_V = torch.where(
+        probs_V * len(decoded) < 5, (counts_V > 30).double() * math.inf, errors_V
+    ).nan_to_num(0.0)
+    worst = int(errors_V.argmax())
+    return Measure(
+        error=float(errors_V[worst]),
+        bound=STANDARD_ERRORS,
+        what=f"id {worst} drawn {int(counts_V[worst])} times of {len(decoded)}, standard errors",
+    )
+
+
+@DECODING.law(
+    "ends and limits",
+    "ids after an end, an end that is cut off, another length",
+    cases=plan(lengths=(3, 7, 5), do_sample=True, num_return_sequences=4, top_k=0, temperature=2.0),
+)
+def completions_end_where_they_should(stack: Any, case: DecodingPlan) -> Measure:
+    """Check the limit, the padding after an end, and the order of prompts."""
+    decoded = stack.decoded(case)
+    wrong = []
+    for number, one in enumerate(decoded):
+        length = _length(stack, one)
+        if any(token != stack.pad_id for token in one.ids[length:]):
+            wrong.append(f"completion {number} has {list(one.ids)} after its end at {length}")
+        if length < case.num_new and one.ids[length - 1] != stack.end_id:
+            wrong.append(f"completion {number} has {length} ids and no end")
+        if len(one.ids) > case.num_new:
+            wrong.append(f"completion {number} has {len(one.ids)} ids of {case.num_new}")
+    given = [one.prompt_ids for one in decoded]
+    copies = int(case.options.get("num_return_sequences", 1))
+    if given != [prompt for prompt in case.prompts for _ in range(copies)]:
+        wrong.append("prompts are in another order")
+    return Measure.count(wrong, "completions that end elsewhere")
+
+
+@DECODING.law("log-probabilities of ids", "raw logits in place of scores, an id of another step")
+@DECODING.law(
+    "log-probabilities of ids, sampled",
+    "raw logits in place of scores",
+    cases=sampled(temperature=0.7, top_p=0.9),
+)
+def transitions_are_of_the_scores(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare the stack's log-probabilities of ids with the scores of their steps."""
+    found = [
+        (
+            abs(one.transitions[place] - float(one.scores[place].double().log_softmax(0)[one.ids[place]])),
+            f"completion {number}, id {place + 1}",
+        )
+        for number, one in enumerate(stack.decoded(case))
+        for place in range(_length(stack, one))
+    ]
+    return Measure.largest(found, BOUND, "log-probabilities of ids against their scores, difference")
+
+
+def _defaults(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
+    return DecodingPlan(
+        prompts=prompts(stack, seed, (5, 5)),
+        defaults={"do_sample": True, "temperature": 0.5, "top_k": 4, "repetition_penalty": 1.5},
+        options={"temperature": 1.5, "top_k": 9},
+        seed=seed,
+    )
+
+
+@DECODING.law(
+    "options of the model's own",
+    "a default of the library over the model's option, or over the caller's",
+    cases=_defaults,
+)
+def options_override_the_models(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare completions under the model's own options, some overridden, with those where all are given."""
+    merged = {**case.defaults, **case.options}
+    right = stack.decoded(DecodingPlan(prompts=case.prompts, options=merged, seed=case.seed))
+    wrong = [
+        f"completion {number}: {list(one.ids)}, due {list(due.ids)}"
+        for number, (one, due) in enumerate(zip(stack.decoded(case), right, strict=True))
+        if one.ids != due.ids
+    ]
+    return Measure.count(wrong, "completions that differ")
+
+
+def _beams(**options: Any) -> Callable[..., DecodingPlan]:
+    return plan(do_sample=False, ends=False, **options)
+
+
+@DECODING.law(
+    "scores of beams",
+    "a sum of other ids, another length in the penalty",
+    cases=_beams(lengths=(3, 7), num_beams=4, length_penalty=0.7, num_return_sequences=3),
+)
+def beams_have_their_score(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare the score of every beam with the log-probabilities of its row computed at once."""
+    found = []
+    for number, one in enumerate(stack.decoded(case)):
+        total = _total(stack, one.prompt_ids, one.ids, float(case.options["length_penalty"]))
+        found.append(
+            (abs(math.nan if one.total is None else one.total - total) / abs(total), f"beam {number}")
+        )
+    return Measure.largest(found, 1e-4, "scores of beams against those of their rows, relative")
+
+
+@DECODING.law(
+    "the best of all beams",
+    "beams that are dropped or mixed up",
+    cases=_beams(lengths=(4,), num_new=2, num_beams=61, length_penalty=1.0),
+)
+def as_many_beams_as_ids_find_the_best(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare the best of as many beams as there are ids with the best of all pairs of ids."""
+    (prompt,) = case.prompts
+    first_V = stack.next_logits(prompt)[-1].double().log_softmax(0)
+    best = max(
+        float(first_V[token] + stack.next_logits((*prompt, token))[-1].double().log_softmax(0).max())
+        for token in range(stack.vocab_size)
+    )
+    (found,) = stack.decoded(case)
+    given = _total(stack, prompt, found.ids, 0.0)
+    return Measure(
+        error=abs(given - best),
+        bound=1e-3,
+        what=f"log-probability {given:.5g} of the beam, {best:.5g} is the best",
+    )
+
+
+def _total(stack: Any, prompt: tuple[int, ...], ids: tuple[int, ...], penalty: float) -> float:
+    logprobs_SV = stack.next_logits((*prompt, *ids)).double().log_softmax(-1)
+    total = sum(float(logprobs_SV[len(prompt) + place - 1, token]) for place, token in enumerate(ids))
+    return total / len(ids) ** penalty
+
+
+def _length(stack: Any, one: Decoded) -> int:
+    """Return the number of ids up to the first end, which is included."""
+    return one.ids.index(stack.end_id) + 1 if stack.end_id in one.ids else len(one.ids)

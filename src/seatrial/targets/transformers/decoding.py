@@ -1,0 +1,83 @@
+"""Transformers' `generate` on a tiny Llama, by its options; see `contracts.decoding`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.decoding import Decoded, DecodingPlan
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.target import find_name
+from seatrial.targets.transformers.families import ADAPTERS as FAMILIES
+from seatrial.targets.transformers.families import END, PAD, VOCABULARY
+
+
+class Generates(KnowsFailures):
+    """`generate` with prompts padded on the left."""
+
+    vocab_size, end_id, pad_id = VOCABULARY, END, PAD
+
+    def __init__(self) -> None:
+        """Find the model's classes."""
+        self._family = FAMILIES["family-llama"]()
+
+    @cached_property
+    def _known_options(self) -> Mapping[str, Any]:
+        config: Any = find_name("transformers", ["transformers:GenerationConfig"])
+        return vars(config())
+
+    def next_logits(self, ids: Sequence[int]) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = self._family.model()(
+                input_ids=torch.tensor([list(ids)]), use_cache=False
+            ).logits[0]
+        return logits
+
+    def decoded(self, plan: DecodingPlan) -> list[Decoded]:
+        missing = sorted(({*plan.options} | {*plan.defaults}) - {*self._known_options})
+        if missing:
+            raise NotServed(f"generation of this release has no {', '.join(missing)}")
+        model = self._family.model()
+        if plan.defaults:
+            model = copy.deepcopy(model)
+            for name, value in plan.defaults.items():
+                setattr(model.generation_config, name, value)
+        P = max(map(len, plan.prompts))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(plan.seed)
+            found = model.generate(
+                input_ids=torch.tensor([[PAD] * (P - len(one)) + list(one) for one in plan.prompts]),
+                attention_mask=torch.tensor([[0] * (P - len(one)) + [1] * len(one) for one in plan.prompts]),
+                max_new_tokens=plan.num_new,
+                pad_token_id=PAD,
+                eos_token_id=END if plan.ends else None,
+                return_dict_in_generate=True,
+                output_scores=True,
+                output_logits=True,
+                **plan.options,
+            )
+        return list(self._completions(model, plan, found, P))
+
+    def _completions(self, model: Any, plan: DecodingPlan, found: Any, P: int) -> Iterator[Decoded]:
+        beams = "num_beams" in plan.options
+        transitions_BT = model.compute_transition_scores(
+            found.sequences, found.scores, getattr(found, "beam_indices", None), normalize_logits=not beams
+        )
+        for number, (ids, transitions) in enumerate(zip(found.sequences, transitions_BT, strict=True)):
+            yield Decoded(
+                prompt_ids=tuple(token for token in ids[:P].tolist() if token != PAD),
+                ids=tuple(ids[P:].tolist()),
+                logits=[] if beams else [step[number] for step in found.logits],
+                scores=[] if beams else [step[number] for step in found.scores],
+                transitions=tuple(transitions.tolist()),
+                total=float(found.sequences_scores[number]) if beams else None,
+            )
+
+
+ADAPTERS: dict[str, type[Any]] = {"generation": Generates}
