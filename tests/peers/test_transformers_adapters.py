@@ -159,7 +159,18 @@ def later(self, *args, position_ids=None, past_key_values=None, **options):
     )
 transformers.LlamaModel.forward = later
 """
+UNPENALISED = """
+from transformers.generation import logits_process
+logits_process.RepetitionPenaltyLogitsProcessor.__call__ = lambda self, input_ids, scores: scores
+"""
+CUT_FIRST = """
+from transformers.generation import logits_process
+cut = logits_process.TopPLogitsWarper.__call__
+logits_process.TopPLogitsWarper.__call__ = lambda self, input_ids, scores: cut(self, input_ids, scores / 2)
+"""
 FAULTS = [
+    ("generation", "R26.decoding", UNPENALISED, "repetition_penalty"),
+    ("generation", "R26.decoding", CUT_FIRST, "top_p"),
     ("family-llama", "R5.family", PLACE_LATER, "decoded from the cache"),
     ("causal-lm-epochs", "R12.epochs", OF_ANOTHER_SIZE, "loss and gradient, three micro-batches an update"),
     ("causal-lm-epochs", "R12.epochs", WHOLE_UPDATES, "rows, three micro-batches an update"),

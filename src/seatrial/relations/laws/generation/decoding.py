@@ -63,7 +63,7 @@ OTHER = "an option that is ignored, or applied to other ids or in another order"
 @DECODING.law("min_p", OTHER, cases=sampled(min_p=0.1))
 @DECODING.law("typical_p", OTHER, cases=sampled(typical_p=0.6))
 @DECODING.law("epsilon_cutoff", OTHER, cases=sampled(epsilon_cutoff=0.02))
-@DECODING.law("eta_cutoff", OTHER, cases=sampled(eta_cutoff=0.02))
+@DECODING.law("eta_cutoff", OTHER, cases=sampled(eta_cutoff=0.2))
 @DECODING.law("temperature and two cuts", OTHER, cases=sampled(temperature=1.4, top_k=12, top_p=0.8))
 @DECODING.law("repetition_penalty", OTHER, cases=plan(do_sample=False, repetition_penalty=1.8))
 @DECODING.law("no_repeat_ngram_size", OTHER, cases=plan(do_sample=False, no_repeat_ngram_size=2))
