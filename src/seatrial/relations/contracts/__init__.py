@@ -46,6 +46,7 @@ from seatrial.relations.contracts.readiness import Readiness
 from seatrial.relations.contracts.resume import KilledRun, ResumableRun
 from seatrial.relations.contracts.resumed_training import ResumedTraining
 from seatrial.relations.contracts.rollout_flow import RolloutFlow
+from seatrial.relations.contracts.rotary import Rotary
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.saving import Saving
 from seatrial.relations.contracts.schedules import NamedSchedules
@@ -266,6 +267,7 @@ COMPONENTS: Mapping[str, type] = {
     "readiness": Readiness,
     "policy": Policy,
     "model_family": ModelFamily,
+    "rotary": Rotary,
     "packing": Packing,
     "pack_plan": PackPlan,
     "length_balance": LengthBalance,

@@ -26,6 +26,7 @@ class TransformersTarget(ComponentsTarget):
             heads,
             models,
             ranked,
+            rotary,
             rows,
             runs,
             translations,
@@ -34,6 +35,7 @@ class TransformersTarget(ComponentsTarget):
         parts = (
             causal,
             heads,
+            rotary,
             rows,
             translations,
             experts,
