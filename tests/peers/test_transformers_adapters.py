@@ -168,7 +168,18 @@ from transformers.generation import logits_process
 cut = logits_process.TopPLogitsWarper.__call__
 logits_process.TopPLogitsWarper.__call__ = lambda self, input_ids, scores: cut(self, input_ids, scores / 2)
 """
+LAST_AS_LARGE = """
+from transformers import trainer
+trainer.find_batch_size = lambda inputs: 3
+"""
+WITHOUT_FACTOR = """
+from transformers import modeling_rope_utils
+compute = modeling_rope_utils.ROPE_INIT_FUNCTIONS["yarn"]
+modeling_rope_utils.ROPE_INIT_FUNCTIONS["yarn"] = lambda *args, **options: (compute(*args, **options)[0], 1.0)
+"""
 FAULTS = [
+    ("row-classes", "R23.supervised", LAST_AS_LARGE, "loss, several batches"),
+    ("rotary", "R12.rotary", WITHOUT_FACTOR, "yarn"),
     ("generation", "R26.decoding", UNPENALISED, "repetition_penalty"),
     ("generation", "R26.decoding", CUT_FIRST, "top_p"),
     ("family-llama", "R5.family", PLACE_LATER, "decoded from the cache"),

@@ -1,6 +1,7 @@
 """The laws of supervised heads, of a step and over epochs: each planted fault is seen by the law about it."""
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,14 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from seatrial.relations.contracts.supervised import EpochsPlan, SupervisedSpec, SupervisedUpdate
+from seatrial.relations.contracts.supervised import (
+    EpochsPlan,
+    Evaluated,
+    EvaluatedPlan,
+    SupervisedSpec,
+    SupervisedUpdate,
+)
 from seatrial.relations.engine import run_relation
 from seatrial.relations.records import StepResult
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
 RELATIONS = select(["R1.supervised", "R12.supervised"])
-(EPOCHS,) = select(["R12.epochs"])
+EPOCHS, EVALUATION = select(["R12.epochs", "R23.supervised"])
 EXAMPLES = ([1, 2, 3], [4, 5, 1], [2, 2, 5], [3, 1, 4], [5, 5], [1], [2, 3, 4, 5, 1], [4, 4, 2, 1])
 CLASSES = 3
 
@@ -111,8 +118,8 @@ class PlainRun(PlainTrainer):
 
     def supervised_run(self, plan: EpochsPlan) -> Sequence[SupervisedUpdate]:
         updates: list[SupervisedUpdate] = []
-        while len(updates) < len(plan.updates):
-            shift = len(updates)
+        epochs = math.ceil(len(plan.updates) / len(plan.epoch))
+        for shift in range(epochs):
             rows = [(row + shift) % plan.num_examples for row in range(plan.num_examples)]
             for sizes in plan.epoch[:-1] if self.fault == "last update left out" else plan.epoch:
                 parts = tuple(tuple(rows.pop(0) for _ in range(size)) for size in sizes)
@@ -151,7 +158,7 @@ SMALLER, STEPS = (
     ("fault", "laws"),
     [
         ("", []),
-        ("last update left out", ROWS[:2] + ROWS[3:4]),
+        ("last update left out", [*ROWS, SMALLER]),
         ("a row repeated", ROWS),
         ("configured divisor", [*VALUES, STEPS]),
         ("means of means", [*VALUES, SMALLER, STEPS]),
@@ -162,3 +169,42 @@ def test_a_fault_of_a_run_over_epochs_is_seen(fault: str, laws: list[str]) -> No
     stack = PlainRun(fault)
     stack.supervised_run(EpochsPlan())
     assert run_relation(EPOCHS, stack).details.get("laws_broken", []) == laws
+
+
+class PlainEvaluation(PlainTrainer):
+    """Evaluates in batches."""
+
+    gives_items = True
+
+    def supervised_evaluation(self, plan: EvaluatedPlan) -> Evaluated:
+        rows = list(range(plan.num_examples))
+        batches = [rows[start : start + plan.batch_size] for start in range(0, len(rows), plan.batch_size)]
+        if self.fault == "last batch left out" and len(batches) > 1:
+            batches = batches[:-1]
+        sums = [self.supervised_step([batch]).loss for batch in batches]
+        weights = [float(sum(len(EXAMPLES[row]) for row in batch)) for batch in batches]
+        if self.fault == "mean of batches":
+            weights = [1.0] * len(batches)
+        loss = sum(one * weight for one, weight in zip(sums, weights, strict=True)) / sum(weights)
+        if plan.loss_alone:
+            return Evaluated(loss, (), ())
+        given = [row for batch in batches for row in batch]
+        given = given[::-1] if self.fault == "another order in parts" and plan.in_parts else given
+        found = [self.supervised_logits(self.model, row) for row in given]
+        return Evaluated(loss, [one.detach() for one, _ in found], [classes for _, classes in found])
+
+
+@pytest.mark.parametrize(
+    ("fault", "laws"),
+    [
+        ("", []),
+        ("mean of batches", ["loss, several batches", "loss alone"]),
+        (
+            "last batch left out",
+            ["loss, several batches", "loss alone", "outputs", "outputs, gathered in parts"],
+        ),
+        ("another order in parts", ["outputs, gathered in parts"]),
+    ],
+)
+def test_a_fault_of_an_evaluation_is_seen(fault: str, laws: list[str]) -> None:
+    assert run_relation(EVALUATION, PlainEvaluation(fault)).details.get("laws_broken", []) == laws

@@ -50,7 +50,7 @@ from seatrial.relations.contracts.rotary import Rotary
 from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.saving import Saving
 from seatrial.relations.contracts.schedules import NamedSchedules
-from seatrial.relations.contracts.supervised import SupervisedRun, SupervisedStep
+from seatrial.relations.contracts.supervised import SupervisedEvaluation, SupervisedRun, SupervisedStep
 from seatrial.relations.contracts.syncs import CutSync, TrainedSync
 from seatrial.relations.contracts.tables import RowTables
 from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
@@ -261,6 +261,7 @@ COMPONENTS: Mapping[str, type] = {
     "objective": Objective,
     "supervised_step": SupervisedStep,
     "supervised_run": SupervisedRun,
+    "supervised_evaluation": SupervisedEvaluation,
     "rollout_window": RolloutWindow,
     "trained_tokens": TrainedTokens,
     "default_sampling": DefaultSampling,

@@ -123,3 +123,49 @@ class SupervisedRun(Protocol):
     def supervised_run(self, plan: EpochsPlan) -> Sequence[SupervisedUpdate]:
         """Return the updates of a run whose optimizer moves nothing."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedPlan(Case):
+    """An evaluation; a made input."""
+
+    num_examples: int = 7
+    """The first ones of the adapter's."""
+    batch_size: int = 3
+    in_parts: int | None = None
+    """Batches after which what is gathered is put aside; None: once, at the end."""
+    loss_alone: bool = False
+
+
+class Evaluated(NamedTuple):
+    """What an evaluation gives."""
+
+    loss: float
+    outputs: Sequence[Tensor]
+    """[N, V] of the items of each row that a metric is given, in their order; empty if it is given none."""
+    targets: Sequence[Sequence[Any]]
+    """Of the same."""
+
+
+@runtime_checkable
+class SupervisedEvaluation(Protocol):
+    """Evaluations of such a trainer."""
+
+    supervised_spec: SupervisedSpec
+
+    @property
+    def gives_items(self) -> bool:
+        """Whether outputs and targets of a metric can be compared; else the loss alone is."""
+        ...
+
+    def supervised_model(self) -> Any:
+        """See `SupervisedStep`."""
+        ...
+
+    def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[Any]]:
+        """See `SupervisedStep`."""
+        ...
+
+    def supervised_evaluation(self, plan: EvaluatedPlan) -> Evaluated:
+        """Return what an evaluation of the first examples gives, in their order."""
+        ...

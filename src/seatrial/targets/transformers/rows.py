@@ -65,6 +65,7 @@ class SeveralNumbers(Numbers):
 class Labels(Numbers):
     """An encoder that gives a row several labels, each on or off."""
 
+    thorough = True
     supervised_spec = SupervisedSpec(items="rows", loss="labels")
     options: ClassVar[Mapping[str, Any]] = {**BERT, "problem_type": "multi_label_classification"}
 
@@ -97,6 +98,7 @@ class DecoderLabels(Labels):
 class Spans(RowClasses):
     """An encoder that finds the first and the last token of an answer: two items of a row."""
 
+    gives_items = False
     model_name = "BertForQuestionAnswering"
     known_failures = (replace(MEANS_OF_ROWS, releases=since("transformers", "4.49")),)
     options: ClassVar[Mapping[str, Any]] = {**BERT, "num_labels": 2}
@@ -127,6 +129,7 @@ class DecoderSpans(Spans):
 class Choices(Spans):
     """An encoder that chooses one of several continuations."""
 
+    gives_items = True
     thorough = True
     known_failures = RowClasses.known_failures
 
@@ -144,6 +147,7 @@ class Choices(Spans):
 class NextSentence(Spans):
     """An encoder that says whether one sentence follows another."""
 
+    gives_items = True
     thorough = True
     known_failures = (NOT_DIVIDED.of(*COUNT_IGNORED),)
 

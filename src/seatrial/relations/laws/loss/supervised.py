@@ -55,7 +55,8 @@ def _make(stack: Any, seed: int, tidy: bool, size: int = 0, unequal: bool = Fals
     )
 
 
-def _balances(stack: Any) -> str | None:
+def balances(stack: Any) -> str | None:
+    """Return the declaration of a loss with a balance of routers, which is another one of each batch."""
     return "supervised_spec.balance" if stack.supervised_spec.balance else None
 
 
@@ -73,7 +74,7 @@ MICRO_BATCHES = Relation(
     id="R1.supervised",
     name="head-ignores-micro-batches",
     statement="Loss and gradient of an optimizer batch do not depend on its micro-batches, for any head of the model.",
-    excluded=_balances,
+    excluded=balances,
     **COMMON,
 )
 FORMULA = Relation(
