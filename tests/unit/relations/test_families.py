@@ -25,7 +25,7 @@ class PlainFamily:
         self.fault = fault
         self.table_VV = torch.randn(20, 20, generator=torch.Generator().manual_seed(0)).requires_grad_()
 
-    def family_lacks(self, form: ModelForm) -> str | None:
+    def family_excludes(self, form: ModelForm) -> str | None:
         return "no static cache" if form.decoded == "from a static cache" else None
 
     def family_logits(self, rows: Sequence[Sequence[int]], form: ModelForm) -> list[Tensor]:

@@ -47,7 +47,7 @@ class ModelFamily(Protocol):
         """Whether activations can be computed again in the backward pass."""
         ...
 
-    def family_lacks(self, form: ModelForm) -> str | None:
+    def family_excludes(self, form: ModelForm) -> str | None:
         """Return why the family has no such form, by design; None if it has."""
         ...
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.decoding import Decoded, DecodingPlan
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import find_name
 from seatrial.targets.transformers.families import ADAPTERS as FAMILIES
 from seatrial.targets.transformers.families import END, PAD, VOCABULARY
@@ -21,6 +21,16 @@ from seatrial.targets.transformers.families import END, PAD, VOCABULARY
 class Generates(KnowsFailures):
     """`generate` with prompts padded on the left."""
 
+    known_failures = (
+        KnownFailure(
+            "an id more than the limit, where the last candidates from the prompt are all right",
+            finding="Transformers: candidates from the prompt at the limit",
+            releases=before("transformers", "5"),
+        ).of(
+            "R26.decoding/greedy ids, candidates from the prompt",
+            "R26.decoding/greedy ids, candidates from the prompt and a penalty",
+        ),
+    )
     vocab_size, end_id, pad_id = VOCABULARY, END, PAD
 
     def __init__(self) -> None:
@@ -30,7 +40,8 @@ class Generates(KnowsFailures):
     @cached_property
     def _known_options(self) -> Mapping[str, Any]:
         config: Any = find_name("transformers", ["transformers:GenerationConfig"])
-        return vars(config())
+        known: Mapping[str, Any] = vars(config())
+        return known
 
     def next_logits(self, ids: Sequence[int]) -> Tensor:
         with torch.no_grad():

@@ -90,7 +90,7 @@ class CausalFamily(KnowsFailures):
     def _parameters(self) -> Mapping[str, Any]:
         return inspect.signature(self.model().forward).parameters
 
-    def family_lacks(self, form: ModelForm) -> str | None:
+    def family_excludes(self, form: ModelForm) -> str | None:
         if form.together and "padding" in self.row.not_served:
             return self.row.not_served["padding"]
         if form.decoded in self.row.not_served:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.supervised import SupervisedSpec
-from seatrial.targets.common.known import since
+from seatrial.targets.common.known import KnownFailure, since
 from seatrial.targets.transformers.heads import (
     BERT,
     CLASSES,
@@ -100,7 +100,9 @@ class Spans(RowClasses):
 
     gives_items = False
     model_name = "BertForQuestionAnswering"
-    known_failures = (replace(MEANS_OF_ROWS, releases=since("transformers", "4.49")),)
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        replace(MEANS_OF_ROWS, releases=since("transformers", "4.49")),
+    )
     options: ClassVar[Mapping[str, Any]] = {**BERT, "num_labels": 2}
 
     def row(self, example: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class TransformersTarget(ComponentsTarget):
             rows,
             runs,
             translations,
+            variants,
         )
 
         parts = (
@@ -38,6 +39,7 @@ class TransformersTarget(ComponentsTarget):
             rotary,
             rows,
             translations,
+            variants,
             experts,
             collators,
             models,
@@ -51,7 +53,8 @@ class TransformersTarget(ComponentsTarget):
     def uncovered(self) -> Mapping[str, str]:
         """Return the schedules of the release without a known formula, and its families of which no model is made."""
         from seatrial.relations.oracles.schedules import FORMULAS
-        from seatrial.targets.transformers.families import FAMILIES, families_of_release
+        from seatrial.targets.transformers.families import families_of_release
+        from seatrial.targets.transformers.family_table import FAMILIES
         from seatrial.targets.transformers.runs import BY_METRIC, schedule_names
 
         return {

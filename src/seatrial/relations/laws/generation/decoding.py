@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -233,6 +234,38 @@ def options_override_the_models(stack: Any, case: DecodingPlan) -> Measure:
     return Measure.count(wrong, "completions that differ")
 
 
+LOOKED_UP: Mapping[str, Any] = {
+    "lengths": (12,),
+    "num_new": 10,
+    "do_sample": False,
+    "prompt_lookup_num_tokens": 3,
+}
+
+
+@DECODING.law(
+    "greedy ids, candidates from the prompt",
+    "a candidate that is kept, or an id left out",
+    cases=plan(**LOOKED_UP),
+)
+@DECODING.law(
+    "greedy ids, candidates from the prompt and a penalty",
+    "a penalty of other ids than those before the candidate",
+    cases=plan(repetition_penalty=1.4, **LOOKED_UP),
+)
+@DECODING.law("greedy ids, without a cache", "a mask or places of another step", cases=plan(use_cache=False))
+def way_of_decoding_changes_no_id(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare the ids of a way of decoding with the plain one's."""
+    ways = ("prompt_lookup_num_tokens", "use_cache")
+    plain = {name: value for name, value in case.options.items() if name not in ways}
+    right = stack.decoded(replace(case, options={"do_sample": False, **plain}))
+    wrong = [
+        f"completion {number}: {list(one.ids)}, due {list(due.ids)}"
+        for number, (one, due) in enumerate(zip(stack.decoded(case), right, strict=True))
+        if one.ids != due.ids
+    ]
+    return Measure.count(wrong, "completions that differ")
+
+
 def _beams(**options: Any) -> Callable[..., DecodingPlan]:
     return plan(do_sample=False, ends=False, **options)
 
@@ -278,7 +311,7 @@ def as_many_beams_as_ids_find_the_best(stack: Any, case: DecodingPlan) -> Measur
 def _total(stack: Any, prompt: tuple[int, ...], ids: tuple[int, ...], penalty: float) -> float:
     logprobs_SV = stack.next_logits((*prompt, *ids)).double().log_softmax(-1)
     total = sum(float(logprobs_SV[len(prompt) + place - 1, token]) for place, token in enumerate(ids))
-    return total / len(ids) ** penalty
+    return total / float(len(ids) ** penalty)
 
 
 def _length(stack: Any, one: Decoded) -> int:

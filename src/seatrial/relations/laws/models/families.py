@@ -64,9 +64,9 @@ CACHE = "positions or windows that begin again with the cache, a state that is n
 
 
 def _form(**options: Any) -> dict[str, Any]:
-    """Return the arguments of a law of a form, which a family may lack."""
+    """Return the arguments of a law of a form, which a family may not have."""
     form = ModelForm(**options)
-    return {"form": form, "excluded": lambda stack: stack.family_lacks(form)}
+    return {"form": form, "excluded": lambda stack: stack.family_excludes(form)}
 
 
 @FAMILY.law("a batch padded on the left", PADDING, **_form(together="left"))
@@ -137,7 +137,7 @@ def loss_is_of_the_logits(stack: Any, case: RowsCase) -> Measure:
     )
 
 
-def _lacks_checkpoints(stack: Any) -> str | None:
+def _does_not_checkpoint(stack: Any) -> str | None:
     return None if stack.family_checkpoints else "no gradient checkpointing"
 
 
@@ -148,7 +148,7 @@ def _does_not_tie(stack: Any) -> str | None:
 @FAMILY.law(
     "checkpointed gradients",
     "random numbers or a cache that differ when activations are computed again",
-    excluded=_lacks_checkpoints,
+    excluded=_does_not_checkpoint,
 )
 def checkpointing_changes_no_gradient(stack: Any, case: RowsCase) -> Measure:
     """Compare gradients with activations computed again with those without."""
