@@ -177,7 +177,15 @@ from transformers import modeling_rope_utils
 compute = modeling_rope_utils.ROPE_INIT_FUNCTIONS["yarn"]
 modeling_rope_utils.ROPE_INIT_FUNCTIONS["yarn"] = lambda *args, **options: (compute(*args, **options)[0], 1.0)
 """
+ALL_MASKS = """
+draw = data_collator.DataCollatorForLanguageModeling.torch_mask_tokens
+def all_masks(self, *args, **options):
+    self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
+    return draw(self, *args, **options)
+data_collator.DataCollatorForLanguageModeling.torch_mask_tokens = all_masks
+"""
 FAULTS = [
+    ("collator-masking", "R15.masked", ALL_MASKS, "shares"),
     ("row-classes", "R23.supervised", LAST_AS_LARGE, "loss, several batches"),
     ("rotary", "R12.rotary", WITHOUT_FACTOR, "yarn"),
     ("generation", "R26.decoding", UNPENALISED, "repetition_penalty"),

@@ -34,6 +34,7 @@ from seatrial.relations.contracts.generation import (
 )
 from seatrial.relations.contracts.left import LeftRuns
 from seatrial.relations.contracts.loops import AccumulatedTraining, Collectives, MetricGather, RowLoader
+from seatrial.relations.contracts.masking import Masking
 from seatrial.relations.contracts.named_metrics import NamedMetrics
 from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.packs import PackPlan
@@ -264,6 +265,7 @@ COMPONENTS: Mapping[str, type] = {
     "supervised_evaluation": SupervisedEvaluation,
     "rollout_window": RolloutWindow,
     "trained_tokens": TrainedTokens,
+    "masking": Masking,
     "default_sampling": DefaultSampling,
     "readiness": Readiness,
     "policy": Policy,
