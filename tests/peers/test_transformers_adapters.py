@@ -147,17 +147,11 @@ modeling_qwen2.Qwen2ForSequenceClassification.forward = lambda self, *args, labe
 )
 """
 PLACE_LATER = """
-forward = transformers.LlamaModel.forward
-def later(self, *args, position_ids=None, past_key_values=None, **options):
-    decodes = past_key_values is not None and past_key_values.get_seq_length() > 0
-    return forward(
-        self,
-        *args,
-        position_ids=position_ids + 1 if decodes and position_ids is not None else position_ids,
-        past_key_values=past_key_values,
-        **options,
-    )
-transformers.LlamaModel.forward = later
+from transformers.models.llama import modeling_llama
+turn = modeling_llama.LlamaRotaryEmbedding.forward
+modeling_llama.LlamaRotaryEmbedding.forward = lambda self, x, position_ids: turn(
+    self, x, position_ids + int(position_ids.shape[-1] == 1)
+)
 """
 UNPENALISED = """
 from transformers.generation import logits_process
@@ -168,9 +162,12 @@ from transformers.generation import logits_process
 cut = logits_process.TopPLogitsWarper.__call__
 logits_process.TopPLogitsWarper.__call__ = lambda self, input_ids, scores: cut(self, input_ids, scores / 2)
 """
-LAST_AS_LARGE = """
-from transformers import trainer
-trainer.find_batch_size = lambda inputs: 3
+TURNED = """
+step = transformers.Trainer.prediction_step
+def turned(self, *args, **options):
+    loss, logits, labels = step(self, *args, **options)
+    return loss, logits if logits is None else logits.flip(0), labels
+transformers.Trainer.prediction_step = turned
 """
 WITHOUT_FACTOR = """
 from transformers import modeling_rope_utils
@@ -186,7 +183,7 @@ data_collator.DataCollatorForLanguageModeling.torch_mask_tokens = all_masks
 """
 FAULTS = [
     ("collator-masking", "R15.masked", ALL_MASKS, "shares"),
-    ("row-classes", "R23.supervised", LAST_AS_LARGE, "loss, several batches"),
+    ("row-classes", "R23.supervised", TURNED, "outputs"),
     ("rotary", "R12.rotary", WITHOUT_FACTOR, "yarn"),
     ("generation", "R26.decoding", UNPENALISED, "repetition_penalty"),
     ("generation", "R26.decoding", CUT_FIRST, "top_p"),
