@@ -14,7 +14,6 @@ from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.contracts.families import ModelForm
-from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.relations.records import StepResult
@@ -32,7 +31,6 @@ CHUNK = 3
 class CausalFamily(KnowsFailures):
     """A family's tiny model; its weights are the same every time."""
 
-    facts = StackFacts(dtype="float32")
     vocab_size = VOCABULARY
     family: ClassVar[str]
 
