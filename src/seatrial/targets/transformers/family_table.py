@@ -103,7 +103,7 @@ FAMILIES: Mapping[str, Family] = {
     "gpt2": Family(quick=True),
     "mistral": Family(),
     "qwen3_moe": Family(quick=True),
-    "gpt_oss": Family(quick=True),
+    "gpt_oss": Family(),
     "mamba": STATES,
     "falcon_mamba": STATES,
     "mamba2": replace(STATES, options={"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8}),

@@ -98,6 +98,7 @@ class DecoderLabels(Labels):
 class Spans(RowClasses):
     """An encoder that finds the first and the last token of an answer: two items of a row."""
 
+    thorough = True
     gives_items = False
     model_name = "BertForQuestionAnswering"
     known_failures: ClassVar[Sequence[KnownFailure]] = (

@@ -12,6 +12,8 @@ from seatrial.targets.transformers.heads import LanguageModel
 class Grouped(LanguageModel):
     """Rows of about the same length in a batch."""
 
+    thorough = True
+
     @property
     def training(self) -> Mapping[str, Any]:  # type: ignore[override]
         """The option, which has another name since Transformers 5."""
