@@ -140,11 +140,9 @@ balance = modeling_mixtral.load_balancing_loss_func
 modeling_mixtral.load_balancing_loss_func = lambda *args: 2 * balance(*args)
 """
 LABELS_DOUBLED = """
-from transformers.models.qwen2 import modeling_qwen2
-forward = modeling_qwen2.Qwen2ForSequenceClassification.forward
-modeling_qwen2.Qwen2ForSequenceClassification.forward = lambda self, *args, labels=None, **more: forward(
-    self, *args, labels=None if labels is None else 2 * labels, **more
-)
+from transformers.loss import loss_utils
+whole = loss_utils.LOSS_MAPPING["ForSequenceClassification"]
+loss_utils.LOSS_MAPPING["ForSequenceClassification"] = lambda labels, **more: whole(labels=2 * labels, **more)
 """
 PLACE_LATER = """
 from transformers.models.llama import modeling_llama
