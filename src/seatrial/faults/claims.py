@@ -19,7 +19,7 @@ from seatrial.trials.async_filter_flow import AsyncFilterFlow
 from seatrial.trials.base import Claim, Trial
 from seatrial.trials.checkpointing import CheckpointSave, GrpoLora
 from seatrial.trials.generation import MEGATRON, VLLM, GenerationMegatron, GenerationVllm
-from seatrial.trials.grpo_smoke import GrpoSmoke, smoke_claims
+from seatrial.trials.grpo_smoke import GrpoSmoke
 from seatrial.trials.parallel import ParallelLayout
 from seatrial.trials.plan import all_trials
 from seatrial.trials.refit import RefitDelta, RefitNoncolocated, refit_claims
@@ -111,7 +111,7 @@ def claims_of(trial: Trial) -> Sequence[Claim]:
     if isinstance(trial, AsyncFilterFlow):
         return ASYNC_CLAIMS
     if isinstance(trial, GrpoSmoke):
-        return smoke_claims(_job("grpo-smoke"))
+        return trial.claims(_job("grpo-smoke"))
     if isinstance(trial, GrpoLora | CheckpointSave):
         return trial.claims(_job(f"grpo-{trial.name.removeprefix('grpo-')}"))
     if isinstance(trial, RefitDelta | RefitNoncolocated):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from seatrial.launch import Launched
 from seatrial.verdict import Verdict
@@ -99,6 +99,9 @@ class TrainingJob(Job):
     """Place of a step's tensors below that folder, in a form that `seatrial.trials.sensors.saved` reads."""
     checkpoint_steps: tuple[int, ...] = ()
     """Steps whose checkpoints exist at the end."""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    """Every option of the run with its value, defaults included, as JSON values in nested sections; credentials are
+    masked. Empty where the target does not say."""
     num_steps: int
     """Optimizer steps of the configuration; the last logged step."""
     num_rows_per_step: int

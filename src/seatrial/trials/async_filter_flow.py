@@ -12,8 +12,10 @@ from seatrial.targets.base import TrainingJob
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import LEDGER_SENSORS, train_and_judge
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.filters import buffer_holds_what_waits
 from seatrial.trials.sensors.guards import GUARDS_HOLD
-from seatrial.trials.sensors.paths import run_facts
+from seatrial.trials.sensors.paths import run_facts, sensor
+from seatrial.trials.sensors.recomputed import FILTERED, RECOMPUTED
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
@@ -137,6 +139,12 @@ def none_stale(evidence: RunEvidence) -> Verdict:
     )
 
 
+BUFFER = sensor(
+    "the buffer holds what waits for later steps",
+    "groups that later steps take",
+    lambda evidence: buffer_holds_what_waits(evidence, groups_of(evidence.job)),
+)
+
 SENSORS: tuple[Sensor, ...] = (
     LOG_UNDAMAGED,
     STEPS_REACHED,
@@ -144,12 +152,14 @@ SENSORS: tuple[Sensor, ...] = (
     Sensor(CLOSED, groups_closed),
     Sensor(SEPARATED, stale_separated),
     Sensor(NONE_STALE, none_stale),
+    BUFFER,
     AHEAD,
     NONE_LOST,
     GRADIENT_POSITIVE,
     PARAMETERS_MOVED,
     GUARDS_HOLD,
     *LEDGER_SENSORS,
+    *RECOMPUTED,
 )
 """Every check of the run, in order."""
 
@@ -160,6 +170,8 @@ CLAIMS = (
         text="every generator gets each sync, and rollouts run ahead by at most the allowed steps",
         verdicts=(NONE_STALE,),
     ),
+    Claim(text="the logged size of the buffer is that of the groups that wait", verdicts=(BUFFER.name,)),
+    Claim(text="steps train on the groups that the filters leave", verdicts=(FILTERED.name,)),
     Claim(text="rollouts are sampled while the policy is trained", verdicts=(AHEAD.name,)),
     Claim(text="every trainable tensor moves", verdicts=(PARAMETERS_MOVED.name,)),
 )

@@ -21,6 +21,7 @@ from seatrial.trials.sensors.checkpoints import (
     LAST_IS_THE_EXPORT,
     MOMENTS_SAVED,
 )
+from seatrial.trials.sensors.recomputed import RECOMPUTED
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
@@ -60,6 +61,7 @@ class _OneRun:
             *(sensor for sensor in self.own_sensors if sensor is not CHECKPOINTS_AS_HELD or is_recorded),
             *guard_sensors(job),
             *LEDGER_SENSORS,
+            *RECOMPUTED,
         ]
 
     def run(self, context: TrialContext) -> None:

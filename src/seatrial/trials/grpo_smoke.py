@@ -17,6 +17,7 @@ from seatrial.trials.launching import exit_verdict, launch, train
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors import ledger as ledger_sensors
 from seatrial.trials.sensors.guards import GUARDS_HOLD
+from seatrial.trials.sensors.recomputed import RECOMPUTED, RECOMPUTED_CLAIMS
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
@@ -72,6 +73,7 @@ def smoke_sensors(job: TrainingJob) -> list[Sensor]:
         PARAMETERS_MOVED,
         *guard_sensors(job),
         *LEDGER_SENSORS,
+        *RECOMPUTED,
     ]
 
 
@@ -151,7 +153,11 @@ class GrpoSmoke:
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
         check_origins(context)
-        train_and_judge(context, self.name, smoke_sensors, smoke_claims)
+        train_and_judge(context, self.name, smoke_sensors, self.claims)
+
+    def claims(self, job: TrainingJob) -> list[Claim]:
+        """Return what the run proves."""
+        return [*smoke_claims(job), *within_reach(RECOMPUTED_CLAIMS, job)]
 
 
 def check_origins(context: TrialContext) -> None:

@@ -15,6 +15,7 @@ from seatrial.trials.grpo_smoke import (
 )
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.guards import READ_BACK
+from seatrial.trials.sensors.recomputed import RECOMPUTED
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
@@ -138,6 +139,7 @@ def refit_sensors(job: TrainingJob, form: Form) -> list[Sensor]:
         *([READ_BACK] if _is_read_back(job) else []),
         *guard_sensors(job),
         *LEDGER_SENSORS,
+        *RECOMPUTED,
     ]
 
 

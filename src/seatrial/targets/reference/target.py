@@ -221,6 +221,8 @@ class ReferenceTarget:
         self, request: JobRequest, words: Sequence[str], config: GRPORunConfig | SFTRunConfig, **facts: Any
     ) -> TrainingJob:
         """Return the command with what all recipes share."""
+        from refrl.masking import masked
+
         loop, directory, model = request.recipe.partition("-")[0], request.directory, request.model
         return TrainingJob(
             argv=self._argv((loop, "--config", str(_config(request.recipe)), *words)),
@@ -230,6 +232,7 @@ class ReferenceTarget:
             initial_model=model,
             final_model=directory / "checkpoints" / "final",
             backend=config.policy.backend,
+            configuration=masked(config.model_dump(mode="json")),
             mesh=asked_mesh(config),
             precision=config.policy.generation.quantization or config.policy.precision,
             vocabulary_size=vocabulary_size(model),

@@ -21,6 +21,7 @@ FLOAT_GAP, INT8_GAP = 1e-5, 0.05
 """Nats by which sampler and trainer differ on average: rounding in float32 is a hundredth of the first, the second is
 the bound of a smoke in bfloat16."""
 LOAD = "train/moe/tokens_per_expert/"
+LOAD_RATIO = "train/moe/load_max_over_mean"
 
 
 def sensor(name: str, bound: str, judge: Judge) -> Sensor:
@@ -84,6 +85,12 @@ def expert_load(evidence: RunEvidence) -> tuple[list[str], str, int]:
     wrong = []
     for step, number in sorted(tokens.items()):
         load = math.fsum(of.get(step, math.nan) for of in logged) * updates
+        loads = [of.get(step, math.nan) for of in logged]
+        ratio = by_step(evidence, LOAD_RATIO).get(step, math.nan)
+        if updates == 1 and not math.isclose(ratio, max(loads) * len(loads) / sum(loads), rel_tol=1e-5):
+            wrong.append(
+                f"step {step}: {LOAD_RATIO} is {ratio:g}, the most loaded expert of {loads} has another"
+            )
         if not abs(load - number * layers * chosen) < 0.5:
             wrong.append(f"step {step}: the experts got {load:g} tokens, not {number} x {layers} x {chosen}")
         if not 0 < balance.get(step, math.nan) < len(logged):

@@ -40,12 +40,12 @@ def first_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
         raise BlockedError(
             "completions were sampled with top-p or top-k, whose scores are not computed again"
         )
-    model, facts = _load(evidence.job.initial_model)
+    model, facts = load_model(evidence.job.initial_model)
     rows = [row for row in evidence.ledger if row.step == 1]
     wrong, largest, number = [], 0.0, 0
     for row in rows:
         logits_SV = _forward(model, facts, row).logits[0].double() / options.get("temperature", 1.0)
-        placeholder = _placeholder(facts)
+        placeholder = placeholder_of(facts)
         if placeholder is not None:
             logits_SV[:, placeholder] = -math.inf  # the token of a feature is never sampled
         ids, length = list(row.token_ids or ()), row.prompt_length or 0
@@ -73,7 +73,7 @@ def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
     import torch
     from safetensors.torch import load_file
 
-    model, facts = _load(evidence.job.initial_model)
+    model, facts = load_model(evidence.job.initial_model)
     head = load_file(evidence.job.initial_model / "draft" / "model.safetensors")
     options = run_facts(evidence).get("config", {}).get("policy", {}).get("generation", {})
     total, number = 0.0, 0
@@ -107,7 +107,7 @@ def unreached_experts(evidence: RunEvidence) -> frozenset[str]:
 
     reached: set[tuple[int, int]] = set()
     for folder in (evidence.job.initial_model, evidence.job.final_model):
-        model, facts = _load(folder)
+        model, facts = load_model(folder)
         for row in evidence.ledger:
             layers = _forward(model, facts, row, output_router_logits=True).router_logits
             for layer, logits_SE in enumerate(layers):
@@ -128,7 +128,12 @@ def _expert_of(name: str) -> tuple[int, int] | None:
     return (int(layer), int(expert)) if layer.isdecimal() and expert.isdecimal() else None
 
 
-def _load(folder: Path) -> tuple[Any, Mapping[str, Any]]:
+def load_model(folder: Path) -> tuple[Any, Mapping[str, Any]]:
+    """Return a folder's model in float32, with its config.json.
+
+    Raises:
+        BlockedError: transformers or the file is missing.
+    """
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
@@ -148,17 +153,18 @@ def _forward(model: Any, facts: Mapping[str, Any], row: LedgerRow, **options: An
             input_ids=ids_1S,
             attention_mask=torch.ones_like(ids_1S),
             use_cache=False,
-            **_media(facts, int(row.prompt_id)),
+            **media_of(facts, int(row.prompt_id)),
             **options,
         )
 
 
-def _placeholder(facts: Mapping[str, Any]) -> int | None:
+def placeholder_of(facts: Mapping[str, Any]) -> int | None:
+    """Return the token whose places take the features of an image or sound; None for a model of text."""
     token: int | None = facts.get("image_token_index", facts.get("audio_token_index"))
     return token
 
 
-def _media(facts: Mapping[str, Any], number: int) -> dict[str, Any]:
+def media_of(facts: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return the model's arguments for the image or sound of a prompt."""
     import torch
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from seatrial.relations.facts import facts_of
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.run.updates import AdamW
-from seatrial.relations.oracles.runs import learning_rate, token_logprobs
+from seatrial.relations.oracles.options import learning_rate
+from seatrial.relations.oracles.runs import token_logprobs
 from seatrial.relations.runs import RunCase, run_cases
 
 ROUNDED_APART = 0.01

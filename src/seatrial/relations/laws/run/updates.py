@@ -13,7 +13,8 @@ from torch import Tensor
 from seatrial.relations.facts import facts_of
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.measures.updates import adamw_weights, clip_scale, next_moments
-from seatrial.relations.oracles.runs import learning_rate, norm_of
+from seatrial.relations.oracles.options import learning_rate
+from seatrial.relations.oracles.runs import norm_of
 from seatrial.relations.records.run import Record
 from seatrial.relations.runs import RunCase, run_cases
 from seatrial.relations.worst import relative_error

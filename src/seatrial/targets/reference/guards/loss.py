@@ -20,7 +20,7 @@ from refrl.config.algorithms import LOSSES
 from refrl.training.session import PassedBatch, Session
 from seatrial.guards import Guards
 from seatrial.relations import oracles
-from seatrial.relations.oracles.runs import loss_spec
+from seatrial.relations.oracles.options import loss_spec
 from seatrial.targets.reference.guards.base import RunConfig, check, options_of, updates_per_step
 
 ROUNDING = 1e-3

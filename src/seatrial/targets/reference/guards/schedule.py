@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from refrl.config import GRPORunConfig
 from seatrial.guards import Guards
 from seatrial.relations.measures.updates import validations_due
-from seatrial.relations.oracles.runs import learning_rate
+from seatrial.relations.oracles.options import learning_rate
 from seatrial.targets.reference.guards.base import RunConfig, loop_of, options_of, updates_per_step
 
 

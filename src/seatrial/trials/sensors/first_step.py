@@ -1,0 +1,275 @@
+"""Verdicts on step 1, computed again from its rows with the initial model: what was drawn, its scores, the update.
+
+The model is `decoder.Decoder` where it has the architecture, else transformers' own; rows go through it one by one,
+without padding. The objective is that of `seatrial.relations.oracles`. Nothing of the stack is used.
+
+Shapes: S positions of a row, T tokens of its completion, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.relations import oracles
+from seatrial.relations.oracles.options import loss_spec
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.decoder import Decoder, why_not
+from seatrial.trials.sensors.options import mask_of, options_of, steps_of, updates_of
+from seatrial.trials.sensors.paths import by_step, model_facts
+from seatrial.trials.sensors.scalars import BUILT_IN, counts_of, loss_of
+from seatrial.trials.sensors.scoring import placeholder_of
+from seatrial.trials.sensors.transformers_model import TransformersModel
+
+Array = npt.NDArray[np.float64]
+NATS = {"float32": 2e-4, "bfloat16": 0.1}
+"""By which a log-probability may differ, by the policy's precision."""
+MASS = {"float32": 1e-5, "bfloat16": 0.05, "int8": 0.05}
+"""By which the probability that top-p gathers may differ at its border, by the sampler's precision."""
+LOGITS = {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.2}
+"""By which a logit may differ from the k-th largest, by the sampler's precision."""
+GRADIENT = {"float32": 1e-4, "bfloat16": 0.05}
+"""Relative difference of a gradient's norm, by the policy's precision."""
+LOSS = {"float32": 2e-5, "bfloat16": 0.03}
+"""Difference of a loss or an entropy, by the policy's precision: absolute, and relative above 1."""
+MOST_BYTES = 500_000_000
+"""Of a model that transformers computes again; the trial waits for it."""
+MEDIA_TASKS = frozenset({"colour", "pitch"})
+"""Tasks whose images and sounds `scoring` draws from the number of the prompt."""
+
+
+class Model(Protocol):
+    """A model whose gradient is added up row by row."""
+
+    def logits(self, row: LedgerRow) -> Array:
+        """Return logits_SV of a row."""
+
+    def backward(self, gradient_SV: Array, balance: float = 0.0) -> None:
+        """Add the gradient of the row that was last computed, with so many times its routers' balance loss."""
+
+    def norms(self) -> dict[str, float]:
+        """Return the norm of the gradient of each weight that trains."""
+
+
+class Support(NamedTuple):
+    """What top-k and top-p leave of a distribution."""
+
+    least: int
+    most: int
+    """Tokens that they leave, at least and at most, within the rounding."""
+    allows: bool
+    """Whether the token that was drawn is one of them."""
+
+
+def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """At step 1 each token is one that temperature, top-k and top-p leave, and is scored by that distribution.
+
+    Raises:
+        NotGivenError: the evidence does not say what is needed.
+        BlockedError: the model cannot be read.
+    """
+    options, rows = _step_1(evidence)
+    model = _model(evidence, options)
+    bound, wrong, largest, number = NATS[options["policy.precision"]], [], 0.0, 0
+    for row in rows:
+        for place, scaled_V in _scaled(model, row, options):
+            size = _kept_size(row, place)
+            token = row.sampled_ids[place]
+            number += 1
+            support = _support(scaled_V, token, options, evidence.job.precision)
+            at = f"step 1 row {row.index} token {place}"
+            if not support.allows:
+                wrong.append(
+                    f"{at} is {token}, which top-k and top-p leave out at temperature {_temperature(options):g}"
+                )
+            if size is not None and not support.least <= size <= support.most:
+                wrong.append(
+                    f"{at} was drawn of {size} tokens; {support.least} to {support.most} are left by the options"
+                )
+            if size is None and _is_filtered(options):
+                continue
+            score = _score(scaled_V, token, size)
+            for column in ("prev_logprobs", "reference_logprobs"):
+                values = getattr(row, column)
+                if values is None:
+                    continue
+                gap = abs(values[place] - score)
+                largest = max(largest, gap)
+                if not gap <= bound and not (size is not None and evidence.job.precision != "float32"):
+                    wrong.append(f"{at} has {column} {values[place]:.6g}, the model gives {score:.6g}")
+    return wrong[:3], f"{number} tokens of {len(rows)} rows, at most {largest:.2g} nats apart", number
+
+
+def first_update(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """The loss, the entropy and the gradient's norm that step 1 logs are those of its rows under the initial model.
+
+    Raises:
+        NotGivenError: the evidence does not say what is needed, or an option is not computed again.
+        BlockedError: the model cannot be read.
+    """
+    options, rows = _step_1(evidence)
+    _check_options(options)
+    updates = updates_of(rows, options)
+    if len(updates) != 1:
+        raise NotGivenError(f"step 1 has {len(updates)} updates, whose means are logged")
+    precision = options["policy.precision"]
+    with_gradient = not (options["policy.lora_cfg.enabled"] or options["policy.draft.enabled"])
+    found = recompute(_model(evidence, options), updates[0], options, with_gradient=with_gradient)
+    wrong = []
+    for name, value in found.items():
+        logged = by_step(evidence, f"train/{name}").get(1, math.nan)
+        allowed = (
+            GRADIENT[precision] * value if name == "grad_norm" else LOSS[precision] * max(1.0, abs(value))
+        )
+        if not abs(logged - value) <= allowed:
+            wrong.append(f"step 1: train/{name} is logged as {logged:.7g}, the rows give {value:.7g}")
+    return wrong, ", ".join(f"{name} {value:.6g}" for name, value in found.items()), len(rows)
+
+
+def recompute(
+    model: Model, rows: Sequence[LedgerRow], options: Mapping[str, Any], *, with_gradient: bool
+) -> dict[str, float]:
+    """Return the loss, the entropy and the gradient's norm of an update by their logged names."""
+    spec = loss_spec(options)
+    logprobs, entropies, distributions = [], [], []
+    for row in rows:
+        kept = {place: _logprobs(scaled, row, place) for place, scaled in _scaled(model, row, options)}
+        length = len(row.sampled_ids)
+        distributions.append(kept)
+        old = row.prev_logprobs or ()
+        logprobs.append([float(kept[t][row.sampled_ids[t]]) if t in kept else old[t] for t in range(length)])
+        entropies.append([_entropy(kept[t]) if t in kept else 0.0 for t in range(length)])
+    oracle = loss_of(rows, logprobs, entropies, spec)
+    tokens, sequences = counts_of(rows)
+    trained = [entropies[number][place] for number, kept in enumerate(distributions) for place in kept]
+    found = {"loss": oracle.loss, "entropy": math.fsum(trained) / tokens}
+    if not with_gradient:
+        return found
+    balance = float(options["policy.router_aux_loss_coef"]) / sequences
+    for row, kept, slopes in zip(rows, distributions, oracle.gradient_BT, strict=True):
+        if not kept:
+            continue
+        gradient_SV = np.zeros_like(model.logits(row))
+        share = spec.entropy_coefficient * oracles.token_weight(spec, len(kept), tokens, sequences)
+        for place, logprobs_V in kept.items():
+            probs_V = np.exp(logprobs_V)
+            finite_V = np.where(probs_V > 0, logprobs_V, 0.0)
+            slope_V = -slopes[place] * probs_V + share * probs_V * (finite_V + _entropy(logprobs_V))
+            slope_V[row.sampled_ids[place]] += slopes[place]
+            gradient_SV[(row.prompt_length or 0) + place - 1] = slope_V / _temperature(options)
+        model.backward(gradient_SV, balance)
+    found["grad_norm"] = math.sqrt(math.fsum(norm**2 for norm in model.norms().values()))
+    return found
+
+
+def _step_1(evidence: RunEvidence) -> tuple[dict[str, Any], Sequence[LedgerRow]]:
+    """Return the options and the rows of step 1.
+
+    Raises:
+        NotGivenError: the policy is not the initial model there, or the target does not say what it configured.
+    """
+    options = options_of(evidence)
+    if evidence.job.first_step > 1:
+        raise NotGivenError("the run continues another one: step 1 is not its own")
+    if options["policy.lora_cfg.adapter_path"]:
+        raise NotGivenError(
+            "the policy starts from adapters (policy.lora_cfg.adapter_path), not from the model"
+        )
+    return options, steps_of(evidence).get(1, [])
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise NotGivenError for a loss that the oracle does not know."""
+    if options["loss_fn.kind"] not in BUILT_IN:
+        raise NotGivenError(f"no oracle knows the loss loss_fn.kind={options['loss_fn.kind']}")
+
+
+def _model(evidence: RunEvidence, options: Mapping[str, Any]) -> Model:
+    """Return the initial model.
+
+    Raises:
+        NotGivenError: it is too large to be computed again, or takes images or sounds that are not drawn again.
+    """
+    folder = evidence.job.initial_model
+    facts = model_facts(folder)
+    reason = why_not(facts, folder)
+    if reason is None:
+        return Decoder(folder, facts)
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if size > MOST_BYTES:
+        raise NotGivenError(f"{reason} is too large to be computed again")
+    if placeholder_of(facts) is not None and options["data.task"] not in MEDIA_TASKS:
+        raise NotGivenError(f"the images or sounds of data.task={options['data.task']} are not drawn again")
+    return TransformersModel(evidence)
+
+
+def _temperature(options: Mapping[str, Any]) -> float:
+    return float(options["policy.generation.temperature"])
+
+
+def _is_filtered(options: Mapping[str, Any]) -> bool:
+    return options["policy.generation.top_k"] is not None or options["policy.generation.top_p"] < 1.0
+
+
+def _scaled(model: Model, row: LedgerRow, options: Mapping[str, Any]) -> Iterator[tuple[int, Array]]:
+    """Yield the place of each training token of a row with the logits that predict it, divided by the temperature."""
+    mask = mask_of(row)
+    if not any(mask):
+        return
+    logits_SV = model.logits(row) / _temperature(options)
+    for place, on in enumerate(mask):
+        if on:
+            yield place, logits_SV[(row.prompt_length or 0) + place - 1]
+
+
+def _kept_size(row: LedgerRow, place: int) -> int | None:
+    return None if row.kept_support_sizes is None else row.kept_support_sizes[place]
+
+
+def _logprobs(scaled_V: Array, row: LedgerRow, place: int) -> Array:
+    """Return logprobs_V of the distribution that a token was drawn from; -inf where a filter left a token out."""
+    size = _kept_size(row, place)
+    if size is not None:
+        left_V = np.full_like(scaled_V, -math.inf)
+        kept = np.argsort(-scaled_V, kind="stable")[:size]
+        left_V[kept] = scaled_V[kept]
+        scaled_V = left_V
+    top = scaled_V.max()
+    logprobs_V: Array = scaled_V - top - math.log(np.exp(scaled_V - top).sum())
+    return logprobs_V
+
+
+def _score(scaled_V: Array, token: int, size: int | None) -> float:
+    kept_V = scaled_V if size is None else np.sort(scaled_V)[::-1][:size]
+    top = kept_V.max()
+    return float(scaled_V[token] - top - math.log(np.exp(kept_V - top).sum()))
+
+
+def _entropy(logprobs_V: Array) -> float:
+    probs_V = np.exp(logprobs_V)
+    return float(-(probs_V * np.where(probs_V > 0, logprobs_V, 0.0)).sum())
+
+
+def _support(scaled_V: Array, token: int, options: Mapping[str, Any], precision: str) -> Support:
+    """Return what top-k leaves of a distribution, and top-p of that."""
+    top_k, top_p = options["policy.generation.top_k"], float(options["policy.generation.top_p"])
+    order = np.argsort(-scaled_V, kind="stable")
+    ordered_V = scaled_V[order]
+    if top_k is not None and top_k < len(ordered_V):
+        least_k = max(1, int((ordered_V > ordered_V[top_k - 1] + LOGITS[precision]).sum()))
+        most_k = int((ordered_V >= ordered_V[top_k - 1] - LOGITS[precision]).sum())
+    else:
+        top_k = least_k = most_k = len(ordered_V)
+    least, most = least_k, most_k
+    if top_p < 1:
+        probs_V = np.exp(ordered_V - ordered_V[0])
+        before_V = (np.cumsum(probs_V) - probs_V) / probs_V[:top_k].sum()
+        least = max(1, min(least_k, int((before_V < top_p - MASS[precision]).sum())))
+        most = min(most_k, int((before_V < top_p + MASS[precision]).sum()))
+    place = int(np.flatnonzero(order == token)[0])
+    return Support(least, most, place < most)

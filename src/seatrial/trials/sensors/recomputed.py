@@ -1,0 +1,39 @@
+"""The checks of a run of GRPO that compute again what it logged, and what a trial claims by them."""
+
+from __future__ import annotations
+
+from seatrial.trials.base import Claim
+from seatrial.trials.sensors.filters import rows_are_filtered
+from seatrial.trials.sensors.first_step import drawn_as_configured, first_update
+from seatrial.trials.sensors.paths import sensor
+from seatrial.trials.sensors.record import record_is_whole
+from seatrial.trials.sensors.scalars import scalars_follow
+
+SCALARS = sensor(
+    "every step: scalars follow from the rows", "sums of the rows, within rounding", scalars_follow
+)
+DRAWN = sensor(
+    "step 1: tokens are drawn and scored as configured",
+    "temperature, then top-k, then top-p, of the initial model",
+    drawn_as_configured,
+)
+UPDATE = sensor(
+    "step 1: loss, entropy and gradient are those of the rows", "of the initial model", first_update
+)
+FILTERED = sensor(
+    "every step: the rows in the loss are those that the filters leave",
+    "and none is longer than allowed",
+    rows_are_filtered,
+)
+RECORD = sensor("the run records its whole configuration", "every option, at its value", record_is_whole)
+
+RECOMPUTED = (SCALARS, FILTERED, DRAWN, UPDATE, RECORD)
+"""Every such check, in order."""
+
+RECOMPUTED_CLAIMS = (
+    Claim(text="the logged scalars are those of the rows, at every step", verdicts=(SCALARS.name,)),
+    Claim(text="the steps train on the rows that the filters leave", verdicts=(FILTERED.name,)),
+    Claim(text="tokens are drawn and scored by the configured distribution", verdicts=(DRAWN.name,)),
+    Claim(text="the first update is the configured loss's, on the rows", verdicts=(UPDATE.name,)),
+    Claim(text="the run records its whole configuration", verdicts=(RECORD.name,)),
+)

@@ -1,0 +1,82 @@
+"""A model of transformers with its gradient, row by row without padding: of architectures that `decoder` does not have.
+
+Torch and transformers are imported on first use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.scoring import load_model, media_of, placeholder_of
+
+Array = npt.NDArray[np.float64]
+
+
+class TransformersModel:
+    """The initial model of a run, in float32."""
+
+    def __init__(self, evidence: RunEvidence) -> None:
+        """Load it.
+
+        Raises:
+            BlockedError: transformers or the model's files are missing.
+        """
+        self._model, self._facts = load_model(evidence.job.initial_model)
+        self._frozen = tuple(evidence.job.frozen)
+        self._outputs: Any = None
+
+    def logits(self, row: LedgerRow) -> Array:
+        """Return logits_SV of a row; `backward` takes the gradient of the row that was last computed."""
+        import torch
+
+        ids_1S = torch.tensor([row.token_ids])
+        has_routers = "num_experts_per_tok" in self._facts
+        self._outputs = self._model(
+            input_ids=ids_1S,
+            attention_mask=torch.ones_like(ids_1S),
+            use_cache=False,
+            **media_of(self._facts, int(row.prompt_id)),
+            **({"output_router_logits": True} if has_routers else {}),
+        )
+        logits_SV: Array = self._outputs.logits[0].detach().double().numpy()
+        token = placeholder_of(self._facts)
+        if token is not None:
+            logits_SV[:, token] = -math.inf  # the token of a feature is never sampled
+        return logits_SV
+
+    def backward(self, gradient_SV: Array, balance: float = 0.0) -> None:
+        """Add the gradient of the row that was last computed, with so many times its routers' balance loss."""
+        import torch
+
+        logits_SV = self._outputs.logits[0]
+        total = (logits_SV * torch.from_numpy(gradient_SV).to(logits_SV.dtype)).sum()
+        if balance:
+            layers = self._outputs.router_logits
+            total = total + balance * sum(map(self._balance, layers)) / len(layers)
+        total.backward()
+
+    def norms(self) -> dict[str, float]:
+        """Return the norm of the gradient of each weight that trains."""
+        named: Mapping[str, Any] = dict(self._model.named_parameters())
+        return {
+            name: float(value.grad.norm())
+            for name, value in named.items()
+            if value.grad is not None and not (self._frozen and name.endswith(self._frozen))
+        }
+
+    def _balance(self, logits_SE: Any) -> Any:
+        """Return a layer's balance loss of the row (DeepSeek-V3, arXiv 2412.19437, eq. 17-20)."""
+        import torch
+
+        chosen = int(self._facts["num_experts_per_tok"])
+        positions, experts = logits_SE.shape
+        counts_E = torch.bincount(logits_SE.topk(chosen, -1).indices.flatten(), minlength=experts)
+        share_E = counts_E * experts / (chosen * positions)
+        return (share_E * logits_SE.softmax(-1).mean(0)).sum()
