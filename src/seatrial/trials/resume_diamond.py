@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import guard_sensors, judge_run, prepare_model, within_reach
 from seatrial.trials.launching import exit_verdict, train
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence, find_series
+from seatrial.trials.sensors.damage import DAMAGE_SEEN, damage_seen, damaged_copies
 from seatrial.trials.sensors.run import (
     FINITE,
     LOG_UNDAMAGED,
@@ -175,10 +177,36 @@ class SftResumeDiamond:
             sensors = [LOG_UNDAMAGED, STEPS_REACHED, FINITE, *guard_sensors(job)]
             if not judge_run(context, evidence[way], sensors, f"{way}: "):
                 return
-        self._compare(context, evidence["whole"], evidence["resumed"], before)
+        seen = {} if self.backends else self._damage(context, model, evidence["whole"])
+        self._compare(context, evidence["whole"], evidence["resumed"], before, seen)
+
+    def _damage(
+        self, context: TrialContext, model: Path, whole: RunEvidence
+    ) -> dict[str, Callable[[], Verdict]]:
+        """Start the run among damaged copies of its first checkpoint; return the verdict to take."""
+        request = JobRequest(
+            recipe=RECIPE,
+            model=model,
+            directory=context.directory / "damaged",
+            seed=context.seed,
+            overrides=context.overrides,
+        )
+        job = context.target.job(request.ending_early())
+
+        def judge() -> Verdict:
+            request.directory.mkdir()
+            copies = damaged_copies(whole, job.checkpoint_dir or request.directory)
+            return damage_seen(train(context, job, request.directory / "run.log"), copies)
+
+        return {DAMAGE_SEEN: judge}
 
     def _compare(
-        self, context: TrialContext, whole: RunEvidence, resumed: RunEvidence, before: frozenset[str]
+        self,
+        context: TrialContext,
+        whole: RunEvidence,
+        resumed: RunEvidence,
+        before: frozenset[str],
+        further: Mapping[str, Callable[[], Verdict]],
     ) -> None:
         verdicts: dict[str, Callable[[], Verdict]] = {CONTINUED: partial(went_on, resumed, before)}
         for what in COMPARED:
@@ -189,6 +217,7 @@ class SftResumeDiamond:
         verdicts[PARAMETERS_MOVED.name] = partial(PARAMETERS_MOVED.judge, whole)
         if self.backends is not None:
             verdicts[LAST_SERVED] = partial(served, resumed, self.backends[1], {}, name=LAST_SERVED)
+        verdicts |= further
         for name, ask in verdicts.items():
             try:
                 context.record(as_expected(ask(), whole.job))
@@ -213,7 +242,9 @@ class SftResumeDiamond:
                 text="resuming keeps the weights, which had moved", verdicts=(WEIGHTS, PARAMETERS_MOVED.name)
             ),
         ]
-        if self.backends is not None:
+        if self.backends is None:
+            claims.append(Claim(text="a damaged checkpoint is refused, with a line", verdicts=(DAMAGE_SEEN,)))
+        else:
             text = f"{self.backends[0]} saved, and {self.backends[1]} continued"
             claims.append(Claim(text=text, verdicts=(FIRST_SERVED, LAST_SERVED)))
         return claims

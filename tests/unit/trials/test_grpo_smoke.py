@@ -12,6 +12,7 @@ from tests.unit.trials.toy_target import TOY, ToyTarget, run_toy
 from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.trials.results import TrialResult, TrialState
 from seatrial.trials.rundir import read_results
+from seatrial.trials.sensors.recomputed import RECOMPUTED
 from seatrial.verdict import Outcome, Verdict
 
 PASS, FAIL, BLOCKED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.BLOCKED, Outcome.SKIPPED
@@ -45,10 +46,16 @@ def test_a_right_run_passes(tmp_path: Path) -> None:
     assert not [name for name in verdicts if "clamped" in name]
     assert "every trainable tensor moves" in trial.proves
     assert {verdicts[name].outcome for name in trial.key_verdicts} == {PASS}
-    assert {verdict.outcome for name, verdict in verdicts.items() if name not in skipped} == {PASS}
+    others = {name: verdict for name, verdict in verdicts.items() if name not in skipped}
+    # The toy does not say how it is configured: nothing is computed again, and nothing is claimed by it.
+    not_given = [one.name for one in RECOMPUTED]
+    assert {verdict.outcome for name, verdict in others.items() if name not in not_given} == {PASS}
+    assert {verdicts[name].outcome for name in not_given} == {Outcome.NOT_REQUESTED}
+    assert not set(not_given) & set(trial.key_verdicts)
+    assert [text for text in trial.limitations if "TrainingJob.configuration" in text]
 
 
-NAMES = 28
+NAMES = 33
 """Verdicts of the trial, whatever happens."""
 
 

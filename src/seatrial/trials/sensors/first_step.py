@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from seatrial.evidence.ledger.laws.logprobs import AGREEMENT
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations import oracles
 from seatrial.relations.oracles.options import loss_spec
@@ -75,7 +76,13 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """
     options, rows = _step_1(evidence)
     model = _model(evidence, options)
-    bound, wrong, largest, number = NATS[options["policy.precision"]], [], 0.0, 0
+    own = NATS[options["policy.precision"]]
+    bounds = {
+        "prev_logprobs": own,
+        "reference_logprobs": own,
+        "generation_logprobs": max(own, AGREEMENT[evidence.job.precision].token),
+    }
+    wrong, largest, number = [], 0.0, 0
     for row in rows:
         for place, scaled_V in _scaled(model, row, options):
             size = _kept_size(row, place)
@@ -92,15 +99,15 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
                     f"{at} was drawn of {size} tokens; {support.least} to {support.most} are left by the options"
                 )
             if size is None and _is_filtered(options):
-                continue
+                continue  # how many tokens were left is not written
             score = _score(scaled_V, token, size)
-            for column in ("prev_logprobs", "reference_logprobs"):
+            for column, bound in bounds.items():
                 values = getattr(row, column)
                 if values is None:
                     continue
                 gap = abs(values[place] - score)
                 largest = max(largest, gap)
-                if not gap <= bound and not (size is not None and evidence.job.precision != "float32"):
+                if not gap <= bound:
                     wrong.append(f"{at} has {column} {values[place]:.6g}, the model gives {score:.6g}")
     return wrong[:3], f"{number} tokens of {len(rows)} rows, at most {largest:.2g} nats apart", number
 
