@@ -24,6 +24,7 @@ from seatrial.trials.sensors.run import (
     STEPS_REACHED,
     Sensor,
     check_sensor,
+    not_given,
 )
 from seatrial.verdict import Outcome, Verdict
 
@@ -124,9 +125,7 @@ def none_stale(evidence: RunEvidence) -> Verdict:
     stale = [group for group in groups if group["fate"] == "stale"]
     for option, why in MAY_BE_STALE.items():
         if options.get(option):
-            return Verdict(
-                name=NONE_STALE, outcome=Outcome.NOT_REQUESTED, reason=f"grpo.async_grpo.{option}: {why}"
-            )
+            return not_given(NONE_STALE, f"grpo.async_grpo.{option}: {why}")
     first = f", first group {stale[0]['number']} of version {stale[0]['weight_step']}" if stale else ""
     return Verdict(
         name=NONE_STALE,
@@ -194,6 +193,4 @@ class AsyncFilterFlow:
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
         context.target.preflight()
-        in_flight = "grpo.async_grpo.in_flight_weight_updates=true" in context.overrides
-        claims = [claim for claim in CLAIMS if not in_flight or NONE_STALE not in claim.verdicts]
-        train_and_judge(context, "grpo-async", lambda job: list(SENSORS), lambda job: claims)
+        train_and_judge(context, "grpo-async", lambda job: list(SENSORS), lambda job: CLAIMS)

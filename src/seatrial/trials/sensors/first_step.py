@@ -267,16 +267,13 @@ def _support(scaled_V: Array, token: int, options: Mapping[str, Any], precision:
     top_k, top_p = options["policy.generation.top_k"], float(options["policy.generation.top_p"])
     order = np.argsort(-scaled_V, kind="stable")
     ordered_V = scaled_V[order]
-    if top_k is not None and top_k < len(ordered_V):
-        least_k = max(1, int((ordered_V > ordered_V[top_k - 1] + LOGITS[precision]).sum()))
-        most_k = int((ordered_V >= ordered_V[top_k - 1] - LOGITS[precision]).sum())
-    else:
-        top_k = least_k = most_k = len(ordered_V)
-    least, most = least_k, most_k
+    top_k = len(ordered_V) if top_k is None else min(top_k, len(ordered_V))
+    least = top_k  # ties with the last of them may stay
+    most = int((ordered_V >= ordered_V[top_k - 1] - LOGITS[precision]).sum())
     if top_p < 1:
         probs_V = np.exp(ordered_V - ordered_V[0])
         before_V = (np.cumsum(probs_V) - probs_V) / probs_V[:top_k].sum()
-        least = max(1, min(least_k, int((before_V < top_p - MASS[precision]).sum())))
-        most = min(most_k, int((before_V < top_p + MASS[precision]).sum()))
+        least = max(1, min(least, int((before_V < top_p - MASS[precision]).sum())))
+        most = min(most, int((before_V < top_p + MASS[precision]).sum()))
     place = int(np.flatnonzero(order == token)[0])
     return Support(least, most, place < most)

@@ -1,0 +1,242 @@
+"""What trials compute again from the rows of a real step, and that each kind of damage to a row or a scalar is seen."""
+
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from refrl.models.tiny import TinyModelSpec, make_model
+from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.runlog import Series
+from seatrial.targets.base import JobRequest, TrainingJob
+from seatrial.targets.reference.target import ReferenceTarget
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.decoder import Decoder, why_not
+from seatrial.trials.sensors.filters import rows_are_filtered
+from seatrial.trials.sensors.first_step import _support, drawn_as_configured, first_update
+from seatrial.trials.sensors.record import record_is_whole
+from seatrial.trials.sensors.scalars import scalars_follow
+
+WORDS = (
+    "grpo.max_num_steps=1",
+    "grpo.val_at_start=false",
+    "grpo.val_at_end=false",
+    "policy.sequence_packing.enabled=true",
+    "loss_fn.entropy_coefficient=0.05",
+    "policy.generation.top_p=0.8",
+    "policy.generation.temperature=0.5",
+    "grpo.overlong_filtering=true",
+)
+"""One step with most of what is computed again: packs, a bonus, a filter of sampling and one of rows."""
+CHECKS = (scalars_follow, rows_are_filtered, drawn_as_configured, first_update, record_is_whole)
+
+
+class Changed(RunEvidence):
+    """A run of which a test changes rows, scalars or its record."""
+
+    def __init__(self, job: TrainingJob, rows: Sequence[LedgerRow], scalars: dict[str, float]) -> None:
+        """Replace the rows, and the value of each named scalar."""
+        super().__init__(job, None, [])  # type: ignore[arg-type]
+        self.__dict__["ledger"] = rows
+        self._scalars = scalars
+
+    def series(self, tag: str) -> Series | None:
+        """Return a logged series, changed where the test says so."""
+        found = super().series(tag)
+        if found is None or tag not in self._scalars:
+            return found
+        return replace(found, values=np.array([self._scalars[tag]]))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
+    """Run one step of the smoke on a peaked model."""
+    folder = tmp_path_factory.mktemp("run")
+    make_model(TinyModelSpec(initializer_range=0.2, hidden_size=32, intermediate_size=48), folder / "model")
+    request = JobRequest(recipe="grpo-smoke", model=folder / "model", directory=folder, seed=0, words=WORDS)
+    made = ReferenceTarget().job(request)
+    ended = subprocess.run(
+        made.argv, env={**os.environ, **made.environment}, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    return made
+
+
+def rows_of(job: TrainingJob) -> list[LedgerRow]:
+    """Return the rows of the run."""
+    return list(RunEvidence(job, None, []).ledger)  # type: ignore[arg-type]
+
+
+def test_a_sound_step_passes(job: TrainingJob) -> None:
+    """Nothing is wrong, and each rests on values."""
+    for check in CHECKS:
+        wrong, seen, number = check(Changed(job, rows_of(job), {}))
+        assert (wrong, number > 0) == ([], True), (check, seen)
+
+
+@pytest.mark.parametrize(
+    ("tag", "factor", "check"),
+    [
+        ("train/loss", 1.001, first_update),
+        ("train/grad_norm", 0.9995, first_update),
+        ("train/entropy", 1.0001, first_update),
+        ("train/loss", 1.001, scalars_follow),
+        ("train/lr", 1.01, scalars_follow),
+        ("train/kl_penalty", math.nan, scalars_follow),
+        ("train/mean_prompt_length", 1.01, scalars_follow),
+        ("train/approx_entropy", 1.001, scalars_follow),
+        ("train/num_overlong_filtered", 2.0, rows_are_filtered),
+    ],
+)
+def test_another_value_of_a_scalar_is_seen(
+    job: TrainingJob, tag: str, factor: float, check: Callable[[RunEvidence], tuple[list[str], str, int]]
+) -> None:
+    """It is named."""
+    series = RunEvidence(job, None, []).series(tag)  # type: ignore[arg-type]
+    assert series is not None
+    wrong, _, _ = check(Changed(job, rows_of(job), {tag: float(series.values[0]) * factor}))
+    assert any(tag in text for text in wrong), wrong
+
+
+def _first_trained(rows: Sequence[LedgerRow]) -> int:
+    return next(place for place, row in enumerate(rows) if any(row.loss_mask or ()))
+
+
+def _shifted(column: str) -> Callable[[LedgerRow], LedgerRow]:
+    return lambda row: replace(row, **{column: tuple(value - 0.01 for value in getattr(row, column))})
+
+
+def _unlikely(row: LedgerRow) -> LedgerRow:
+    """Return the row with a first token that is never left by top-p: the least likely one is taken in the test."""
+    ids = list(row.token_ids or ())
+    ids[row.prompt_length or 0] = 0 if ids[row.prompt_length or 0] else 1
+    return replace(row, token_ids=tuple(ids))
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (_shifted("prev_logprobs"), drawn_as_configured),
+        (_shifted("generation_logprobs"), drawn_as_configured),
+        (_shifted("reference_logprobs"), drawn_as_configured),
+        (
+            lambda row: replace(row, kept_support_sizes=tuple(n + 3 for n in row.kept_support_sizes or ())),
+            drawn_as_configured,
+        ),
+        (_unlikely, drawn_as_configured),
+        (lambda row: replace(row, loss_mask=(0,) * len(row.loss_mask or ())), rows_are_filtered),
+        (lambda row: replace(row, advantage=(row.advantage or 0.0) + 0.5), first_update),
+    ],
+    ids=["trainer", "sampler", "reference", "support", "token", "masked", "advantage"],
+)
+def test_another_row_is_seen(
+    job: TrainingJob,
+    change: Callable[[LedgerRow], LedgerRow],
+    check: Callable[[RunEvidence], tuple[list[str], str, int]],
+) -> None:
+    """One row of the step is changed."""
+    rows = rows_of(job)
+    place = _first_trained(rows)
+    rows[place] = change(rows[place])
+    wrong, _, _ = check(Changed(job, rows, {}))
+    assert wrong
+
+
+def test_an_option_that_is_not_recorded_is_seen(job: TrainingJob, tmp_path: Path) -> None:
+    """A default, a value, and an option that there is not."""
+    facts = json.loads((job.ledger_dir / "run_info.json").read_text())
+    del facts["config"]["policy"]["optimizer"]["eps"]
+    facts["config"]["grpo"]["seed"] = 5
+    facts["config"]["grpo"]["sede"] = 0
+    (tmp_path / "run_info.json").write_text(json.dumps(facts))
+    wrong, _, _ = record_is_whole(Changed(replace(job, ledger_dir=tmp_path), [], {}))
+    assert [text.split()[0] for text in wrong] == ["policy.optimizer.eps", "grpo.seed", "grpo.sede"]
+
+
+def test_what_no_oracle_knows_is_not_judged(job: TrainingJob) -> None:
+    """A target that says nothing of its options, several updates, a model that starts from adapters."""
+    rows = rows_of(job)
+    for check in CHECKS:
+        with pytest.raises(NotGivenError, match="configured"):
+            check(Changed(replace(job, configuration={}), rows, {}))
+    policy: dict[str, Any] = dict(job.configuration["policy"])
+    for changed, why in (
+        ({"train_global_batch_size": 8}, "2 updates"),
+        ({"lora_cfg": {**policy["lora_cfg"], "adapter_path": "there"}}, "adapters"),
+    ):
+        configuration = {**job.configuration, "policy": {**policy, **changed}}
+        with pytest.raises(NotGivenError, match=why):
+            first_update(Changed(replace(job, configuration=configuration), rows, {}))
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "least", "most"),
+    [
+        (None, 1.0, 4, 4),
+        (2, 1.0, 2, 2),
+        (None, 0.75, 2, 2),
+        (None, 0.8, 2, 3),
+        (3, 0.8, 2, 2),
+        (3, 0.9, 3, 3),
+    ],
+)
+def test_the_support_of_a_distribution(top_k: int | None, top_p: float, least: int, most: int) -> None:
+    """Probabilities .5, .3, .15, .05, at 0.8 on the border within rounding; top-p takes those that top-k leaves."""
+    scaled_V = np.log([0.15, 0.5, 0.05, 0.3])
+    options = {"policy.generation.top_k": top_k, "policy.generation.top_p": top_p}
+    for token, place in ((1, 0), (3, 1), (0, 2), (2, 3)):
+        found = _support(scaled_V, token, options, "float32")
+        assert (found.least, found.most, found.allows) == (least, most, place < most)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TinyModelSpec(hidden_size=32, intermediate_size=48, num_layers=2),
+        TinyModelSpec(hidden_size=32, intermediate_size=48, family="llama", num_heads=2, num_kv_heads=1),
+        TinyModelSpec(hidden_size=32, intermediate_size=48, tie_word_embeddings=True, num_kv_heads=4),
+    ],
+    ids=["qwen3", "llama", "tied"],
+)
+def test_the_decoder_is_that_of_transformers(tmp_path: Path, spec: TinyModelSpec) -> None:
+    """Logits and the gradient of each weight, the padding token among the ids."""
+    make_model(replace(spec, initializer_range=0.3), tmp_path / "model")
+    facts = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert why_not(facts, tmp_path / "model") is None
+    decoder = Decoder(tmp_path / "model", facts)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float64")
+    rng = np.random.default_rng(0)
+    for ids in ([257, 7, 256, 90, 7], [257, 3, 200]):
+        row = LedgerRow(step=1, index=0, prompt_id=0, token_ids=tuple(ids))
+        logits_SV = decoder.logits(row)
+        right_SV = model(input_ids=torch.tensor([ids])).logits[0]
+        assert np.allclose(logits_SV, right_SV.detach().numpy(), atol=1e-5)
+        gradient_SV = rng.normal(size=logits_SV.shape)
+        decoder.backward(gradient_SV)
+        right_SV.backward(torch.from_numpy(gradient_SV))
+    norms = decoder.norms()
+    for name, value in model.named_parameters():
+        assert math.isclose(norms[name], float(value.grad.norm()), rel_tol=1e-4), name
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"model_type": "gpt2"},
+        {"model_type": "llama", "attention_bias": True},
+        {"model_type": "llama", "rope_parameters": {"rope_type": "yarn"}},
+        {"model_type": "qwen3", "use_sliding_window": True},
+    ],
+)
+def test_other_models_are_left_to_transformers(facts: dict[str, Any], tmp_path: Path) -> None:
+    """The reason names the trait."""
+    assert why_not(facts, tmp_path)
