@@ -99,6 +99,10 @@ class Decoder:
         """Return the norm of each weight's gradient."""
         return {name: float(np.sqrt((value**2).sum())) for name, value in self._gradients.items()}
 
+    def routed(self) -> dict[str, float]:
+        """Return nothing: there are no routers."""
+        return {}
+
     def _norm(self, name: str, x: Array, tape: list[Any]) -> Array:
         weight = self._weights[f"{name}.weight"]
         scale = 1 / np.sqrt((x**2).mean(-1, keepdims=True) + self._epsilon)

@@ -31,6 +31,8 @@ class TransformersModel:
         self._model, self._facts = load_model(evidence.job.initial_model)
         self._frozen = tuple(evidence.job.frozen)
         self._outputs: Any = None
+        self._balances: list[float] = []
+        self._loads: Any = 0
 
     def logits(self, row: LedgerRow) -> Array:
         """Return logits_SV of a row; `backward` takes the gradient of the row that was last computed."""
@@ -57,9 +59,11 @@ class TransformersModel:
 
         logits_SV = self._outputs.logits[0]
         total = (logits_SV * torch.from_numpy(gradient_SV).to(logits_SV.dtype)).sum()
-        if balance:
-            layers = self._outputs.router_logits
-            total = total + balance * sum(map(self._balance, layers)) / len(layers)
+        layers = getattr(self._outputs, "router_logits", None) or ()
+        if layers:
+            mean = sum(map(self._balance, layers)) / len(layers)
+            self._balances.append(float(mean.detach()))
+            total = total + balance * mean
         total.backward()
 
     def norms(self) -> dict[str, float]:
@@ -71,12 +75,20 @@ class TransformersModel:
             if value.grad is not None and not (self._frozen and name.endswith(self._frozen))
         }
 
+    def routed(self) -> dict[str, float]:
+        """Return the tokens of each expert and the routers' balance loss, by their logged names; empty without any."""
+        if not self._balances:
+            return {}
+        loads = {f"moe/tokens_per_expert/{number}": float(load) for number, load in enumerate(self._loads)}
+        return {**loads, "moe/router_aux_loss": math.fsum(self._balances) / len(self._balances)}
+
     def _balance(self, logits_SE: Any) -> Any:
-        """Return a layer's balance loss of the row (DeepSeek-V3, arXiv 2412.19437, eq. 17-20)."""
+        """Return a layer's balance loss of the row (DeepSeek-V3, arXiv 2412.19437, eq. 17-20), and count its tokens."""
         import torch
 
         chosen = int(self._facts["num_experts_per_tok"])
         positions, experts = logits_SE.shape
         counts_E = torch.bincount(logits_SE.topk(chosen, -1).indices.flatten(), minlength=experts)
+        self._loads = self._loads + counts_E
         share_E = counts_E * experts / (chosen * positions)
         return (share_E * logits_SE.softmax(-1).mean(0)).sum()
