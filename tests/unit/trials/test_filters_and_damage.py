@@ -142,7 +142,7 @@ def test_the_buffer_holds_what_later_steps_take() -> None:
 
 def test_groups_in_place_of_dropped_ones_may_wait() -> None:
     """The last step drops one group; the rest of the batch that makes up for it is left over."""
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"number": 0, "fate": "zero variance", "step": 1, "weight_step": 0},
         *({"number": n, "fate": "trained", "step": 1, "weight_step": 0} for n in (1, 2)),
         {"number": 3, "fate": "unused", "step": 2, "weight_step": 0},

@@ -112,7 +112,11 @@ def _first_trained(rows: Sequence[LedgerRow]) -> int:
 
 
 def _shifted(column: str) -> Callable[[LedgerRow], LedgerRow]:
-    return lambda row: replace(row, **{column: tuple(value - 0.01 for value in getattr(row, column))})
+    def shift(row: LedgerRow) -> LedgerRow:
+        changed: dict[str, Any] = {column: tuple(value - 0.01 for value in getattr(row, column))}
+        return replace(row, **changed)
+
+    return shift
 
 
 def _unlikely(row: LedgerRow) -> LedgerRow:
@@ -225,6 +229,7 @@ def test_the_decoder_is_that_of_transformers(tmp_path: Path, spec: TinyModelSpec
         right_SV.backward(torch.from_numpy(gradient_SV))
     norms = decoder.norms()
     for name, value in model.named_parameters():
+        assert value.grad is not None
         assert math.isclose(norms[name], float(value.grad.norm()), rel_tol=1e-4), name
 
 

@@ -117,7 +117,7 @@ def _too_long(row: LedgerRow, options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sampled_in_vain(evidence: RunEvidence, step: int, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what shows that dynamic sampling went on after the step was full."""
+    """Yield what shows that dynamic sampling continued after the step was full."""
     if not options["grpo.use_dynamic_sampling"]:
         return
     tags = {
