@@ -191,10 +191,10 @@ class SftResumeDiamond:
             seed=context.seed,
             overrides=context.overrides,
         )
-        job = context.target.job(request.ending_early())
 
         def judge() -> Verdict:
             request.directory.mkdir()
+            job = context.target.job(request.ending_early())
             copies = damaged_copies(whole, job.checkpoint_dir or request.directory)
             return damage_seen(train(context, job, request.directory / "run.log"), copies)
 
