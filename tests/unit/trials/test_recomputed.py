@@ -172,6 +172,9 @@ def test_what_no_oracle_knows_is_not_judged(job: TrainingJob) -> None:
     for check in CHECKS:
         with pytest.raises(NotGivenError, match="configured"):
             check(Changed(replace(job, configuration={}), rows, {}))
+    older = {key: value for key, value in job.configuration.items() if key != "loss_fn"}
+    with pytest.raises(NotGivenError, match=r"no option loss_fn\.kind"):
+        first_update(Changed(replace(job, configuration=older), rows, {}))
     policy: dict[str, Any] = dict(job.configuration["policy"])
     for changed, why in (
         ({"train_global_batch_size": 8}, "2 updates"),

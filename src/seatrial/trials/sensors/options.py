@@ -10,15 +10,27 @@ from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 
 
-def options_of(evidence: RunEvidence) -> dict[str, Any]:
-    """Return the options by dotted name.
+class Options(dict[str, Any]):
+    """Options by dotted name."""
+
+    def __missing__(self, name: str) -> Any:
+        """Say that a version of the stack does not have an option, so that what needs it is not judged.
+
+        Raises:
+            NotGivenError: always.
+        """
+        raise NotGivenError(f"the run has no option {name}")
+
+
+def options_of(evidence: RunEvidence) -> Options:
+    """Return the options by dotted name; one that is missing raises NotGivenError.
 
     Raises:
         NotGivenError: the target does not say what it configured.
     """
     if not evidence.job.configuration:
         raise NotGivenError("the target does not say how the run is configured (TrainingJob.configuration)")
-    return dict(flat(evidence.job.configuration))
+    return Options(flat(evidence.job.configuration))
 
 
 def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
