@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from tests.unit.relations.plain_processes import PlainProcesses
 
 from seatrial.relations.contracts.loops import (
     AccumulatedBatch,
@@ -16,14 +17,13 @@ from seatrial.relations.contracts.loops import (
     GatheredAs,
     LoaderPlan,
 )
-from seatrial.relations.oracles.loops import features, start
+from seatrial.relations.oracles.loops import features, local_descent, start
 
 
 @dataclass
-class PlainLoops:
+class PlainLoops(PlainProcesses):
     """Reads, gathers, exchanges and accumulates in lists."""
 
-    fault: str = ""
     accumulation_spec: AccumulationSpec = field(default_factory=AccumulationSpec)
 
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
@@ -70,7 +70,8 @@ class PlainLoops:
         rows = [row for step in self._steps(replace(plan, even=True), 0) for rank in step for row in rank]
         if self.fault == "objects of one process" and kind == "objects":
             rows = rows[: plan.batch_size]
-        return [rows[:kept]] * plan.num_ranks
+        first = 0 if self.fault == "skips are gathered" else plan.skip * plan.rows_of_step
+        return [rows[first:kept]] * plan.num_ranks
 
     def gathered(self, values: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
         order = values[::-1] if self.fault == "gather" else values
@@ -87,7 +88,32 @@ class PlainLoops:
         fills = [[0.0 if self.fault == "fill" else fill] * (length - len(one)) for one in values]
         return [[*pad, *own] if first else [*own, *pad] for pad, own in zip(fills, values, strict=True)]
 
+    def _alone(self, plan: AccumulationPlan) -> Sequence[Sequence[AccumulatedBatch]]:
+        """Return steps of processes that each train alone for a while."""
+        rows = [
+            [
+                tuple(range(at, at + plan.batch_size))
+                for at in range(step * size, (step + 1) * size, plan.batch_size)
+            ]
+            for _ in range(plan.num_epochs)
+            for step in range(plan.num_batches)
+            for size in [plan.batch_size * plan.num_ranks]
+        ]
+        given = replace(plan, local_steps=3) if self.fault == "another mean" else plan
+        right = local_descent(self.accumulation_spec, given, rows)
+        seen: list[list[AccumulatedBatch]] = [[] for _ in range(plan.num_ranks)]
+        for rank, batches in enumerate(seen):
+            for step, weights in zip(rows, right, strict=True):
+                batches.append(
+                    AccumulatedBatch(step[rank], True, tuple(weights[rank].tolist()), 0.0, None, "")
+                )
+            mean = torch.stack(right[-1]).mean(0).tolist()
+            batches.append(AccumulatedBatch((), False, tuple(mean), 0.0, None, ""))
+        return seen
+
     def accumulated(self, plan: AccumulationPlan) -> Sequence[Sequence[AccumulatedBatch]]:
+        if plan.local_steps:
+            return self._alone(plan)
         spec, rate = self.accumulation_spec, self.accumulation_spec.rate
         weights, gradient, since, steps = torch.tensor(start()), torch.zeros(len(start())), 0, 0
         seen: list[list[AccumulatedBatch]] = [[] for _ in range(plan.num_ranks)]
@@ -95,14 +121,16 @@ class PlainLoops:
             for number in range(plan.num_batches):
                 since += 1
                 parts = []
-                for rank in range(plan.num_ranks):
+                last_batch = plan.uneven and number == plan.num_batches - 1
+                for rank in range(1 if last_batch else plan.num_ranks):
                     at = (number * plan.num_ranks + rank) * plan.batch_size
                     parts.append(tuple(range(at, at + plan.batch_size)))
                     x_BD = torch.tensor([features(row)[0] for row in parts[-1]])
                     y_B = torch.tensor([features(row)[1] for row in parts[-1]])
                     slope = 2 * (x_BD @ weights - y_B) @ x_BD / plan.batch_size
                     divisor = 1 if self.fault == "gradients are summed" else plan.accumulation
-                    gradient = gradient + slope / divisor / plan.num_ranks
+                    active = 1 if last_batch and self.fault == "a mean of one" else plan.num_ranks
+                    gradient = gradient + slope / divisor / active
                 last = plan.steps_at_the_end and number == plan.num_batches - 1 and self.fault != "last step"
                 stepped, norm = since == plan.accumulation or last, None
                 if stepped:
@@ -111,8 +139,13 @@ class PlainLoops:
                     if plan.max_norm is not None and norm > plan.max_norm and self.fault != "clipping":
                         gradient = gradient * (plan.max_norm / norm)
                     norm = float(gradient.norm()) if self.fault == "norm" else norm
+                    if plan.max_value is not None and self.fault != "elements":
+                        gradient = gradient.clamp(-plan.max_value, plan.max_value)
                     weights = weights - rate * gradient
-                    rate *= spec.rate_decay ** (1 if self.fault == "schedule" else plan.num_ranks)
+                    times = 1 if plan.split != (self.fault == "schedule") else plan.num_ranks
+                    if plan.schedule == "epoch":
+                        times = number == plan.num_batches - 1 and self.fault != "schedule"
+                    rate *= spec.rate_decay**times
                     gradient = torch.zeros_like(gradient)
                     if steps == plan.resumes_after and self.fault == "resume":
                         rate = spec.rate
@@ -124,4 +157,7 @@ class PlainLoops:
                     seen[rank].append(
                         AccumulatedBatch(rows, stepped, tuple(kept[0]), kept[1], kept[2], dtype)
                     )
+        if plan.uneven:
+            for batches in seen:
+                batches.append(AccumulatedBatch((), False, tuple(weights.tolist()), rate, None, ""))
         return seen

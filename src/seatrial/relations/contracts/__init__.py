@@ -40,8 +40,10 @@ from seatrial.relations.contracts.objectives import Objective
 from seatrial.relations.contracts.packs import PackPlan
 from seatrial.relations.contracts.parallel import ParallelTraining
 from seatrial.relations.contracts.parts import NamedParts, OwnParts, RandomStreams, Tasks
+from seatrial.relations.contracts.placed import PlacedModels
 from seatrial.relations.contracts.placements import Placements
 from seatrial.relations.contracts.precision import Precision, TokenizedRun
+from seatrial.relations.contracts.processes import NestedExchanges, ProcessSplits
 from seatrial.relations.contracts.ranks import RankedLoss, Ranks
 from seatrial.relations.contracts.readiness import Readiness
 from seatrial.relations.contracts.resume import KilledRun, ResumableRun
@@ -49,6 +51,7 @@ from seatrial.relations.contracts.resumed_training import ResumedTraining
 from seatrial.relations.contracts.rollout_flow import RolloutFlow
 from seatrial.relations.contracts.rotary import Rotary
 from seatrial.relations.contracts.run import ShortRun
+from seatrial.relations.contracts.saved_loops import SavedLoops
 from seatrial.relations.contracts.saving import Saving
 from seatrial.relations.contracts.schedules import NamedSchedules
 from seatrial.relations.contracts.supervised import SupervisedEvaluation, SupervisedRun, SupervisedStep
@@ -320,6 +323,10 @@ COMPONENTS: Mapping[str, type] = {
     "row_loader": RowLoader,
     "metric_gather": MetricGather,
     "collectives": Collectives,
+    "process_splits": ProcessSplits,
+    "placed_models": PlacedModels,
+    "saved_loops": SavedLoops,
+    "nested_exchanges": NestedExchanges,
     "accumulated_training": AccumulatedTraining,
     "prompt_files": PromptFiles,
     "tasks": Tasks,

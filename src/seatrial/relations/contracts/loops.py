@@ -125,6 +125,16 @@ class AccumulationPlan(Case):
     """Whether the last batch of an epoch ends a step, whole or not."""
     max_norm: float | None = None
     """Norm to which gradients are clipped before a step."""
+    max_value: float | None = None
+    """Largest value of a gradient's element, to which it is clipped before a step."""
+    split: bool = False
+    """Whether a batch is that of all processes together, which each takes a part of."""
+    schedule: Literal["step", "epoch"] = "step"
+    """Whether the schedule advances with the optimizer, or at the end of an epoch."""
+    local_steps: int = 0
+    """Steps that each process takes alone before weights are averaged; 0: gradients are averaged in each step."""
+    uneven: bool = False
+    """Whether the first process alone has a last batch, and the others wait for it."""
     resumes_after: int = 0
     """Steps after which the state is saved and loaded into new objects; 0: never."""
     mixed: bool = False

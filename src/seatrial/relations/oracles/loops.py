@@ -33,6 +33,49 @@ class Step:
     norm: float
 
 
+def slope(weights: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return the gradient of the mean squared error of these rows."""
+    x_BD = torch.tensor([features(row)[0] for row in rows], dtype=torch.float64)
+    y_B = torch.tensor([features(row)[1] for row in rows], dtype=torch.float64)
+    gradient: Tensor = 2 * (x_BD @ weights - y_B) @ x_BD / len(rows)
+    return gradient
+
+
+def advance(spec: AccumulationSpec, plan: AccumulationPlan) -> float:
+    """Return what a step multiplies the rate by.
+
+    The schedule is written for one process: it advances once for each process and step, unless batches are split, as
+    there are then as many as one process has.
+    """
+    return spec.rate_decay ** (1 if plan.split else plan.num_ranks)
+
+
+def steps_of_epoch(plan: AccumulationPlan) -> int:
+    """Return the steps of an epoch, whose last batch ends one."""
+    return -(-plan.num_batches // plan.accumulation)
+
+
+def local_descent(
+    spec: AccumulationSpec, plan: AccumulationPlan, steps: Sequence[Sequence[Sequence[int]]]
+) -> list[list[Tensor]]:
+    """Return the weights of each process after each step, of which all take the mean after so many steps.
+
+    Args:
+        spec: the rate and its decay.
+        plan: says after how many steps; it has no accumulation.
+        steps: rows by step and process; after the last one all take the mean.
+    """
+    weights, rate = [torch.tensor(start(), dtype=torch.float64)] * plan.num_ranks, spec.rate
+    made = []
+    for number, ranks in enumerate(steps, start=1):
+        weights = [own - rate * slope(own, rows) for own, rows in zip(weights, ranks, strict=True)]
+        if number % plan.local_steps == 0:
+            weights = [torch.stack(weights).mean(0)] * plan.num_ranks
+        rate *= advance(spec, plan)
+        made.append(weights)
+    return made
+
+
 def descent(
     spec: AccumulationSpec, plan: AccumulationPlan, steps: Sequence[Sequence[Sequence[Sequence[int]]]]
 ) -> list[Step]:
@@ -47,17 +90,17 @@ def descent(
     made, rate = [], spec.rate
     for ranks in steps:
         gradient = torch.zeros_like(weights)
-        for parts in ranks:
-            for rows in parts:
-                x_BD = torch.tensor([features(row)[0] for row in rows], dtype=torch.float64)
-                y_B = torch.tensor([features(row)[1] for row in rows], dtype=torch.float64)
-                slope = 2 * (x_BD @ weights - y_B) @ x_BD / len(rows)
-                gradient = gradient + slope / plan.accumulation / len(ranks)
+        for rows in [rows for parts in ranks for rows in parts]:
+            gradient = gradient + slope(weights, rows) / plan.accumulation / plan.num_ranks
         norm = float(gradient.norm())
         if plan.max_norm is not None and norm > plan.max_norm:
             gradient = gradient * (plan.max_norm / norm)
+        if plan.max_value is not None:
+            gradient = gradient.clamp(-plan.max_value, plan.max_value)
         weights = weights - rate * gradient
-        # The schedule is written for one process: it advances once for each process and step.
-        rate *= spec.rate_decay**plan.num_ranks
+        if plan.schedule == "step":
+            rate *= advance(spec, plan)
+        elif (len(made) + 1) % steps_of_epoch(plan) == 0:
+            rate *= spec.rate_decay
         made.append(Step(weights=weights, rate=rate, norm=norm))
     return made

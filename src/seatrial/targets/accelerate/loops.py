@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+
+from torch import Tensor
 
 from seatrial.relations.contracts.loops import (
     AccumulatedBatch,
@@ -14,11 +16,17 @@ from seatrial.relations.contracts.loops import (
     GatheredAs,
     LoaderPlan,
 )
+from seatrial.relations.contracts.processes import ExchangePlan, SplitPart, SplitPlan
+from seatrial.relations.contracts.saved_loops import SavedLoop, SavedLoopPlan, SavedLoopStep
+from seatrial.targets.accelerate.models import Models
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import find_name
 
 RANKED = "seatrial.targets.accelerate.ranked"
+SAVED = "seatrial.targets.accelerate.saved"
+SHARED = "seatrial.targets.accelerate.shared"
+PRELOAD = ("torch", "accelerate")
 EPOCH_LOST = KnownFailure(
     "the epoch does not reach a sampler of the caller behind the one that divides batches",
     finding="Accelerate: the epoch of a sampler of the caller",
@@ -57,8 +65,7 @@ class Loaders(_Accelerate):
     )
 
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
-        found: Sequence[Epochs] = call_on_ranks(f"{RANKED}:loaded", vars(plan), plan.num_ranks)
-        return found
+        return _on_ranks(f"{RANKED}:loaded", plan)
 
 
 class StatefulLoaders(_Accelerate):
@@ -80,8 +87,7 @@ class StatefulLoaders(_Accelerate):
         importlib.import_module("torchdata")
 
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
-        found: Sequence[Epochs] = call_on_ranks(f"{RANKED}:loaded_from_state", vars(plan), plan.num_ranks)
-        return found
+        return _on_ranks(f"{RANKED}:loaded_from_state", plan)
 
 
 class Metrics(_Accelerate):
@@ -92,13 +98,14 @@ class Metrics(_Accelerate):
             "rows of the last batch are counted by the length of the data set, not of the sampler",
             finding="Accelerate: metrics of a sampler of part of the data",
         ).of("R30.gathered/tensors, a sampler of part of the data"),
+        KnownFailure(
+            "a sampler that leaves out batches does not say how many rows a step has",
+            finding="Accelerate: metrics of a resumed epoch",
+        ).of("R30.gathered/tensors, in a resumed epoch"),
     )
 
     def gathered_rows(self, plan: LoaderPlan, kind: GatheredAs) -> Sequence[Sequence[int]]:
-        found: Sequence[Sequence[int]] = call_on_ranks(
-            f"{RANKED}:gathered_for_metrics", {**vars(plan), "kind": kind}, plan.num_ranks
-        )
-        return found
+        return _on_ranks(f"{RANKED}:gathered_for_metrics", plan, kind=kind)
 
 
 class Exchanges(_Accelerate):
@@ -123,6 +130,36 @@ class Exchanges(_Accelerate):
         return found
 
 
+class Splits(_Accelerate):
+    """`split_between_processes`; see `contracts.processes.ProcessSplits`."""
+
+    known_failures = (
+        KnownFailure(
+            "values of the caller's dictionary are replaced by the part of the process",
+            finding="Accelerate: a dictionary that is split",
+        ).of(
+            "R30.split/dictionaries of lists stay",
+            "R30.split/dictionaries of lists, filled, stay",
+            "R30.split/dictionaries of tensors stay",
+        ),
+        KnownFailure(
+            "a list is added to a tuple, which raises",
+            finding="Accelerate: a dictionary that is split",
+        ).of("R30.split/tuples, filled"),
+    )
+
+    def split(self, plan: SplitPlan) -> Sequence[SplitPart]:
+        found = _on_ranks(f"{SHARED}:split", plan)
+        return [SplitPart(tuple(rows), tuple(given)) for rows, given in found]
+
+
+class NestedExchanges(_Accelerate):
+    """Exchanges of nested containers and of objects; see `contracts.processes.NestedExchanges`."""
+
+    def exchanged_nested(self, plan: ExchangePlan) -> Sequence[Mapping[str, Tensor | str]]:
+        return _on_ranks(f"{SHARED}:exchanged_nested", plan)
+
+
 class Accumulation(_Accelerate):
     """`accumulate`, clipping, the prepared schedule and saved state; see `contracts.loops.AccumulatedTraining`."""
 
@@ -140,10 +177,38 @@ class Accumulation(_Accelerate):
         ]
 
 
+class SavedState(_Accelerate):
+    """`save_state` and `load_state` into new objects; see `contracts.saved_loops.SavedLoops`."""
+
+    def saved_loop(self, plan: SavedLoopPlan) -> Sequence[SavedLoop]:
+        return [
+            SavedLoop(
+                [
+                    SavedLoopStep(tuple(rows), tuple(losses), tuple(rates), tuple(draws), counted)
+                    for rows, losses, rates, draws, counted in steps
+                ],
+                tensors,
+            )
+            for steps, tensors in _on_ranks(f"{SAVED}:saved_loop", plan)
+        ]
+
+
+def _on_ranks(function: str, plan: Any, **more: Any) -> Sequence[Any]:
+    """Call a function with a plan; more than two processes are forked, which saves their imports."""
+    found: Sequence[Any] = call_on_ranks(
+        function, {**vars(plan), **more}, plan.num_ranks, PRELOAD if plan.num_ranks > 2 else ()
+    )
+    return found
+
+
 ADAPTERS: dict[str, type[Any]] = {
     "loaders": Loaders,
     "loaders-stateful": StatefulLoaders,
     "metrics": Metrics,
     "exchanges": Exchanges,
+    "exchanges-nested": NestedExchanges,
+    "splits": Splits,
+    "models": Models,
+    "saved-state": SavedState,
     "accumulation": Accumulation,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from seatrial.relations.oracles.loops import NUM_FEATURES, features, start
 from seatrial.targets.common.vectors import FILL, numbers, vectors
 
 
-def _accelerator(**options: Any) -> Any:
+def new_accelerator(**options: Any) -> Any:
     """Return a new `Accelerator` on the CPU, whose state is not that of the one before."""
     import accelerate
     from accelerate.state import AcceleratorState, GradientState
@@ -29,7 +30,7 @@ def _accelerator(**options: Any) -> Any:
 def _loader_accelerator(plan: Mapping[str, Any]) -> Any:
     from accelerate.utils import DataLoaderConfiguration
 
-    return _accelerator(
+    return new_accelerator(
         dataloader_config=DataLoaderConfiguration(
             split_batches=plan["split"],
             dispatch_batches=plan["dispatch"],
@@ -133,7 +134,8 @@ def gathered_for_metrics(plan: Mapping[str, Any]) -> list[int]:
     """Return the rows that this process gathers over one epoch."""
     accelerator = _loader_accelerator(plan)
     found: list[int] = []
-    for batch in accelerator.prepare(_loader(plan)):
+    loader = accelerator.prepare(_loader(plan))
+    for batch in accelerator.skip_first_batches(loader, plan["skip"]) if plan["skip"] else loader:
         if plan["kind"] == "tensor":
             found += accelerator.gather_for_metrics(batch).tolist()
         elif plan["kind"] == "objects":
@@ -156,7 +158,7 @@ def gathered_for_metrics(plan: Mapping[str, Any]) -> list[int]:
 
 def exchanged(asked: Mapping[str, Any]) -> list[float]:
     """Return what this process has after an exchange."""
-    accelerator = _accelerator()
+    accelerator = new_accelerator()
     own = torch.tensor(asked["values"][int(os.environ["RANK"])])
     if asked["how"] == "gather":
         found = accelerator.gather(own)
@@ -197,49 +199,95 @@ class _Training:
 def accumulated(plan: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Return what this process sees after each micro-batch; see `contracts.loops.AccumulatedBatch`.
 
-    A resume loads the state into new objects of the same accelerator, which has dropped the old ones.
+    A resume loads the state into new objects of the same accelerator, which has dropped the old ones. Where processes
+    wait for one another at the end, an entry without rows has the weights after it.
     """
     accelerator = _accumulating(plan)
     training = _Training(accelerator, plan)
     loader = accelerator.prepare_data_loader(_examples(plan, accelerator.num_processes))
     seen: list[tuple[Any, ...]] = []
-    num_steps = 0
-    for _ in range(plan["num_epochs"]):
-        for batch in loader:
-            norm = None
-            with accelerator.accumulate(training.model):
-                outputs_B = training.model(batch["x"])
-                loss = torch.nn.functional.mse_loss(outputs_B.float(), batch["y"])
-                accelerator.backward(loss)
-                if plan["max_norm"] is not None and accelerator.sync_gradients:
-                    norm = float(accelerator.clip_grad_norm_(training.model.parameters(), plan["max_norm"]))
-                training.optimizer.step()
+    with contextlib.ExitStack() as blocks:
+        after = None
+        if plan["uneven"]:
+            blocks.enter_context(accelerator.join_uneven_inputs([training.model], even_batches=False))
+        if plan["local_steps"]:
+            from accelerate.local_sgd import LocalSGD
+
+            after = blocks.enter_context(
+                LocalSGD(accelerator=accelerator, model=training.model, local_sgd_steps=plan["local_steps"])
+            )
+        for _ in range(plan["num_epochs"]):
+            for batch in loader:
+                seen.append(_micro_batch(accelerator, training, plan, batch, after))
+                num_steps = sum(one[1] for one in seen)
+                if seen[-1][1] and num_steps == plan["resumes_after"]:
+                    training = _resumed(accelerator, plan)
+                    seen[-1] = (
+                        *seen[-1][:2],
+                        _weights(accelerator, training),
+                        _rate(training),
+                        *seen[-1][4:],
+                    )
+            if plan["schedule"] == "epoch":
                 training.schedule.step()
-                training.optimizer.zero_grad()
-                stepped = bool(accelerator.sync_gradients)
-            num_steps += stepped
-            if stepped and num_steps == plan["resumes_after"]:
-                training = _resumed(accelerator, plan)
-            weights = accelerator.unwrap_model(training.model).layer.weight.detach().flatten().tolist()
-            rate = float(training.schedule.get_last_lr()[0])
-            seen.append((batch["row"].tolist(), stepped, weights, rate, norm, str(outputs_B.dtype)))
+                if seen[-1][1]:
+                    seen[-1] = (*seen[-1][:3], _rate(training), *seen[-1][4:])
+    if plan["uneven"] or plan["local_steps"]:
+        seen.append(([], False, _weights(accelerator, training), _rate(training), None, "torch.float32"))
     return seen
 
 
-def _accumulating(plan: Mapping[str, Any]) -> Any:
-    from accelerate.utils import GradientAccumulationPlugin
+def _micro_batch(
+    accelerator: Any, training: _Training, plan: Mapping[str, Any], batch: Any, after: Any | None
+) -> tuple[Any, ...]:
+    norm = None
+    with accelerator.accumulate(training.model):
+        outputs_B = training.model(batch["x"])
+        loss = torch.nn.functional.mse_loss(outputs_B.float(), batch["y"])
+        accelerator.backward(loss)
+        if plan["max_norm"] is not None and accelerator.sync_gradients:
+            norm = float(accelerator.clip_grad_norm_(training.model.parameters(), plan["max_norm"]))
+        if plan["max_value"] is not None and accelerator.sync_gradients:
+            accelerator.clip_grad_value_(training.model.parameters(), plan["max_value"])
+        training.optimizer.step()
+        if plan["schedule"] == "step":
+            training.schedule.step()
+        training.optimizer.zero_grad()
+        if after is not None:
+            after.step()
+        stepped = bool(accelerator.sync_gradients)
+    weights, rate = _weights(accelerator, training), _rate(training)
+    return (batch["row"].tolist(), stepped, weights, rate, norm, str(outputs_B.dtype))
 
-    return _accelerator(
+
+def _weights(accelerator: Any, training: _Training) -> list[float]:
+    found: list[float] = accelerator.unwrap_model(training.model).layer.weight.detach().flatten().tolist()
+    return found
+
+
+def _rate(training: _Training) -> float:
+    return float(training.schedule.get_last_lr()[0])
+
+
+def _accumulating(plan: Mapping[str, Any]) -> Any:
+    from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
+
+    return new_accelerator(
         gradient_accumulation_plugin=GradientAccumulationPlugin(
             num_steps=plan["accumulation"], sync_with_dataloader=plan["steps_at_the_end"]
         ),
         mixed_precision="bf16" if plan["mixed"] else "no",
+        dataloader_config=DataLoaderConfiguration(split_batches=plan["split"]),
+        step_scheduler_with_optimizer=plan["schedule"] == "step",
     )
 
 
 def _examples(plan: Mapping[str, Any], num_ranks: int) -> DataLoader[Any]:
-    rows = list(range(plan["num_batches"] * plan["batch_size"] * num_ranks))
-    return DataLoader(rows, batch_size=plan["batch_size"], collate_fn=_collated)  # type: ignore[arg-type]
+    num_rows = plan["num_batches"] * plan["batch_size"] * num_ranks
+    if plan["uneven"]:
+        num_rows -= plan["batch_size"] * (num_ranks - 1)
+    batch_size = plan["batch_size"] * (num_ranks if plan["split"] else 1)
+    return DataLoader(list(range(num_rows)), batch_size=batch_size, collate_fn=_collated)  # type: ignore[arg-type]
 
 
 def _collated(rows: list[int]) -> dict[str, Tensor]:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from seatrial.relations.contracts.loops import AccumulatedBatch, AccumulationPlan
 from seatrial.relations.law import Measure, Relation
-from seatrial.relations.oracles.loops import descent
+from seatrial.relations.oracles.loops import descent, local_descent
 from seatrial.relations.worst import relative_error
 
 BOUND = 1e-5
@@ -88,6 +90,13 @@ SCALED = "another divisor in the last step, a sum over processes for their mean,
     "a norm of one process or micro-batch, clipping before the last gradient",
     cases=plan(max_norm=0.5),
 )
+@ACCUMULATED.law(
+    "weights, elements clipped",
+    "clipping before the last gradient, or of one process",
+    cases=plan(max_value=0.2),
+)
+@ACCUMULATED.law("weights, split batches", SCALED, cases=plan(split=True))
+@ACCUMULATED.law("weights, a schedule of epochs", SCALED, cases=plan(schedule="epoch"))
 @ACCUMULATED.law("weights, forward pass in bfloat16", SCALED, cases=plan(mixed=True), bound=HALF)
 @ACCUMULATED.law(
     "weights, resumed",
@@ -109,6 +118,55 @@ def weights_are_those_of_descent(stack: Any, case: AccumulationPlan, bound: floa
     return Measure.largest(found, bound, "weights against float64 descent, relative difference")
 
 
+@ACCUMULATED.law(
+    "weights, steps of each process alone",
+    "weights that are averaged after other steps, or not at the end; gradients that are averaged as well",
+    cases=plan(local_steps=2, accumulation=1),
+)
+def local_weights_are_averaged(stack: Any, case: AccumulationPlan) -> Measure:
+    """Compare the weights of each process after every step with float64 descent on its own rows, and means of them."""
+    ranks = stack.accumulated(case)
+    ends = [[one for one in batches if one.rows] for batches in ranks]
+    steps = [[one.rows for one in step] for step in zip(*ends, strict=True)]
+    right = local_descent(stack.accumulation_spec, case, steps)
+    found = []
+    for number, batches in enumerate(ranks):
+        due = [step[number] for step in right]
+        if not batches[-1].rows:  # after the loop
+            due.append(torch.stack(right[-1]).mean(0))
+        for step, (one, other) in enumerate(zip(batches, due, strict=True), start=1):
+            errors = [relative_error(a, float(b), 1e-1) for a, b in zip(one.weights, other, strict=True)]
+            found.append((max(errors), f"step {step} of process {number}"))
+    return Measure.largest(
+        found, BOUND, "weights of each process against float64 descent, relative difference"
+    )
+
+
+@ACCUMULATED.law(
+    "weights, a last batch of one process",
+    "a process without a batch that is waited for, a mean over those that have one, weights that end apart",
+    cases=plan(uneven=True, accumulation=1, num_epochs=1),
+)
+def uneven_ends_are_joined(stack: Any, case: AccumulationPlan) -> Measure:
+    """Compare the first process's steps with float64 descent, in which others skip the last; all end alike."""
+    ranks = stack.accumulated(case)
+    batches = [[one for one in own if one.rows] for own in ranks]
+    right = descent(stack.accumulation_spec, case, _steps(batches))
+    pairs = [
+        (one.weights, other.weights, f"step {step + 1} of the first process")
+        for step, (one, other) in enumerate(zip(batches[0], right, strict=True))
+    ]
+    pairs += [
+        (own[-1].weights, right[-1].weights, f"process {number} after the loop")
+        for number, own in enumerate(ranks)
+    ]
+    found = [
+        (max(relative_error(a, float(b), 1e-1) for a, b in zip(one, other, strict=True)), place)
+        for one, other, place in pairs
+    ]
+    return Measure.largest(found, BOUND, "weights against float64 descent, relative difference")
+
+
 @ACCUMULATED.law("weights between steps", "a step for every micro-batch")
 def weights_stay_between_steps(stack: Any, case: AccumulationPlan) -> Measure:
     """Check that weights change with a micro-batch that ends a step, and with no other."""
@@ -127,6 +185,16 @@ def weights_stay_between_steps(stack: Any, case: AccumulationPlan) -> Measure:
     "learning rate, one process",
     "a schedule that advances with every micro-batch",
     cases=plan(num_ranks=1, accumulation=3),
+)
+@ACCUMULATED.law(
+    "learning rate, split batches",
+    "a schedule that advances for each process, though there are as many batches as for one",
+    cases=plan(split=True),
+)
+@ACCUMULATED.law(
+    "learning rate, a schedule of epochs",
+    "a schedule that advances only with the optimizer, or for each process",
+    cases=plan(schedule="epoch"),
 )
 @ACCUMULATED.law("learning rate, resumed", "a schedule that restarts", cases=plan(resumes_after=2))
 def schedule_advances_with_steps(stack: Any, case: AccumulationPlan) -> Measure:

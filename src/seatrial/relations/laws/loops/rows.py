@@ -68,6 +68,19 @@ LOST = "rows at the end that are dropped, a padding row for a real one, a batch 
 @ROWS.law("every row once, shuffled", LOST, cases=plan(shuffle=True))
 @ROWS.law("every row once, fewer rows than a step", LOST, cases=plan(num_rows=3))
 @ROWS.law("every row once, a sampler of part of the data", LOST, cases=plan(num_rows=20, drawn=9))
+@ROWS.law("every row once, three processes", LOST, cases=plan(num_ranks=3, num_rows=13))
+@ROWS.law(
+    "every row once, three processes, uneven ends", LOST, cases=plan(num_ranks=3, num_rows=13, even=False)
+)
+@ROWS.law(
+    "every row once, three processes, dispatched", LOST, cases=plan(num_ranks=3, num_rows=13, dispatch=True)
+)
+@ROWS.law("every row once, dispatched, uneven ends", LOST, cases=plan(dispatch=True, even=False))
+@ROWS.law(
+    "every row once, iterable data, dispatched and split",
+    LOST,
+    cases=plan(iterable=True, dispatch=True, split=True, batch_size=4),
+)
 @ROWS.law("every row once, iterable data", LOST, cases=plan(iterable=True))
 @ROWS.law("every row once, iterable data, uneven ends", LOST, cases=plan(iterable=True, even=False))
 @ROWS.law(
@@ -215,6 +228,26 @@ SKIPPED = "batches of all processes counted as those of one, an epoch that resta
 @ROWS.law(
     "resumed second epoch, shuffled", SKIPPED, cases=plan(skip=1, shuffle=True, first_epoch=1, num_epochs=3)
 )
+@ROWS.law(
+    "resumed second epoch, a sampler of the caller",
+    SKIPPED,
+    cases=plan(skip=1, shuffle=True, shuffled_by="sampler", first_epoch=1, num_epochs=3),
+)
+@ROWS.law(
+    "resumed second epoch, shuffled and split",
+    SKIPPED,
+    cases=plan(skip=1, shuffle=True, split=True, batch_size=4, first_epoch=1, num_epochs=3),
+)
+@ROWS.law("resumed epoch, three processes", SKIPPED, cases=plan(skip=1, num_ranks=3, num_rows=13))
+@ROWS.law("resumed epoch, the last one dropped", SKIPPED, cases=plan(skip=1, drop_last=True))
+@ROWS.law(
+    "resumed epoch, iterable data, split batches",
+    SKIPPED,
+    cases=plan(skip=1, iterable=True, split=True, batch_size=4),
+)
+@ROWS.law(
+    "resumed epoch, iterable data, dispatched", SKIPPED, cases=plan(skip=1, iterable=True, dispatch=True)
+)
 @ROWS.law("resumed epoch, uneven ends", SKIPPED, cases=plan(skip=1, even=False))
 @ROWS.law("resumed epoch, iterable data", SKIPPED, cases=plan(skip=1, iterable=True))
 def resumed_epoch_continues(stack: Any, case: LoaderPlan) -> Measure:
@@ -222,8 +255,9 @@ def resumed_epoch_continues(stack: Any, case: LoaderPlan) -> Measure:
     whole, found = stack.loaded_rows(replace(case, skip=0, first_epoch=0)), stack.loaded_rows(case)
     rest = [[rank[case.first_epoch][case.skip :], *rank[case.first_epoch + 1 :]] for rank in whole]
     wrong = []
+    drawn = case.num_drawn - (case.num_drawn % case.rows_of_step if case.drop_last else 0)
     for number, (one, other) in enumerate(zip(in_order(found), in_order(rest), strict=True)):
-        real = case.num_drawn - (0 if number else case.skip * case.rows_of_step)
+        real = drawn - (0 if number else case.skip * case.rows_of_step)
         if one[:real] != other[:real] or len(one) != len(other):
             wrong.append(f"epoch {case.first_epoch + number}: {one[:8]}, due {other[:8]}")
     return Measure.count(wrong, "epochs that continue with other rows")
@@ -243,6 +277,13 @@ TWICE = "filling rows that stay, the length of the data for that of the sampler,
 @GATHERED.law(
     "tensors, iterable data, dispatched", TWICE, cases=plan(num_epochs=1, iterable=True, dispatch=True)
 )
+@GATHERED.law("tensors, three processes", TWICE, cases=plan(num_epochs=1, num_ranks=3, num_rows=13))
+@GATHERED.law("tensors, uneven ends, one process", TWICE, cases=plan(num_epochs=1, num_ranks=1, even=False))
+@GATHERED.law(
+    "tensors, in a resumed epoch",
+    f"{TWICE}, rows that were left out counted as read",
+    cases=plan(num_epochs=1, skip=1),
+)
 @GATHERED.law("dictionaries", TWICE, kind="tensors of a dictionary")
 @GATHERED.law(
     "tensors of unequal widths", f"{TWICE}, rows cut to the narrowest batch", kind="tensors of unequal widths"
@@ -257,12 +298,12 @@ TWICE = "filling rows that stay, the length of the data for that of the sampler,
 @GATHERED.law("objects, dispatched", TWICE, kind="objects", cases=plan(num_epochs=1, dispatch=True))
 def each_row_is_gathered_once(stack: Any, case: LoaderPlan, kind: GatheredAs = "tensor") -> Measure:
     """Check that every process gathers the rows of the data once, in their order."""
-    kept = case.num_drawn
+    first, kept = case.skip * case.rows_of_step, case.num_drawn
     if case.drop_last:
         kept -= kept % case.rows_of_step
     wrong = [
         f"process {number} has {list(rows)}"
         for number, rows in enumerate(stack.gathered_rows(case, kind))
-        if list(rows) != list(range(kept))
+        if list(rows) != list(range(first, kept))
     ]
-    return Measure.count(wrong, f"processes that do not gather the rows 0 to {kept - 1} once")
+    return Measure.count(wrong, f"processes that do not gather the rows {first} to {kept - 1} once")
