@@ -32,17 +32,21 @@ class PlainAdapted:
     adapters: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     used: list[str] = field(default_factory=lambda: ["first"])
     on: bool = True
+    factor: float = 1.0
     taken: list[tuple[str, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Make the weights, which are the same for every seed, and the first adapter."""
         self.base = {name: value.to(self.dtype) for name, value in plain_weights().items()}
+        if self.fault == "adding moves the base":
+            self.base["weight"] = self.base["weight"] * 1.001
         self.make("first")
 
     def make(self, name: str) -> None:
         """Add an adapter that starts as the base."""
         generator = torch.Generator().manual_seed(self.seed + len(self.adapters))
-        a = torch.randn(RANK, WIDTH, generator=generator)
+        kept = torch.bfloat16 if self.fault == "half" and self.dtype != torch.float32 else torch.float32
+        a = torch.randn(RANK, WIDTH, generator=generator).to(kept)
         b = torch.full((VOCAB, RANK), 0.5 if self.fault == "start" else 0.0)
         if self.fault == "shared factors" and self.adapters:
             a = self.adapters["first"]["A"]
@@ -50,7 +54,7 @@ class PlainAdapted:
 
     def scale(self) -> float:
         """Return alpha / sqrt(r); the fault takes alpha / r."""
-        return ALPHA / (RANK if self.fault == "scaling" else math.sqrt(RANK))
+        return self.factor * ALPHA / (RANK if self.fault == "scaling" else math.sqrt(RANK))
 
     def delta(self, name: str) -> Tensor:
         """Return what an adapter adds."""
@@ -60,7 +64,11 @@ class PlainAdapted:
         """Return the adapters of the forward pass."""
         return self.used if self.on or self.fault == "disabling does nothing" else []
 
-    def outputs(self, ids_BS: Tensor, *, names: Sequence[str] | None = None) -> Tensor:
+    def outputs(
+        self, ids_BS: Tensor, *, names: Sequence[str] | None = None, mask_BS: Tensor | None = None
+    ) -> Tensor:
+        if mask_BS is not None and self.fault == "padding":
+            ids_BS = ids_BS.flip(1)
         if names is not None and self.fault != "names ignored":
             rows = []
             for name, ids_S in zip(names, ids_BS, strict=True):
@@ -83,6 +91,32 @@ class PlainAdapted:
             factors = self.adapters[name]
             logits_BSV = logits_BSV + (kept @ factors["A"].T @ factors["B"].T * self.scale()).to(self.dtype)
         return logits_BSV
+
+    def loss(self, ids_BS: Tensor, labels_BS: Tensor, mask_BS: Tensor) -> float:
+        """Return the mean over the labels that count; the fault takes it over all."""
+        logprobs_BSV = self.outputs(ids_BS, mask_BS=mask_BS).log_softmax(-1)[:, :-1]
+        picked_BS = logprobs_BSV.gather(2, labels_BS[:, 1:].clamp(min=0)[..., None])[..., 0]
+        counted = labels_BS[:, 1:] != -100
+        divisor = counted.numel() if self.fault == "mean of all" else int(counted.sum())
+        return -float((picked_BS * counted).sum() / divisor)
+
+    def set_trainable(self, name: str, trainable: bool) -> None:
+        self.used = [one for one in (*self.used, *([name] if trainable else [])) if trainable or one != name]
+        if self.fault == "set by another name":
+            self.used = ["first"]
+
+    def counts(self) -> tuple[int, int]:
+        tensors = self.tensors()
+        trained = sum(tensors[name].numel() for name in self.trainable())
+        return trained * (2 if self.fault == "counted twice" else 1), sum(map(torch.numel, tensors.values()))
+
+    @contextmanager
+    def rescaled(self, factor: float) -> Iterator[None]:
+        self.factor *= factor
+        yield
+        self.factor = self.factor if self.fault == "stays rescaled" else self.factor / (factor or 1)
+        if not factor:
+            self.factor = 1.0
 
     def gradients(self, ids_BS: Tensor, *, checkpointing: bool = False) -> Mapping[str, Tensor]:
         tensors = {key: value for key, value in self.tensors().items() if key in self.trainable()}
@@ -135,8 +169,10 @@ class PlainAdapted:
         finally:
             self.on = self.fault != "stays disabled"
 
-    def merge(self, *, safe: bool = False) -> None:
-        for name in self.used:
+    def merge(self, *, safe: bool = False, names: Sequence[str] | None = None) -> None:
+        if self.fault == "merges another weight":
+            self.base["embedding"] = self.base["embedding"] + 1e-7
+        for name in self.used if names is None or self.fault == "names no merge" else names:
             delta = self.delta(name)
             if safe and self.fault == "safe merge":
                 delta = delta / self.scale()
@@ -163,6 +199,11 @@ class PlainAdapted:
         self.merge()
         return self.base
 
+    def unloaded(self) -> Mapping[str, Tensor]:
+        if self.fault == "merges on the way out":
+            self.merge()
+        return self.base
+
     def save(self, folder: Path, name: str) -> Sequence[str]:
         saved = "first" if self.fault == "saves the first" else name
         kept = {key: value.clone() for key, value in self.adapters[saved].items()}
@@ -172,6 +213,24 @@ class PlainAdapted:
         if self.fault == "names of adapters":
             return [f"{key}.first" for key in kept]
         return list(kept)
+
+    def load(self, folder: Path, name: str) -> None:
+        kept = torch.load(folder / "adapter.pt", weights_only=True)
+        self.make(name)
+        self.adapters["first" if self.fault == "loads into the first" else name].update(kept)
+
+    def swap(self, folder: Path, name: str) -> None:
+        kept = torch.load(folder / "adapter.pt", weights_only=True)
+        if self.fault == "swaps half":
+            del kept["A"]
+        self.adapters[name].update(kept)
+
+    def state(self, name: str) -> Mapping[str, Tensor]:
+        return {key: value.clone() for key, value in self.adapters[name].items()}
+
+    def set_state(self, name: str, state: Mapping[str, Tensor]) -> None:
+        set_in = "first" if self.fault == "sets the first" else name
+        self.adapters[set_in].update({key: value.clone() for key, value in state.items()})
 
 
 def plain_weights() -> dict[str, Tensor]:
@@ -189,14 +248,16 @@ class PlainAdapters:
     """See `contracts.adapters`."""
 
     fault: str = ""
-    adapter_spec: AdapterSpec = field(default_factory=AdapterSpec)
+    adapter_spec: AdapterSpec = field(default_factory=lambda: AdapterSpec(weights=frozenset({"weight"})))
     vocab_size: int = VOCAB
 
     def adapted(self, *, seed: int, dtype: str, dropout: float = 0.0) -> PlainAdapted:
         return PlainAdapted(self.fault, getattr(torch, dtype), seed, dropout)
 
-    def loaded(self, folder: Path, *, dtype: str) -> PlainAdapted:
+    def loaded(self, folder: Path, *, dtype: str, trainable: bool = True) -> PlainAdapted:
         model = PlainAdapted(self.fault, getattr(torch, dtype), seed=77)
+        if self.fault == "frozen when loaded" or (not trainable and self.fault != "trains always"):
+            model.trainable = frozenset  # type: ignore[method-assign]
         kept = torch.load(folder / "adapter.pt", weights_only=True)
         if self.fault == "cast when loaded" and dtype != "float32":
             kept = {key: (value * 4).round() / 4 for key, value in kept.items()}
@@ -213,6 +274,16 @@ class PlainAdapters:
         self, model: PlainAdapted, names: Sequence[str], weights: Sequence[float], how: str, new: str
     ) -> None:
         """Add factors one below the other; the faults scale once more, or drop a sign."""
+        if how in ("magnitude_prune_svd", "ties_svd"):
+            deltas = [self._pruned(model.delta(name)) for name in names]
+            if how == "ties_svd" and self.fault != "all agree":
+                elected = torch.where(deltas[0] + deltas[1] >= 0, 1.0, -1.0)
+                deltas = [delta * (delta.sign() == elected) for delta in deltas]
+            made = sum(weight * delta for weight, delta in zip(weights, deltas, strict=True))
+            if how == "ties_svd":
+                made = made / sum((delta != 0).float() for delta in deltas).clamp(min=1)
+            model.adapters[new] = {"A": torch.eye(WIDTH), "B": made / model.scale()}
+            return
         scaled = [abs(weight) if self.fault == "sign" else weight for weight in weights]
         if self.fault == "combined twice":
             scaled = [weight * ALPHA for weight in scaled]
@@ -223,6 +294,14 @@ class PlainAdapters:
         if self.fault == "combining moves the base":
             model.base["weight"] = model.base["weight"] + 0.01
         model.adapters[new] = {"A": a, "B": b}
+
+    def _pruned(self, delta: Tensor) -> Tensor:
+        """Return the half of the elements that are largest."""
+        order = sorted(range(delta.numel()), key=lambda place: -abs(float(delta.flatten()[place])))
+        half = delta.numel() // 2
+        kept = torch.zeros(delta.numel())
+        kept[order[half:] if self.fault == "smallest" else order[:half]] = 1.0
+        return delta * kept.reshape(delta.shape)
 
     def optimizer_groups(
         self, *, lr: float, ratio: float, embedding_lr: float, weight_decay: float

@@ -8,7 +8,7 @@ from tests.unit.relations.plain_adapters import PlainAdapters
 
 from seatrial.relations.contracts.adapters import AdapterSpec, WeightUpdate
 from seatrial.relations.engine import run_relation
-from seatrial.relations.oracles.adapters import adapted_weights, change, scaling
+from seatrial.relations.oracles.adapters import adapted_weights, change, combined, scaling
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
@@ -72,6 +72,23 @@ SUMS = "R29.combined/"
         ("saves the first", {"R29.saved/the second adapter of two"}),
         ("names of adapters", {"R29.saved/the adapter's tensors alone"}),
         ("cast when loaded", {"R29.saved/into bfloat16"}),
+        ("smallest", {f"{SUMS}pruned by magnitude", f"{SUMS}pruned by magnitude, one subtracted"}),
+        ("all agree", {f"{SUMS}by elected signs"}),
+        ("padding", {"R29.adapted/padded rows"}),
+        ("mean of all", {"R29.adapted/loss of labels"}),
+        ("stays rescaled", {"R29.adapted/rescaled"}),
+        ("adding moves the base", {"R29.adapted/the base stays"}),
+        ("set by another name", {"R29.several/set to train by name"}),
+        ("counted twice", {"R29.trained/numbers that train"}),
+        ("merges another weight", {"R29.merged/weights that the options name"}),
+        ("names no merge", {"R29.merged/one of two by name"}),
+        ("merges on the way out", {"R29.merged/unloaded is the base"}),
+        ("half", {"R29.saved/float32 over bfloat16"}),
+        ("loads into the first", {"R29.saved/loaded as another one"}),
+        ("swaps half", {"R29.saved/swapped in"}),
+        ("sets the first", {"R29.saved/tensors of one set in the other"}),
+        ("trains always", {"R29.saved/for inference"}),
+        ("frozen when loaded", {"R29.saved/what trains after loading"}),
         ("a group is missing", {"R29.groups/each tensor once"}),
         ("embedding rate", {"R29.groups/rates"}),
         ("decay", {"R29.groups/decay"}),
@@ -155,5 +172,17 @@ def test_closed_forms_of_worked_examples() -> None:
     assert change("spectrum", spectrum, (2, 2)).tolist() == waves
     scaled = WeightUpdate(weight="w", form="columns", factors={"scale": torch.tensor([2.0, 3.0])})
     assert adapted_weights({"w": torch.ones(1, 2)}, [scaled])["w"].tolist() == [[2.0, 3.0]]
+    kernel = WeightUpdate(
+        weight="k", form="low rank", factors={"A": torch.ones(1, 1, 2), "B": torch.full((2, 1, 1), 3.0)}
+    )
+    assert adapted_weights({"k": torch.zeros(2, 1, 2)}, [kernel])["k"].tolist() == [[[3.0, 3.0]]] * 2
     with pytest.raises(ValueError, match="no closed form"):
         change("rotation", {}, (1, 1))
+
+
+def test_elected_signs_by_hand() -> None:
+    """The first element has both signs, and the mean of the one that is larger; the last one is pruned in both."""
+    changes = [torch.tensor([3.0, 2.0, 1.0, 0.5]), torch.tensor([-4.0, 2.0, 0.25, 0.25])]
+    assert combined(changes, (0.5, 0.5), "ties_svd", 0.5).tolist() == [-2.0, 1.0, 0.0, 0.0]
+    assert combined(changes, (0.5, 0.5), "magnitude_prune_svd", 0.5).tolist() == [-0.5, 2.0, 0.0, 0.0]
+    assert combined(changes, (0.5, 0.5), "svd", 0.5).tolist() == [-0.5, 2.0, 0.625, 0.375]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Precision = Literal["float32", "bfloat16", "float16"]
-Combination = Literal["linear", "cat", "svd"]
+Combination = Literal["linear", "cat", "svd", "magnitude_prune_svd", "ties_svd"]
+DENSITY = 0.5
+"""The part of each change that pruned combinations keep: the largest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +43,18 @@ class AdapterSpec:
     """Whether the type has dropout."""
     closed_form: bool = True
     """Whether `updates` gives what the adapter makes of each weight."""
-    refuses: tuple[Literal["two at once", "mixed batch", "checkpointing"], ...] = ()
-    """What the stack refuses in its own words."""
+    refuses: tuple[Literal["two at once", "mixed batch", "checkpointing", "rescaling", "swapping"], ...] = ()
+    """What the stack refuses in its own words, or does not offer for this type."""
     also_trains: tuple[str, ...] = ()
     """Parts of names of tensors of the model that train with the adapter: biases, or whole modules."""
+    keeps_dtype: bool = False
+    """Whether its tensors are copies of the base's, in its precision."""
+    adds_to_loss: bool = False
+    """Whether the loss has a term of the adapter's own."""
+    weights: frozenset[str] | None = None
+    """Weights of the base that the options name, by the documentation; None where they name none."""
+    reads_ahead: bool = False
+    """Whether the outputs of a position depend on later ones, so that rows cannot be padded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +80,24 @@ class WeightUpdate:
 class AdaptedModel(Protocol):
     """A model of its own with one adapter named `first`; its methods change this model alone."""
 
-    def outputs(self, ids_BS: Tensor, *, names: Sequence[str] | None = None) -> Tensor:
-        """Return logits [B, S, V] in evaluation mode; `names` gives each row its adapter, or `base`."""
+    def outputs(
+        self, ids_BS: Tensor, *, names: Sequence[str] | None = None, mask_BS: Tensor | None = None
+    ) -> Tensor:
+        """Return logits [B, S, V] in evaluation mode.
+
+        Args:
+            ids_BS: the rows.
+            names: gives each row its adapter, or `base`; None: the adapters in use.
+            mask_BS: 1 for ids, 0 for padding, which is at the end; None: there is no padding.
+        """
+        ...
+
+    def loss(self, ids_BS: Tensor, labels_BS: Tensor, mask_BS: Tensor) -> float:
+        """Return the mean loss of the labels that are not -100, in evaluation mode; a label is that of its own id.
+
+        Raises:
+            NotServed: the model gives no loss.
+        """
         ...
 
     def gradients(self, ids_BS: Tensor, *, checkpointing: bool = False) -> Mapping[str, Tensor]:
@@ -113,8 +139,20 @@ class AdaptedModel(Protocol):
         """Return a block in which the model has no adapter."""
         ...
 
-    def merge(self, *, safe: bool = False) -> None:
-        """Write the adapters in use into the weights; they can be taken out again."""
+    def set_trainable(self, name: str, trainable: bool) -> None:
+        """Say whether the tensors of an adapter train, by name."""
+        ...
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many numbers the stack says that train, and how many there are."""
+        ...
+
+    def rescaled(self, factor: float) -> AbstractContextManager[None]:
+        """Return a block in which what the adapter adds is multiplied by a factor."""
+        ...
+
+    def merge(self, *, safe: bool = False, names: Sequence[str] | None = None) -> None:
+        """Write adapters into the weights, from where they can be taken out again; None: those in use."""
         ...
 
     def unmerge(self) -> None:
@@ -129,8 +167,28 @@ class AdaptedModel(Protocol):
         """Merge for good and return all tensors of the plain model that is left; this model is not used again."""
         ...
 
+    def unloaded(self) -> Mapping[str, Tensor]:
+        """Remove the adapters and return all tensors of the plain model; this model is not used again."""
+        ...
+
     def save(self, folder: Path, name: str) -> Sequence[str]:
         """Write one adapter as a user would and return the names of the tensors in its file."""
+        ...
+
+    def load(self, folder: Path, name: str) -> None:
+        """Load the adapter of a folder as another one, not in use."""
+        ...
+
+    def swap(self, folder: Path, name: str) -> None:
+        """Replace the tensors of an adapter by those of a folder."""
+        ...
+
+    def state(self, name: str) -> Mapping[str, Tensor]:
+        """Return the tensors of one adapter as the stack gives them, copied."""
+        ...
+
+    def set_state(self, name: str, state: Mapping[str, Tensor]) -> None:
+        """Set the tensors of one adapter from what `state` gave of any adapter."""
         ...
 
 
@@ -149,8 +207,8 @@ class Adapters(Protocol):
         """
         ...
 
-    def loaded(self, folder: Path, *, dtype: Precision) -> AdaptedModel:
-        """Return a new model with the adapter of a folder."""
+    def loaded(self, folder: Path, *, dtype: Precision, trainable: bool = True) -> AdaptedModel:
+        """Return a new model with the adapter of a folder, to be trained or for inference."""
         ...
 
     def plain_weights(self, *, dtype: Precision) -> Mapping[str, Tensor]:
@@ -176,7 +234,7 @@ class CombinedAdapters(Protocol):
     def combine(
         self, model: AdaptedModel, names: Sequence[str], weights: Sequence[float], how: Combination, new: str
     ) -> None:
-        """Add the adapter `new` as the weighted sum; `svd` and `cat` have a rank that loses nothing."""
+        """Add the adapter `new` as the weighted sum; all but `linear` have a rank that loses nothing."""
         ...
 
 

@@ -8,7 +8,7 @@ FourierFT (Gao et al. 2024).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -36,7 +36,8 @@ def adapted_weights(weights: Mapping[str, Tensor], updates: Iterable[WeightUpdat
 
 
 def _updated(weight: Tensor, update: WeightUpdate) -> Tensor:
-    plain = weight.T if update.transposed else weight
+    # A kernel of a convolution is [out, in, ...]: a matrix [out, in x its size].
+    plain = weight.T if update.transposed else weight.flatten(1)
     factors = {name: value.double() for name, value in update.factors.items()}
     if update.form == "rows":
         new = plain * factors["scale"].reshape(-1, 1)
@@ -46,13 +47,13 @@ def _updated(weight: Tensor, update: WeightUpdate) -> Tensor:
         new = plain + update.scaling * change(update.form, factors, tuple(plain.shape))
     if update.magnitude is not None:
         new = new / new.norm(dim=1, keepdim=True) * update.magnitude.double().reshape(-1, 1)
-    return new.T if update.transposed else new
+    return new.T if update.transposed else new.reshape(weight.shape)
 
 
 def change(form: str, factors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
     """Return what is added to a weight [out, in], without its scaling."""
     if form == "low rank":
-        return factors["B"] @ factors["A"]
+        return factors["B"].flatten(1) @ factors["A"].flatten(1)
     if form == "diagonal core":
         return factors["B"] @ (factors["A"] * factors["core"].reshape(-1, 1))
     if form == "hadamard":
@@ -68,3 +69,24 @@ def change(form: str, factors: Mapping[str, Tensor], shape: tuple[int, ...]) -> 
         waves: Tensor = torch.fft.ifft2(dense).real
         return waves
     raise ValueError(f"no closed form of {form!r}")
+
+
+def pruned(change: Tensor, density: float) -> Tensor:
+    """Return a change with its largest elements alone, so many of them as the density says."""
+    kept = change.flatten().abs().topk(int(density * change.numel())).indices
+    made = torch.zeros_like(change).flatten()
+    made[kept] = change.flatten()[kept]
+    return made.reshape(change.shape)
+
+
+def combined(changes: Sequence[Tensor], weights: Sequence[float], how: str, density: float) -> Tensor:
+    """Return the weighted sum of changes; pruned, and by elected signs, as TIES (Yadav et al. 2023) says.
+
+    In TIES an element has the mean of those changes, times their weights, that have the sign of their sum.
+    """
+    given = torch.stack([pruned(one, density) if how != "svd" else one for one in changes])
+    weighted = given * torch.tensor(weights, dtype=given.dtype).reshape(-1, *[1] * changes[0].dim())
+    if how != "ties_svd":
+        return weighted.sum(0)
+    agrees = (given != 0) & ((given > 0) == (given.sum(0) >= 0))
+    return (weighted * agrees).sum(0) / agrees.sum(0).clamp(min=1)

@@ -34,49 +34,63 @@ def _refusing(several: bool = True) -> Iterator[None]:
 class PeftAdapted:
     """One `PeftModel`."""
 
-    def __init__(self, model: Any, config: Any, plain_names: frozenset[str]) -> None:
+    def __init__(
+        self, model: Any, config: Any, plain_names: frozenset[str], *, closed_form: bool = True
+    ) -> None:
         """Keep a model.
 
         Args:
             model: the `PeftModel`.
             config: of every adapter that is added.
             plain_names: names of the tensors of the base model.
+            closed_form: whether `updates` is to return something.
         """
+        self._closed_form = closed_form
         self.model, self._config, self._plain_names = model.eval(), config, plain_names
 
     @property
     def _type(self) -> str:
         return str(getattr(self._config.peft_type, "value", self._config.peft_type))
 
-    def outputs(self, ids_BS: Tensor, *, names: Sequence[str] | None = None) -> Tensor:
+    def outputs(
+        self, ids_BS: Tensor, *, names: Sequence[str] | None = None, mask_BS: Tensor | None = None
+    ) -> Tensor:
         self.model.eval()
         given: dict[str, Any] = {}
         if names is not None:
             given["adapter_names"] = ["__base__" if name == "base" else name for name in names]
+        if mask_BS is not None:
+            given["attention_mask"] = mask_BS
         with torch.no_grad(), _refusing(names is not None or self._uses_several()):
             return self._logits(ids_BS, **given)
+
+    def loss(self, ids_BS: Tensor, labels_BS: Tensor, mask_BS: Tensor) -> float:
+        if not hasattr(self.model, "generate") or not hasattr(self.model, "get_base_model"):
+            raise NotServed("this base gives no loss")
+        self.model.eval()
+        with torch.no_grad():
+            return float(self.model(input_ids=ids_BS, attention_mask=mask_BS, labels=labels_BS).loss)
 
     def _uses_several(self) -> bool:
         used = self.model.active_adapters
         return len(used) > 1
 
     def _logits(self, ids_BS: Tensor, **given: Any) -> Tensor:
-        logits_BSV: Tensor = self.model(
-            input_ids=ids_BS, attention_mask=torch.ones_like(ids_BS), use_cache=False, **given
-        ).logits
+        options = {"attention_mask": torch.ones_like(ids_BS), "use_cache": False, **given}
+        logits_BSV: Tensor = self.model(input_ids=ids_BS, **options).logits
         # Virtual tokens of a prompt come first.
         return logits_BSV[:, -ids_BS.shape[1] :].detach() if not torch.is_grad_enabled() else logits_BSV
 
     def gradients(self, ids_BS: Tensor, *, checkpointing: bool = False) -> Mapping[str, Tensor]:
         self.model.train()
-        inner = self.model.get_base_model()
-        if checkpointing:
+        inner = self.model.get_base_model() if checkpointing else None
+        if inner is not None:
             inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model.zero_grad()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             torch.autograd.backward(self._logits(ids_BS).float().pow(2).mean())
-        if checkpointing:
+        if inner is not None:
             inner.gradient_checkpointing_disable()
         self.model.eval()
         return {
@@ -96,7 +110,7 @@ class PeftAdapted:
         return frozenset(key for key in self.tensors() if name in key.split("."))
 
     def updates(self, name: str) -> Sequence[WeightUpdate] | None:
-        return updates_of(self.model, self._config, name)
+        return updates_of(self.model, self._config, name) if self._closed_form else None
 
     def add(self, name: str) -> None:
         with _refusing():
@@ -119,13 +133,30 @@ class PeftAdapted:
         with self.model.disable_adapter():
             yield
 
-    def merge(self, *, safe: bool = False) -> None:
-        if not safe:
-            self.model.merge_adapter()
-        elif "safe_merge" in inspect.signature(self.model.base_model.merge_adapter).parameters:
-            self.model.merge_adapter(safe_merge=True)
-        else:
-            raise NotServed("merge_adapter of this release has no safe_merge")
+    def set_trainable(self, name: str, trainable: bool) -> None:
+        if not hasattr(self.model, "set_requires_grad"):
+            raise NotServed("this release has no set_requires_grad")
+        with _refusing():
+            self.model.set_requires_grad(name, trainable)
+
+    def counts(self) -> tuple[int, int]:
+        trained, whole = self.model.get_nb_trainable_parameters()
+        return int(trained), int(whole)
+
+    @contextmanager
+    def rescaled(self, factor: float) -> Iterator[None]:
+        from peft.helpers import rescale_adapter_scale
+
+        with rescale_adapter_scale(self.model, factor):
+            yield
+
+    def merge(self, *, safe: bool = False, names: Sequence[str] | None = None) -> None:
+        given: dict[str, Any] = {} if names is None else {"adapter_names": list(names)}
+        if safe:
+            if "safe_merge" not in inspect.signature(self.model.base_model.merge_adapter).parameters:
+                raise NotServed("merge_adapter of this release has no safe_merge")
+            given["safe_merge"] = True
+        self.model.merge_adapter(**given)
 
     def unmerge(self) -> None:
         self.model.unmerge_adapter()
@@ -147,9 +178,53 @@ class PeftAdapted:
         plain = self.model.merge_and_unload()
         return {name: value.detach() for name, value in plain.state_dict().items()}
 
+    def unloaded(self) -> Mapping[str, Tensor]:
+        if not hasattr(self.model.base_model, "unload"):
+            raise NotServed("this type is not unloaded")
+        plain = self.model.unload()
+        return {name: value.detach() for name, value in plain.state_dict().items()}
+
     def save(self, folder: Path, name: str) -> Sequence[str]:
         from safetensors import safe_open
 
         self.model.save_pretrained(str(folder), selected_adapters=[name])
         with safe_open(str(folder / name / "adapter_model.safetensors"), framework="pt") as file:
             return list(file.keys())
+
+    def load(self, folder: Path, name: str) -> None:
+        (inner,) = [path for path in folder.iterdir() if path.is_dir()]
+        with _refusing():
+            self.model.load_adapter(str(inner), name, is_trainable=not self._config.is_prompt_learning)
+
+    def swap(self, folder: Path, name: str) -> None:
+        from peft.utils.hotswap import hotswap_adapter
+
+        (inner,) = [path for path in folder.iterdir() if path.is_dir()]
+        with _refusing():
+            hotswap_adapter(self.model, str(inner), adapter_name=name, torch_device="cpu")
+
+    def state(self, name: str) -> Mapping[str, Tensor]:
+        import peft
+
+        found = peft.get_peft_model_state_dict(self.model, adapter_name=name)
+        return {key: value.detach().clone() for key, value in found.items()}
+
+    def set_state(self, name: str, state: Mapping[str, Tensor]) -> None:
+        import peft
+
+        peft.set_peft_model_state_dict(self.model, dict(state), adapter_name=name)
+
+
+class MixedAdapted(PeftAdapted):
+    """One `PeftMixedModel`, whose second adapter is of another type."""
+
+    def __init__(self, model: Any, config: Any, plain_names: frozenset[str], *, second: Any) -> None:
+        """Keep a model; `second` configures the adapters that are added."""
+        super().__init__(model, config, plain_names)
+        self._second = second
+
+    def add(self, name: str) -> None:
+        self.model.add_adapter(name, copy.deepcopy(self._second))
+
+    def use(self, names: Sequence[str]) -> None:
+        self.model.set_adapter(list(names))

@@ -10,8 +10,26 @@ import torch
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.tiny import WEIGHT_SCALE
+from seatrial.targets.peft.nets import NETS, net
 
-Trait = Literal["linear", "tied", "conv1d", "experts"]
+Trait = Literal[
+    "linear",
+    "tied",
+    "conv1d",
+    "experts",
+    "scaled embedding",
+    "replicated",
+    "to be replicated",
+    "conv1",
+    "conv2",
+    "conv2 of one",
+    "conv2 dilated",
+    "conv2 circular",
+    "conv2 grouped",
+    "conv3",
+    "attention",
+    "experts of modules",
+]
 VOCAB = 48
 _SIZES = {
     "vocab_size": VOCAB,
@@ -36,13 +54,13 @@ def base(trait: Trait, dtype: torch.dtype) -> Any:
     return copy.deepcopy(_made(trait)).to(dtype)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _made(trait: Trait) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = _model(trait).float()
     with torch.no_grad():
-        for name, value in model.named_parameters():
+        for name, value in [] if "replicated" in trait else model.named_parameters():
             if value.dim() > 1 and "wpe" not in name:
                 value.mul_(WEIGHT_SCALE)
             elif name.endswith("bias"):
@@ -58,6 +76,8 @@ def _made(trait: Trait) -> Any:
 def _model(trait: Trait) -> Any:
     import transformers
 
+    if trait in NETS:
+        return net(trait, VOCAB)
     library: Any = transformers
     if trait == "conv1d":
         return library.GPT2LMHeadModel(
@@ -86,4 +106,39 @@ def _model(trait: Trait) -> Any:
                 sliding_window=None,
             )
         )
+    if trait in ("replicated", "to be replicated"):
+        return _replicated(3 if trait == "replicated" else 2)
+    if trait == "scaled embedding":
+        if not hasattr(library, "Gemma3ForCausalLM"):
+            raise NotServed(
+                "the installed Transformers has no Gemma3, whose embedding has a scale of its own"
+            )
+        return library.Gemma3ForCausalLM(
+            library.Gemma3TextConfig(
+                **_SIZES, head_dim=8, query_pre_attn_scalar=8, sliding_window=64, tie_word_embeddings=False
+            )
+        )
     return library.Qwen2ForCausalLM(library.Qwen2Config(**_SIZES, tie_word_embeddings=trait == "tied"))
+
+
+def _replicated(num_layers: int) -> Any:
+    """Return a model of two layers, whose second layer is there twice where it has three."""
+    import transformers
+
+    library: Any = transformers
+    config = {**_SIZES, "num_hidden_layers": 2, "tie_word_embeddings": False}
+    given = library.LlamaForCausalLM(library.LlamaConfig(**config))
+    with torch.no_grad():
+        for value in given.parameters():
+            value.mul_(WEIGHT_SCALE if value.dim() > 1 else 1)
+    if num_layers == 2:
+        return given
+    made = library.LlamaForCausalLM(library.LlamaConfig(**{**config, "num_hidden_layers": num_layers}))
+    weights = given.state_dict()
+    copies = {
+        name.replace("layers.1.", "layers.2."): value
+        for name, value in weights.items()
+        if "layers.1." in name
+    }
+    made.load_state_dict({**weights, **copies})
+    return made

@@ -9,18 +9,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from packaging.version import Version
 from torch import Tensor
 
-from seatrial.relations.contracts.adapters import AdaptedModel, AdapterSpec, Combination, Precision
+from seatrial.relations.contracts.adapters import (
+    DENSITY,
+    AdaptedModel,
+    AdapterSpec,
+    Combination,
+    Precision,
+)
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.peft.adapted import PeftAdapted
+from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted
 from seatrial.targets.peft.bases import VOCAB, Trait, base
+from seatrial.targets.peft.chosen import chosen_weights
+from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.updates import has_updates
 
 
@@ -62,7 +70,12 @@ class PeftAdapters(KnowsFailures):
         self.adapter_spec = dataclasses.replace(
             self.kind.spec,
             takes_dropout=self.kind.dropout is not None,
-            closed_form=has_updates(self._config(0.0)),
+            closed_form=self.kind.spec.closed_form and has_updates(self._config(0.0)),
+            weights=chosen_weights(self.kind.trait, self.kind.options)
+            if self.kind.spec.weights is None
+            else self.kind.spec.weights,
+            reads_ahead=self.kind.trait in NETS,
+            refuses=(*self.kind.spec.refuses, *_not_offered(self.kind)),
         )
 
     @property
@@ -75,7 +88,14 @@ class PeftAdapters(KnowsFailures):
             if self.kind.dropout is None:
                 raise NotServed(f"{self.kind.config} of this kind takes no dropout")
             options[self.kind.dropout] = dropout
-        return self._config_class(task_type="CAUSAL_LM", **options)
+        if self.kind.trait not in NETS:
+            options["task_type"] = "CAUSAL_LM"
+        return self._config_class(**options)
+
+    def _adapted_of(self, model: Any) -> AdaptedModel:
+        return PeftAdapted(
+            model, self._config(0.0), self._plain_names, closed_form=self.adapter_spec.closed_form
+        )
 
     def adapted(self, *, seed: int, dtype: Precision, dropout: float = 0.0) -> AdaptedModel:
         import peft
@@ -83,25 +103,31 @@ class PeftAdapters(KnowsFailures):
         config = self._config(dropout)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = peft.get_peft_model(self.plain(dtype), copy.deepcopy(config), adapter_name="first")
-        return PeftAdapted(model, config, self._plain_names)
+            model = peft.get_peft_model(self._given(dtype), copy.deepcopy(config), adapter_name="first")
+        return self._adapted_of(model)
 
-    def loaded(self, folder: Path, *, dtype: Precision) -> AdaptedModel:
+    def loaded(self, folder: Path, *, dtype: Precision, trainable: bool = True) -> AdaptedModel:
         import peft
 
         (inner,) = [path for path in folder.iterdir() if path.is_dir()]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(77)
             model = peft.PeftModel.from_pretrained(
-                self.plain(dtype),
+                self._given(dtype),
                 str(inner),
                 adapter_name="first",
-                is_trainable=not self._config(0.0).is_prompt_learning,
+                is_trainable=trainable and not self._config(0.0).is_prompt_learning,
             )
-        return PeftAdapted(model, self._config(0.0), self._plain_names)
+        return self._adapted_of(model)
+
+    def _given(self, dtype: Precision) -> Any:
+        """Return the model that an adapter is added to, of which options may make another base."""
+        if self.kind.trait == "replicated":
+            return base("to be replicated", getattr(torch, dtype))
+        return self.plain(dtype)
 
     def plain(self, dtype: Precision) -> Any:
-        """Return a new base model."""
+        """Return a new base model, as the options make it."""
         return base(self.kind.trait, getattr(torch, dtype))
 
     @cached_property
@@ -114,13 +140,22 @@ class PeftAdapters(KnowsFailures):
     def plain_outputs(self, ids_BS: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         dtype = next(value.dtype for value in weights.values() if value.is_floating_point())
         model = self.plain("float32").to(dtype)
-        head = model.get_output_embeddings()
-        # What a merge does to one of two tied weights is seen in that one alone.
-        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        if self.kind.trait not in NETS:
+            head = model.get_output_embeddings()
+            # What a merge does to one of two tied weights is seen in that one alone.
+            head.weight = torch.nn.Parameter(head.weight.detach().clone())
         model.load_state_dict(dict(weights))
         with torch.no_grad():
             logits_BSV: Tensor = model(input_ids=ids_BS, use_cache=False).logits
         return logits_BSV
+
+
+def _not_offered(kind: Kind) -> list[Literal["rescaling", "swapping"]]:
+    """Return what helpers of LoRA do not do for a kind: a scale is that of its products alone, without a norm."""
+    if kind.config != "LoraConfig":
+        return ["rescaling", "swapping"]
+    others = ("use_dora", "bias", "modules_to_save", "trainable_token_indices")
+    return ["rescaling"] if any(kind.options.get(option) for option in others) else []
 
 
 class CombiningAdapters(PeftAdapters):
@@ -132,8 +167,25 @@ class CombiningAdapters(PeftAdapters):
         assert isinstance(model, PeftAdapted)
         configs = [model.model.peft_config[name] for name in names]
         rank = sum(max(config.r, *config.rank_pattern.values(), 0) for config in configs)
-        more = {"svd_rank": rank} if how == "svd" else {}
+        more: dict[str, Any] = {"svd_rank": rank} if how == "svd" else {}
+        if how in ("magnitude_prune_svd", "ties_svd"):
+            # What is left of a product after pruning has the rank of the weight.
+            more = {"svd_rank": _whole_rank(model.model), "density": DENSITY}
         model.model.add_weighted_adapter(list(names), list(weights), new, combination_type=how, **more)
+
+
+def _whole_rank(model: Any) -> int:
+    """Return the rank that a weight of every adapted layer can have; PEFT takes one for all layers.
+
+    Raises:
+        NotServed: layers have unequal ones.
+    """
+    ranks = {
+        min(layer.in_features, layer.out_features) for layer in model.modules() if hasattr(layer, "lora_A")
+    }
+    if len(ranks) > 1:
+        raise NotServed("layers of unequal sizes, for which there is one rank of singular values")
+    return ranks.pop()
 
 
 def adapter_of(
@@ -163,3 +215,18 @@ def adapter_of(
     return type(
         f"{config}Adapters", (parent,), {"kind": kind, "known_failures": tuple(known), "__module__": __name__}
     )
+
+
+class MixedAdapters(PeftAdapters):
+    """Adapters of two types in one `PeftMixedModel`: the second one is LoKr."""
+
+    def adapted(self, *, seed: int, dtype: Precision, dropout: float = 0.0) -> AdaptedModel:
+        import peft
+
+        second = peft.LoKrConfig(r=64, alpha=64, target_modules=self.kind.options["target_modules"])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = peft.get_peft_model(
+                self.plain(dtype), self._config(dropout), adapter_name="first", mixed=True
+            )
+        return MixedAdapted(model, self._config(0.0), self._plain_names, second=second)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, since
 
@@ -34,6 +36,7 @@ OLORA_OTHER = KnownFailure(
     "OLoRA decomposes the weight of a Conv1D in its transposed layout, and factors of another shape raise",
     finding="PEFT: OLoRA of transposed layers",
 ).of("R29.adapted", "R29.merged", "R29.trained", "R29.saved")
+_SECONDS = ("R29.saved/loaded as another one", "R29.saved/tensors of one set in the other")
 TIED_MERGE = KnownFailure(
     "the weight that embedding and head share gets the change of the tied adapter twice in a merge",
     finding="PEFT: a tied adapter is merged twice",
@@ -43,13 +46,14 @@ TIED_MERGE = KnownFailure(
     "R29.merged/weights in bfloat16",
     "R29.merged/weights in float16",
     "R29.merged/two adapters",
+    "R29.merged/one of two by name",
 )
 TIED_DISABLED = replace(TIED_MERGE, releases=since("peft", "0.19")).of("R29.merged/disabled while merged")
 TIED_SECOND = KnownFailure(
     "the head of a second tied adapter is not in use or in its file",
     finding="PEFT: a second tied adapter",
     releases=since("peft", "0.19"),
-).of("R29.saved/the second adapter of two")
+).of("R29.saved/the second adapter of two", *_SECONDS)
 TIED_SECOND_TRAINS = replace(TIED_SECOND, releases=since("peft", "0.21")).of(
     "R29.several/only the adapter in use trains"
 )
@@ -58,7 +62,7 @@ TIED_SECOND_SAVED = KnownFailure(
     "a second adapter has no copy of the tied head, which its file and a mixed batch need",
     finding="PEFT: a second tied module that is saved",
     releases=since("peft", "0.21"),
-).of("R29.saved/the second adapter of two", "R29.several/mixed batch")
+).of("R29.saved/the second adapter of two", "R29.several/mixed batch", *_SECONDS)
 OFT_TWO = KnownFailure(
     "two rotations at once are applied in one order by the forward pass, and in the other one by a merge",
     finding="PEFT: two OFT adapters at once",
@@ -76,6 +80,10 @@ LILY_SECOND = KnownFailure(
     "layers share factors of the first adapter, and not of one that is added",
     finding="PEFT: a second Lily adapter",
 ).of("R29.several/only the adapter in use trains", "R29.saved/the second adapter of two")
+LILY_ROWS = KnownFailure(
+    "experts are weighted by the mean of the router over all rows and tokens of a batch",
+    finding="PEFT: rows of a batch under Lily",
+).of("R29.adapted/padded rows")
 OSF_DISABLED = KnownFailure(
     "a merged adapter stays merged where it is disabled",
     finding="PEFT: OSF disabled while merged",
@@ -88,3 +96,75 @@ FROD_BFLOAT16 = KnownFailure(
     "projections are computed again from the weights of the base, in their precision",
     finding="PEFT: FRoD over a base in bfloat16",
 ).of("R29.saved/into bfloat16")
+ATTENTION = KnownFailure(
+    "the output projection of MultiheadAttention gets the change of its adapter twice",
+    finding="PEFT: the output projection of MultiheadAttention",
+).of(
+    "R29.adapted/float64 oracle",
+    "R29.merged/weights in bfloat16",
+    "R29.merged/weights in float16",
+    "R29.adapted/rescaled",
+)
+ATTENTION_DRIFT = KnownFailure(
+    "each forward pass of MultiheadAttention merges and unmerges, which rounds the weights of the base",
+    finding="PEFT: weights of MultiheadAttention in forward passes",
+).of("R29.several/switching", "R29.trained/a step changes the adapter alone")
+CONVOLUTION = KnownFailure(
+    "the first factor of a convolution has neither its dilation nor its padding mode",
+    finding="PEFT: dilated and circular convolutions",
+).of(
+    "R29.adapted/float64 oracle",
+    "R29.adapted/rescaled",
+    "R29.merged/outputs",
+    "R29.merged/outputs while merged",
+    "R29.merged/two adapters",
+    "R29.merged/one of two by name",
+)
+REPLICATED_SECOND = KnownFailure(
+    "adding an adapter replicates layers again, which then share the factors of the first one",
+    finding="PEFT: a second adapter of replicated layers",
+).of(
+    "R29.several/switching",
+    "R29.several/only the adapter in use trains",
+    "R29.several/mixed batch",
+    "R29.several/deleting",
+    "R29.several/set to train by name",
+    "R29.saved/loaded as another one",
+    "R29.saved/the second adapter of two",
+    "R29.saved/tensors of one set in the other",
+    "R29.saved/the adapter's tensors alone",
+)
+REPLICATED_MERGE = KnownFailure(
+    "replicated layers share the weight that each of them merges its own change into",
+    finding="PEFT: replicated layers are merged into one weight",
+).of(
+    "R29.merged/outputs",
+    "R29.merged/outputs while merged",
+    "R29.merged/weights in bfloat16",
+    "R29.merged/weights in float16",
+    "R29.merged/disabled while merged",
+    "R29.merged/two adapters",
+    "R29.merged/one of two by name",
+)
+SWAPPED = KnownFailure(
+    "hotswap_adapter raises on norms of DoRA, embeddings, heads, biases, saved modules and tokens of the file",
+    finding="PEFT: swapping adapters of embeddings",
+).of("R29.saved/swapped in")
+SWAPPED_PATTERNS = KnownFailure(
+    "hotswap_adapter computes one scaling from alpha and rank, also where patterns give a layer others",
+    finding="PEFT: swapping adapters with patterns",
+).of("R29.saved/swapped in")
+TRAINS_FOR_INFERENCE = KnownFailure(
+    "biases and prompts train of an adapter that is loaded for inference",
+    finding="PEFT: what trains of an adapter for inference",
+).of("R29.saved/for inference")
+
+
+def swapping(options: Mapping[str, Any]) -> list[KnownFailure]:
+    """Return what swapping an adapter of LoRA with these options breaks."""
+    targets = options.get("target_modules") or []
+    embeds = any(name in targets for name in ("embed_tokens", "lm_head", "wte"))
+    kept = ("use_dora", "bias", "modules_to_save", "trainable_token_indices")
+    if embeds or any(options.get(option) for option in kept):
+        return [SWAPPED]
+    return [SWAPPED_PATTERNS] if options.get("rank_pattern") or options.get("alpha_pattern") else []

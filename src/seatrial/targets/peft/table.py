@@ -7,7 +7,7 @@ from typing import Any
 
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.peft import known as known_failures
-from seatrial.targets.peft.kinds import CombiningAdapters, PeftAdapters, adapter_of
+from seatrial.targets.peft.kinds import CombiningAdapters, MixedAdapters, PeftAdapters, adapter_of
 from seatrial.targets.peft.loraplus import LoraPlus
 
 ATTENTION = ["q_proj", "v_proj"]
@@ -16,9 +16,12 @@ TRANSPOSED = ["c_attn", "c_proj"]
 DECOMPOSED = {"changes_base": True, "start_bound": 1e-3}
 
 
-def _lora(*, combining: bool = False, **options: Any) -> type[PeftAdapters]:
+def _lora(
+    *, combining: bool = False, parent: type[PeftAdapters] = PeftAdapters, **options: Any
+) -> type[PeftAdapters]:
     given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
-    return adapter_of("LoraConfig", parent=CombiningAdapters if combining else PeftAdapters, **given)
+    given["known"] = [*given.get("known", ()), *known_failures.swapping(given)]
+    return adapter_of("LoraConfig", parent=CombiningAdapters if combining else parent, **given)
 
 
 def _on(
@@ -29,7 +32,7 @@ def _on(
     return adapter_of(config, known=known, **{"target_modules": LINEAR, **options})
 
 
-PROMPTS = (known_failures.MIXED, known_failures.PROMPTS_TRAIN)
+PROMPTS = (known_failures.MIXED, known_failures.PROMPTS_TRAIN, known_failures.TRAINS_FOR_INFERENCE)
 
 LORA: dict[str, type[Any]] = {
     "lora": _lora(combining=True),
@@ -41,8 +44,13 @@ LORA: dict[str, type[Any]] = {
     "lora-bias": _lora(
         known=[known_failures.BIAS_SUMS], combining=True, lora_bias=True, target_modules=ATTENTION
     ),
-    "lora-trained-biases": _lora(bias="all", spec={"also_trains": ("bias",), "disables_all": False}),
+    "lora-trained-biases": _lora(
+        known=[known_failures.TRAINS_FOR_INFERENCE],
+        bias="all",
+        spec={"also_trains": ("bias",), "disables_all": False},
+    ),
     "lora-only-biases": _lora(
+        known=[known_failures.TRAINS_FOR_INFERENCE],
         bias="lora_only",
         spec={"also_trains": ("q_proj.base_layer.bias",), "disables_all": False},
         thorough=True,
@@ -120,6 +128,91 @@ LORA: dict[str, type[Any]] = {
         thorough=True,
         spec={"refuses": ("mixed batch",)},
     ),
+    "lora-scaled-embedding": _lora(trait="scaled embedding", target_modules=["embed_tokens", "q_proj"]),
+    "lora-scaled-tokens": _lora(
+        trait="scaled embedding",
+        trainable_token_indices={"embed_tokens": [5, 9, 20]},
+        spec={"refuses": ("two at once",)},
+    ),
+    "lora-scaled-dora": _lora(
+        trait="scaled embedding",
+        use_dora=True,
+        target_modules=["embed_tokens", "q_proj"],
+        spec={"refuses": ("mixed batch",)},
+        thorough=True,
+    ),
+    **{
+        f"lora-{name}": _lora(
+            known=[known_failures.CONVOLUTION] if "-" in name and trait != "conv2 of one" else [],
+            trait=trait,
+            target_modules=["layer"],
+            spec={"refuses": ("checkpointing", "mixed batch")},
+            thorough=trait in ("conv3", "conv2 of one"),
+        )
+        for name, trait in (
+            ("conv1", "conv1"),
+            ("conv2", "conv2"),
+            ("conv2-of-one", "conv2 of one"),
+            ("conv2-dilated", "conv2 dilated"),
+            ("conv2-circular", "conv2 circular"),
+            ("conv3", "conv3"),
+        )
+    },
+    "lora-conv2-grouped": _lora(
+        trait="conv2 grouped",
+        target_modules=["layer"],
+        spec={"refuses": ("checkpointing", "mixed batch"), "merges": False, "closed_form": False},
+        thorough=True,
+    ),
+    "lora-conv2-dora": _lora(
+        trait="conv2",
+        target_modules=["layer"],
+        use_dora=True,
+        spec={"refuses": ("checkpointing", "mixed batch")},
+    ),
+    "lora-conv2-bias-rslora": _lora(
+        trait="conv2",
+        target_modules=["layer"],
+        use_rslora=True,
+        lora_bias=True,
+        spec={"refuses": ("checkpointing", "mixed batch")},
+        thorough=True,
+    ),
+    "lora-attention": _lora(
+        known=[known_failures.ATTENTION, known_failures.ATTENTION_DRIFT],
+        trait="attention",
+        target_modules=["layer"],
+        dropout=None,
+        spec={"refuses": ("checkpointing", "mixed batch")},
+    ),
+    "lora-layers-of-experts": _lora(
+        trait="experts of modules",
+        target_modules=["up", "down"],
+        layers_to_transform=[1],
+        spec={"refuses": ("checkpointing",)},
+    ),
+    "lora-layers-of-experts-pattern": _lora(
+        trait="experts of modules",
+        target_modules=["up"],
+        layers_to_transform=[0, 2],
+        layers_pattern="layers",
+        rank_pattern={"experts.1.up": 2},
+        alpha_pattern={"layers.2.experts.0.up": 9},
+        spec={"refuses": ("checkpointing",)},
+        thorough=True,
+    ),
+    "lora-replicated": _lora(
+        known=[known_failures.REPLICATED_SECOND, known_failures.REPLICATED_MERGE],
+        trait="replicated",
+        target_modules=ATTENTION,
+        layer_replication=[(0, 2), (1, 2)],
+        spec={"refuses": ("checkpointing",)},
+    ),
+    "lora-and-lokr": _lora(
+        parent=MixedAdapters,
+        target_modules=ATTENTION,
+        spec={"refuses": ("mixed batch", "checkpointing"), "saves_all": False},
+    ),
     "lora-gaussian": _lora(init_lora_weights="gaussian", thorough=True),
     "lora-orthogonal": _lora(init_lora_weights="orthogonal", since="0.15", spec={"start_bound": 1e-4}),
     "lora-pissa": _lora(init_lora_weights="pissa", spec=DECOMPOSED),
@@ -160,7 +253,14 @@ LORA: dict[str, type[Any]] = {
 }
 OTHERS: dict[str, type[Any]] = {
     "adalora": _on(
-        "AdaLoraConfig", mixes=True, init_r=6, target_r=3, lora_alpha=6, total_step=10, dropout="lora_dropout"
+        "AdaLoraConfig",
+        mixes=True,
+        init_r=6,
+        target_r=3,
+        lora_alpha=6,
+        total_step=10,
+        dropout="lora_dropout",
+        spec={"adds_to_loss": True},
     ),
     "ia3": _on("IA3Config", feedforward_modules=["down_proj"]),
     "ia3-conv1d": _on(
@@ -223,7 +323,7 @@ OTHERS: dict[str, type[Any]] = {
     "gralora-hybrid": _on("GraloraConfig", r=8, hybrid_r=4, alpha=16, gralora_k=2, thorough=True),
     "hira": _on("HiraConfig", r=4, dropout="hira_dropout"),
     "psoft": _on("PsoftConfig", r=8, psoft_alpha=8, spec={"start_bound": 1e-3}, dropout="psoft_dropout"),
-    "lily": _on("LilyConfig", also=[known_failures.LILY_SECOND], r=4),
+    "lily": _on("LilyConfig", also=[known_failures.LILY_SECOND, known_failures.LILY_ROWS], r=4),
     "peanut": _on("PeanutConfig", r=4, spec={"merges": True}),
     "tinylora": _on("TinyLoraConfig", r=2, u=8),
     "unilora": _on(
@@ -233,12 +333,14 @@ OTHERS: dict[str, type[Any]] = {
     "frod": _on("FrodConfig", also=[known_failures.FROD_BFLOAT16], progressbar=False),
     "glora": _on("GloraConfig", mixes=True, r=4),
     "adamss": _on("AdamssConfig", r=8, num_subspaces=2, subspace_rank=1, needs="sklearn"),
-    "beft": _on("BeftConfig", target_modules=ATTENTION),
+    "beft": _on("BeftConfig", target_modules=ATTENTION, spec={"weights": frozenset()}),
     "deft": _on("DeftConfig", r=4, dropout="deft_dropout"),
     "osf": _on("OSFConfig", also=[known_failures.OSF_DISABLED], effective_rank=16),
     "supertuning": _on("SupertuningConfig", sparsity=0.9),
     "ln-tuning": _on(
-        "LNTuningConfig", target_modules=["input_layernorm", "norm"], spec={"refuses": ("two at once",)}
+        "LNTuningConfig",
+        target_modules=["input_layernorm", "norm"],
+        spec={"refuses": ("two at once",), "keeps_dtype": True},
     ),
     "trainable-tokens": _on(
         "TrainableTokensConfig",

@@ -25,8 +25,6 @@ OPTIONS: Mapping[str, str] = {
     "arrow_config": "it mixes adapters that are trained before",
     "corda_config": "its start needs the covariance of given data",
     "eva_config": "its start needs the activations of given data",
-    "layer_replication": "it makes another base",
-    "layers_pattern": "it is for models whose layers have another name",
     "loftq_config": "its start is that of a quantised base",
     "lora_ga_config": "its start needs the gradients of given data",
     "megatron_config": "it needs Megatron-core",

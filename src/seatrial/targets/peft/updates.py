@@ -30,7 +30,9 @@ def updates_of(model: Any, config: Any, name: str) -> list[WeightUpdate] | None:
     made = []
     for path, layer in model.base_model.model.named_modules():
         if hasattr(layer, "base_layer") and hasattr(layer, "adapter_layer_names") and _is_on(layer, name):
-            made.append(make(layer, path, config, name))
+            made.append(
+                make(layer, ".".join(part for part in path.split(".") if part != "base_layer"), config, name)
+            )
     return made
 
 
@@ -67,7 +69,8 @@ def _option(config: Any, pattern: str, path: str, default: float) -> float:
 
 
 def _is_transposed(layer: Any) -> bool:
-    return type(layer.get_base_layer()).__name__ in ("Conv1D", "Embedding")
+    plain = layer.get_base_layer()
+    return type(plain).__name__ == "Conv1D" or isinstance(plain, torch.nn.Embedding)
 
 
 def _low_rank(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
@@ -81,8 +84,9 @@ def _low_rank(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     bias = {}
     if getattr(config, "lora_bias", False):
         bias[f"{path}.bias"] = layer.lora_B[name].bias.detach() * scale
+    kept = "in_proj_weight" if type(layer).__name__ == "MultiheadAttention" else "weight"
     return WeightUpdate(
-        weight=f"{path}.weight",
+        weight=f"{path}.{kept}",
         form="low rank",
         factors=_detached(factors),
         scaling=scale,

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.contracts.adapters import AdaptedModel, Combination
+from seatrial.relations.contracts.adapters import DENSITY, AdaptedModel, Combination
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import BOUND, changes_base, refuses
 from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
+from seatrial.relations.oracles.adapters import combined
 from seatrial.relations.tensors import largest_difference
 
 SEVERAL = Relation(
@@ -159,6 +160,11 @@ SUMS = "scaling of the new adapter that is not 1, weights that are applied twice
 @COMBINED.law("concatenated, one subtracted", SUMS, how="cat", weights=(0.7, -0.4))
 @COMBINED.law("by singular values", SUMS, how="svd", weights=(0.7, 0.4))
 @COMBINED.law("by singular values, one subtracted", SUMS, how="svd", weights=(0.7, -0.4))
+@COMBINED.law("pruned by magnitude", SUMS, how="magnitude_prune_svd", weights=(0.7, 0.4))
+@COMBINED.law("pruned by magnitude, one subtracted", SUMS, how="magnitude_prune_svd", weights=(0.7, -0.4))
+@COMBINED.law(
+    "by elected signs", f"{SUMS}, a mean over adapters that do not agree", how="ties_svd", weights=(0.7, 0.7)
+)
 def combined_is_weighted_sum(
     stack: Any, case: AdapterCase, how: Combination, weights: tuple[float, ...]
 ) -> Measure:
@@ -168,10 +174,8 @@ def combined_is_weighted_sum(
     given = [_changes(model, name) for name in names]
     stack.combine(model, names, weights, how, "combined")
     found = _changes(model, "combined")
-    right = {
-        key: torch.stack([weight * one[key] for weight, one in zip(weights, given, strict=True)]).sum(0)
-        for key in found
-    }
+    plain = "svd" if how in ("linear", "cat") else how
+    right = {key: combined([one[key] for one in given], weights, plain, DENSITY) for key in found}
     scale = max(float(value.abs().max()) for value in right.values())
     errors = [(float((found[key] - right[key]).abs().max()) / scale, key) for key in sorted(found)]
     return Measure.largest(

@@ -1,0 +1,123 @@
+"""Each new law of `accelerate` breaks where Accelerate is patched."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.peers.patched import by_day, judged
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(600)]
+OF_TARGET = """
+from seatrial.targets.accelerate.target import AccelerateTarget
+adapters = AccelerateTarget().adapters()
+"""
+BUFFERS_LISTED_AWAY = """
+from accelerate.utils import modeling
+listed = modeling.named_module_tensors
+def without_buffers(module, include_buffers=True, recurse=False, remove_non_persistent=False):
+    found = list(listed(module, include_buffers, recurse, remove_non_persistent))
+    for part in module.modules():
+        part._non_persistent_buffers_set.update(part._buffers)
+    return iter(found)
+modeling.named_module_tensors = without_buffers
+"""
+PART_LEFT_OUT = """
+from accelerate.utils import modeling
+load = modeling.load_state_dict
+modeling.load_state_dict = lambda file, device_map=None: {
+    name: value for name, value in load(file, device_map).items() if name != "last.weight"
+}
+"""
+CAST = """
+from accelerate import Accelerator
+state = Accelerator.get_state_dict
+Accelerator.get_state_dict = lambda self, model, unwrap=True: {
+    name: value.half().to(value.dtype) for name, value in state(self, model, unwrap).items()
+}
+"""
+FAULTS = [
+    ("models", "R30.placed", BUFFERS_LISTED_AWAY, "listed: buffers"),
+    ("models", "R30.placed", PART_LEFT_OUT, "saved in parts: plain"),
+    ("models", "R30.placed", CAST, "prepared: plain"),
+]
+
+
+@pytest.mark.parametrize(("adapter", "relation", "patch", "law"), by_day(FAULTS, 0))
+def test_a_patched_release_breaks_the_law(
+    peer_python: Callable[[str], Path], adapter: str, relation: str, patch: str, law: str
+) -> None:
+    """The law about the patched place is among those broken."""
+    outcome, broken = judged(peer_python("trl"), [patch, OF_TARGET], adapter, relation)
+    assert outcome == "Fail" and law in broken, broken
+
+
+IN_PROCESSES = {
+    "repeated": """
+import accelerate.state as state
+from contextlib import contextmanager
+split = state.PartialState.split_between_processes
+@contextmanager
+def repeated(self, inputs, apply_padding=False):
+    with split(self, inputs, apply_padding) as part:
+        yield [*part, inputs[-1]] if isinstance(part, list) and len(part) < len(inputs) / self.num_processes else part
+state.PartialState.split_between_processes = repeated
+""",
+    "halves": """
+from accelerate import utils, accelerator
+reduce = accelerator.reduce
+accelerator.reduce = lambda tensor, reduction="mean", scale=1.0: reduce(tensor, "sum", scale)
+""",
+    "draws": """
+from accelerate import checkpointing
+import torch
+keep = torch.set_rng_state
+load = checkpointing.load_accelerator_state
+def without_draws(*given, **options):
+    before = torch.get_rng_state()
+    found = load(*given, **options)
+    torch.set_rng_state(before)
+    return found
+import accelerate.accelerator as accelerator
+accelerator.load_accelerator_state = without_draws
+""",
+    "schedule": """
+from accelerate.scheduler import AcceleratedScheduler
+made = AcceleratedScheduler.__init__
+def never_split(self, scheduler, optimizers, step_with_optimizer=True, split_batches=False):
+    made(self, scheduler, optimizers, step_with_optimizer, False)
+AcceleratedScheduler.__init__ = never_split
+""",
+}
+"""Faults that each process imports, by name."""
+WORKER = """
+import runpy, sys
+{patch}
+from seatrial.targets.common.rank_worker import main
+main()
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("fault", "adapter", "relation", "law"),
+    [
+        ("repeated", "splits", "R30.split", "lists"),
+        ("halves", "exchanges-nested", "R30.nested", "mean"),
+        ("draws", "saved-state", "R30.state", "random numbers"),
+        ("schedule", "accumulation", "R30.accumulated", "learning rate, split batches"),
+    ],
+)
+def test_a_patched_release_in_processes_breaks_the_law(
+    peer_python: Callable[[str], Path], tmp_path: Path, fault: str, adapter: str, relation: str, law: str
+) -> None:
+    """Each process runs a worker that patches Accelerate first."""
+    (tmp_path / "patched_worker.py").write_text(WORKER.format(patch=IN_PROCESSES[fault]), encoding="utf-8")
+    outcome, broken = judged(
+        peer_python("trl"),
+        [OF_TARGET],
+        adapter,
+        relation,
+        paths=[tmp_path],
+        SEATRIAL_RANK_COMMAND="patched_worker",
+    )
+    assert outcome == "Fail" and law in broken, broken
