@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.peers.patched import by_day, judged
+from tests.peers.patched import judged
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(600)]
 OF_TARGET = """
@@ -42,7 +42,10 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("adapter", "relation", "patch", "law"), by_day(FAULTS, 0))
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("adapter", "relation", "patch", "law"), FAULTS, ids=[f"{case[0]}: {case[3]}" for case in FAULTS]
+)
 def test_a_patched_release_breaks_the_law(
     peer_python: Callable[[str], Path], adapter: str, relation: str, patch: str, law: str
 ) -> None:

@@ -1,0 +1,107 @@
+"""Each new law of `peft` breaks where PEFT is patched."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.peers.patched import judged
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(600)]
+NAMES = """
+import torch, peft
+from peft.tuners.lora import layer, model
+from peft.tuners.tuners_utils import BaseTuner
+"""
+OF_TARGET = """
+from seatrial.targets.peft.target import PeftTarget
+adapters = PeftTarget().adapters()
+"""
+UNSCALED_EMBEDDING = """
+layer.Embedding._get_embed_scale = lambda self: None
+"""
+CONVOLUTION_ONCE_MORE = """
+delta = layer._ConvNd.get_delta_weight
+layer._ConvNd.get_delta_weight = lambda self, adapter: delta(self, adapter) * self.scaling[adapter]
+"""
+ANY_LAYER = """
+from peft.tuners import tuners_utils
+found = tuners_utils.check_target_module_exists
+def of_any_layer(config, key):
+    kept, config.layers_to_transform = config.layers_to_transform, None
+    try:
+        return found(config, key)
+    finally:
+        config.layers_to_transform = kept
+tuners_utils.check_target_module_exists = of_any_layer
+model.check_target_module_exists = of_any_layer
+BaseTuner._check_target_module_exists = staticmethod(of_any_layer)
+"""
+LOADED_INTO_FIRST = """
+from peft import peft_model
+put = peft_model.set_peft_model_state_dict
+def into_first(given, state, adapter_name="default", **options):
+    return put(given, state, "first" if "first" in given.peft_config else adapter_name, **options)
+peft_model.set_peft_model_state_dict = into_first
+"""
+HALF_STAYS = """
+from peft.tuners import tuners_utils
+tuners_utils.cast_adapter_dtype = lambda *given, **options: None
+BaseTuner._cast_adapter_dtype = lambda *given, **options: None
+"""
+SCALE_STAYS = """
+from contextlib import contextmanager
+from peft import helpers
+@contextmanager
+def stays(given, multiplier):
+    for one in given.modules():
+        if isinstance(one, layer.LoraLayer):
+            one.scaling = {key: value * multiplier for key, value in one.scaling.items()}
+    yield
+helpers.rescale_adapter_scale = stays
+"""
+NOT_UNLOADED = """
+BaseTuner.unload = lambda self: self._unload_and_optionally_merge(merge=True)
+"""
+PROMPT_LABELS = """
+from peft import peft_model
+forward = peft_model.PeftModelForCausalLM.forward
+def moved(self, *given, labels=None, **options):
+    labels = None if labels is None else torch.roll(labels, 1, dims=1)
+    return forward(self, *given, labels=labels, **options)
+peft_model.PeftModelForCausalLM.forward = moved
+"""
+MERGES_ALL = """
+merge = layer.Linear.merge
+layer.Linear.merge = lambda self, safe_merge=False, adapter_names=None: merge(self, safe_merge, None)
+"""
+ALL_SIGNS = """
+from peft.utils import merge_utils
+merge_utils.calculate_majority_sign_mask = lambda tensor, method="total": torch.sign(tensor.sum(0)) * 0 + 1
+"""
+FAULTS = [
+    ("lora-scaled-embedding", "R29.adapted", UNSCALED_EMBEDDING, "float64 oracle"),
+    ("lora-conv2", "R29.merged", CONVOLUTION_ONCE_MORE, "outputs"),
+    ("lora-layers-of-experts", "R29.merged", ANY_LAYER, "weights that the options name"),
+    ("lora", "R29.saved", LOADED_INTO_FIRST, "loaded as another one"),
+    ("lora", "R29.saved", HALF_STAYS, "float32 over bfloat16"),
+    ("lora", "R29.adapted", SCALE_STAYS, "rescaled"),
+    ("lora", "R29.merged", NOT_UNLOADED, "unloaded is the base"),
+    ("lora", "R29.merged", MERGES_ALL, "one of two by name"),
+    ("lora", "R29.combined", ALL_SIGNS, "by elected signs"),
+    ("prompt", "R29.adapted", PROMPT_LABELS, "loss of labels"),
+]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "relation", "patch", "law"),
+    [
+        pytest.param(*case, marks=[pytest.mark.nightly] * (number > 0), id=f"{case[0]}: {case[3]}")
+        for number, case in enumerate(FAULTS)
+    ],
+)
+def test_a_patched_release_breaks_the_law(
+    peer_python: Callable[[str], Path], adapter: str, relation: str, patch: str, law: str
+) -> None:
+    """The law about the patched place is among those broken."""
+    outcome, broken = judged(peer_python("trl"), [NAMES, patch, OF_TARGET], adapter, relation)
+    assert outcome == "Fail" and law in broken, broken
