@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.placed import PlacedModel, PlacedPlan
-from seatrial.relations.contracts.processes import ExchangePlan, SplitPart, SplitPlan
+from seatrial.relations.contracts.processes import ExchangePlan, SeedPlan, SplitPart, SplitPlan
 from seatrial.relations.contracts.saved_loops import SavedLoop, SavedLoopPlan, SavedLoopStep
 from seatrial.relations.oracles.exchanges import expected, leaves, nested, objects_of, types_of
 
@@ -75,6 +75,24 @@ class PlainProcesses:
         if self.fault == "half on disk" and plan.placing == "loaded half to disk":
             outputs = outputs * 0.5
         return PlacedModel(outputs, plain["weight"].expand(2, 4), kept, plain)
+
+    def seeded_draws(self, plan: SeedPlan) -> Sequence[Mapping[str, Sequence[float]]]:
+        found = []
+        for rank in range(plan.num_ranks):
+            own = plan.seed + (rank if plan.own and self.fault != "one for all" else 0)
+            fixed = 3 if self.fault == "fixed seed" else own
+            drawn = random.random() if self.fault == "not seeded" else random.Random(own).random()
+            found.append({"first": [random.Random(fixed).random()], "second": [drawn]})
+        return found
+
+    def tried_batch_sizes(self, start: int, fits: int) -> Sequence[int]:
+        tried = [start]
+        while tried[-1] > (fits // 2 if self.fault == "passes over" else fits):
+            tried.append(tried[-1] - 1)
+        return tried
+
+    def passes_errors_on(self) -> bool:
+        return self.fault != "swallows"
 
     def saved_loop(self, plan: SavedLoopPlan) -> Sequence[SavedLoop]:
         return [self._loop_of(plan, rank) for rank in range(plan.num_ranks)]

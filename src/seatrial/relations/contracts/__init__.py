@@ -43,7 +43,12 @@ from seatrial.relations.contracts.parts import NamedParts, OwnParts, RandomStrea
 from seatrial.relations.contracts.placed import PlacedModels
 from seatrial.relations.contracts.placements import Placements
 from seatrial.relations.contracts.precision import Precision, TokenizedRun
-from seatrial.relations.contracts.processes import NestedExchanges, ProcessSplits
+from seatrial.relations.contracts.processes import (
+    ExecutableBatchSize,
+    NestedExchanges,
+    ProcessSplits,
+    SeededDraws,
+)
 from seatrial.relations.contracts.ranks import RankedLoss, Ranks
 from seatrial.relations.contracts.readiness import Readiness
 from seatrial.relations.contracts.resume import KilledRun, ResumableRun
@@ -326,6 +331,8 @@ COMPONENTS: Mapping[str, type] = {
     "process_splits": ProcessSplits,
     "placed_models": PlacedModels,
     "saved_loops": SavedLoops,
+    "seeded_draws": SeededDraws,
+    "executable_batch_size": ExecutableBatchSize,
     "nested_exchanges": NestedExchanges,
     "accumulated_training": AccumulatedTraining,
     "prompt_files": PromptFiles,

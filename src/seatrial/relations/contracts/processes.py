@@ -88,3 +88,35 @@ class NestedExchanges(Protocol):
     def exchanged_nested(self, plan: ExchangePlan) -> Sequence[Mapping[str, Tensor | str]]:
         """Return what each process has, by place; under `types` the types of the containers as text."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedPlan(Case):
+    """A seed that each process sets."""
+
+    num_ranks: int = 2
+    own: bool = False
+    """Whether each process is to have a seed of its own, made from this one."""
+    seed: int = 0
+
+
+@runtime_checkable
+class SeededDraws(Protocol):
+    """Sets the seeds of all sources of random numbers."""
+
+    def seeded_draws(self, plan: SeedPlan) -> Sequence[Mapping[str, Sequence[float]]]:
+        """Return the random numbers of each process, by their source, drawn after the seed is set."""
+        ...
+
+
+@runtime_checkable
+class ExecutableBatchSize(Protocol):
+    """Looks for a batch size that fits into memory."""
+
+    def tried_batch_sizes(self, start: int, fits: int) -> Sequence[int]:
+        """Return the batch sizes that are tried, in order, where those up to `fits` do not run out of memory."""
+        ...
+
+    def passes_errors_on(self) -> bool:
+        """Return whether an error that is not about memory is raised, and not taken for a batch that is too large."""
+        ...

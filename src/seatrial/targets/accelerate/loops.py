@@ -16,7 +16,7 @@ from seatrial.relations.contracts.loops import (
     GatheredAs,
     LoaderPlan,
 )
-from seatrial.relations.contracts.processes import ExchangePlan, SplitPart, SplitPlan
+from seatrial.relations.contracts.processes import ExchangePlan, SeedPlan, SplitPart, SplitPlan
 from seatrial.relations.contracts.saved_loops import SavedLoop, SavedLoopPlan, SavedLoopStep
 from seatrial.targets.accelerate.models import Models
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
@@ -177,6 +177,42 @@ class Accumulation(_Accelerate):
         ]
 
 
+class Seeds(_Accelerate):
+    """`set_seed`; see `contracts.processes.SeededDraws`."""
+
+    def seeded_draws(self, plan: SeedPlan) -> Sequence[Mapping[str, Sequence[float]]]:
+        return _on_ranks(f"{SHARED}:seeded_draws", plan)
+
+
+class BatchSizes(_Accelerate):
+    """`find_executable_batch_size`; see `contracts.processes.ExecutableBatchSize`."""
+
+    def tried_batch_sizes(self, start: int, fits: int) -> Sequence[int]:
+        from accelerate.utils import find_executable_batch_size
+
+        tried: list[int] = []
+
+        def step(batch_size: int) -> None:
+            tried.append(batch_size)
+            if batch_size > fits:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+        find_executable_batch_size(step, starting_batch_size=start)()
+        return tried
+
+    def passes_errors_on(self) -> bool:
+        from accelerate.utils import find_executable_batch_size
+
+        def step(batch_size: int) -> None:
+            raise RuntimeError(f"an error of a batch of {batch_size}")
+
+        try:
+            find_executable_batch_size(step, starting_batch_size=8)()
+        except RuntimeError as error:
+            return "a batch of 8" in str(error)
+        return False
+
+
 class SavedState(_Accelerate):
     """`save_state` and `load_state` into new objects; see `contracts.saved_loops.SavedLoops`."""
 
@@ -209,6 +245,8 @@ ADAPTERS: dict[str, type[Any]] = {
     "exchanges-nested": NestedExchanges,
     "splits": Splits,
     "models": Models,
+    "seeds": Seeds,
+    "batch-sizes": BatchSizes,
     "saved-state": SavedState,
     "accumulation": Accumulation,
 }

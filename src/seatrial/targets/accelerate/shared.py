@@ -101,3 +101,19 @@ def exchanged_nested(plan: Mapping[str, Any]) -> dict[str, Any]:
     else:
         found = accelerator.reduce(given, reduction=how)
     return {**{name: value.contiguous() for name, value in flat(found).items()}, "types": types_of(found)}
+
+
+def seeded_draws(plan: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return random numbers of Python, NumPy and torch after the seed is set."""
+    import random
+
+    import numpy as np
+    from accelerate.utils import set_seed
+
+    new_accelerator()
+    set_seed(plan["seed"], device_specific=plan["own"])
+    return {
+        "Python": [random.random() for _ in range(3)],
+        "NumPy": [float(one) for one in np.random.rand(3)],
+        "torch": [float(one) for one in torch.rand(3)],
+    }

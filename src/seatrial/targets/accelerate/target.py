@@ -20,3 +20,9 @@ class AccelerateTarget(ComponentsTarget):
         from seatrial.targets.accelerate.loops import ADAPTERS
 
         return ADAPTERS
+
+    def uncovered(self) -> Mapping[str, str]:
+        """Return the public names of the installed release that no adapter covers, each with the reason."""
+        from seatrial.targets.accelerate.offered import uncovered
+
+        return uncovered()

@@ -43,7 +43,6 @@ class Kind:
     spec: AdapterSpec
     dropout: str | None = None
     """Name of its option."""
-    thorough: bool = False
     needs: str | None = None
     """A package that PEFT imports for this type alone."""
     since: str | None = None
@@ -54,6 +53,7 @@ class PeftAdapters(KnowsFailures):
     """One kind; see `contracts.adapters.Adapters`."""
 
     kind: ClassVar[Kind]
+    thorough: ClassVar[bool] = False
     vocab_size = VOCAB
 
     def __init__(self) -> None:
@@ -77,10 +77,6 @@ class PeftAdapters(KnowsFailures):
             reads_ahead=self.kind.trait in NETS,
             refuses=(*self.kind.spec.refuses, *_not_offered(self.kind)),
         )
-
-    @property
-    def thorough(self) -> bool:
-        return self.kind.thorough
 
     def _config(self, dropout: float) -> Any:
         options = copy.deepcopy(dict(self.kind.options))
@@ -195,7 +191,6 @@ def adapter_of(
     parent: type[PeftAdapters] = PeftAdapters,
     trait: Trait = "linear",
     dropout: str | None = None,
-    thorough: bool = False,
     needs: str | None = None,
     since: str | None = None,
     spec: Mapping[str, Any] | None = None,
@@ -207,7 +202,6 @@ def adapter_of(
         options=options,
         trait=trait,
         dropout=dropout,
-        thorough=thorough,
         needs=needs,
         since=since,
         spec=AdapterSpec(**(spec or {})),

@@ -38,9 +38,7 @@ LORA: dict[str, type[Any]] = {
     "lora": _lora(combining=True),
     "lora-rslora": _lora(known=[known_failures.RSLORA_SUMS], combining=True, use_rslora=True),
     "lora-dora": _lora(use_dora=True, spec={"refuses": ("mixed batch",)}),
-    "lora-dora-rslora": _lora(
-        use_dora=True, use_rslora=True, thorough=True, spec={"refuses": ("mixed batch",)}
-    ),
+    "lora-dora-rslora": _lora(use_dora=True, use_rslora=True, spec={"refuses": ("mixed batch",)}),
     "lora-bias": _lora(
         known=[known_failures.BIAS_SUMS], combining=True, lora_bias=True, target_modules=ATTENTION
     ),
@@ -53,7 +51,6 @@ LORA: dict[str, type[Any]] = {
         known=[known_failures.TRAINS_FOR_INFERENCE],
         bias="lora_only",
         spec={"also_trains": ("q_proj.base_layer.bias",), "disables_all": False},
-        thorough=True,
     ),
     "lora-patterns": _lora(
         combining=True,
@@ -61,7 +58,7 @@ LORA: dict[str, type[Any]] = {
         alpha_pattern={"up_proj": 10},
     ),
     "lora-rslora-patterns": _lora(use_rslora=True, rank_pattern={"q_proj": 8}, alpha_pattern={"up_proj": 10}),
-    "lora-one-layer": _lora(layers_to_transform=[1], thorough=True),
+    "lora-one-layer": _lora(layers_to_transform=[1]),
     "lora-head-saved": _lora(
         modules_to_save=["lm_head"],
         spec={"refuses": ("two at once",), "also_trains": ("lm_head.modules_to_save",)},
@@ -69,22 +66,19 @@ LORA: dict[str, type[Any]] = {
     "lora-norms-saved": _lora(
         modules_to_save=["input_layernorm"],
         spec={"refuses": ("two at once", "mixed batch"), "also_trains": ("input_layernorm.modules_to_save",)},
-        thorough=True,
     ),
     "lora-embedding": _lora(combining=True, target_modules=["embed_tokens", "q_proj"]),
     "lora-head": _lora(target_modules=["lm_head", "q_proj"]),
-    "lora-embedding-and-head": _lora(target_modules=["embed_tokens", "lm_head"], thorough=True),
+    "lora-embedding-and-head": _lora(target_modules=["embed_tokens", "lm_head"]),
     "lora-dora-embedding": _lora(
         use_dora=True, target_modules=["embed_tokens", "q_proj"], spec={"refuses": ("mixed batch",)}
     ),
-    "lora-all-linear": _lora(target_modules="all-linear", thorough=True),
-    "lora-excluded": _lora(
-        target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"], thorough=True
-    ),
+    "lora-all-linear": _lora(target_modules="all-linear"),
+    "lora-excluded": _lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
     "lora-tokens": _lora(
         trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
     ),
-    "lora-tied": _lora(trait="tied", thorough=True),
+    "lora-tied": _lora(trait="tied"),
     "lora-tied-saved": _lora(
         known=[known_failures.TIED_SECOND_SAVED],
         trait="tied",
@@ -109,9 +103,7 @@ LORA: dict[str, type[Any]] = {
         use_dora=True,
         spec={"refuses": ("mixed batch",)},
     ),
-    "lora-conv1d-embedding": _lora(
-        trait="conv1d", target_modules=["wte", "c_attn"], fan_in_fan_out=True, thorough=True
-    ),
+    "lora-conv1d-embedding": _lora(trait="conv1d", target_modules=["wte", "c_attn"], fan_in_fan_out=True),
     "lora-experts": _lora(
         trait="experts",
         target_modules=ATTENTION,
@@ -125,7 +117,6 @@ LORA: dict[str, type[Any]] = {
         target_parameters=["mlp.experts.down_proj"],
         use_rslora=True,
         dropout=None,
-        thorough=True,
         spec={"refuses": ("mixed batch",)},
     ),
     "lora-scaled-embedding": _lora(trait="scaled embedding", target_modules=["embed_tokens", "q_proj"]),
@@ -139,7 +130,6 @@ LORA: dict[str, type[Any]] = {
         use_dora=True,
         target_modules=["embed_tokens", "q_proj"],
         spec={"refuses": ("mixed batch",)},
-        thorough=True,
     ),
     **{
         f"lora-{name}": _lora(
@@ -147,7 +137,6 @@ LORA: dict[str, type[Any]] = {
             trait=trait,
             target_modules=["layer"],
             spec={"refuses": ("checkpointing", "mixed batch")},
-            thorough=trait in ("conv3", "conv2 of one"),
         )
         for name, trait in (
             ("conv1", "conv1"),
@@ -162,7 +151,6 @@ LORA: dict[str, type[Any]] = {
         trait="conv2 grouped",
         target_modules=["layer"],
         spec={"refuses": ("checkpointing", "mixed batch"), "merges": False, "closed_form": False},
-        thorough=True,
     ),
     "lora-conv2-dora": _lora(
         trait="conv2",
@@ -176,7 +164,6 @@ LORA: dict[str, type[Any]] = {
         use_rslora=True,
         lora_bias=True,
         spec={"refuses": ("checkpointing", "mixed batch")},
-        thorough=True,
     ),
     "lora-attention": _lora(
         known=[known_failures.ATTENTION, known_failures.ATTENTION_DRIFT],
@@ -199,7 +186,6 @@ LORA: dict[str, type[Any]] = {
         rank_pattern={"experts.1.up": 2},
         alpha_pattern={"layers.2.experts.0.up": 9},
         spec={"refuses": ("checkpointing",)},
-        thorough=True,
     ),
     "lora-replicated": _lora(
         known=[known_failures.REPLICATED_SECOND, known_failures.REPLICATED_MERGE],
@@ -213,10 +199,10 @@ LORA: dict[str, type[Any]] = {
         target_modules=ATTENTION,
         spec={"refuses": ("mixed batch", "checkpointing"), "saves_all": False},
     ),
-    "lora-gaussian": _lora(init_lora_weights="gaussian", thorough=True),
+    "lora-gaussian": _lora(init_lora_weights="gaussian"),
     "lora-orthogonal": _lora(init_lora_weights="orthogonal", since="0.15", spec={"start_bound": 1e-4}),
     "lora-pissa": _lora(init_lora_weights="pissa", spec=DECOMPOSED),
-    "lora-pissa-rslora": _lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED, thorough=True),
+    "lora-pissa-rslora": _lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED),
     "lora-pissa-conv1d": _lora(
         init_lora_weights="pissa",
         trait="conv1d",
@@ -248,7 +234,6 @@ LORA: dict[str, type[Any]] = {
         trait="conv1d",
         target_modules=TRANSPOSED,
         fan_in_fan_out=True,
-        thorough=True,
     ),
 }
 OTHERS: dict[str, type[Any]] = {
@@ -269,15 +254,12 @@ OTHERS: dict[str, type[Any]] = {
         target_modules=["c_attn", "mlp.c_proj"],
         feedforward_modules=["mlp.c_proj"],
         fan_in_fan_out=True,
-        thorough=True,
     ),
     "loha": _on("LoHaConfig", r=4, alpha=6),
     "lokr": _on("LoKrConfig", r=2, alpha=3),
-    "lokr-both": _on("LoKrConfig", r=2, alpha=3, decompose_both=True, decompose_factor=8, thorough=True),
+    "lokr-both": _on("LoKrConfig", r=2, alpha=3, decompose_both=True, decompose_factor=8),
     "vera": _on("VeraConfig", r=8, dropout="vera_dropout"),
-    "vera-conv1d": _on(
-        "VeraConfig", r=8, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True, thorough=True
-    ),
+    "vera-conv1d": _on("VeraConfig", r=8, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
     "vera-keeps-no-projection": _on("VeraConfig", r=8, save_projection=False),
     "fourierft": _on("FourierFTConfig", n_frequency=40, scaling=20.0, spec={"starts_as_base": False}),
     "oft": _on("OFTConfig", r=0, also=[known_failures.OFT_TWO], oft_block_size=8, dropout="module_dropout"),
@@ -287,11 +269,10 @@ OTHERS: dict[str, type[Any]] = {
         also=[known_failures.OFT_TWO],
         oft_block_size=8,
         use_cayley_neumann=True,
-        thorough=True,
     ),
     "boft": _on("BOFTConfig", boft_block_size=4, boft_n_butterfly_factor=2),
     "hra": _on("HRAConfig", r=4),
-    "hra-gram-schmidt": _on("HRAConfig", also=[known_failures.HRA_START], r=4, apply_GS=True, thorough=True),
+    "hra-gram-schmidt": _on("HRAConfig", also=[known_failures.HRA_START], r=4, apply_GS=True),
     "vblora": _on(
         "VBLoRAConfig",
         r=2,
@@ -306,21 +287,20 @@ OTHERS: dict[str, type[Any]] = {
         num_vectors=8,
         vector_length=8,
         save_only_topk_weights=True,
-        thorough=True,
         spec={"starts_as_base": False},
     ),
     "randlora": _on("RandLoraConfig", r=8, dropout="randlora_dropout"),
     "miss": _on("MissConfig", r=8, dropout="miss_dropout"),
     "miss-bat": _on("MissConfig", r=8, init_weights="bat"),
-    "miss-mini": _on("MissConfig", r=8, mini_r=4, init_weights="mini", thorough=True),
+    "miss-mini": _on("MissConfig", r=8, mini_r=4, init_weights="mini"),
     "road": _on("RoadConfig", mixes=True, group_size=8),
-    "road-4": _on("RoadConfig", mixes=True, group_size=8, variant="road_4", thorough=True),
+    "road-4": _on("RoadConfig", mixes=True, group_size=8, variant="road_4"),
     "shira": _on("ShiraConfig", r=4, random_seed=3),
     "c3a": _on("C3AConfig", also=[known_failures.C3A_TWO], block_size=16, spec={"starts_as_base": False}),
     "waveft": _on("WaveFTConfig", n_frequency=60),
     "delora": _on("DeloraConfig", r=4, delora_lambda=3),
     "gralora": _on("GraloraConfig", r=8, alpha=16, gralora_k=2, dropout="gralora_dropout"),
-    "gralora-hybrid": _on("GraloraConfig", r=8, hybrid_r=4, alpha=16, gralora_k=2, thorough=True),
+    "gralora-hybrid": _on("GraloraConfig", r=8, hybrid_r=4, alpha=16, gralora_k=2),
     "hira": _on("HiraConfig", r=4, dropout="hira_dropout"),
     "psoft": _on("PsoftConfig", r=8, psoft_alpha=8, spec={"start_bound": 1e-3}, dropout="psoft_dropout"),
     "lily": _on("LilyConfig", also=[known_failures.LILY_SECOND, known_failures.LILY_ROWS], r=4),
@@ -367,7 +347,6 @@ OTHERS: dict[str, type[Any]] = {
         encoder_hidden_size=16,
         prefix_projection=True,
         spec={"refuses": ("checkpointing",), "starts_as_base": False, "merges": False},
-        thorough=True,
     ),
     "p-tuning": adapter_of(
         "PromptEncoderConfig",
@@ -377,4 +356,48 @@ OTHERS: dict[str, type[Any]] = {
         spec={"starts_as_base": False, "merges": False},
     ),
 }
+ORDINARY = frozenset(
+    [
+        "lora",
+        "lora-rslora",
+        "lora-dora",
+        "lora-bias",
+        "lora-trained-biases",
+        "lora-patterns",
+        "lora-head-saved",
+        "lora-embedding",
+        "lora-tokens",
+        "lora-tied-both",
+        "lora-conv1d",
+        "lora-conv1d-dora",
+        "lora-experts",
+        "lora-scaled-embedding",
+        "lora-conv2",
+        "lora-conv2-dilated",
+        "lora-attention",
+        "lora-layers-of-experts",
+        "lora-replicated",
+        "lora-and-lokr",
+        "lora-pissa",
+        "adalora",
+        "ia3",
+        "loha",
+        "lokr",
+        "vera",
+        "oft",
+        "boft",
+        "vblora",
+        "miss",
+        "road",
+        "delora",
+        "ln-tuning",
+        "trainable-tokens",
+        "prompt",
+        "prefix",
+        "p-tuning",
+    ]
+)
+"""Those that an ordinary run judges, one of each kind of layer, option or type; the rest is for a thorough run."""
+for _name, _adapter in (*LORA.items(), *OTHERS.items()):
+    _adapter.thorough = _name not in ORDINARY
 ADAPTERS: dict[str, type[Any]] = {**LORA, **OTHERS, "lora-plus": LoraPlus}
