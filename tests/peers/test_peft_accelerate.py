@@ -70,6 +70,12 @@ ACCELERATE = {
     "loaders": "R30.rows",
     "exchanges": "R30.collectives",
     "accumulation": "R30.accumulated",
+    "exchanges-nested": "R30.nested",
+    "splits": "R30.split",
+    "models": "R30.placed",
+    "seeds": "R30.seeds",
+    "batch-sizes": "R30.batch_size",
+    "saved-state": "R30.state",
 }
 
 
@@ -77,10 +83,26 @@ ACCELERATE = {
 def test_accelerate_in_processes(
     peer_python: Callable[[str], Path], tmp_path: Path, names: list[str]
 ) -> None:
-    """Gathers of two processes of a gloo group; at night also rows, exchanges and accumulated steps."""
+    """Gathers of two processes of a gloo group; at night all adapters."""
     chosen = [word for name in names for word in ("--adapter", name)]
     found = relations(peer_python("trl"), tmp_path, "--target", "accelerate", *chosen)
     assert passed(found) >= {f"{name}: {ACCELERATE[name]}" for name in names}
+
+
+def test_names_of_accelerate_are_covered_or_named(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """A name that is covered is not listed; one that needs several accelerators is, with the reason."""
+    script = "from seatrial.targets.accelerate.offered import uncovered; import json; print(json.dumps(uncovered()))"
+    ran = subprocess.run(
+        [str(peer_python("trl")), "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    named = json.loads(ran.stdout.splitlines()[-1])
+    assert "maybe_context_parallel" in named["several accelerators"]
+    assert not [names for names in named.values() if "split_between_processes" in names]
 
 
 @pytest.mark.nightly

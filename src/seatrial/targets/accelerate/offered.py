@@ -57,33 +57,38 @@ COVERED: Mapping[str, str] = {
 }
 """Names by the adapter whose laws run through them."""
 SCOPE: Mapping[str, str] = {
-    "deepspeed_plugin deepspeed_ulysses_dl_adapter maybe_context_parallel parallelism_config is_fsdp2 "
-    "is_composable_parallelism_enabled torch_device_mesh tensor_parallel_rank pipeline_parallel_rank "
-    "context_parallel_rank data_parallel_rank data_parallel_shard_rank fp8_backend lomo_backward get_grad_scaler "
-    "GatheredParameters": "it needs several accelerators, or another library",
-    "device local_process_index is_main_process is_local_main_process is_last_process num_processes process_index "
-    "use_distributed multi_device distributed_type project_dir logging_dir save_iteration non_blocking "
-    "should_save_model is_torch_tensor is_torch_xpu_tensor is_tensor_information get_shape listify find_device "
-    "check_device_same move_to_device wait_for_everyone print profile": "it says where a process is, or what "
-    "a value is, and computes nothing",
-    "get_available_trackers GeneralTracker TensorBoardTracker WandBTracker TrackioTracker CometMLTracker AimTracker "
-    "MLflowTracker ClearMLTracker DVCLiveTracker SwanLabTracker register_tracker_class filter_trackers init_trackers "
-    "get_tracker log end_training on_main_process": "it passes values on to another library",
+    "several accelerators": """
+    deepspeed_plugin deepspeed_ulysses_dl_adapter maybe_context_parallel parallelism_config is_fsdp2
+    is_composable_parallelism_enabled torch_device_mesh tensor_parallel_rank pipeline_parallel_rank
+    context_parallel_rank data_parallel_rank data_parallel_shard_rank fp8_backend lomo_backward get_grad_scaler
+    GatheredParameters
+    """,
+    "no computation": """
+    device local_process_index is_main_process is_local_main_process is_last_process num_processes process_index
+    use_distributed multi_device distributed_type project_dir logging_dir save_iteration non_blocking
+    should_save_model is_torch_tensor is_torch_xpu_tensor is_tensor_information get_shape listify find_device
+    check_device_same move_to_device wait_for_everyone print profile DistributedOperationException
+    CannotPadNestedTensorWarning FindTiedParametersResult
+    """,
+    "other libraries": """
+    get_available_trackers GeneralTracker TensorBoardTracker WandBTracker TrackioTracker CometMLTracker AimTracker
+    MLflowTracker ClearMLTracker DVCLiveTracker SwanLabTracker register_tracker_class filter_trackers init_trackers
+    get_tracker log end_training on_main_process
+    """,
 }
-"""The reasons why names are left out."""
+"""Names by the reason why they are left out."""
 
 
 def uncovered() -> dict[str, str]:
-    """Return the public names of the installed release that no adapter covers, with the reason."""
+    """Return the public names of the installed release that no adapter covers, by the reason."""
     covered = {name for names in COVERED.values() for name in names.split()}
-    reasons = {name: reason for names, reason in SCOPE.items() for name in names.split()}
-    found = {}
+    reasons = {name: reason for reason, names in SCOPE.items() for name in names.split()}
+    found: dict[str, list[str]] = {}
     for place in PLACES:
         for name in _public(place):
             if name not in covered:
-                shown = f"{place.replace(':', '.')}.{name}"
-                found[shown] = reasons.get(name, "no adapter is written for it yet")
-    return found
+                found.setdefault(reasons.get(name, "no adapter yet"), []).append(name)
+    return {reason: ", ".join(dict.fromkeys(names)) for reason, names in sorted(found.items())}
 
 
 def _public(place: str) -> list[str]:

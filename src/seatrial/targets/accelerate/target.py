@@ -22,7 +22,7 @@ class AccelerateTarget(ComponentsTarget):
         return ADAPTERS
 
     def uncovered(self) -> Mapping[str, str]:
-        """Return the public names of the installed release that no adapter covers, each with the reason."""
+        """Return the public names of the installed release that no adapter covers, by the reason."""
         from seatrial.targets.accelerate.offered import uncovered
 
         return uncovered()

@@ -19,6 +19,9 @@ _SUMS = (
     "R29.combined/concatenated, one subtracted",
     "R29.combined/by singular values",
     "R29.combined/by singular values, one subtracted",
+    "R29.combined/pruned by magnitude",
+    "R29.combined/pruned by magnitude, one subtracted",
+    "R29.combined/by elected signs",
 )
 RSLORA_SUMS = KnownFailure(
     "the scaling of a combined adapter is sqrt(r) with rsLoRA, and its factors are for 1",
