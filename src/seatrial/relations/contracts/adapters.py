@@ -49,6 +49,8 @@ class AdapterSpec:
     """Parts of names of tensors of the model that train with the adapter: biases, or whole modules."""
     keeps_dtype: bool = False
     """Whether its tensors are copies of the base's, in its precision."""
+    casts_added: bool = True
+    """Whether an adapter that is added to a model in half precision is cast to float32, as the first one is."""
     adds_to_loss: bool = False
     """Whether the loss has a term of the adapter's own."""
     weights: frozenset[str] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,6 +59,8 @@ class PeftAdapters(KnowsFailures):
 
     def __init__(self) -> None:
         """Find the configuration class and check its options."""
+        import peft
+
         if self.kind.needs is not None:
             importlib.import_module(self.kind.needs)
         self._config_class = find_name("peft", [f"peft:{self.kind.config}"])
@@ -75,6 +78,7 @@ class PeftAdapters(KnowsFailures):
             if self.kind.spec.weights is None
             else self.kind.spec.weights,
             reads_ahead=self.kind.trait in NETS,
+            casts_added="autocast_adapter_dtype" in inspect.signature(peft.PeftModel.add_adapter).parameters,
             refuses=(*self.kind.spec.refuses, *_not_offered(self.kind)),
         )
 

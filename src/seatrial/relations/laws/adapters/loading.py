@@ -145,7 +145,8 @@ def adapters_stay_in_float32(stack: Any, case: AdapterCase, dtype: Precision) ->
         loaded = stack.loaded(Path(folder), dtype=dtype)
         wrong = _in_half(loaded, "loaded", stack)
     wrong += _in_half(model, "made", stack)
-    if changes_base(stack) is None and "two at once" not in stack.adapter_spec.refuses:
+    spec = stack.adapter_spec
+    if changes_base(stack) is None and spec.casts_added and "two at once" not in spec.refuses:
         model.add("second")
         model.use(["second"])
         wrong += _in_half(model, "added", stack)
