@@ -68,7 +68,10 @@ def expected(plan: ExchangePlan, rank: int) -> dict[str, Tensor]:
     if plan.how == "broadcast":
         return ranks[plan.source]
     if plan.how == "gather":
-        return {name: torch.cat([torch.atleast_1d(one[name]) for one in ranks]) for name in own}
+        return {
+            name: torch.cat([one[name].reshape(-1) if not one[name].dim() else one[name] for one in ranks])
+            for name in own
+        }
     if plan.how in ("sum", "mean"):
         divisor = plan.num_ranks if plan.how == "mean" else 1
         return {
@@ -83,7 +86,7 @@ def expected(plan: ExchangePlan, rank: int) -> dict[str, Tensor]:
     if plan.how == "concatenate":
         pair = [leaves(one, scalar=False) for one in (rank, rank + 1)]
         return {name: torch.cat([one[name] for one in pair]) for name in pair[0]}
-    lengths = {name: max(len(torch.atleast_1d(one[name])) for one in ranks) for name in own}
+    lengths = {name: max(len(one[name]) if one[name].dim() else 1 for one in ranks) for name in own}
     return {name: _padded(value, lengths[name]) for name, value in own.items()}
 
 

@@ -66,7 +66,7 @@ def local_descent(
         steps: rows by step and process; after the last one all take the mean.
     """
     weights, rate = [torch.tensor(start(), dtype=torch.float64)] * plan.num_ranks, spec.rate
-    made = []
+    made: list[list[Tensor]] = []
     for number, ranks in enumerate(steps, start=1):
         weights = [own - rate * slope(own, rows) for own, rows in zip(weights, ranks, strict=True)]
         if number % plan.local_steps == 0:
@@ -87,7 +87,8 @@ def descent(
         steps: rows by step, process and micro-batch.
     """
     weights = torch.tensor(start(), dtype=torch.float64)
-    made, rate = [], spec.rate
+    made: list[Step] = []
+    rate = spec.rate
     for ranks in steps:
         gradient = torch.zeros_like(weights)
         for rows in [rows for parts in ranks for rows in parts]:

@@ -23,6 +23,10 @@ PART = "2KB"
 class _Block(torch.nn.Module):
     """A layer with a parameter and buffers of its own."""
 
+    shift: Tensor
+    scale: Tensor
+    count: Tensor
+
     def __init__(self, trait: ModelTrait) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(WIDTH, WIDTH)

@@ -92,7 +92,7 @@ def uncovered() -> dict[str, str]:
 
 
 def _public(place: str) -> list[str]:
-    """Return the public names of a class, or those that a module defines; none where the release lacks it."""
+    """Return the public names of a class, or those that a module defines; none where the release does not have it."""
     module_name, _, name = place.partition(":")
     try:
         owner = importlib.import_module(module_name)

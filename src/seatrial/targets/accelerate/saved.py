@@ -61,7 +61,9 @@ class _Loop:
             gradient_accumulation_steps=plan["accumulation"],
             dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),
         )
-        self.models, self.optimizers, self.schedules = [], [], []
+        self.models: list[Any] = []
+        self.optimizers: list[Any] = []
+        self.schedules: list[Any] = []
         for number in range(plan["num_models"]):
             torch.manual_seed(plan["seed"] + number)
             model = _Net(plan["tied"])
@@ -74,7 +76,7 @@ class _Loop:
         self.accelerator.register_for_checkpointing(self.count)
         rows = torch.arange(plan["num_batches"] * BATCH * self.accelerator.num_processes)
         generator = torch.Generator().manual_seed(plan["seed"])
-        loader = DataLoader(rows, batch_size=BATCH, shuffle=True, generator=generator)  # type: ignore[arg-type]
+        loader: Any = DataLoader(rows, batch_size=BATCH, shuffle=True, generator=generator)  # type: ignore[arg-type]
         self.loader = self.accelerator.prepare(loader)
         seed = plan["seed"] + self.accelerator.process_index
         random.seed(seed)
@@ -83,7 +85,8 @@ class _Loop:
 
     def run(self, first: int, last: int) -> list[tuple[Any, ...]]:
         """Take the steps after the first so many, and up to the last one; return what is seen after each."""
-        plan, seen = self.plan, []
+        plan = self.plan
+        seen: list[tuple[Any, ...]] = []
         in_epoch = plan["num_batches"] // plan["accumulation"]
         for epoch in range(first // in_epoch, plan["num_epochs"]):
             self.loader.set_epoch(epoch)

@@ -84,8 +84,8 @@ def exchanged_nested(plan: Mapping[str, Any]) -> dict[str, Any]:
         return {"objects": repr(utils.gather_object(objects_of(rank)))}
     if how == "broadcast objects":
         sent = objects_of(plan["source"])
-        given = sent if rank == plan["source"] else [None] * len(sent)
-        return {"objects": repr(utils.broadcast_object_list(given, from_process=plan["source"]))}
+        received = sent if rank == plan["source"] else [None] * len(sent)
+        return {"objects": repr(utils.broadcast_object_list(received, from_process=plan["source"]))}
     own = leaves(rank, numbers=how in ("sum", "mean"), unequal=how == "pad", scalar=how != "concatenate")
     given = nested(own)
     if how == "gather":

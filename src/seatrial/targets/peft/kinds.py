@@ -185,7 +185,7 @@ def _whole_rank(model: Any) -> int:
     }
     if len(ranks) > 1:
         raise NotServed("layers of unequal sizes, for which there is one rank of singular values")
-    return ranks.pop()
+    return int(ranks.pop())
 
 
 def adapter_of(

@@ -7,21 +7,12 @@ from typing import Any
 
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.peft import known as known_failures
-from seatrial.targets.peft.kinds import CombiningAdapters, MixedAdapters, PeftAdapters, adapter_of
+from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
+from seatrial.targets.peft.layers import LAYERS
+from seatrial.targets.peft.lora import ATTENTION, LINEAR, TRANSPOSED, lora
 from seatrial.targets.peft.loraplus import LoraPlus
 
-ATTENTION = ["q_proj", "v_proj"]
-LINEAR = ["q_proj", "o_proj", "up_proj", "down_proj"]
-TRANSPOSED = ["c_attn", "c_proj"]
 DECOMPOSED = {"changes_base": True, "start_bound": 1e-3}
-
-
-def _lora(
-    *, combining: bool = False, parent: type[PeftAdapters] = PeftAdapters, **options: Any
-) -> type[PeftAdapters]:
-    given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
-    given["known"] = [*given.get("known", ()), *known_failures.swapping(given)]
-    return adapter_of("LoraConfig", parent=CombiningAdapters if combining else parent, **given)
 
 
 def _on(
@@ -35,83 +26,83 @@ def _on(
 PROMPTS = (known_failures.MIXED, known_failures.PROMPTS_TRAIN, known_failures.TRAINS_FOR_INFERENCE)
 
 LORA: dict[str, type[Any]] = {
-    "lora": _lora(combining=True),
-    "lora-rslora": _lora(known=[known_failures.RSLORA_SUMS], combining=True, use_rslora=True),
-    "lora-dora": _lora(use_dora=True, spec={"refuses": ("mixed batch",)}),
-    "lora-dora-rslora": _lora(use_dora=True, use_rslora=True, spec={"refuses": ("mixed batch",)}),
-    "lora-bias": _lora(
+    "lora": lora(combining=True),
+    "lora-rslora": lora(known=[known_failures.RSLORA_SUMS], combining=True, use_rslora=True),
+    "lora-dora": lora(use_dora=True, spec={"refuses": ("mixed batch",)}),
+    "lora-dora-rslora": lora(use_dora=True, use_rslora=True, spec={"refuses": ("mixed batch",)}),
+    "lora-bias": lora(
         known=[known_failures.BIAS_SUMS], combining=True, lora_bias=True, target_modules=ATTENTION
     ),
-    "lora-trained-biases": _lora(
+    "lora-trained-biases": lora(
         known=[known_failures.TRAINS_FOR_INFERENCE],
         bias="all",
         spec={"also_trains": ("bias",), "disables_all": False},
     ),
-    "lora-only-biases": _lora(
+    "lora-only-biases": lora(
         known=[known_failures.TRAINS_FOR_INFERENCE],
         bias="lora_only",
         spec={"also_trains": ("q_proj.base_layer.bias",), "disables_all": False},
     ),
-    "lora-patterns": _lora(
+    "lora-patterns": lora(
         combining=True,
         rank_pattern={"q_proj": 8, "layers.1.self_attn.o_proj": 2},
         alpha_pattern={"up_proj": 10},
     ),
-    "lora-rslora-patterns": _lora(use_rslora=True, rank_pattern={"q_proj": 8}, alpha_pattern={"up_proj": 10}),
-    "lora-one-layer": _lora(layers_to_transform=[1]),
-    "lora-head-saved": _lora(
+    "lora-rslora-patterns": lora(use_rslora=True, rank_pattern={"q_proj": 8}, alpha_pattern={"up_proj": 10}),
+    "lora-one-layer": lora(layers_to_transform=[1]),
+    "lora-head-saved": lora(
         modules_to_save=["lm_head"],
         spec={"refuses": ("two at once",), "also_trains": ("lm_head.modules_to_save",)},
     ),
-    "lora-norms-saved": _lora(
+    "lora-norms-saved": lora(
         modules_to_save=["input_layernorm"],
         spec={"refuses": ("two at once", "mixed batch"), "also_trains": ("input_layernorm.modules_to_save",)},
     ),
-    "lora-embedding": _lora(combining=True, target_modules=["embed_tokens", "q_proj"]),
-    "lora-head": _lora(target_modules=["lm_head", "q_proj"]),
-    "lora-embedding-and-head": _lora(target_modules=["embed_tokens", "lm_head"]),
-    "lora-dora-embedding": _lora(
+    "lora-embedding": lora(combining=True, target_modules=["embed_tokens", "q_proj"]),
+    "lora-head": lora(target_modules=["lm_head", "q_proj"]),
+    "lora-embedding-and-head": lora(target_modules=["embed_tokens", "lm_head"]),
+    "lora-dora-embedding": lora(
         use_dora=True, target_modules=["embed_tokens", "q_proj"], spec={"refuses": ("mixed batch",)}
     ),
-    "lora-all-linear": _lora(target_modules="all-linear"),
-    "lora-excluded": _lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
-    "lora-tokens": _lora(
+    "lora-all-linear": lora(target_modules="all-linear"),
+    "lora-excluded": lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
+    "lora-tokens": lora(
         trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
     ),
-    "lora-tied": _lora(trait="tied"),
-    "lora-tied-saved": _lora(
+    "lora-tied": lora(trait="tied"),
+    "lora-tied-saved": lora(
         known=[known_failures.TIED_SECOND_SAVED],
         trait="tied",
         modules_to_save=["embed_tokens"],
         ensure_weight_tying=True,
         spec={"refuses": ("two at once",), "also_trains": ("embed_tokens.modules_to_save",)},
     ),
-    "lora-tied-both": _lora(
+    "lora-tied-both": lora(
         known=[*known_failures.TIED],
         trait="tied",
         target_modules=["embed_tokens", "q_proj"],
         ensure_weight_tying=True,
     ),
-    "lora-tied-tokens": _lora(
+    "lora-tied-tokens": lora(
         trait="tied", trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
     ),
-    "lora-conv1d": _lora(combining=True, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
-    "lora-conv1d-dora": _lora(
+    "lora-conv1d": lora(combining=True, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
+    "lora-conv1d-dora": lora(
         trait="conv1d",
         target_modules=TRANSPOSED,
         fan_in_fan_out=True,
         use_dora=True,
         spec={"refuses": ("mixed batch",)},
     ),
-    "lora-conv1d-embedding": _lora(trait="conv1d", target_modules=["wte", "c_attn"], fan_in_fan_out=True),
-    "lora-experts": _lora(
+    "lora-conv1d-embedding": lora(trait="conv1d", target_modules=["wte", "c_attn"], fan_in_fan_out=True),
+    "lora-experts": lora(
         trait="experts",
         target_modules=ATTENTION,
         target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
         dropout=None,
         spec={"refuses": ("mixed batch",)},
     ),
-    "lora-experts-rslora": _lora(
+    "lora-experts-rslora": lora(
         trait="experts",
         target_modules=[],
         target_parameters=["mlp.experts.down_proj"],
@@ -119,99 +110,19 @@ LORA: dict[str, type[Any]] = {
         dropout=None,
         spec={"refuses": ("mixed batch",)},
     ),
-    "lora-scaled-embedding": _lora(trait="scaled embedding", target_modules=["embed_tokens", "q_proj"]),
-    "lora-scaled-tokens": _lora(
-        trait="scaled embedding",
-        trainable_token_indices={"embed_tokens": [5, 9, 20]},
-        spec={"refuses": ("two at once",)},
-    ),
-    "lora-scaled-dora": _lora(
-        trait="scaled embedding",
-        use_dora=True,
-        target_modules=["embed_tokens", "q_proj"],
-        spec={"refuses": ("mixed batch",)},
-    ),
-    **{
-        f"lora-{name}": _lora(
-            known=[known_failures.CONVOLUTION] if "-" in name and trait != "conv2 of one" else [],
-            trait=trait,
-            target_modules=["layer"],
-            spec={"refuses": ("checkpointing", "mixed batch")},
-        )
-        for name, trait in (
-            ("conv1", "conv1"),
-            ("conv2", "conv2"),
-            ("conv2-of-one", "conv2 of one"),
-            ("conv2-dilated", "conv2 dilated"),
-            ("conv2-circular", "conv2 circular"),
-            ("conv3", "conv3"),
-        )
-    },
-    "lora-conv2-grouped": _lora(
-        trait="conv2 grouped",
-        target_modules=["layer"],
-        spec={"refuses": ("checkpointing", "mixed batch"), "merges": False, "closed_form": False},
-    ),
-    "lora-conv2-dora": _lora(
-        trait="conv2",
-        target_modules=["layer"],
-        use_dora=True,
-        spec={"refuses": ("checkpointing", "mixed batch")},
-    ),
-    "lora-conv2-bias-rslora": _lora(
-        trait="conv2",
-        target_modules=["layer"],
-        use_rslora=True,
-        lora_bias=True,
-        spec={"refuses": ("checkpointing", "mixed batch")},
-    ),
-    "lora-attention": _lora(
-        known=[known_failures.ATTENTION, known_failures.ATTENTION_DRIFT],
-        trait="attention",
-        target_modules=["layer"],
-        dropout=None,
-        spec={"refuses": ("checkpointing", "mixed batch")},
-    ),
-    "lora-layers-of-experts": _lora(
-        trait="experts of modules",
-        target_modules=["up", "down"],
-        layers_to_transform=[1],
-        spec={"refuses": ("checkpointing",)},
-    ),
-    "lora-layers-of-experts-pattern": _lora(
-        trait="experts of modules",
-        target_modules=["up"],
-        layers_to_transform=[0, 2],
-        layers_pattern="layers",
-        rank_pattern={"experts.1.up": 2},
-        alpha_pattern={"layers.2.experts.0.up": 9},
-        spec={"refuses": ("checkpointing",)},
-    ),
-    "lora-replicated": _lora(
-        known=[known_failures.REPLICATED_SECOND, known_failures.REPLICATED_MERGE],
-        trait="replicated",
-        target_modules=ATTENTION,
-        layer_replication=[(0, 2), (1, 2)],
-        spec={"refuses": ("checkpointing",)},
-    ),
-    "lora-and-lokr": _lora(
-        parent=MixedAdapters,
-        target_modules=ATTENTION,
-        spec={"refuses": ("mixed batch", "checkpointing"), "saves_all": False},
-    ),
-    "lora-gaussian": _lora(init_lora_weights="gaussian"),
-    "lora-orthogonal": _lora(init_lora_weights="orthogonal", since="0.15", spec={"start_bound": 1e-4}),
-    "lora-pissa": _lora(init_lora_weights="pissa", spec=DECOMPOSED),
-    "lora-pissa-rslora": _lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED),
-    "lora-pissa-conv1d": _lora(
+    "lora-gaussian": lora(init_lora_weights="gaussian"),
+    "lora-orthogonal": lora(init_lora_weights="orthogonal", since="0.15", spec={"start_bound": 1e-4}),
+    "lora-pissa": lora(init_lora_weights="pissa", spec=DECOMPOSED),
+    "lora-pissa-rslora": lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED),
+    "lora-pissa-conv1d": lora(
         init_lora_weights="pissa",
         trait="conv1d",
         target_modules=TRANSPOSED,
         fan_in_fan_out=True,
         spec=DECOMPOSED,
     ),
-    "lora-olora": _lora(init_lora_weights="olora", spec=DECOMPOSED),
-    "lora-olora-conv1d": _lora(
+    "lora-olora": lora(init_lora_weights="olora", spec=DECOMPOSED),
+    "lora-olora-conv1d": lora(
         known=[known_failures.OLORA_OTHER],
         init_lora_weights="olora",
         trait="conv1d",
@@ -219,7 +130,7 @@ LORA: dict[str, type[Any]] = {
         fan_in_fan_out=True,
         spec=DECOMPOSED,
     ),
-    "lora-olora-conv1d-square": _lora(
+    "lora-olora-conv1d-square": lora(
         known=[known_failures.OLORA_SQUARE],
         init_lora_weights="olora",
         trait="conv1d",
@@ -227,14 +138,15 @@ LORA: dict[str, type[Any]] = {
         fan_in_fan_out=True,
         spec=DECOMPOSED,
     ),
-    "lora-mica": _lora(init_lora_weights="mica", since="0.20"),
-    "lora-mica-conv1d": _lora(
+    "lora-mica": lora(init_lora_weights="mica", since="0.20"),
+    "lora-mica-conv1d": lora(
         init_lora_weights="mica",
         since="0.20",
         trait="conv1d",
         target_modules=TRANSPOSED,
         fan_in_fan_out=True,
     ),
+    **LAYERS,
 }
 OTHERS: dict[str, type[Any]] = {
     "adalora": _on(

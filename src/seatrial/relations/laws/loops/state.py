@@ -1,4 +1,4 @@
-"""R30.state: a loop that begins again from its saved state, in new objects, goes on as if it had not ended."""
+"""R30.state: a loop that begins again from its saved state, in new objects, continues as if it had not ended."""
 
 from __future__ import annotations
 

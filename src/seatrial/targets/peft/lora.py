@@ -1,0 +1,21 @@
+"""Kinds of LoRA, by their options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seatrial.targets.peft import known as known_failures
+from seatrial.targets.peft.kinds import CombiningAdapters, PeftAdapters, adapter_of
+
+ATTENTION = ["q_proj", "v_proj"]
+LINEAR = ["q_proj", "o_proj", "up_proj", "down_proj"]
+TRANSPOSED = ["c_attn", "c_proj"]
+
+
+def lora(
+    *, combining: bool = False, parent: type[PeftAdapters] = PeftAdapters, **options: Any
+) -> type[PeftAdapters]:
+    """Return the class of LoRA with these options; `combining` says that several can be combined to one."""
+    given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
+    given["known"] = [*given.get("known", ()), *known_failures.swapping(given)]
+    return adapter_of("LoraConfig", parent=CombiningAdapters if combining else parent, **given)
