@@ -65,6 +65,7 @@ from seatrial.relations.contracts.tables import RowTables
 from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
 from seatrial.relations.contracts.trainers import WholeTrainer
 from seatrial.relations.contracts.tuning import FineTuning
+from seatrial.relations.contracts.utilities import Utilities
 from seatrial.relations.contracts.validation import ValidationMetrics
 from seatrial.relations.contracts.values import ValueLoss
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
@@ -322,6 +323,7 @@ COMPONENTS: Mapping[str, type] = {
     "precision": Precision,
     "fine_tuning": FineTuning,
     "whole_trainer": WholeTrainer,
+    "utilities": Utilities,
     "adapters": Adapters,
     "combined_adapters": CombinedAdapters,
     "adapter_groups": AdapterGroups,

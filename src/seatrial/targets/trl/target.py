@@ -30,6 +30,7 @@ class TRLTarget(ComponentsTarget):
             rollouts,
             supervised,
             texts,
+            utilities,
             whole,
         )
 
@@ -55,6 +56,7 @@ class TRLTarget(ComponentsTarget):
             "packing": packing.BestFit,
             "packing-split": packing.BestFitSplit,
             "packing-wrapped": packing.Wrapped,
+            **utilities.ADAPTERS,
             **whole.ADAPTERS,
         }
 

@@ -1,0 +1,1 @@
+"""Laws of a stack's small functions: numbers, padded rows, orders, data sets and rewards."""
