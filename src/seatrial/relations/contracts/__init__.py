@@ -21,6 +21,7 @@ from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.corrections import SamplerCorrection
 from seatrial.relations.contracts.data_plane import DataPlane
 from seatrial.relations.contracts.decoding import Decoding
+from seatrial.relations.contracts.drawing import DrawnTokens
 from seatrial.relations.contracts.episodes import Episodes
 from seatrial.relations.contracts.estimators import TokenAdvantages
 from seatrial.relations.contracts.families import ModelFamily
@@ -276,6 +277,7 @@ COMPONENTS: Mapping[str, type] = {
     "trained_tokens": TrainedTokens,
     "masking": Masking,
     "default_sampling": DefaultSampling,
+    "drawn_tokens": DrawnTokens,
     "readiness": Readiness,
     "policy": Policy,
     "model_family": ModelFamily,

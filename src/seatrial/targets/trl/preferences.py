@@ -28,9 +28,13 @@ LONG = 200
 """Beyond every example: of CPO and ORPO, which truncate prompt and completion by rules of their own."""
 
 
+MODULES: Mapping[str, str] = {"OnlineDPO": "online_dpo", "NashMD": "nash_md"}
+"""Modules whose name is not the algorithm's in lowercase."""
+
+
 def find_trainer(name: str) -> tuple[Any, Any]:
     """Return the trainer and the configuration of an algorithm, from where the installed release keeps them."""
-    folder = name.lower()
+    folder = MODULES.get(name, name.lower())
     places = ("trl", f"trl.experimental.{folder}", f"trl.trainer.{folder}_trainer")
     trainer = find_name("trl", [f"{place}:{name}Trainer" for place in places])
     config = find_name(

@@ -24,6 +24,7 @@ class TRLTarget(ComponentsTarget):
         from seatrial.targets.trl import (
             conversations,
             distillation,
+            drawing,
             packing,
             preferences,
             rewards,
@@ -56,6 +57,7 @@ class TRLTarget(ComponentsTarget):
             "packing": packing.BestFit,
             "packing-split": packing.BestFitSplit,
             "packing-wrapped": packing.Wrapped,
+            **drawing.ADAPTERS,
             **utilities.ADAPTERS,
             **whole.ADAPTERS,
         }
