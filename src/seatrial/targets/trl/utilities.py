@@ -18,7 +18,6 @@ UTILS = ("trl.trainer.utils", "trl.experimental.utils", "trl.data_utils", "trl.c
 """Where releases keep them."""
 PLAIN: Mapping[str, str] = {
     "logprobs": "selective_log_softmax",
-    "logprobs of several": "selective_log_softmax",
     "entropy": "entropy_from_logits",
     "minimum": "nanmin",
     "maximum": "nanmax",
@@ -28,7 +27,6 @@ PLAIN: Mapping[str, str] = {
     "split": "split_tensor_dict",
     "shuffle": "shuffle_sequence_dict",
     "first true": "first_true_indices",
-    "cut after stop": "truncate_right",
     "common prefix": "common_prefix_length",
     "without None": "remove_none_values",
 }
@@ -138,7 +136,21 @@ def _repeated_stream(repeat: Any) -> Callable[..., Any]:
 def _unpair(unpair: Any) -> Callable[..., Any]:
     from datasets import Dataset
 
-    return lambda records: list(unpair(Dataset.from_list(list(records))))
+    def unpaired(records: Sequence[Mapping[str, Any]]) -> list[Any]:
+        if set(records[0]) > {"prompt", "chosen", "rejected"} and "extra columns" not in str(unpair.__doc__):
+            raise NotServed(f"unpair_preference_dataset of trl {release('trl')} takes no extra columns")
+        return list(unpair(Dataset.from_list([dict(one) for one in records])))
+
+    return unpaired
+
+
+def _several_logprobs(select: Any) -> Callable[..., Any]:
+    def selected(logits: Tensor, ids: Tensor) -> Any:
+        if "(..., K)" not in str(select.__doc__):
+            raise NotServed(f"selective_log_softmax of trl {release('trl')} takes one id of a row")
+        return select(logits, ids)
+
+    return selected
 
 
 def _extract_prompt(extract: Any) -> Callable[..., Any]:
@@ -190,7 +202,20 @@ def _odds_loss(trainer_class: Any) -> Callable[..., Any]:
     return loss
 
 
+def _cut_after_stop(truncate: Any) -> Callable[..., Any]:
+    takes_several = "stop_token_ids" in signature(truncate).parameters
+
+    def cut(ids: Tensor, stops: Sequence[int], pad: int) -> Any:
+        if not takes_several and len(stops) > 1:
+            raise NotServed(f"truncate_right of trl {release('trl')} takes one stop")
+        return truncate(ids, list(stops) if takes_several else stops[0], pad)
+
+    return cut
+
+
 ADAPTED: Mapping[str, tuple[str, Sequence[str], Callable[[Any], Callable[..., Any]]]] = {
+    "cut after stop": ("truncate_right", UTILS, _cut_after_stop),
+    "logprobs of several": ("selective_log_softmax", UTILS, _several_logprobs),
     "deviation": ("nanstd", UTILS, _deviation),
     "pad": ("pad", UTILS, _pad),
     "repeated order": ("RepeatSampler", UTILS, _repeated_order),

@@ -35,18 +35,27 @@ def _words(case: Numbers, length: int) -> list[str]:
 
 
 @RECORDS.law(
-    "unpaired records",
-    "answers of another prompt, a label for another answer, further columns lost",
+    "unpaired records", "answers of another prompt, a label for another answer", excluded=without("unpair")
+)
+@RECORDS.law(
+    "unpaired records with further columns",
+    "further columns lost, or those of another record",
+    further=("source",),
     excluded=without("unpair"),
 )
-def unpaired_records_belong_together(stack: Any, case: Numbers) -> Measure:
+def unpaired_records_belong_together(stack: Any, case: Numbers, further: Sequence[str] = ()) -> Measure:
     """Check that each answer is there once, with its own prompt, label and further columns."""
     records = [
-        {"prompt": f"p{word}{place}", "chosen": f"c{place}", "rejected": f"r{place}", "source": f"s{place}"}
+        {
+            "prompt": f"p{word}{place}",
+            "chosen": f"c{place}",
+            "rejected": f"r{place}",
+            **dict.fromkeys(further, f"s{place}"),
+        }
         for place, word in enumerate(_words(case, 5))
     ]
     due = [
-        (one["prompt"], one[which], which == "chosen", one["source"])
+        (one["prompt"], one[which], which == "chosen", one.get("source"))
         for one in records
         for which in ("chosen", "rejected")
     ]

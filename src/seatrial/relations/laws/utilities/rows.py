@@ -27,11 +27,13 @@ ROWS = Relation(
 
 @ROWS.law(
     "padding",
-    "the other side, a multiple rounded down, values of the next row, one dimension alone",
+    "the other side, values of the next row, one dimension alone",
+    multiples=(None,),
     excluded=without("pad"),
 )
-def padding_keeps_values(stack: Any, case: Numbers) -> Measure:
-    """Compare padded tensors of one and two dimensions with a loop, for both sides and several multiples."""
+@ROWS.law("padding to a multiple", "a multiple rounded down", multiples=(4, 8), excluded=without("pad"))
+def padding_keeps_values(stack: Any, case: Numbers, multiples: Sequence[int | None]) -> Measure:
+    """Compare padded tensors of one and two dimensions with a loop, for both sides."""
     shapes: Sequence[Sequence[tuple[int, ...]]] = (
         [(3,), (5,)] if case.tidy else [(3,), (5,), (0,), (1,)],
         [(3, 2), (1, 4), (4, 1)],
@@ -41,7 +43,7 @@ def padding_keeps_values(stack: Any, case: Numbers) -> Measure:
     for group in shapes:
         rows = [torch.randint(1, 90, shape, generator=case.generator()) for shape in group]
         for side in ("left", "right"):
-            for multiple in (None, 4, 8):
+            for multiple in multiples:
                 given = stack.utilities["pad"](rows, FILL, side, multiple)
                 right = _padded(rows, side, multiple)
                 if given.shape != right.shape or not torch.equal(given, right):
@@ -88,21 +90,19 @@ def padding_to_a_length_keeps_values(stack: Any, case: Numbers) -> Measure:
 
 @ROWS.law(
     "flush left",
-    "values of padding kept in front, a row of padding alone, the mask moved alone",
+    "values of padding kept in front, the mask moved alone",
     side="left",
     excluded=without("flush left"),
 )
 @ROWS.law(
     "flush right",
-    "values cut on the wrong side, a row of padding alone",
+    "values cut on the wrong side, the mask moved alone",
     side="right",
     excluded=without("flush right"),
 )
 def flushing_keeps_values(stack: Any, case: Numbers, side: str) -> Measure:
     """Compare each row's shown values, which stay in one block in their order, with the columns that are left."""
-    blocks = (
-        [(1, 3), (0, 2), (4, 3), (2, 4)] if case.tidy else [(3, 4), (1, 2), (0, 5), (6, 1), (2, 0), (5, 3)]
-    )
+    blocks = [(1, 3), (0, 2), (4, 3), (2, 4)] if case.tidy else [(3, 4), (1, 2), (0, 5), (6, 1), (5, 3)]
     mask = torch.zeros(len(blocks), 9, dtype=torch.long)
     for row, (start, length) in zip(mask, blocks, strict=True):
         row[start : start + length] = 1
@@ -185,12 +185,19 @@ def first_true_is_first(stack: Any, case: Numbers) -> Measure:
 
 @ROWS.law(
     "cut after a stop",
-    "the stop itself padded, one stop of several, a row without one",
+    "the stop itself padded, a row without one",
+    stops=(3,),
     excluded=without("cut after stop"),
 )
-def rows_are_cut_after_the_stop(stack: Any, case: Numbers) -> Measure:
-    """Compare rows cut after their first stop with a loop: several stops, one at the start, none."""
-    stops, pad = ([3], 0) if case.tidy else ([3, 5], 0)
+@ROWS.law(
+    "cut after one of several stops",
+    "one stop of several",
+    stops=(3, 5),
+    excluded=without("cut after stop"),
+)
+def rows_are_cut_after_the_stop(stack: Any, case: Numbers, stops: Sequence[int]) -> Measure:
+    """Compare rows cut after their first stop with a loop: a stop at the start, none."""
+    pad = 0
     ids = torch.randint(1, 9, (8, 7), generator=case.generator())
     ids[0, 0], ids[1] = 3, 8
     given, mask = stack.utilities["cut after stop"](ids, stops, pad)
