@@ -15,6 +15,10 @@ SAMPLING_OPTIONS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalt
 """Of the configuration, under the names of the settings of generation."""
 
 
+MODELS_WEIGHT = 0.001
+"""Of the routers' loss, by default in the configuration of the trait's model."""
+
+
 def spec_for(setup: Setup, defaults: Mapping[str, Any]) -> TrainerSpec:
     """Return what a trainer declares, with the defaults of the installed release's options by their names."""
     options, objective = setup.options, setup.objective
@@ -55,7 +59,7 @@ def spec_for(setup: Setup, defaults: Mapping[str, Any]) -> TrainerSpec:
         sampling=_sampling(setup, defaults),
         dropout=_dropout(setup, defaults),
         width_multiple=multiple if isinstance(multiple, int) else 1,
-        balance_weight=_balance_weight(setup),
+        balance_weight=_balance_weight(setup, defaults),
         runs="updates" if setup.updates_only else "all",
         spreads=setup.spreads,
     )
@@ -95,13 +99,19 @@ def _dropout(setup: Setup, defaults: Mapping[str, Any]) -> float | None:
     return 0.0 if disables else float(dropout)
 
 
-def _balance_weight(setup: Setup) -> float:
-    """Return the weight of the routers' loss; without the option that of the model's configuration."""
+def _balance_weight(setup: Setup, defaults: Mapping[str, Any]) -> float:
+    """Return the weight of the routers' loss.
+
+    It is the option, or its default; None is the weight of the model's configuration. A release without the option
+    adds the loss where the model's configuration requests the routers' logits, and never to that of rollouts.
+    """
     if setup.trait != "experts":
         return 0.0
-    return float(
-        setup.options.get("router_aux_loss_coef", setup.model_options.get("router_aux_loss_coef", 0.001))
-    )
+    own = setup.model_options.get("router_aux_loss_coef", MODELS_WEIGHT)
+    if "router_aux_loss_coef" in defaults:
+        weight = {**defaults, **setup.options}["router_aux_loss_coef"]
+        return float(own if weight is None else weight)
+    return float(own) if setup.model_options.get("output_router_logits") and not setup.samples else 0.0
 
 
 def _best(setup: Setup) -> Best | None:

@@ -24,7 +24,7 @@ from seatrial.targets.trl.setup import (
     TOKENS,
     Setup,
 )
-from seatrial.targets.trl.setups.shared import EPOCH, SCHEDULE
+from seatrial.targets.trl.setups.shared import EPOCH, OWN_ROUTERS, SCHEDULE
 
 RARE = 1e-7
 """A probability of dropout that drops nothing in a short run, so that gradients have one value."""
@@ -181,6 +181,7 @@ PREFERENCES: Mapping[str, Setup] = {
         divergence="js",
         reference="loaded",
     ),
+    "whole-dpo-experts-own": dpo({}, trait="experts", model_options=OWN_ROUTERS, updates_only=True),
     "whole-dpo-experts": dpo(
         {"router_aux_loss_coef": 0.5}, trait="experts", known_failures=(NUM_TOKENS, MEANS, EXPERTS)
     ),

@@ -20,7 +20,7 @@ from seatrial.targets.trl.setup import (
     SLICES,
     Setup,
 )
-from seatrial.targets.trl.setups.shared import EPOCH, SCHEDULE
+from seatrial.targets.trl.setups.shared import EPOCH, OWN_ROUTERS, SCHEDULE
 
 GENERATION: Mapping[str, Any] = {
     "num_generations": 4,
@@ -268,6 +268,9 @@ ROLLOUTS: Mapping[str, Setup] = {
             "cast_lm_head_to_fp32": True,
         },
         trait="dropout",
+    ),
+    "whole-grpo-experts-own": grpo(
+        {"loss_type": "grpo"}, trait="experts", model_options=OWN_ROUTERS, reduction="rows", updates_only=True
     ),
     "whole-grpo-experts": grpo(
         {"loss_type": "grpo", "router_aux_loss_coef": 0.5},

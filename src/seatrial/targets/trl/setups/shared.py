@@ -39,3 +39,5 @@ EPOCH: Mapping[str, Any] = {
 
 That is another choice than the default, and usually not the last step's.
 """
+OWN_ROUTERS: Mapping[str, Any] = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
+"""Of a model whose configuration requests the load-balancing loss of its experts, with a weight that shows."""

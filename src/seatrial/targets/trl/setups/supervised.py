@@ -16,7 +16,7 @@ from seatrial.targets.trl.setup import (
     TOKENS,
     Setup,
 )
-from seatrial.targets.trl.setups.shared import EPOCH, SCHEDULE
+from seatrial.targets.trl.setups.shared import EPOCH, OWN_ROUTERS, SCHEDULE
 
 
 def sft(options: Mapping[str, Any], **more: Any) -> Setup:
@@ -92,6 +92,14 @@ SUPERVISED: Mapping[str, Setup] = {
     ),
     "whole-sft-packing-split": sft(
         {"packing": True, "packing_strategy": "bfd_split", "eval_packing": False, "max_length": 40},
+        thorough=True,
+        known_failures=(NUM_TOKENS, MEANS),
+    ),
+    "whole-sft-experts-own": sft(
+        {},
+        trait="experts",
+        model_options=OWN_ROUTERS,
+        updates_only=True,
         thorough=True,
         known_failures=(NUM_TOKENS, MEANS),
     ),
