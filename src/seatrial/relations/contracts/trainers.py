@@ -36,6 +36,8 @@ class TrainerPlan(Case):
     ends_after: int = 0
     """Step after whose checkpoint the run is stopped and resumed; 0: none."""
     seed: int = 0
+    process_seed: int = 0
+    """Of the process's random numbers before the trainer is made, which no run should depend on."""
 
     def smaller(self) -> Iterator[TrainerPlan]:
         """Yield the plan of one step."""
@@ -278,6 +280,8 @@ class TrainerSpec:
     """Which laws are meant for it: all, or those of its updates and their log, as of a model with a trait."""
     spreads: bool = True
     """Whether the laws of several processes are meant for it."""
+    initialises: str | None = None
+    """Part of the names of tensors that the trainer makes, with random values of the run's seed."""
     width_multiple: int = 1
     """What the lengths of padded rows are a multiple of."""
     reference_sync: ReferenceSync | None = None

@@ -37,6 +37,8 @@ class Setup:
     reference_sync: ReferenceSync | None = None
     lora: Literal["made", "given"] | None = None
     """Adapters that the trainer makes by its `peft_config`, or that the given model has."""
+    adds_head: bool = False
+    """Whether a reward model is given as the folder of a language model, to which the trainer adds a head."""
     pad_is_end: bool = False
     padding_side: str = "left"
     spells_end: bool = False

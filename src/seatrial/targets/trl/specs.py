@@ -9,6 +9,8 @@ from typing import Any, Literal
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import Best, EvaluationSpec, RolloutSpec, TrainerSpec
 from seatrial.targets.common.zoo import ZOO
+from seatrial.targets.trl.named import code_has
+from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.setup import Setup
 
 SAMPLING_OPTIONS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -58,6 +60,7 @@ def spec_for(setup: Setup, defaults: Mapping[str, Any]) -> TrainerSpec:
         best=_best(setup),
         sampling=_sampling(setup, defaults),
         dropout=_dropout(setup, defaults),
+        initialises="score" if setup.adds_head else ".lora_" if setup.lora == "made" else None,
         width_multiple=multiple if isinstance(multiple, int) else 1,
         balance_weight=_balance_weight(setup, defaults),
         runs="updates" if setup.updates_only else "all",
@@ -103,7 +106,8 @@ def _balance_weight(setup: Setup, defaults: Mapping[str, Any]) -> float:
     """Return the weight of the routers' loss.
 
     It is the option, or its default; None is the weight of the model's configuration. A release without the option
-    adds the loss where the model's configuration requests the routers' logits, and never to that of rollouts.
+    adds the loss where the model's configuration requests the routers' logits: SFT by the model's own loss, trainers of
+    preferences if their code names it, and never to that of rollouts.
     """
     if setup.trait != "experts":
         return 0.0
@@ -111,7 +115,9 @@ def _balance_weight(setup: Setup, defaults: Mapping[str, Any]) -> float:
     if "router_aux_loss_coef" in defaults:
         weight = {**defaults, **setup.options}["router_aux_loss_coef"]
         return float(own if weight is None else weight)
-    return float(own) if setup.model_options.get("output_router_logits") and not setup.samples else 0.0
+    requested = setup.model_options.get("output_router_logits") and not setup.samples
+    adds = setup.trainer == "SFT" or code_has("aux_loss", find_trainer(setup.trainer)[0])
+    return float(own) if requested and adds else 0.0
 
 
 def _best(setup: Setup) -> Best | None:

@@ -137,8 +137,9 @@ class Whole(KnowsFailures, TinyCausalModel):
         return self._made_model(0, **self.setup.options.get("model_init_kwargs", {})).double().eval()
 
     def _made_model(self, seed: int, **options: Any) -> Any:
-        setup, options = self.setup, {**self.setup.model_options, **options}
-        return zoo_model(setup.trait, self.tokenizer, seed, scores=setup.scores, **options)
+        setup = self.setup
+        options = {"scores": setup.scores, **setup.model_options, **options}
+        return zoo_model(setup.trait, self.tokenizer, seed, **options)
 
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
         """Run the plan as one process and return what it observed, as tensors, numbers and texts."""
@@ -170,6 +171,8 @@ class Whole(KnowsFailures, TinyCausalModel):
         watch.finish()
 
     def _trainer(self, plan: TrainerPlan, folder: str) -> Any:
+        import transformers
+
         setup = self.setup
         model, more = self._model(), dict[str, Any]()
         if setup.reference == "given":
@@ -185,7 +188,7 @@ class Whole(KnowsFailures, TinyCausalModel):
             model = get_peft_model(model, _lora_config())
         if setup.samples:
             more["reward_funcs"] = self.rows.reward_functions()
-        torch.manual_seed(0)  # of adapters that the trainer makes
+        transformers.set_seed(plan.process_seed)
         return self.trainer_class(
             model=model,
             args=self._arguments(plan, folder),
@@ -201,7 +204,7 @@ class Whole(KnowsFailures, TinyCausalModel):
 
     def _model(self) -> Any:
         """Return the model; of a trainer that loads the reference itself, from the folder that it loads that from."""
-        if "model_init_kwargs" in self.setup.options:
+        if "model_init_kwargs" in self.setup.options or self.setup.adds_head:
             return self._saved_model
         if self.setup.reference != "loaded":
             return self._made_model(0)
@@ -213,7 +216,8 @@ class Whole(KnowsFailures, TinyCausalModel):
     @cached_property
     def _saved_model(self) -> str:
         folder = shared_folder()
-        self._made_model(0).save_pretrained(folder)  # in several processes only the first one writes
+        model = self._made_model(0, scores=self.setup.scores and not self.setup.adds_head)
+        model.save_pretrained(folder)  # in several processes only the first one writes
         self.tokenizer.save_pretrained(folder)
         if is_one_of_several():
             torch.distributed.barrier()

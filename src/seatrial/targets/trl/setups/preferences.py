@@ -192,6 +192,7 @@ PREFERENCES: Mapping[str, Setup] = {
         thorough=True,
     ),
     "whole-reward": reward({}),
+    "whole-reward-head": reward({}, adds_head=True, thorough=True),
     "whole-cpo": pairs(
         "CPO",
         ObjectiveSpec(kind="cpo", beta=0.3),
