@@ -35,7 +35,11 @@ def _case(
 
     def make(stack: Any, seed: int, tidy: bool) -> DrawingCase:
         known = stack.drawing_defaults
-        brought = {} if tidy else {name: value for name, value in own.items() if name in known}
+        brought = (
+            {}
+            if tidy
+            else {name: value for name, value in own.items() if name in known or name not in NEUTRAL}
+        )
         chosen = options({name: value for name, value in CHOICES.items() if name in known})
         return DrawingCase(options=chosen, own=brought, seed=seed, **more)
 
