@@ -10,12 +10,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from inspect import signature
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from seatrial.relations.contracts.drawing import NEUTRAL, Draw, DrawingCase, Drawn
-from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, configuration
@@ -27,9 +27,16 @@ PROMPTS = ("a", "bcde")
 """Of unequal lengths."""
 
 
+MIN_P = KnownFailure(
+    "min_p at its default of None lets that of the model's own generation through",
+    finding="TRL: a model's own min_p",
+).of("R26.drawn/at the defaults, a model with a min_p of its own")
+
+
 class Drawing(KnowsFailures, TinyCausalModel):
     """`GRPOTrainer`'s generation; see `contracts.drawing`."""
 
+    known_failures: ClassVar[Sequence[KnownFailure]] = (MIN_P,)
     algorithm = "GRPO"
     limit = "max_completion_length"
     """Option of the number of tokens."""

@@ -73,6 +73,12 @@ SUSPECTS = (
 
 @DRAWN.law("at the defaults", SUSPECTS, cases=_case(_none, {}))
 @DRAWN.law("at the defaults, a model with settings of its own", SUSPECTS, cases=_case(_none, OWN))
+@DRAWN.law(
+    "at the defaults, a model with a min_p of its own",
+    "a default of None, which lets the model's own setting through",
+    cases=_case(_none, {"min_p": 0.3}),
+    excluded=lambda stack: None if "min_p" in stack.drawing_defaults else "no min_p",
+)
 @DRAWN.law("with all options", SUSPECTS)
 @DRAWN.law("with all options, a model with settings of its own", SUSPECTS, cases=_case(_all, OWN))
 @DRAWN.law("with a temperature alone, a model with settings of its own", SUSPECTS, cases=_case(_hot, OWN))
