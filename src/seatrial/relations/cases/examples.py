@@ -48,13 +48,17 @@ class ObjectiveSpec:
     mixture: tuple[tuple[str, float], ...] = ()
     """Of `dpo`: forms with weights, whose weighted sum is the loss; `form` is then not read."""
     label_smoothing: float = 0.0
-    """Of the forms that have one; of `sft`: the weight of the mean over the vocabulary of -log p (Szegedy 2016)."""
+    """Of the forms that have one, and of `cpo`; of `sft`: of the vocabulary's mean of -log p (Szegedy 2016)."""
     modulation: float = 0.05
     """Of the form `discopop`: its temperature tau."""
     divergence: Literal["reverse_kl", "forward_kl", "js", "alpha"] = "reverse_kl"
     """Of `dpo`: whose derivative at the probability ratio replaces the log-ratio (f-DPO, Wang et al. 2023)."""
     alpha: float = 0.5
     """Of the divergence `alpha`: (u^(alpha - 1) - 1) / (alpha - 1) is its derivative at u."""
+    power: float = 0.0
+    """Of `cpo`, if not 0: (1 - p^-power) / power of a probability p replaces log p (AlphaPO, Gupta 2025)."""
+    target: float = 0.0
+    """Of `cpo`: the margin that is subtracted from beta times the difference (SimPO's gamma, Meng et al. 2024)."""
     tail_weight: float = 1.0
     """Of `dpo`: of the log-probabilities beyond the length of the shorter completion of a pair (LD-DPO, Liu 2024)."""
     weights_pairs: bool = False

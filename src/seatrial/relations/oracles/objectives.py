@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.oracles.preferences import Completion, Pair, mixed_loss, pair_of
@@ -141,7 +142,7 @@ def _reward(stack: Any, model: Any, examples: Sequence[Example]) -> Tensor:
     for one in examples:
         assert one.rejected_ids is not None
         margin = scored(one.prompt_ids, one.completion_ids) - scored(one.prompt_ids, one.rejected_ids)
-        losses.append(-torch.nn.functional.logsigmoid(margin))
+        losses.append(-logsigmoid(margin))
     return torch.stack(losses).mean()
 
 
@@ -247,9 +248,10 @@ def _preference(stack: Any, model: Any, examples: Sequence[Example], spec: Objec
         assert one.rejected_ids is not None
         chosen = _score(stack, model, one.prompt_ids, one.completion_ids, spec)
         rejected = _score(stack, model, one.prompt_ids, one.rejected_ids, spec)
-        margin = chosen.mean - rejected.mean if spec.per_token else chosen.total - rejected.total
+        scores = [one.mean if spec.per_token else one.total for one in (chosen, rejected)]
+        margin = _transformed(scores[0], spec) - _transformed(scores[1], spec)
         losses.append(
-            -spec.beta * torch.nn.functional.logsigmoid(_log_odds(chosen.mean) - _log_odds(rejected.mean))
+            -spec.beta * logsigmoid(_log_odds(chosen.mean) - _log_odds(rejected.mean))
             if spec.kind == "orpo"
             else _pair_loss(margin, spec)
         )
@@ -263,7 +265,13 @@ def _pair_loss(margin: Tensor, spec: ObjectiveSpec) -> Tensor:
         return torch.relu(1 - spec.beta * margin)
     if spec.form == "ipo":
         return (margin - 1 / (2 * spec.beta)) ** 2
-    return -torch.nn.functional.logsigmoid(spec.beta * margin)
+    x = spec.beta * margin - spec.target
+    return -(1 - spec.label_smoothing) * logsigmoid(x) - spec.label_smoothing * logsigmoid(-x)
+
+
+def _transformed(score: Tensor, spec: ObjectiveSpec) -> Tensor:
+    """Return a log-probability as AlphaPO's reward."""
+    return (1 - torch.exp(-spec.power * score)) / spec.power if spec.power else score
 
 
 def _log_odds(mean: Tensor) -> Tensor:

@@ -22,6 +22,8 @@ MARKERS = string.ascii_uppercase + string.digits
 NUM_TRAIN, NUM_HELD_OUT = 12, 4
 LONGEST_PROMPT, LONGEST_COMPLETION = 9, 11
 SHORTEST_SAMPLED = 4
+FAR_LONGER = 38
+"""Letters of a long completion."""
 BRACKETED = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}"
     "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
@@ -86,7 +88,19 @@ class MadeRows:
             made["completion"] = MARKERS[number]
         if made["rejected"] == made["completion"]:
             made["rejected"] += "a"  # no tie, whose accuracy is a matter of rounding
+        if self.setup.edges != "none":
+            made |= self._edge(number, text(FAR_LONGER, FAR_LONGER), made["completion"])
         return made
+
+    def _edge(self, number: int, long: str, completion: str) -> dict[str, str]:
+        """Return what replaces the texts of a row at an edge."""
+        edges: list[dict[str, str]] = [
+            {},
+            {"rejected": completion},
+            {"completion": long, "rejected": MARKERS[number]},
+            {"prompt": ""} if self.setup.edges == "all" else {},
+        ]
+        return edges[number % 4]
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(int(token) for token in self._tokenizer(text, add_special_tokens=False)["input_ids"])

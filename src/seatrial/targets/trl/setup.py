@@ -47,6 +47,8 @@ class Setup:
     """Whether pairs are whole texts."""
     is_long: bool = False
     """Whether texts are longer than `max_length`."""
+    edges: Literal["none", "answers", "all"] = "none"
+    """Whether rows include two equal answers, and a long one against one of a character; and empty prompts too."""
     max_completion_length: int = MAX_COMPLETION_LENGTH
     truncates: bool = False
     """Whether every third sampled completion reaches the limit without an end token."""

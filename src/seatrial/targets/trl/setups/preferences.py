@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import ReferenceSync
@@ -95,6 +95,57 @@ def reward(options: Mapping[str, Any], **more: Any) -> Setup:
     )
 
 
+CPO_FORMS: tuple[tuple[str, Mapping[str, Any], Mapping[str, Any]], ...] = (
+    ("hinge", {"loss_type": "hinge"}, {"form": "hinge"}),
+    ("ipo", {"loss_type": "ipo"}, {"form": "ipo", "per_token": True}),
+    (
+        "simpo",
+        {"loss_type": "simpo", "simpo_gamma": 0.7, "label_smoothing": 0.1},
+        {"per_token": True, "target": 0.7, "label_smoothing": 0.1},
+    ),
+    (
+        "alphapo",
+        {"loss_type": "alphapo", "alpha": 0.3, "simpo_gamma": 0.2},
+        {"per_token": True, "target": 0.2, "power": 0.3},
+    ),
+)
+"""Names of CPO's forms, with options and what they mean."""
+
+
+def at_edges(setup: Setup) -> Setup:
+    """Return a setup with rows at edges, run for its updates; a tie's accuracy is a matter of rounding.
+
+    Log-probabilities per token have no empty prompts: what the first token of all counts for is not documented.
+    """
+    assert isinstance(setup.objective, ObjectiveSpec)
+    edges: Literal["answers", "all"] = "answers" if setup.objective.per_token else "all"
+    scalars = {name: one for name, one in setup.scalars.items() if "accurac" not in name}
+    return replace(setup, edges=edges, scalars=scalars, updates_only=True, thorough=True)
+
+
+EDGES: Mapping[str, Setup] = {
+    f"whole-{name}-edges": at_edges(setup)
+    for name, setup in {
+        "dpo": dpo({}),
+        "dpo-truncated": dpo({"max_length": 14}, max_length=14),
+        "dpo-norm": dpo({"loss_type": ["sigmoid_norm"]}, per_token=True),
+        "dpo-tails": dpo(
+            {"ld_alpha": 0.4, "loss_type": ["apo_zero"]}, form="apo_zero", tail_weight=0.4, scalars=ENTROPY
+        ),
+        "kto": kto({}, objective={}),
+        "cpo": pairs(
+            "CPO", ObjectiveSpec(kind="cpo", beta=0.3), {"beta": 0.3, "cpo_alpha": 0.0, "max_length": 64}
+        ),
+        "orpo": pairs(
+            "ORPO",
+            ObjectiveSpec(kind="orpo", beta=0.3, nll_weight=1.0, nll_over="all"),
+            {"beta": 0.3, "max_length": 64},
+            known_failures=(LIKELIHOOD.of(*LIKELIHOOD.laws, "R22.whole/loss, two micro-batches a step"),),
+        ),
+        "reward": reward({}),
+    }.items()
+}
+"""Trainers on rows at edges."""
 PREFERENCES: Mapping[str, Setup] = {
     "whole-dpo": dpo({}, thorough=False),
     "whole-dpo-precomputed": dpo({"precompute_ref_log_probs": True, "precompute_ref_batch_size": 3}),
@@ -200,6 +251,17 @@ PREFERENCES: Mapping[str, Setup] = {
         scalars=PAIR_SCALARS,
         thorough=True,
     ),
+    **{
+        f"whole-cpo-{name}": pairs(
+            "CPO",
+            ObjectiveSpec(kind="cpo", beta=0.3, **fields),
+            {"beta": 0.3, "cpo_alpha": 0.0, "max_length": 64, **options},
+            updates_only=True,
+            thorough=True,
+        )
+        for name, options, fields in CPO_FORMS
+    },
+    **EDGES,
     "whole-cpo-opened": pairs(
         "CPO",
         ObjectiveSpec(kind="cpo", beta=0.3),

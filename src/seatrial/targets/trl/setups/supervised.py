@@ -95,6 +95,14 @@ SUPERVISED: Mapping[str, Setup] = {
         thorough=True,
         known_failures=(NUM_TOKENS, MEANS),
     ),
+    "whole-sft-edges": sft({}, edges="all", updates_only=True, thorough=True),
+    "whole-sft-edges-packing": sft(
+        {"packing": True, "packing_strategy": "bfd_split", "max_length": 64},
+        edges="all",
+        updates_only=True,
+        thorough=True,
+        known_failures=(NUM_TOKENS, MEANS),
+    ),
     "whole-sft-experts-own": sft(
         {},
         trait="experts",
