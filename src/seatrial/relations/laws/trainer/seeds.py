@@ -20,7 +20,6 @@ SEEDS = Relation(
     cost="CPU, a second a run",
     cases=MICRO_BATCHED,
     excluded=only_updates,
-    thorough=True,
 )
 
 
