@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from seatrial.relations.cases.pairwise import pairwise
-from seatrial.targets.trl.setup import MAX_COMPLETION_LENGTH, Setup
+from seatrial.targets.trl.setup import MASKED_ROWS, MAX_COMPLETION_LENGTH, Setup
 from seatrial.targets.trl.setups.preferences import dpo
 from seatrial.targets.trl.setups.rollouts import grpo, rloo
 from seatrial.targets.trl.setups.supervised import ALL, sft
@@ -86,10 +86,13 @@ RLOO: Mapping[str, Mapping[str, Value]] = {
     },
     "range": {
         "none": PLAIN,
-        "clipped": ({"reward_clip_range": (0.0, 0.9)}, {"reward_range": (0.0, 0.9)}),
+        "clipped": ({"reward_clip_range": (0.1, 1.4)}, {"reward_range": (0.1, 1.4)}),
     },
     "uses": USES,
-    "truncated": TRUNCATED,
+    "truncated": {
+        "kept": PLAIN,
+        "masked": (TRUNCATED["masked"][0], {"masks_truncated": True, "known_failures": (MASKED_ROWS,)}),
+    },
     "rewards": ANSWERS,
     "form": FORMS,
     "trait": TRAITS,

@@ -204,6 +204,7 @@ PREFERENCES: Mapping[str, Setup] = {
         alpha=0.3,
         tail_weight=0.4,
         scalars={**TOKENS, **ENTROPY},
+        known_failures=(NUM_TOKENS,),
     ),
     "whole-dpo-weighted": dpo(
         {

@@ -1,0 +1,111 @@
+"""Faults planted in TRL, as it is installed, are seen by the laws of small functions, of drawing and of seeds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.peers.patched import by_day, judged
+
+NAMES = """
+import torch
+import trl.data_utils, trl.experimental.utils, trl.trainer.utils
+from seatrial.targets.trl.target import TRLTarget
+
+def replace(module, name, wrap):
+    setattr(module, name, wrap(getattr(module, name)))
+"""
+ADAPTERS = "adapters = TRLTarget().adapters()"
+FAULTS = [
+    (
+        "utilities", "R31.numbers", "log-probabilities, bfloat16",
+        "replace(trl.trainer.utils, 'selective_log_softmax', lambda f: lambda logits, index: "
+        "logits.gather(-1, index[..., None])[..., 0] - logits.logsumexp(-1))",
+    ),
+    (
+        "utilities", "R31.numbers", "entropy, float32",
+        "replace(trl.trainer.utils, 'entropy_from_logits', lambda f: lambda logits: "
+        "f(logits.reshape(-1, logits.shape[-1])[:128]).mean().expand(logits.shape[:-1]))",
+    ),
+    (
+        "utilities", "R31.numbers", "deviation without NaN",
+        "replace(trl.trainer.utils, 'nanstd', lambda f: lambda tensor, dim=None, keepdim=False: "
+        "tensor.nan_to_num().std(dim))",
+    ),
+    (
+        "utilities", "R31.rows", "padding to a multiple",
+        "replace(trl.trainer.utils, 'pad', lambda f: lambda *a, pad_to_multiple_of=None, **k: f(*a, **k))",
+    ),
+    (
+        "utilities", "R31.rows", "shuffle",
+        "replace(trl.trainer.utils, 'shuffle_sequence_dict', lambda f: lambda d: {**f(d), 'texts': d['texts']})",
+    ),
+    (
+        "utilities", "R31.orders", "shuffled",
+        "init = trl.trainer.utils.RepeatSampler.__init__\n"
+        "trl.trainer.utils.RepeatSampler.__init__ = lambda self, *a, seed=None, **k: init(self, *a, seed=3, **k)",
+    ),
+    (
+        "utilities", "R31.records", "cut columns",
+        "replace(trl.experimental.utils, 'truncate_dataset', lambda f: lambda data, n: "
+        "f(data.select_columns(['input_ids']), n).add_column('attention_mask', data['attention_mask'])"
+        ".add_column('source', data['source']))",
+    ),
+    (
+        "utilities", "R31.rewards", "punishment of length",
+        "import trl.rewards\nreplace(trl.rewards, 'get_soft_overlong_punishment', lambda f: lambda n, c: f(n + 1, c))",
+    ),
+    (
+        "grpo-drawing", "R26.drawn", "with all options",
+        "import trl\ninit = trl.GRPOTrainer.__init__\n"
+        "def changed(self, *a, **k):\n    init(self, *a, **k)\n    self.generation_config.top_k = 0\n"
+        "trl.GRPOTrainer.__init__ = changed",
+    ),
+    (
+        "gkd-drawing", "R26.drawn", "at the defaults, a model with settings of its own",
+        "from trl.experimental.gkd import GKDTrainer\ninit = GKDTrainer.__init__\n"
+        "def changed(self, *a, **k):\n    init(self, *a, **k)\n"
+        "    self.generation_config.temperature = self.model.generation_config.temperature\n"
+        "GKDTrainer.__init__ = changed",
+    ),
+    (
+        "online-dpo-drawing", "R26.drawn", "completions of a prompt",
+        "from trl.experimental.online_dpo import OnlineDPOTrainer\n"
+        "import transformers\ngenerate = transformers.GenerationMixin.generate\n"
+        "def one(self, *a, **k):\n    found = generate(self, *a, **k)\n    half = len(found.sequences) // 2\n"
+        "    found.sequences[:] = torch.where(torch.arange(len(found.sequences))[:, None] < half, found.sequences, "
+        "found.sequences.roll(half, 0))\n    return found\n"
+        "transformers.GenerationMixin.generate = one",
+    ),
+    (
+        "whole-reward-head", "R26.whole", "first weights",
+        "import trl.trainer.reward_trainer\ntrl.trainer.reward_trainer.set_seed = lambda seed: None",
+    ),
+    (
+        "whole-sft-lora", "R26.whole", "new tensors of another seed",
+        "import trl.trainer.sft_trainer\nseeded = trl.trainer.sft_trainer.set_seed\n"
+        "trl.trainer.sft_trainer.set_seed = lambda seed: seeded(7)",
+    ),
+    (
+        "whole-sft-experts-own", "R12.whole", "gradient, one micro-batch a step",
+        "from trl import SFTTrainer\nloss = SFTTrainer.compute_loss\n"
+        "def twice(self, model, inputs, return_outputs=False, **k):\n"
+        "    value, out = loss(self, model, inputs, return_outputs=True, **k)\n"
+        "    value = value + self.router_aux_loss_coef * out.aux_loss\n"
+        "    return (value, out) if return_outputs else value\n"
+        "SFTTrainer.compute_loss = twice",
+    ),
+]  # fmt: skip
+"""An adapter, a relation, the law that breaks, and the fault."""
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("adapter", "relation", "law", "fault"), by_day(FAULTS, 1))
+def test_a_planted_fault_breaks_its_law(
+    peer_python: Callable[[str], Path], adapter: str, relation: str, law: str, fault: str
+) -> None:
+    """The first of each relation by day, the others at night."""
+    outcome, broken = judged(peer_python("trl"), [NAMES, fault, ADAPTERS], adapter, relation)
+    assert outcome == "Fail"
+    assert law in broken
