@@ -4,15 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.peers.patched import by_day, judged
+from tests.peers.patched import judged
 
 NAMES = """
-import torch
+import functools, torch, trl
 import trl.data_utils, trl.experimental.utils, trl.trainer.utils
 from seatrial.targets.trl.target import TRLTarget
 
-def replace(module, name, wrap):
-    setattr(module, name, wrap(getattr(module, name)))
+def replace(owner, name, wrap):
+    own = getattr(owner, name)
+    setattr(owner, name, functools.wraps(own)(wrap(own)))
+
+def after_init(owner, then):
+    replace(owner, "__init__", lambda init: lambda self, *a, **k: (init(self, *a, **k), then(self))[0])
 """
 ADAPTERS = "adapters = TRLTarget().adapters()"
 FAULTS = [
@@ -41,8 +45,8 @@ FAULTS = [
     ),
     (
         "utilities", "R31.orders", "shuffled",
-        "init = trl.trainer.utils.RepeatSampler.__init__\n"
-        "trl.trainer.utils.RepeatSampler.__init__ = lambda self, *a, seed=None, **k: init(self, *a, seed=3, **k)",
+        "replace(trl.trainer.utils.RepeatSampler, '__init__', lambda f: "
+        "lambda self, *a, seed=None, **k: f(self, *a, seed=3, **k))",
     ),
     (
         "utilities", "R31.records", "cut columns",
@@ -56,16 +60,12 @@ FAULTS = [
     ),
     (
         "grpo-drawing", "R26.drawn", "with all options",
-        "import trl\ninit = trl.GRPOTrainer.__init__\n"
-        "def changed(self, *a, **k):\n    init(self, *a, **k)\n    self.generation_config.top_k = 0\n"
-        "trl.GRPOTrainer.__init__ = changed",
+        "after_init(trl.GRPOTrainer, lambda self: setattr(self.generation_config, 'top_k', 0))",
     ),
     (
         "gkd-drawing", "R26.drawn", "at the defaults, a model with settings of its own",
-        "from trl.experimental.gkd import GKDTrainer\ninit = GKDTrainer.__init__\n"
-        "def changed(self, *a, **k):\n    init(self, *a, **k)\n"
-        "    self.generation_config.temperature = self.model.generation_config.temperature\n"
-        "GKDTrainer.__init__ = changed",
+        "from trl.experimental.gkd import GKDTrainer\nafter_init(GKDTrainer, lambda self: setattr("
+        "self.generation_config, 'temperature', self.model.generation_config.temperature))",
     ),
     (
         "online-dpo-drawing", "R26.drawn", "completions of a prompt",
@@ -85,27 +85,25 @@ FAULTS = [
         "import trl.trainer.sft_trainer\nseeded = trl.trainer.sft_trainer.set_seed\n"
         "trl.trainer.sft_trainer.set_seed = lambda seed: seeded(7)",
     ),
-    (
-        "whole-sft-experts-own", "R12.whole", "gradient, one micro-batch a step",
-        "from trl import SFTTrainer\nloss = SFTTrainer.compute_loss\n"
-        "def twice(self, model, inputs, return_outputs=False, **k):\n"
-        "    value, out = loss(self, model, inputs, return_outputs=True, **k)\n"
-        "    value = value + self.router_aux_loss_coef * out.aux_loss\n"
-        "    return (value, out) if return_outputs else value\n"
-        "SFTTrainer.compute_loss = twice",
-    ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
+BY_DAY = (0, 8, 11)
 
 
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("adapter", "relation", "law", "fault"), by_day(FAULTS, 1))
+@pytest.mark.parametrize(
+    ("adapter", "relation", "law", "fault"),
+    [
+        pytest.param(*case, marks=[pytest.mark.nightly] * (place not in BY_DAY))
+        for place, case in enumerate(FAULTS)
+    ],
+)
 def test_a_planted_fault_breaks_its_law(
     peer_python: Callable[[str], Path], adapter: str, relation: str, law: str, fault: str
 ) -> None:
-    """The first of each relation by day, the others at night."""
+    """One of each kind of adapter by day, the others at night."""
     outcome, broken = judged(peer_python("trl"), [NAMES, fault, ADAPTERS], adapter, relation)
     assert outcome == "Fail"
     assert law in broken
