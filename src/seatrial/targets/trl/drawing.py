@@ -54,7 +54,7 @@ class Drawing(KnowsFailures, TinyCausalModel):
         known = {item.name: item for item in fields(self.config_class)}
         if self.limit not in known:
             raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {self.limit}")
-        if self.data == "prompts" and "reward_funcs" not in signature(self.trainer_class.__init__).parameters:
+        if self.data == "prompts" and not self._takes("reward_funcs"):
             raise Gone(f"{self.algorithm}Trainer of trl {release('trl')} takes no reward functions")
         self._known = frozenset(known)
         self.drawing_defaults: Mapping[str, float] = {
@@ -63,6 +63,11 @@ class Drawing(KnowsFailures, TinyCausalModel):
             if name in known
         }
         self.drawn_prompts = frozenset(self._prompt_ids(text) for text in PROMPTS)
+
+    def _takes(self, name: str) -> bool:
+        """Return whether the trainer takes an argument; a deprecated place passes all on to its base."""
+        bases = [base for base in self.trainer_class.__mro__ if "__init__" in vars(base)]
+        return any(name in signature(base.__init__).parameters for base in bases)
 
     def _prompt_ids(self, text: str) -> tuple[int, ...]:
         if self.data == "messages":
@@ -92,9 +97,9 @@ class Drawing(KnowsFailures, TinyCausalModel):
         from datasets import Dataset
 
         more = {} if self.data == "messages" else {"reward_funcs": _lengths}
-        if "teacher_model" in signature(self.trainer_class.__init__).parameters:
+        if self._takes("teacher_model"):
             more["teacher_model"] = copy.deepcopy(self.objective_reference())
-        if "ref_model" in signature(self.trainer_class.__init__).parameters:
+        if self._takes("ref_model"):
             more["ref_model"] = copy.deepcopy(self.objective_reference())
         return self.trainer_class(
             model=model,
