@@ -57,8 +57,9 @@ class Drawing(KnowsFailures, TinyCausalModel):
         if self.data == "prompts" and not self._takes("reward_funcs"):
             raise Gone(f"{self.algorithm}Trainer of trl {release('trl')} takes no reward functions")
         self._known = frozenset(known)
+        defaults: Mapping[str, Any] = {name: item.default for name, item in known.items()}
         self.drawing_defaults: Mapping[str, float] = {
-            name: float(neutral if known[name].default in (None, MISSING) else known[name].default)
+            name: float(neutral if defaults[name] in (None, MISSING) else defaults[name])
             for name, neutral in NEUTRAL.items()
             if name in known
         }
@@ -96,7 +97,7 @@ class Drawing(KnowsFailures, TinyCausalModel):
     def _trainer(self, model: Any, arguments: Any) -> Any:
         from datasets import Dataset
 
-        more = {} if self.data == "messages" else {"reward_funcs": _lengths}
+        more: dict[str, Any] = {} if self.data == "messages" else {"reward_funcs": _lengths}
         if self._takes("teacher_model"):
             more["teacher_model"] = copy.deepcopy(self.objective_reference())
         if self._takes("ref_model"):
