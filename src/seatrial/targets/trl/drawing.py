@@ -152,14 +152,14 @@ class _Recorder:
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         torch.manual_seed(self._seed)
-        wants_all = given.pop("return_dict_in_generate", None)
+        needs_all = given.pop("return_dict_in_generate", None)
         found = self._generate(
             *args, **given, return_dict_in_generate=True, output_scores=True, output_logits=True
         )
         if self._drawn is None:
             prompts = prompts_of(args, given)
             self._drawn = self._read(prompts, given["attention_mask"], found)
-        return found if wants_all else found.sequences
+        return found if needs_all else found.sequences
 
     def _read(self, prompts: Any, mask: Any, found: Any) -> Drawn:
         start = prompts.shape[1]

@@ -26,7 +26,7 @@ class Numbers(Case):
     tidy: bool = False
 
     def generator(self) -> torch.Generator:
-        """Return a generator that begins anew."""
+        """Return a generator that begins again."""
         return torch.Generator().manual_seed(self.seed)
 
 
