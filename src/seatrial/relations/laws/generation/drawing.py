@@ -62,7 +62,7 @@ DRAWN = Relation(
     id="R26.drawn",
     name="completions-are-drawn-as-configured",
     component="drawn_tokens",
-    statement="Each token's distribution is the model's with the configuration's settings, regardless of those of the model.",
+    statement="Each token is drawn with the configuration's settings, regardless of those of the model's own.",
     cost="CPU, a second a generation",
     cases=_case(_all, {}),
 )
