@@ -22,6 +22,7 @@ Quantity = Literal[
     "clipped_low",
     "clipped_high",
     "clipped",
+    "surrogate",
     "old_minus_current",
     "current_k3",
     "ref_k1",
@@ -43,7 +44,8 @@ Quantity = Literal[
 
 Of a token: `logprob` c, `log_ratio` c - p, `ratio` its exponential, `clamped_ratio` that within the clip, `out_low` and
 `out_high` whether it is beyond a bound, `clipped_low` and `clipped_high` whether the clip takes the gradient away there
-(below with a negative advantage, above with a positive one), `clipped` either of both, `old_minus_current` p - c,
+(below with a negative advantage, above with a positive one), `clipped` either of both, `surrogate` the larger of the
+negative advantage times `ratio` and times `clamped_ratio` (the loss of PPO), `old_minus_current` p - c,
 `current_k3` k3 of c - p, `ref_k1`, `ref_k2`, `ref_k3` estimates of KL(c || r), `entropy` as the loss is given it,
 `weighted_surprise` -exp(c - g) c, `sampler_difference` |g - p|, `sampler_mult` its exponential, `sampler_k3` k3 of
 p - g, `trainer_k3` k3 of g - p, with k3(x) = exp(x) - 1 - x. Of a row, or of each of its tokens: `advantage`, `reward`,

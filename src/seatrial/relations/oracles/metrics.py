@@ -68,6 +68,10 @@ def _ratio(token: Token) -> float:
     return math.exp(token.current - token.old)
 
 
+def _clamped(token: Token, spec: MetricSpec) -> float:
+    return min(max(_ratio(token), 1 - spec.clip[0]), 1 + spec.clip[1])
+
+
 def _low(token: Token, spec: MetricSpec) -> bool:
     return _ratio(token) < 1 - spec.clip[0]
 
@@ -89,12 +93,15 @@ QUANTITIES: dict[str, Callable[[Token, MetricSpec], float]] = {
     "logprob": lambda token, spec: token.current,
     "ratio": lambda token, spec: _ratio(token),
     "log_ratio": lambda token, spec: token.current - token.old,
-    "clamped_ratio": lambda token, spec: min(max(_ratio(token), 1 - spec.clip[0]), 1 + spec.clip[1]),
+    "clamped_ratio": _clamped,
     "out_low": lambda token, spec: float(_low(token, spec)),
     "out_high": lambda token, spec: float(_high(token, spec)),
     "clipped_low": lambda token, spec: float(_clipped_low(token, spec)),
     "clipped_high": lambda token, spec: float(_clipped_high(token, spec)),
     "clipped": lambda token, spec: float(_clipped_low(token, spec) or _clipped_high(token, spec)),
+    "surrogate": lambda token, spec: max(
+        -token.advantage * _ratio(token), -token.advantage * _clamped(token, spec)
+    ),
     "old_minus_current": lambda token, spec: token.old - token.current,
     "current_k3": lambda token, spec: _k3(token.current - token.old),
     "ref_k1": lambda token, spec: kl_value(token.current, token.reference, "k1"),

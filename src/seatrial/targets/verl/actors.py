@@ -16,7 +16,7 @@ from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.losses import MODES, PADDING
 from seatrial.targets.verl.ranks import EMPTY_ROWS
 from seatrial.targets.verl.registries import modes
-from seatrial.targets.verl.steps import ACTOR_SPEC, actor_config, batch_of_rows, of_rows
+from seatrial.targets.verl.steps import ACTOR_SPEC, CLIP, actor_config, batch_of_rows, of_rows
 
 ROW_LENGTH = 8
 """`loss_scale_factor` of the mode that divides by a fixed length."""
@@ -75,18 +75,25 @@ class VerlActorLoss(KnowsFailures):
         )
 
 
+class _UncappedLoss(VerlActorLoss):
+    """The same without a cap on the ratio of tokens with a negative advantage."""
+
+    loss_spec = replace(ACTOR_SPEC, ratio_clip_c=1e3)
+
+
 class VerlActorMetrics(KnowsFailures):
     """What `ppo_loss` logs as sums over micro-batches, put together over ranks as the workers do."""
 
     facts = StackFacts(epsilon=1e-8)
     metric_specs: Mapping[str, MetricSpec] = {
+        "actor/pg_loss": MetricSpec(quantity="surrogate", clip=CLIP),
         "actor/entropy_loss": MetricSpec(quantity="entropy"),
         "kl_loss": MetricSpec(quantity="ref_k3"),
     }
 
     def __init__(self) -> None:
         """Find the loss, and what puts metrics together."""
-        self.loss = VerlActorLoss()
+        self.loss = _UncappedLoss()
         self.metric_class = find_name("verl", ["verl.utils.metric:Metric"])
 
     def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> dict[str, float]:

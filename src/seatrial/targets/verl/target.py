@@ -39,6 +39,8 @@ class VerlTarget(CheckoutTrials):
             schedules,
             tables,
             tensordicts,
+            worker_metrics,
+            workers,
         )
         from seatrial.targets.verl.micro_batches import VerlMicroBatches
 
@@ -59,6 +61,8 @@ class VerlTarget(CheckoutTrials):
             **schedules.ADAPTERS,
             **tables.ADAPTERS,
             **tensordicts.ADAPTERS,
+            **worker_metrics.ADAPTERS,
+            **workers.ADAPTERS,
             "micro-batches": VerlMicroBatches,
         }
 

@@ -1,0 +1,174 @@
+"""What verl's workers of actor and critic before its engines log, with log-probabilities and values given to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec
+from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
+from seatrial.targets.common.target import find_name
+from seatrial.targets.common.trainers import CapturingOptimizer, equal_size
+from seatrial.targets.verl.algorithms import MULTIPLIED
+from seatrial.targets.verl.steps import CLIP
+from seatrial.targets.verl.workers import (
+    actor_settings,
+    in_float32,
+    num_epochs,
+    one_process,
+    settings,
+    source_of,
+    worker_class,
+)
+
+FIELDS = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "mask")
+PADDING = "R22.named/means and sums, anything in the padding"
+UNEQUAL = "R22.named/means and sums, micro-batches of unequal numbers of tokens"
+SKEWED = KnownFailure(
+    "a scalar that is divided by the number of micro-batches is averaged over them again, or is that of the last one",
+    finding="verl: losses of micro-batches in the workers' log",
+    releases=before("verl", "0.7"),
+).of(UNEQUAL)
+WITH_ENTROPY = KnownFailure(
+    "the logged policy loss has the entropy taken off it, in place",
+    finding="verl: losses of micro-batches in the workers' log",
+    releases=since("verl", "0.7"),
+).of("R22.named/means and sums, lengths unequal", "R22.named/means and sums, tool output inside", UNEQUAL)
+OWN_MEANS = KnownFailure(
+    "metrics of micro-batches are averaged, however many tokens each has",
+    finding="verl: logged means of means",
+).of(UNEQUAL)
+
+
+class VerlWorkerMetrics(KnowsFailures):
+    """What `DataParallelPPOActor` logs of its micro-batches, with log-probabilities that are given to it."""
+
+    facts = StackFacts(micro_batch_sizes="equal", masked_rows=False, epsilon=1e-8, dtype="float32")
+    metric_specs: Mapping[str, MetricSpec] = {
+        "actor/ppo_kl": MetricSpec(quantity="old_minus_current"),
+        "actor/pg_clipfrac": MetricSpec(quantity="clipped", clip=CLIP),
+    }
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        OWN_MEANS,
+        replace(MULTIPLIED, releases=before("verl", "0.5")).of(PADDING),
+    )
+
+    worker: ClassVar[tuple[str, str, str]] = (
+        "verl.workers.actor.dp_actor",
+        "DataParallelPPOActor",
+        "update_policy",
+    )
+
+    def __init__(self) -> None:
+        """Find the worker, its batches, and what averages its metrics."""
+        module, name, self.update = self.worker
+        self.worker_class = worker_class(module, name)
+        self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+        self.reduce = find_name("verl", ["verl.utils.metric:reduce_metrics"])
+
+    def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> dict[str, float]:
+        one_process()
+        if len(ranks) != 1:
+            raise NotServed("the worker of one process logs")
+        parts = [part.inputs for part in ranks[0]]
+        size = equal_size([range(len(part.mask_BT)) for part in parts])
+        joined = {
+            name: joined_rows([getattr(part, f"{name}_BT") for part in parts]).detach() for name in FIELDS
+        }
+        mask_BT = joined["mask"].long()
+        model = torch.nn.Linear(1, 1)
+        worker = self.worker_class(
+            self.options(len(mask_BT), size), model, CapturingOptimizer(model.parameters())
+        )
+        worker._forward_micro_batch = self.forward(joined)
+        advantages_B = torch.cat([part.advantages_B for part in parts])
+        places_BT = torch.arange(len(mask_BT))[:, None].expand_as(mask_BT)
+        batch = self.batch_class.from_dict(
+            tensors={
+                "responses": places_BT.clone(),
+                "input_ids": places_BT.clone(),
+                "attention_mask": mask_BT,
+                "position_ids": places_BT.clone(),
+                "loss_mask": mask_BT,
+                "response_mask": mask_BT,
+                "old_log_probs": joined["old_logprobs"],
+                "ref_log_prob": joined["ref_logprobs"],
+                "values": joined["old_logprobs"],
+                "returns": joined["ref_logprobs"],
+                "advantages": advantages_B[:, None].expand_as(mask_BT).clone(),
+            },
+            meta_info={"temperature": 1.0, "multi_turn": True, "pad_token_id": 0},
+        )
+        with in_float32():
+            found = self.reduce(getattr(worker, self.update)(batch))
+        return {name: float(value) for name, value in found.items()}
+
+    def options(self, num_rows: int, size: int) -> Any:
+        """Return settings of the worker."""
+        return actor_settings(
+            num_rows, ppo_micro_batch_size_per_gpu=size, ppo_epochs=num_epochs(self.worker_class)
+        )
+
+    def forward(self, given: Mapping[str, Tensor]) -> Any:
+        """Return a forward pass that looks up the rows of a micro-batch; their numbers are its ids."""
+        in_dictionary = 'outputs["log_probs"]' in source_of(self.worker_class)
+
+        def forward(micro_batch: Mapping[str, Tensor], *_: Any, **__: Any) -> Any:
+            places = micro_batch["input_ids"][:, 0]
+            logprobs, entropy = given["logprobs"][places].requires_grad_(), given["entropy"][places]
+            return {"log_probs": logprobs, "entropys": entropy} if in_dictionary else (entropy, logprobs)
+
+        return forward
+
+
+class VerlWorkerLosses(VerlWorkerMetrics):
+    """The losses that `DataParallelPPOActor` logs: means over rows, whose micro-batches may be averaged."""
+
+    metric_specs: Mapping[str, MetricSpec] = {
+        "actor/pg_loss": MetricSpec(quantity="surrogate", over="row_means", clip=CLIP),
+        "actor/kl_loss": MetricSpec(quantity="ref_k3", over="row_means"),
+    }
+    known_failures = (SKEWED, WITH_ENTROPY, MULTIPLIED.of(PADDING))
+
+
+class VerlWorkerCriticMetrics(VerlWorkerMetrics):
+    """What `DataParallelPPOCritic` logs: values are given as log-probabilities, returns as those of the reference.
+
+    The loss is a mean over rows, whose micro-batches may be averaged; nothing is clipped.
+    """
+
+    metric_specs: Mapping[str, MetricSpec] = {
+        "critic/vf_loss": MetricSpec(quantity="ref_k2", over="row_means")
+    }
+    worker = ("verl.workers.critic.dp_critic", "DataParallelPPOCritic", "update_critic")
+    known_failures = (SKEWED, MULTIPLIED.of(PADDING))
+
+    def options(self, num_rows: int, size: int) -> Any:
+        return settings(
+            num_rows,
+            ppo_micro_batch_size_per_gpu=size,
+            cliprange_value=1e9,
+            model={"use_remove_padding": False},
+        )
+
+    def forward(self, given: Mapping[str, Tensor]) -> Any:
+        return lambda micro_batch: given["logprobs"][micro_batch["input_ids"][:, 0]].requires_grad_()
+
+
+def joined_rows(parts: Sequence[Tensor]) -> Tensor:
+    """Return the rows of all parts, padded with 0 to the widest."""
+    T = max(part.shape[1] for part in parts)
+    return torch.cat([torch.nn.functional.pad(part, (0, T - part.shape[1])) for part in parts])
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "metrics-of-workers": VerlWorkerMetrics,
+    "losses-of-workers": VerlWorkerLosses,
+    "critic-metrics-of-workers": VerlWorkerCriticMetrics,
+}
