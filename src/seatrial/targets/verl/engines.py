@@ -11,7 +11,6 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,13 +19,16 @@ from torch import Tensor
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import Row, StepResult
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import equal_size, temporary_folder
+from seatrial.targets.common.trainers import equal_size
 from seatrial.targets.verl.estimators import UNUSED
-from seatrial.targets.verl.steps import ACTOR_SPEC, actor_config
+from seatrial.targets.verl.places import in_float32, one_process
+from seatrial.targets.verl.steps import ACTOR_SPEC, LOSSES, actor_config
 
 IMPLEMENTATION = "verl.workers.engine.fsdp.transformer_impl"
 SUMMED = ("actor/pg_loss", "actor/entropy_loss", "kl_loss")
@@ -37,7 +39,7 @@ def implementation_of_engine() -> Any:
     """Return the engine's module.
 
     Raises:
-        Gone: the release has no such engine, or one that always computes in bfloat16.
+        Gone: the release has no such engine.
     """
     try:
         found = import_without(IMPLEMENTATION, UNUSED)
@@ -45,9 +47,6 @@ def implementation_of_engine() -> Any:
         if not IMPLEMENTATION.startswith(error.name or " "):
             raise
         raise Gone(f"verl {release('verl')} has no {IMPLEMENTATION}") from error
-    step = inspect.getsource(found.FSDPEngineWithLMHead.forward_step)
-    if "_autocast_dtype" not in step:
-        raise Gone(f"the engine of verl {release('verl')} always computes in bfloat16")
     return found
 
 
@@ -58,9 +57,7 @@ def engine_on_cpu(module: Any, *, entropy_chunks: bool) -> Any:
     for module_of_names in (implementation, balancing):
         module_of_names.get_device_name = lambda: "cpu"
     implementation.get_device_id = lambda: "cpu"
-    if not torch.distributed.is_initialized():
-        rendezvous = Path(temporary_folder()) / "verl-engine"
-        torch.distributed.init_process_group("gloo", init_method=rendezvous.as_uri(), rank=0, world_size=1)
+    one_process()
     engine = object.__new__(implementation.FSDPEngineWithLMHead)
     functional = find_name("verl", ["verl.utils:torch_functional"])
     found = {
@@ -106,8 +103,8 @@ class _Engine(TinyCausalModel):
 
     def __init__(self) -> None:
         """Find the engine, its loss and its batches."""
-        self.ppo_loss = find_name("verl", ["verl.workers.utils.losses:ppo_loss"])
-        self.sft_loss = find_name("verl", ["verl.workers.utils.losses:sft_loss"])
+        self.ppo_loss = find_name("verl", [f"{module}:ppo_loss" for module in LOSSES])
+        self.sft_loss = find_name("verl", [f"{module}:sft_loss" for module in LOSSES])
         self.config_class = find_name("verl", ["verl.workers.config:ActorConfig"])
         self.utils = find_name("verl", ["verl.utils:tensordict_utils"])
         implementation_of_engine()
@@ -148,9 +145,13 @@ class _Engine(TinyCausalModel):
         model = copy.deepcopy(self.objective_model())
         engine = engine_on_cpu(model, entropy_chunks=self.entropy_chunks)
         batch = self._batch(data, micro_batches, temperature=1.0, **more)
-        found = engine.forward_backward_batch(batch, loss)
+        with in_float32():
+            found = engine.forward_backward_batch(batch, loss)
         gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
-        metrics = {name: found["metrics"][name].aggregate() for name in SUMMED if name in found["metrics"]}
+        logged = found["metrics"]
+        metrics = {
+            name: logged[name].aggregate() for name in SUMMED if hasattr(logged.get(name), "aggregate")
+        }
         return StepResult(loss=float(sum(found["loss"])), gradients=gradients, metrics=metrics)
 
 
@@ -161,6 +162,8 @@ class VerlEngine(_Engine):
     """
 
     def gradients(self, rows: Sequence[Row], micro_batches: Sequence[Sequence[int]]) -> StepResult:
+        if "to_padded_tensor" not in inspect.getsource(self.ppo_loss):
+            raise NotServed("the policy loss of this release's engines takes padded rows alone")
         config = actor_config(self.config_class, self.loss_spec)
         given = [rows[index] for part in micro_batches for index in part]
         data = self._data([(row.prompt_ids, row.completion_ids) for row in given])
@@ -179,7 +182,8 @@ class VerlEngine(_Engine):
         data["loss_mask"] = nested([row.completion_mask for row in rows], torch.long)
         batch = self._batch(data, [[index] for index in range(len(rows))], temperature=temperature)
         engine = engine_on_cpu(self.objective_model(), entropy_chunks=self.entropy_chunks)
-        found = engine.forward_backward_batch(batch, None, forward_only=True)["model_output"]["log_probs"]
+        with in_float32():
+            found = engine.forward_backward_batch(batch, None, forward_only=True)["model_output"]["log_probs"]
         return [
             tuple(own[len(row.prompt_ids) - 1 : -1].tolist())
             for row, own in zip(rows, found.unbind(), strict=True)
@@ -200,9 +204,17 @@ class VerlDynamicEngine(VerlEngine):
     entropy_chunks = True
 
 
-class VerlSupervisedEngine(_Engine):
+OWN_SCALE = KnownFailure(
+    "micro-batches are weighted by their rows, and their losses divided by their own tokens",
+    finding="verl: the supervised trainer's means of micro-batches",
+    releases=before("verl", "0.6.1"),
+)
+
+
+class VerlSupervisedEngine(KnowsFailures, _Engine):
     """`sft_loss` of the engine on examples; see `contracts.objectives.Objective`."""
 
+    known_failures: ClassVar[Sequence[KnownFailure]] = (OWN_SCALE.of("R1.objective"),)
     objective_spec = ObjectiveSpec(kind="sft", trains="completion")
 
     def objective_step(

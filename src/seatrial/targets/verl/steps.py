@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from seatrial.relations.records import LossSpec
 
+LOSSES = ("verl.workers.utils.losses", "verl.workers.roles.utils.losses")
+"""Modules of the engines' losses; the second one in releases before 0.7."""
 CLIP = (0.2, 0.28)
 ACTOR_SPEC = LossSpec(
     ratio_clip_min=CLIP[0],
@@ -22,7 +25,11 @@ ACTOR_SPEC = LossSpec(
 
 
 def actor_config(config_class: Any, spec: LossSpec, **more: Any) -> Any:
-    """Return verl's settings of an actor for a loss; `more` are further settings."""
+    """Return verl's settings of an actor for a loss; `more` are further settings.
+
+    Releases before 0.7 have no counts of the whole batch.
+    """
+    counts: dict[str, Any] = {"global_batch_info": {}} if "global_batch_info" in _fields(config_class) else {}
     return config_class(
         strategy="fsdp",
         rollout_n=1,
@@ -34,9 +41,13 @@ def actor_config(config_class: Any, spec: LossSpec, **more: Any) -> Any:
         kl_loss_coef=spec.kl_penalty,
         kl_loss_type="low_var_kl",
         entropy_coeff=spec.entropy_coefficient,
-        global_batch_info={},
+        **counts,
         **more,
     )
+
+
+def _fields(configuration: Any) -> set[str]:
+    return {item.name for item in dataclasses.fields(configuration)}
 
 
 def of_rows(values_BT: Tensor) -> Tensor:

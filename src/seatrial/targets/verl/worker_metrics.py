@@ -16,12 +16,11 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, s
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.trainers import CapturingOptimizer, equal_size
 from seatrial.targets.verl.algorithms import MULTIPLIED
+from seatrial.targets.verl.places import in_float32, one_process
 from seatrial.targets.verl.steps import CLIP
 from seatrial.targets.verl.workers import (
     actor_settings,
-    in_float32,
     num_epochs,
-    one_process,
     settings,
     source_of,
     worker_class,

@@ -5,16 +5,12 @@ Their methods run as they are, on a model without FSDP, which they allow, on the
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
-import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -26,34 +22,13 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import CapturingOptimizer, equal_size, temporary_folder
+from seatrial.targets.common.trainers import CapturingOptimizer, equal_size
 from seatrial.targets.verl.algorithms import LEFT_OUT
 from seatrial.targets.verl.estimators import UNUSED
+from seatrial.targets.verl.places import in_float32, no_memory_log, one_process
 from seatrial.targets.verl.steps import CLIP
 
 NO_CAP = 1e3
-
-
-@contextlib.contextmanager
-def in_float32() -> Iterator[None]:
-    """Leave out casts to bfloat16, and what the stack prints."""
-
-    def nothing(*_: Any, **__: Any) -> Any:
-        return contextlib.nullcontext()
-
-    with mock.patch.object(torch, "autocast", nothing), contextlib.redirect_stdout(io.StringIO()):
-        yield
-
-
-def _no_memory(unit: str = "GB", precision: int = 2) -> tuple[str, ...]:
-    return ("0",) * 4
-
-
-def one_process() -> None:
-    """Start the only process of a gloo group."""
-    if not torch.distributed.is_initialized():
-        rendezvous = Path(temporary_folder()) / "verl-engine"
-        torch.distributed.init_process_group("gloo", init_method=rendezvous.as_uri(), rank=0, world_size=1)
 
 
 def worker_class(module: str, name: str) -> Any:
@@ -70,10 +45,7 @@ def worker_class(module: str, name: str) -> Any:
         raise Gone(f"verl {release('verl')} has no {module}") from error
     for place in ("get_device_name", "get_device_id"):
         setattr(found, place, lambda: "cpu")
-    # Its log of GPU memory has none to read.
-    for place in ("verl.utils.profiler.performance", "verl.utils.debug.performance"):
-        if place in sys.modules and hasattr(sys.modules[place], "_get_current_mem_info"):
-            vars(sys.modules[place])["_get_current_mem_info"] = _no_memory
+    no_memory_log()
     return getattr(found, name)
 
 
