@@ -35,6 +35,11 @@ def penalties() -> tuple[str, ...]:
     )
 
 
+def distillations() -> tuple[str, ...]:
+    """Return the names of `DISTILLATION_LOSS_REGISTRY`."""
+    return tuple(find_name("verl", ["verl.trainer.distillation.losses:DISTILLATION_LOSS_REGISTRY"]))
+
+
 def rejections() -> tuple[str, ...]:
     """Return the criteria by which rollout correction rejects tokens and rows."""
     return tuple(
@@ -53,6 +58,7 @@ REGISTRIES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "estimator": estimators,
     "mode": modes,
     "kl": penalties,
+    "distillation": distillations,
     "rejection": rejections,
     "reward manager": reward_managers,
 }

@@ -29,6 +29,7 @@ class VerlTarget(CheckoutTrials):
             conversations,
             corrections,
             critics,
+            distillation,
             engines,
             estimators,
             losses,
@@ -49,6 +50,7 @@ class VerlTarget(CheckoutTrials):
             **algorithms.ADAPTERS,
             **actors.ADAPTERS,
             **critics.ADAPTERS,
+            **distillation.ADAPTERS,
             **engines.ADAPTERS,
             **estimators.ADAPTERS,
             **controllers.ADAPTERS,
@@ -70,7 +72,7 @@ class VerlTarget(CheckoutTrials):
 
     def uncovered(self) -> Mapping[str, str]:
         """Return what the registries of the release name beyond the adapters."""
-        from seatrial.targets.verl import corrections, estimators, losses, registries, rewards
+        from seatrial.targets.verl import corrections, distillation, estimators, losses, registries, rewards
         from seatrial.targets.verl.algorithms import KL_KINDS
 
         return registries.uncovered(
@@ -79,6 +81,7 @@ class VerlTarget(CheckoutTrials):
                 "estimator": frozenset(own.name for own in estimators.ESTIMATORS.values()),
                 "mode": frozenset(losses.MODES),
                 "kl": frozenset(KL_KINDS),
+                "distillation": distillation.COVERED,
                 "rejection": frozenset(corrections.rejection_names()),
                 "reward manager": frozenset(rewards.MANAGERS),
             }
