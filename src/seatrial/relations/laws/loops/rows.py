@@ -170,6 +170,11 @@ def batches_have_one_size(stack: Any, case: LoaderPlan) -> Measure:
     cases=plan(shuffle=True, dispatch=True),
 )
 @ROWS.law(
+    "another order in each epoch, the last rows dropped",
+    "an epoch that the sampler is not given",
+    cases=plan(shuffle=True, drop_last=True),
+)
+@ROWS.law(
     "another order in each epoch, a sampler of the caller",
     "an epoch that does not reach a sampler behind those that divide the batches",
     cases=plan(shuffle=True, shuffled_by="sampler"),
@@ -193,6 +198,11 @@ FIXED_SEED = "a generator of the library's own with a seed of its own"
 
 
 @ROWS.law("another order for another seed", FIXED_SEED, cases=plan(shuffle=True))
+@ROWS.law(
+    "another order for another seed, the last rows dropped",
+    FIXED_SEED,
+    cases=plan(shuffle=True, drop_last=True),
+)
 @ROWS.law(
     "another order for another seed of the process",
     FIXED_SEED,
@@ -247,6 +257,17 @@ SKIPPED = "batches of all processes counted as those of one, an epoch that resta
 )
 @ROWS.law(
     "resumed epoch, iterable data, dispatched", SKIPPED, cases=plan(skip=1, iterable=True, dispatch=True)
+)
+@ROWS.law("resumed epoch, the last rows dropped", SKIPPED, cases=plan(skip=1, shuffle=True, drop_last=True))
+@ROWS.law(
+    "resumed second epoch, the last rows dropped",
+    SKIPPED,
+    cases=plan(skip=1, shuffle=True, drop_last=True, first_epoch=1, num_epochs=3),
+)
+@ROWS.law(
+    "resumed at the end of an epoch, the last rows dropped",
+    f"{SKIPPED}, a sampler that begins again with its seed",
+    cases=plan(shuffle=True, drop_last=True, first_epoch=1, num_epochs=3),
 )
 @ROWS.law("resumed epoch, uneven ends", SKIPPED, cases=plan(skip=1, even=False))
 @ROWS.law("resumed epoch, iterable data", SKIPPED, cases=plan(skip=1, iterable=True))
