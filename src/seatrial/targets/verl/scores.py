@@ -1,0 +1,102 @@
+"""verl's rules that score answers, by the names of data that its trainer chooses them by."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from seatrial.targets.common.target import find_name
+
+Cases = Sequence[tuple[Any, str, float]]
+"""The right answer, a text, and its score."""
+NUMBERS: Cases = (
+    ("72", "#### 72", 1.0),
+    ("72", "first #### 27, no, #### 72", 1.0),
+    ("72", "first #### 72, no, #### 27", 0.0),
+    ("72", "72", 0.0),
+    ("1234", "#### 1,234", 1.0),
+    ("-3", "#### -3", 1.0),
+    ("3", "#### -3", 0.0),
+    ("0.5", f"{'so ' * 200}#### 0.5", 1.0),
+    ("7", "#### 72", 0.0),
+)
+BOXED: Cases = (
+    ("72", r"it is \boxed{72}", 1.0),
+    ("72", r"it is \boxed{27}", 0.0),
+    ("72", "it is 72", 0.0),
+    ("72", r"\boxed{27}, no, \boxed{72}", 1.0),
+    ("72", r"\boxed{72}, no, \boxed{27}", 0.0),
+    (r"\frac{1}{2}", r"\boxed{\frac{1}{2}}", 1.0),
+    (r"\frac{1}{2}", r"\boxed{\frac12}", 1.0),
+    (r"\frac{1}{2}", r"\boxed{\dfrac{1}{2}}", 1.0),
+    (r"\frac{1}{2}", r"\boxed{\frac{1}{3}}", 0.0),
+    (r"\sqrt{3}", r"\boxed{\sqrt{3}}", 1.0),
+    ("0.5", r"\boxed{.5}", 1.0),
+    ("5", r"\boxed{x=5}", 1.0),
+    ("", "no answer", 0.0),
+)
+MARKED: Cases = (
+    ("72", "Answer: 72", 1.0),
+    ("72", "Answer: 27", -1.0),
+    ("72", "Answer: 27\nAnswer: 72", 1.0),
+    ("72", "Answer: 72\nAnswer: 27", -1.0),
+    ("72", "72", -1.0),
+    ("1234", "Answer: 1,234", 1.0),
+    ("72", f"{'so ' * 200}\nAnswer: 72", 1.0),
+)
+TAGGED: Cases = (
+    ({"target": ["Paris"]}, "<answer>Paris</answer>", 1.0),
+    ({"target": ["Paris"]}, "<answer> the paris. </answer>", 1.0),
+    ({"target": ["Paris"]}, "<answer>London</answer>", 0.0),
+    ({"target": ["Paris"]}, "<answer>Paris, France</answer>", 0.0),
+    ({"target": ["Paris", "Lutetia"]}, "<answer>Lutetia</answer>", 1.0),
+    ({"target": ["Paris"]}, "<answer>London</answer> <answer>Paris</answer>", 1.0),
+    ({"target": ["Paris"]}, "<answer>Paris</answer> <answer>London</answer>", 0.0),
+    ({"target": ["Paris"]}, "Paris", 0.0),
+)
+
+
+class VerlScore:
+    """`default_compute_score` for one name of data; see `contracts.texts.Reward`."""
+
+    data_source: ClassVar[str]
+    cases: ClassVar[Cases]
+
+    def __init__(self) -> None:
+        """Find the function."""
+        self.compute = find_name(
+            "verl",
+            [
+                "verl.utils.reward_score:default_compute_score",
+                "verl.utils.reward_score:_default_compute_score",
+            ],
+        )
+
+    def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
+        return self.cases
+
+    def reward(self, problems: Sequence[Any], completions: Sequence[str]) -> list[float]:
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = [
+                self.compute(self.data_source, text, problem)
+                for problem, text in zip(problems, completions, strict=True)
+            ]
+        return [float(one["score"] if isinstance(one, dict) else one) for one in found]
+
+
+SOURCES: Mapping[str, tuple[str, Cases]] = {
+    "score-gsm8k": ("openai/gsm8k", NUMBERS),
+    "score-math": ("lighteval/MATH", BOXED),
+    "score-math-dapo": ("math_dapo", MARKED),
+    "score-search": ("searchR1_nq", TAGGED),
+}
+ADAPTERS: dict[str, type[Any]] = {
+    name: type(
+        f"Verl_{name}",
+        (VerlScore,),
+        {"__doc__": f"`default_compute_score` of `{source}`.", "data_source": source, "cases": cases},
+    )
+    for name, (source, cases) in SOURCES.items()
+}
