@@ -31,6 +31,7 @@ Quantity = Literal[
     "entropy",
     "weighted_surprise",
     "sampler_difference",
+    "probability_difference",
     "sampler_mult",
     "sampler_k3",
     "trainer_k3",
@@ -47,7 +48,8 @@ Of a token: `logprob` c, `log_ratio` c - p, `ratio` its exponential, `clamped_ra
 (below with a negative advantage, above with a positive one), `clipped` either of both, `surrogate` the larger of the
 negative advantage times `ratio` and times `clamped_ratio` (the loss of PPO), `old_minus_current` p - c,
 `current_k3` k3 of c - p, `ref_k1`, `ref_k2`, `ref_k3` estimates of KL(c || r), `entropy` as the loss is given it,
-`weighted_surprise` -exp(c - g) c, `sampler_difference` |g - p|, `sampler_mult` its exponential, `sampler_k3` k3 of
+`weighted_surprise` -exp(c - g) c, `sampler_difference` |g - p|, `sampler_mult` its exponential,
+`probability_difference` |exp g - exp p|, `sampler_k3` k3 of
 p - g, `trainer_k3` k3 of g - p, with k3(x) = exp(x) - 1 - x. Of a row, or of each of its tokens: `advantage`, `reward`,
 `length` in training tokens. Of a row alone: `completion_length` and `prompt_length` in tokens, whether they train or
 not. `one` counts.

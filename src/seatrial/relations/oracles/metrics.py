@@ -110,6 +110,7 @@ QUANTITIES: dict[str, Callable[[Token, MetricSpec], float]] = {
     "entropy": lambda token, spec: token.entropy,
     "weighted_surprise": lambda token, spec: -math.exp(token.current - token.sampling) * token.current,
     "sampler_difference": lambda token, spec: abs(token.sampling - token.old),
+    "probability_difference": lambda token, spec: abs(math.exp(token.sampling) - math.exp(token.old)),
     "sampler_mult": lambda token, spec: math.exp(abs(token.sampling - token.old)),
     "sampler_k3": lambda token, spec: _k3(token.old - token.sampling),
     "trainer_k3": lambda token, spec: _k3(token.sampling - token.old),

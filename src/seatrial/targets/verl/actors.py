@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec
 from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import LossInputs
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
@@ -104,6 +105,10 @@ class VerlActorMetrics(KnowsFailures):
         }
 
     def _together(self, values: Sequence[Sequence[Any]]) -> float:
+        if not hasattr(values[0][0], "init_list"):
+            raise NotServed(
+                "the engines of this release log numbers, which do not say how they are put together"
+            )
         metrics = [own[0].init_list() for own in values]
         for metric, own in zip(metrics, values, strict=True):
             for one in own:
