@@ -50,6 +50,7 @@ from seatrial.relations.contracts.processes import (
     ProcessSplits,
     SeededDraws,
 )
+from seatrial.relations.contracts.prompt_rows import PromptRows
 from seatrial.relations.contracts.ranks import RankedLoss, Ranks
 from seatrial.relations.contracts.readiness import Readiness
 from seatrial.relations.contracts.resume import KilledRun, ResumableRun
@@ -304,6 +305,7 @@ COMPONENTS: Mapping[str, type] = {
     "conversations": Conversations,
     "pairs": Pairs,
     "prompt_source": PromptSource,
+    "prompt_rows": PromptRows,
     "learning_rate": LearningRate,
     "named_schedules": NamedSchedules,
     "evaluation": Evaluation,
