@@ -20,7 +20,7 @@ from seatrial.targets.verl.algorithms import MULTIPLIED
 
 FUNCTIONAL = "verl.utils.torch_functional"
 FUSED = "verl.utils.experimental.torch_functional"
-CHUNK = 7
+CHUNK = 8
 PADDING = "R22.named/means and sums, anything in the padding"
 
 
