@@ -25,7 +25,7 @@ PADDING = "R22.named/means and sums, anything in the padding"
 
 
 def _at_ids(values_BSN: Tensor, num_ids: int, prompt_lens_B: Tensor) -> Tensor:
-    """Return what stands at the places before the ids."""
+    """Return what is at the places before the ids."""
     places_BT = prompt_lens_B[:, None] - 1 + torch.arange(num_ids)
     places_BT = places_BT.clamp(max=values_BSN.shape[1] - 1)
     return values_BSN.gather(1, places_BT[..., None].expand(-1, -1, values_BSN.shape[-1]))
@@ -190,7 +190,8 @@ class VerlStatisticsOfRanks:
                 "min": float(smallest),
             }
 
-        return in_threads(ranks, of_rank)[0]
+        found: dict[str, float] = in_threads(ranks, of_rank)[0]
+        return found
 
 
 def in_threads(ranks: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:

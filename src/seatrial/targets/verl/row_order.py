@@ -23,7 +23,7 @@ from seatrial.targets.verl.places import in_float32
 SAMPLERS = ("verl.trainer.ppo.utils:create_rl_sampler", "verl.trainer.main_ppo:create_rl_sampler")
 BOUNDARY = "R30.rows/resumed at the end of an epoch, the last rows dropped"
 FIRST_ORDER = KnownFailure(
-    "a resume at the end of an epoch makes the sampler anew: the next epoch has the order of the first",
+    "a resume at the end of an epoch makes a new sampler: the next epoch has the order of the first",
     finding="verl: the order after a resume at the end of an epoch",
     releases=since("verl", "0.8"),
 ).of(BOUNDARY)
