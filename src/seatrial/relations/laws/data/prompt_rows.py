@@ -86,12 +86,16 @@ def rows_are_those_of_the_template(stack: Any, case: Prompts) -> Measure:
     "a length of the text or of the last turn, one without the beginning of an answer, a bound that is off by one",
 )
 def longer_prompts_are_left_out(stack: Any, case: Prompts) -> Measure:
-    """Filter by the length of a prompt in the middle: it stays, and what is longer does not."""
+    """Filter by the length of a prompt in the middle, and by one less than that of the next longer one."""
     ids = [stack.prompt_ids(one) for one in case.conversations]
-    limit = sorted(map(len, ids))[len(ids) // 2]
-    rows = stack.prompt_rows(case.conversations, max_length=limit, filtered=True, truncation="error")
-    due = [(number, one) for number, one in enumerate(ids) if len(one) <= limit]
-    return Measure.count(_differences(rows, due), f"rows of at most {limit} tokens that are others")
+    lengths = sorted(map(len, ids))
+    limit = lengths[len(ids) // 2]
+    wrong = []
+    for bound in {limit, min((one for one in lengths if one > limit), default=limit + 1) - 1}:
+        rows = stack.prompt_rows(case.conversations, max_length=bound, filtered=True, truncation="error")
+        due = [(number, one) for number, one in enumerate(ids) if len(one) <= bound]
+        wrong += _differences(rows, due)
+    return Measure.count(wrong, f"rows of at most {limit} tokens that are others")
 
 
 @PROMPT_ROWS.law("cut at the start", "the other side is cut, a length that is off by one", truncation="left")
