@@ -25,11 +25,11 @@ from seatrial.relations.laws.run.logprobs import (
 )
 from seatrial.relations.laws.run.updates import STEP_BOUND, AdamW
 from seatrial.relations.laws.run.validation import GREEDY, greedy_error
+from seatrial.relations.oracles.options import learning_rate
 from seatrial.relations.oracles.runs import (
     all_logprobs,
     balance_loss,
     completion_logits,
-    learning_rate,
     norm_of,
     weights_before,
 )
