@@ -235,18 +235,18 @@ def failures_beyond_the_limit_end_the_run(stack: Any, case: LeftCase) -> Measure
     try:
         found = case.left(stack)
     except Exception:  # noqa: BLE001  the stack chooses the type of its error
-        return Measure.count([], "runs that go on")
+        return Measure.count([], "runs that continue")
     failed = sum(unjudgeable(row.completion) for row in found.rows)
     if not failed:
         raise NotServed("the verifier of this run fails on no row")
     return Measure.count(
-        [f"{failed} of {len(found.rows)} rows are not judged, allowed are none"], "runs that go on"
+        [f"{failed} of {len(found.rows)} rows are not judged, allowed are none"], "runs that continue"
     )
 
 
 @WRITTEN.law(
     "no password",
-    "a configuration written down as it was given",
+    "a configuration that is written down unchanged",
     cases=_cases(
         policy__tokenizer__chat_template="byte",
         policy__max_total_sequence_length=128,
