@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.relations.cases.case import Case
+from seatrial.relations.contracts.command import Defaults
 from seatrial.relations.contracts.left import LeftRow, LeftRun, unjudgeable
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.run.options import as_tuple
@@ -291,7 +292,12 @@ def run_records_itself(stack: Any, case: LeftCase) -> Measure:
     """Compare the seed and the options in the run's own record with the effective ones; each must be there."""
     found = case.left(stack)
     wrong = [] if found.seed == case.seed else [f"seed {case.seed}, recorded {found.seed}"]
-    wrong += [f"{name} is not recorded" for name in found.record.options if name not in found.options]
+    defaults = stack.effective_defaults() if isinstance(stack, Defaults) else {}
+    wrong += [
+        f"{name} is not recorded"
+        for name in {**found.record.options, **defaults}
+        if name not in found.options
+    ]
     known = {name: value for name, value in found.record.options.items() if name in found.options}
     wrong += [
         f"{name} was {value!r}, recorded {found.options[name]!r}"
