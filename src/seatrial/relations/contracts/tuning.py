@@ -2,8 +2,8 @@
 
 Part of `seatrial.relations.contracts`. Options are dotted names after NeMo RL's configuration: `sft.max_num_steps`,
 `.val_period`, `.val_at_start`, `policy.tokenizer.chat_template` (a Jinja template or None), and those of `policy.*` and
-`data.*` that `contracts.run` names. Model, task and verifier are the adapter's: a tiny model of float32, and answers of
-different lengths that get full marks.
+`data.*` that `contracts.run` names, `data.task_args` (`min_length`, `max_length`: rows of unequal length). Model, task
+and verifier are the adapter's: a tiny model of float32, and answers of different lengths that get full marks.
 """
 
 from __future__ import annotations

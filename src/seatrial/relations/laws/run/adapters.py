@@ -28,6 +28,9 @@ INDEPENDENT = 6.0
 ROUNDED_OTHERWISE = 1e-3
 """Share of elements whose float32 sum is on the other side of a rounding boundary than the float64 sum."""
 
+EXCLUDED = ("q_proj", "down_proj")
+"""Layers that a law leaves without adapters."""
+
 TRAINED = Relation(
     id="R10.adapters",
     name="adapters-train-and-nothing-else",
@@ -109,6 +112,25 @@ def every_adapter_moves(stack: Any, case: ResumeCase) -> Measure:
         if bool((tensor == (first[name] if "lora_A" in name else 0)).all())
     ]
     return Measure.count(still if adapters else ["no adapter"], "adapter tensors that did not move")
+
+
+@TRAINED.law(
+    "excluded layers have no adapter",
+    "an option that nothing reads, names compared from the wrong end",
+    cases=resuming(1, 1, **ADAPTERS, policy__lora_cfg__exclude_modules=list(EXCLUDED)),
+    seeded=False,
+)
+def excluded_layers_have_no_adapter(stack: Any, case: ResumeCase) -> Measure:
+    """Compare the layers with adapters with those of a run that excludes none, less the excluded ones."""
+    every = replace(case, options={**case.options, "policy.lora_cfg.exclude_modules": []}).run(stack).adapters
+    due = {name for name in every if not any(f".{layer}.lora_" in name for layer in EXCLUDED)}
+    found = case.run(stack).adapters.keys()
+    wrong = [f"{name} is there" for name in sorted(found - due)]
+    wrong += [f"{name} is not there" for name in sorted(due - found)]
+    return Measure.count(
+        wrong if len(due) < len(every) else ["nothing is excluded"],
+        "adapters that are not those of the options",
+    )
 
 
 @TRAINED.law(
