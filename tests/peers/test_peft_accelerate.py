@@ -49,18 +49,24 @@ def test_adapters_of_peft(peer_python: Callable[[str], Path], tmp_path: Path) ->
     }
 
 
-def test_every_type_of_peft_is_covered_or_named(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
-    """A type that a new release brings has no reason yet."""
-    script = "from seatrial.targets.peft.target import uncovered; import json; print(json.dumps(uncovered()))"
+def uncovered(python: Path, folder: Path, module: str) -> dict[str, Any]:
+    """Return what a target's module says is uncovered, in the stack's environment."""
+    script = f"from seatrial.targets.{module} import uncovered; import json; print(json.dumps(uncovered()))"
     ran = subprocess.run(
-        [str(peer_python("trl")), "-c", script],
-        cwd=tmp_path,
+        [str(python), "-c", script],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         check=True,
     )
-    named = json.loads(ran.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def test_every_type_of_peft_is_covered_or_named(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
+    """A type that a new release brings has no reason yet."""
+    named = uncovered(peer_python("trl"), tmp_path, "peft.target")
     assert len(named) >= 5
     assert not [name for name, reason in named.items() if "yet" in reason]
 
@@ -91,16 +97,7 @@ def test_accelerate_in_processes(
 
 def test_names_of_accelerate_are_covered_or_named(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
     """A name that is covered is not listed; one that needs several accelerators is, with the reason."""
-    script = "from seatrial.targets.accelerate.offered import uncovered; import json; print(json.dumps(uncovered()))"
-    ran = subprocess.run(
-        [str(peer_python("trl")), "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    named = json.loads(ran.stdout.splitlines()[-1])
+    named = uncovered(peer_python("trl"), tmp_path, "accelerate.offered")
     assert "maybe_context_parallel" in named["several accelerators"]
     assert not [names for names in named.values() if "split_between_processes" in names]
 
