@@ -2,18 +2,13 @@
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
-import numpy as np
 import pytest
 from tests.unit.trials.toy_target import TOY, ToyTarget, run_toy
 
-from seatrial.evidence.runlog import Series
 from seatrial.trials.learning_signal import LearningSignal
 from seatrial.trials.results import TrialResult
-from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.learning import rise_verdict, trend
+from seatrial.trials.sensors.learning import rise_verdict
 from seatrial.verdict import Outcome, Verdict
 
 PASS, FAIL, BLOCKED = Outcome.PASS, Outcome.FAIL, Outcome.BLOCKED
@@ -61,26 +56,6 @@ def test_a_stack_that_does_not_learn_fails(tmp_path: Path, mode: str, name: str,
     assert trial.outcome is FAIL
     assert verdicts[name].outcome is FAIL, verdicts[name]
     assert words in verdicts[name].reason, verdicts[name]
-
-
-@pytest.mark.parametrize(
-    ("late", "outcome"),
-    [(0.64, PASS), (0.1, FAIL)],
-    ids=["stays above its start", "falls back to its start"],
-)
-def test_the_trend_counts_from_before_anything_was_learned(late: float, outcome: Outcome) -> None:
-    """A run of several updates a step has learned most within the fifth of the steps that the last window takes."""
-    values = np.array([0.1, 0.1, 0.2, 0.3] + [0.8] * 60 + [late] * 16)
-    series = Series(tag="train/reward", steps=np.arange(1, 81), values=values)
-    evidence = cast(
-        RunEvidence,
-        SimpleNamespace(
-            series=lambda tag: series, log=SimpleNamespace(damage=()), job=SimpleNamespace(unlogged={})
-        ),
-    )
-    verdict = trend(evidence)
-    assert verdict.outcome is outcome, verdict
-    assert "first 4 and the last 16 steps" in verdict.reason
 
 
 def test_a_killed_run_is_no_evidence_about_learning(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ ALPHA = 1e-3
 POWER_BETTER, POWER_WORSE = 0.40, 0.08
 """Shares of prompts that get better and worse, at which the power of the test is stated."""
 WINDOW_SHARE = 0.2
-"""Share of the steps that make the last window of the training reward."""
-START_STEPS = 4
-"""Steps that make its first window: few, since a run of several updates a step can have learned most after a dozen."""
+"""Share of the steps that make the first and the last window of the training reward."""
 MAX_SILENT_SHARE = 0.5
 """Largest share of steps whose groups all have equal rewards, so that nothing is learned from them."""
 
@@ -110,15 +108,14 @@ def trend(evidence: RunEvidence) -> Verdict:
             num_samples=number,
         )
     width = max(2, int(len(series) * WINDOW_SHARE))
-    start = min(width, START_STEPS)
-    first, last = float(series.values[:start].mean()), float(series.values[-width:].mean())
+    first, last = float(series.values[:width].mean()), float(series.values[-width:].mean())
     flat = float(np.ptp(series.values)) == 0
     good = last > first and not flat
     return Verdict(
         name=name,
         outcome=Outcome.PASS if good else Outcome.FAIL,
         reason=("the reward is the same at every step" if flat else f"{first:.3f} to {last:.3f}")
-        + f" (mean of the first {start} and the last {width} steps; best {float(series.values.max()):.3f})",
+        + f" (mean of the first and the last {width} steps; best {float(series.values.max()):.3f})",
         value=last - first,
         bound="> 0",
         num_samples=len(series),

@@ -99,9 +99,10 @@ def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
 
 def unreached_experts(evidence: RunEvidence) -> frozenset[str]:
-    """Return the names of the experts' tensors that no token of the trained rows is sent to.
+    """Return the names of the experts' tensors that no token is sent to from which a trained token follows.
 
-    Every row goes through the initial model and the trained one: an expert is unreached where neither sends a token.
+    Every row goes through the initial model and the trained one: an expert is unreached where neither sends a token. In
+    the last layer a token has a gradient only if the next one trains; in the others it has one by attention.
     """
     import torch
 
@@ -111,7 +112,8 @@ def unreached_experts(evidence: RunEvidence) -> frozenset[str]:
         for row in evidence.ledger:
             layers = _forward(model, facts, row, output_router_logits=True).router_logits
             for layer, logits_SE in enumerate(layers):
-                chosen = torch.topk(logits_SE, facts["num_experts_per_tok"], dim=-1).indices
+                first = max(0, (row.prompt_length or 0) - 1) if layer + 1 == len(layers) else 0
+                chosen = torch.topk(logits_SE[first:-1], facts["num_experts_per_tok"], dim=-1).indices
                 reached |= {(layer, expert) for expert in set(chosen.flatten().tolist())}
     return frozenset(
         change.name
