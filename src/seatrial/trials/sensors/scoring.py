@@ -101,15 +101,19 @@ def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
 def unreached_experts(evidence: RunEvidence) -> frozenset[str]:
     """Return the names of the experts' tensors that no token is sent to from which a trained token follows.
 
-    Every row goes through the initial model and the trained one: an expert is unreached where neither sends a token. In
-    the last layer a token has a gradient only if the next one trains; in the others it has one by attention.
+    Every row goes through the initial model and the trained one, rows of the first update through the initial one
+    alone: an expert is unreached where neither sends a token. In the last layer a token has a gradient only if the next
+    one trains; in the others it has one by attention.
     """
     import torch
 
     reached: set[tuple[int, int]] = set()
     for folder in (evidence.job.initial_model, evidence.job.final_model):
         model, facts = load_model(folder)
+        is_trained = folder == evidence.job.final_model and evidence.job.num_updates_per_step == 1
         for row in evidence.ledger:
+            if is_trained and row.step == 1:
+                continue
             layers = _forward(model, facts, row, output_router_logits=True).router_logits
             for layer, logits_SE in enumerate(layers):
                 first = max(0, (row.prompt_length or 0) - 1) if layer + 1 == len(layers) else 0
