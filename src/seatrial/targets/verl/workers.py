@@ -105,6 +105,7 @@ def actor_settings(num_rows: int, **more: Any) -> Any:
             "clip_ratio_low": CLIP[0],
             "clip_ratio_high": CLIP[1],
             "clip_ratio_c": NO_CAP,
+            "tis_imp_ratio_cap": -1,
             "entropy_coeff": 0.05,
             "calculate_entropy": True,
             "use_kl_loss": True,
