@@ -22,10 +22,13 @@ ADDED = (
     "R24.learning_rate", "R24.staleness",
 )  # fmt: skip
 NOT_REFRL = {
-    "accumulated_training", "adapter_groups", "adapters", "collectives", "combined_adapters",
-    "default_sampling", "kl_controller", "length_balance", "metric_gather", "named_schedules", "pairs",
-    "readiness", "rollout_window", "row_loader", "row_tables", "sampler_correction", "supervised_step",
-    "token_advantages", "trained_tokens", "validation_metrics", "value_loss", "whole_trainer",
+    "accumulated_training", "adapter_groups", "adapters", "collectives", "combined_adapters", "decoding",
+    "default_sampling", "drawn_tokens", "executable_batch_size", "kl_controller", "length_balance",
+    "masking", "metric_gather", "model_family", "named_schedules", "nested_exchanges", "pairs",
+    "placed_models", "process_splits", "prompt_rows", "readiness", "rollout_window", "rotary", "row_loader",
+    "row_tables", "sampler_correction", "saved_loops", "seeded_draws", "supervised_evaluation",
+    "supervised_run", "supervised_step", "token_advantages", "trained_tokens", "utilities",
+    "validation_metrics", "value_loss", "whole_trainer",
 }  # fmt: skip
 """Components of other stacks; the laws about them have a plain implementation beside their tests."""
 

@@ -95,7 +95,7 @@ class Predictions(KnowsFailures):
         find_name("transformers", ["transformers:Trainer"])
 
     def gathered_rows(self, plan: LoaderPlan, kind: GatheredAs) -> Sequence[Sequence[int]]:
-        if plan.drop_last or plan.drawn is not None or plan.shuffle or plan.iterable:
+        if plan.drop_last or plan.drawn is not None or plan.shuffle or plan.iterable or plan.skip:
             raise NotServed("an evaluation of the trainer is of every row of a data set, in its order")
         if kind == "objects":
             raise NotServed("predictions of the trainer are tensors")
