@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 
 from torch import Tensor
 
+from refrl.checkpointing.layout import whole_checkpoints
+from refrl.config import CheckpointingConfig
 from refrl.generation.base import Completion
 from refrl.rollout.sync import RolloutWorker
 from refrl.training.session import Observer, PassedBatch, Session, TrainedStep
 from seatrial.relations.contracts.resume import Kill
 
+SECONDS = 60.0
+"""For the first checkpoint to be written; then the run is killed without it."""
+
 
 class Killer(Observer):
     """Kills the process; it patches what no event of an observer reaches."""
 
-    def __init__(self, kill: Kill) -> None:
+    def __init__(self, kill: Kill, checkpointing: CheckpointingConfig) -> None:
         """Begin with no step taken and no batch sampled."""
-        self._kill = kill
+        self._kill, self._checkpointing = kill, checkpointing
         self._step = self._num_batches = 0
 
     def started(self, session: Session) -> None:
@@ -34,6 +41,7 @@ class Killer(Observer):
             completions = sample(worker, *words)
             self._num_batches += 1
             if self._num_batches == self._kill.step:
+                self._wait_for_a_checkpoint()
                 _end()
             return completions
 
@@ -62,6 +70,14 @@ class Killer(Observer):
         """End while the checkpoint may still be written."""
         if self._is_at("saving", step):
             _end()
+
+    def _wait_for_a_checkpoint(self) -> None:
+        """Wait until a checkpoint that is being written is whole; training continues with what is sampled ahead."""
+        if not 0 < self._checkpointing.save_period <= self._step:
+            return
+        deadline = time.monotonic() + SECONDS
+        while not whole_checkpoints(Path(self._checkpointing.checkpoint_dir)) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def _is_at(self, moment: str, step: int) -> bool:
         return (moment, step) == (self._kill.moment, self._kill.step)

@@ -87,7 +87,7 @@ def main(words: Sequence[str]) -> None:
     config = GRPORunConfig.model_validate_json(Path(words[0]).read_text(encoding="utf-8"), strict=True)
     if words[2:]:
         with contextlib.redirect_stdout(io.StringIO()):
-            run_grpo(config, Killer(Kill(**json.loads(words[2]))))
+            run_grpo(config, Killer(Kill(**json.loads(words[2])), config.checkpointing))
         Path(words[1]).touch()
         return
     recorder = RunRecorder()
