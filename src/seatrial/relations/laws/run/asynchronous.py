@@ -39,6 +39,7 @@ asynchronous, older, replicas, in_flight, dynamic, varied = (
         {
             **ASYNC,
             "grpo__async_grpo__drop_zero_variance": True,
+            "grpo__max_num_steps": 2,
             "data__num_train": 24,
             "data__verifier": "coarse",
         },
