@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -48,7 +48,7 @@ PLACINGS: tuple[Placing, ...] = (
     "offloaded to disk",
     "offloaded and brought back",
 )
-TRAITS: tuple[ModelTrait, ...] = ("plain", "tied", "buffers", "own parameter", "shared layer", "half")
+TRAITS: tuple[ModelTrait, ...] = get_args(ModelTrait)
 LOST = (
     "a buffer that leaves the state, a tied weight that is loaded or moved once, a parameter of the model itself that "
     "no hook moves, a part of the file that is not read, a cast"

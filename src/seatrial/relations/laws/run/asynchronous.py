@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -146,13 +147,21 @@ def first_step_is_synchronous(stack: Any, case: RunCase) -> Measure:
 @GROUPS.law("groups without spread are dropped", "an option that nothing reads", cases=varied)
 def groups_without_spread_are_dropped(stack: Any, case: RunCase) -> Measure:
     """Check that no step trains on a group of equal rewards where such groups are dropped."""
-    wrong = []
-    for step in case.record(stack).steps:
-        rewards: dict[int, set[float]] = {}
-        for row in step.rows:
-            rewards.setdefault(row.prompt_id, set()).add(row.reward_before_shaping)
-        wrong += [f"step {step.step}, prompt {prompt}" for prompt, found in rewards.items() if len(found) < 2]
+    wrong = [line for step in case.record(stack).steps for line in _flat(step, _rewards(step))]
     return Measure.count(wrong, "groups of equal rewards that a step trains on")
+
+
+def _rewards(step: StepRecord) -> dict[int, set[float]]:
+    """Return the different rewards of the verifier by prompt."""
+    rewards: dict[int, set[float]] = {}
+    for row in step.rows:
+        rewards.setdefault(row.prompt_id, set()).add(row.reward_before_shaping)
+    return rewards
+
+
+def _flat(step: StepRecord, rewards: Mapping[int, set[float]]) -> list[str]:
+    """Return a line for each prompt whose rows have equal rewards."""
+    return [f"step {step.step}, prompt {prompt}" for prompt, found in rewards.items() if len(found) < 2]
 
 
 @GROUPS.law("dynamic sampling fills steps", "filters at the wrong rewards, groups cut apart", cases=dynamic)
@@ -161,10 +170,8 @@ def dynamic_sampling_fills_steps(stack: Any, case: RunCase) -> Measure:
     record = case.record(stack)
     wrong = []
     for step in record.steps:
-        rewards: dict[int, set[float]] = {}
-        for row in step.rows:
-            rewards.setdefault(row.prompt_id, set()).add(row.reward_before_shaping)
-        wrong += [f"step {step.step}, prompt {prompt}" for prompt, found in rewards.items() if len(found) < 2]
+        rewards = _rewards(step)
+        wrong += _flat(step, rewards)
         if len(rewards) != record.options["grpo.num_prompts_per_step"]:
             wrong.append(f"step {step.step}: {len(rewards)} groups")
     return Measure.count(wrong, "groups without a signal, or steps that are not full")

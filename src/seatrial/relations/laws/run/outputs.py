@@ -235,6 +235,8 @@ def failures_beyond_the_limit_end_the_run(stack: Any, case: LeftCase) -> Measure
     """Check that a run whose verifier fails on a larger share of rows than is allowed ends with an error."""
     try:
         found = case.left(stack)
+    except NotServed:
+        raise
     except Exception:  # noqa: BLE001  the stack chooses the type of its error
         return Measure.count([], "runs that continue")
     failed = sum(unjudgeable(row.completion) for row in found.rows)
