@@ -1,13 +1,12 @@
 """Judges an adapter in an environment of its own, where one place of the stack is patched."""
 
 import json
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.peers.warm import run_warm
 from tests.peers.wild.runner import ROOT
 
 JUDGING = """
@@ -43,19 +42,12 @@ def judged(
         paths: searched for modules before the repository's own sources.
         variables: of the environment, in addition to the test's own.
     """
-    words = ["-W", "ignore", "-c", "\n".join([*program, JUDGING]), adapter, relation, *map(str, seeds)]
-    ran = subprocess.run(
-        [str(python), *words],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, [*paths, ROOT / "src"])),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-            **variables,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = run_warm(
+        python,
+        [*paths, ROOT / "src"],
+        {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables},
+        "\n".join([*program, JUDGING]),
+        [adapter, relation, *map(str, seeds)],
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     outcome, broken = json.loads(ran.stdout.splitlines()[-1])

@@ -107,7 +107,13 @@ def test_a_script_that_calls_srun_itself_is_started_once_and_alone(
     assert not list(Path(stand_ins["STAND_IN_DIR"]).glob("ray-*"))
 
 
-@pytest.mark.parametrize("ending", ["exit 0", 'touch "$SEATRIAL_RUN_DIR/over-time"; kill -KILL $PPID $$'])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "exit 0",
+        pytest.param('touch "$SEATRIAL_RUN_DIR/over-time"; kill -KILL $PPID $$', marks=pytest.mark.nightly),
+    ],
+)
 def test_a_chain_of_jobs_goes_on_from_its_checkpoints(
     ending: str,
     make_repository: Callable[..., Any],

@@ -43,7 +43,7 @@ def test_11_a_job_that_never_started_is_blocked_never_good(
     assert "left no exit status (sacct: COMPLETED|0:0)" in called.out
 
 
-@pytest.mark.parametrize("fault", ["preempted-once", "outage"])
+@pytest.mark.parametrize("fault", [pytest.param("preempted-once", marks=pytest.mark.nightly), "outage"])
 def test_12_faults_of_the_scheduler_do_not_change_the_answer(
     fault: str, stack: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str]
 ) -> None:

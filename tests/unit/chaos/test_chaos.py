@@ -45,7 +45,7 @@ def chaos(tmp_path: Path, manner: str, *words: str, num_steps: int = 60) -> int:
         ("names", 0, "it ended with a message"),
         ("ignores", 0, "it continued"),
         ("forgets", 1, "does not name worker/0"),
-        ("waits", 1, "it hangs"),
+        pytest.param("waits", 1, "it hangs", marks=pytest.mark.nightly),  # it takes all of its time limit
     ],
 )
 def test_a_run_that_loses_a_part_goes_on_or_says_so(

@@ -14,8 +14,13 @@ BY_NIGHT = {
     "async-resume-half-of-each-adapter",
     "async-resume-reads-dtensor-into-copies",
     "async-resume-megatron-counts-from-zero",
+    "async-resume-prompts-of-the-start",
+    "errors-of-the-first-rank",
+    "parts-of-a-verifier-of-the-first-rank",
+    "ranks-last-gradient-not-exchanged",
+    "ranks-metrics-of-the-first",
 }
-"""Seen by a relation that kills runs, after other laws of it have held: ten seconds each."""
+"""Seen by a relation that kills runs or starts ranks, after other laws of it have held: ten seconds and more each."""
 
 
 def by_id(mutant: Mutant) -> str:
