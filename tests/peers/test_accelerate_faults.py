@@ -35,7 +35,24 @@ Accelerator.get_state_dict = lambda self, model, unwrap=True: {
     name: value.half().to(value.dtype) for name, value in state(self, model, unwrap).items()
 }
 """
+STEP_0_LOST = """
+from accelerate.tracking import CometMLTracker
+log = CometMLTracker.log
+CometMLTracker.log = lambda self, values, step=None, **options: log(self, values, step=step or None, **options)
+"""
+PREFIX_LOST = """
+from accelerate.tracking import ClearMLTracker
+ClearMLTracker._get_title_series = staticmethod(lambda name: (name.split("_")[-1], "train"))
+"""
+OPTIONS_OF_NONE = """
+from accelerate import Accelerator
+log = Accelerator.log
+Accelerator.log = lambda self, values, step=None, log_kwargs=None: log(self, values, step)
+"""
 FAULTS = [
+    ("tracker-comet_ml", "R30.tracked", STEP_0_LOST, "numbers at their steps"),
+    ("tracker-clearml", "R30.tracked", PREFIX_LOST, "numbers at their steps"),
+    ("tracker-wandb", "R30.tracked", OPTIONS_OF_NONE, "options of the client"),
     ("models", "R30.placed", BUFFERS_LISTED_AWAY, "listed: buffers"),
     ("models", "R30.placed", PART_LEFT_OUT, "saved in parts: plain"),
     ("models", "R30.placed", CAST, "prepared: plain"),

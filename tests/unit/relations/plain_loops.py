@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from tests.unit.relations.plain_processes import PlainProcesses
+from tests.unit.relations.plain_trackers import PlainTracker
 
 from seatrial.relations.contracts.loops import (
     AccumulatedBatch,
@@ -21,7 +22,7 @@ from seatrial.relations.oracles.loops import features, local_descent, start
 
 
 @dataclass
-class PlainLoops(PlainProcesses):
+class PlainLoops(PlainTracker, PlainProcesses):
     """Reads, gathers, exchanges and accumulates in lists."""
 
     accumulation_spec: AccumulationSpec = field(default_factory=AccumulationSpec)

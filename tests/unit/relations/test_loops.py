@@ -98,6 +98,19 @@ def test_plain_loops_satisfy_the_laws(relation, tidy: bool) -> None:  # type: ig
         ("draws", {"R30.state/random numbers", "R30.state/random numbers, two processes"}),
         ("moments", {"R30.state/weights, buffers and moments"}),
         ("objects", {"R30.state/objects of the caller"}),
+        ("0 is no step", {"R30.tracked/numbers at their steps"}),
+        (
+            "calls are steps",
+            {"R30.tracked/numbers of one step, logged twice", "R30.tracked/numbers without a step"},
+        ),
+        ("cut names", {"R30.tracked/numbers at their steps"}),
+        ("no groups", {"R30.tracked/texts and groups"}),
+        ("true settings", {"R30.tracked/settings"}),
+        ("a hundred settings", {"R30.tracked/many settings"}),
+        ("one image", {"R30.tracked/images"}),
+        ("columns are a row", {"R30.tracked/tables"}),
+        ("no options", {"R30.tracked/options of the client"}),
+        ("open", {"R30.tracked/closed at the end"}),
     ],
 )
 def test_a_fault_is_seen_by_the_law_about_it(fault: str, laws: set[str]) -> None:

@@ -27,7 +27,7 @@ NOT_REFRL = {
     "masking", "metric_gather", "model_family", "named_schedules", "nested_exchanges", "pairs",
     "placed_models", "process_splits", "prompt_rows", "readiness", "rollout_window", "rotary", "row_loader",
     "row_tables", "sampler_correction", "saved_loops", "seeded_draws", "supervised_evaluation",
-    "supervised_run", "supervised_step", "token_advantages", "trained_tokens", "utilities",
+    "supervised_run", "supervised_step", "token_advantages", "tracker", "trained_tokens", "utilities",
     "validation_metrics", "value_loss", "whole_trainer",
 }  # fmt: skip
 """Components of other stacks; the laws about them have a plain implementation beside their tests."""

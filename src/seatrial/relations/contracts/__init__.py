@@ -65,6 +65,7 @@ from seatrial.relations.contracts.supervised import SupervisedEvaluation, Superv
 from seatrial.relations.contracts.syncs import CutSync, TrainedSync
 from seatrial.relations.contracts.tables import RowTables
 from seatrial.relations.contracts.texts import PromptSource, Reward, Tokenizer
+from seatrial.relations.contracts.trackers import Tracker
 from seatrial.relations.contracts.trainers import WholeTrainer
 from seatrial.relations.contracts.tuning import FineTuning
 from seatrial.relations.contracts.utilities import Utilities
@@ -341,6 +342,7 @@ COMPONENTS: Mapping[str, type] = {
     "executable_batch_size": ExecutableBatchSize,
     "nested_exchanges": NestedExchanges,
     "accumulated_training": AccumulatedTraining,
+    "tracker": Tracker,
     "prompt_files": PromptFiles,
     "tasks": Tasks,
     "random_streams": RandomStreams,

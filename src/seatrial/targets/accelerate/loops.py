@@ -19,6 +19,7 @@ from seatrial.relations.contracts.loops import (
 from seatrial.relations.contracts.processes import ExchangePlan, SeedPlan, SplitPart, SplitPlan
 from seatrial.relations.contracts.saved_loops import SavedLoop, SavedLoopPlan, SavedLoopStep
 from seatrial.targets.accelerate.models import Models
+from seatrial.targets.accelerate.trackers import TRACKERS
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import find_name
@@ -249,4 +250,5 @@ ADAPTERS: dict[str, type[Any]] = {
     "batch-sizes": BatchSizes,
     "saved-state": SavedState,
     "accumulation": Accumulation,
+    **TRACKERS,
 }

@@ -42,6 +42,9 @@ COVERED: Mapping[str, str] = {
     "convert_outputs_to_fp32 mixed_precision",
     "saved-state": "save_state load_state register_for_checkpointing save_accelerator_state load_accelerator_state "
     "save_custom_state load_custom_state",
+    "tracker": "get_available_trackers GeneralTracker TensorBoardTracker WandBTracker TrackioTracker CometMLTracker "
+    "AimTracker MLflowTracker ClearMLTracker DVCLiveTracker SwanLabTracker init_trackers get_tracker log end_training "
+    "on_main_process",
     "models": "save_model save get_state_dict init_empty_weights init_on_device load_checkpoint_and_dispatch "
     "cpu_offload disk_offload dispatch_model load_checkpoint_in_model set_module_tensor_to_device "
     "named_module_tensors get_non_persistent_buffers find_tied_parameters retie_parameters compute_module_sizes "
@@ -68,12 +71,7 @@ SCOPE: Mapping[str, str] = {
     use_distributed multi_device distributed_type project_dir logging_dir save_iteration non_blocking
     should_save_model is_torch_tensor is_torch_xpu_tensor is_tensor_information get_shape listify find_device
     check_device_same move_to_device wait_for_everyone print profile DistributedOperationException
-    CannotPadNestedTensorWarning FindTiedParametersResult
-    """,
-    "other libraries": """
-    get_available_trackers GeneralTracker TensorBoardTracker WandBTracker TrackioTracker CometMLTracker AimTracker
-    MLflowTracker ClearMLTracker DVCLiveTracker SwanLabTracker register_tracker_class filter_trackers init_trackers
-    get_tracker log end_training on_main_process
+    CannotPadNestedTensorWarning FindTiedParametersResult register_tracker_class filter_trackers
     """,
 }
 """Names by the reason why they are left out."""
