@@ -49,7 +49,32 @@ from accelerate import Accelerator
 log = Accelerator.log
 Accelerator.log = lambda self, values, step=None, log_kwargs=None: log(self, values, step)
 """
+TYPES_LOST = """
+from accelerate.utils import operations
+operations.honor_type = lambda obj, generator: list(generator) if isinstance(obj, tuple) else type(obj)(generator)
+"""
+OVER_MEMORY = """
+from accelerate.utils import modeling
+infer = modeling.infer_auto_device_map
+modeling.infer_auto_device_map = lambda model, max_memory=None, **options: infer(
+    model, max_memory={key: 4 * value for key, value in max_memory.items()}, **options
+)
+"""
+BUFFERS_OUT = """
+from accelerate.utils import modeling
+listed = modeling.named_module_tensors
+modeling.named_module_tensors = lambda module, recurse=False, **options: listed(module, False, recurse)
+"""
+HALF_ON_DISK = """
+from accelerate.utils import offload
+read = offload.load_offloaded_weight
+offload.load_offloaded_weight = lambda path, described: read(path, {**described, "dtype": described["dtype"]}).float()
+"""
 FAULTS = [
+    ("functions", "R32.values", TYPES_LOST, "sent to a device"),
+    ("functions", "R32.sizes", OVER_MEMORY, "device maps"),
+    ("functions", "R32.sizes", BUFFERS_OUT, "of modules"),
+    ("functions", "R32.sizes", HALF_ON_DISK, "offloaded tensors"),
     ("tracker-comet_ml", "R30.tracked", STEP_0_LOST, "numbers at their steps"),
     ("tracker-clearml", "R30.tracked", PREFIX_LOST, "numbers at their steps"),
     ("tracker-wandb", "R30.tracked", OPTIONS_OF_NONE, "options of the client"),

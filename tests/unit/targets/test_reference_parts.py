@@ -23,7 +23,7 @@ ADDED = (
 )  # fmt: skip
 NOT_REFRL = {
     "accumulated_training", "adapter_groups", "adapters", "collectives", "combined_adapters", "decoding",
-    "default_sampling", "drawn_tokens", "executable_batch_size", "kl_controller", "length_balance",
+    "default_sampling", "drawn_tokens", "executable_batch_size", "functions", "kl_controller", "length_balance",
     "masking", "metric_gather", "model_family", "named_schedules", "nested_exchanges", "pairs",
     "placed_models", "process_splits", "prompt_rows", "readiness", "rollout_window", "rotary", "row_loader",
     "row_tables", "sampler_correction", "saved_loops", "seeded_draws", "supervised_evaluation",

@@ -25,6 +25,7 @@ from seatrial.relations.contracts.drawing import DrawnTokens
 from seatrial.relations.contracts.episodes import Episodes
 from seatrial.relations.contracts.estimators import TokenAdvantages
 from seatrial.relations.contracts.families import ModelFamily
+from seatrial.relations.contracts.functions import Functions
 from seatrial.relations.contracts.generation import (
     Continuation,
     GenerationEngine,
@@ -343,6 +344,7 @@ COMPONENTS: Mapping[str, type] = {
     "nested_exchanges": NestedExchanges,
     "accumulated_training": AccumulatedTraining,
     "tracker": Tracker,
+    "functions": Functions,
     "prompt_files": PromptFiles,
     "tasks": Tasks,
     "random_streams": RandomStreams,

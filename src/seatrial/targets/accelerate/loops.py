@@ -18,6 +18,7 @@ from seatrial.relations.contracts.loops import (
 )
 from seatrial.relations.contracts.processes import ExchangePlan, SeedPlan, SplitPart, SplitPlan
 from seatrial.relations.contracts.saved_loops import SavedLoop, SavedLoopPlan, SavedLoopStep
+from seatrial.targets.accelerate.functions import Functions
 from seatrial.targets.accelerate.models import Models
 from seatrial.targets.accelerate.trackers import TRACKERS
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
@@ -251,4 +252,5 @@ ADAPTERS: dict[str, type[Any]] = {
     "saved-state": SavedState,
     "accumulation": Accumulation,
     **TRACKERS,
+    "functions": Functions,
 }

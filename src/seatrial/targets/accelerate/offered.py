@@ -42,6 +42,8 @@ COVERED: Mapping[str, str] = {
     "convert_outputs_to_fp32 mixed_precision",
     "saved-state": "save_state load_state register_for_checkpointing save_accelerator_state load_accelerator_state "
     "save_custom_state load_custom_state",
+    "functions": "convert_file_size_to_int compute_module_total_buffer_size get_balanced_memory id_tensor_storage "
+    "attach_layerwise_casting_hooks LayerwiseCastingHook get_module_size_with_ties fallback_allocate listify",
     "tracker": "get_available_trackers GeneralTracker TensorBoardTracker WandBTracker TrackioTracker CometMLTracker "
     "AimTracker MLflowTracker ClearMLTracker DVCLiveTracker SwanLabTracker init_trackers get_tracker log end_training "
     "on_main_process",
@@ -69,7 +71,7 @@ SCOPE: Mapping[str, str] = {
     "no computation": """
     device local_process_index is_main_process is_local_main_process is_last_process num_processes process_index
     use_distributed multi_device distributed_type project_dir logging_dir save_iteration non_blocking
-    should_save_model is_torch_tensor is_torch_xpu_tensor is_tensor_information get_shape listify find_device
+    should_save_model is_torch_tensor is_torch_xpu_tensor is_tensor_information get_shape find_device
     check_device_same move_to_device wait_for_everyone print profile DistributedOperationException
     CannotPadNestedTensorWarning FindTiedParametersResult register_tracker_class filter_trackers
     """,

@@ -1,0 +1,1 @@
+"""Laws of small functions that move values and place models."""
