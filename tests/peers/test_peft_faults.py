@@ -78,7 +78,21 @@ ALL_SIGNS = """
 from peft.utils import merge_utils
 merge_utils.calculate_majority_sign_mask = lambda tensor, method="total": torch.sign(tensor.sum(0)) * 0 + 1
 """
+PATTERN_IGNORED = """
+from peft.tuners.delora import model as delora
+delora.get_pattern_key = lambda names, key: key
+"""
+ACTIVATION_IGNORED = """
+from peft import PeanutConfig
+made = PeanutConfig.__post_init__
+def with_relu(self):
+    made(self)
+    self.act_fn = "relu"
+PeanutConfig.__post_init__ = with_relu
+"""
 FAULTS = [
+    ("delora-lambda-pattern", "R29.options", PATTERN_IGNORED, "the option has an effect"),
+    ("peanut-tanh", "R29.options", ACTIVATION_IGNORED, "the option has an effect"),
     ("lora-scaled-embedding", "R29.adapted", UNSCALED_EMBEDDING, "float64 oracle"),
     ("lora-conv2", "R29.merged", CONVOLUTION_ONCE_MORE, "outputs"),
     ("lora-layers-of-experts", "R29.merged", ANY_LAYER, "weights that the options name"),

@@ -264,6 +264,9 @@ class PlainAdapters:
         model.adapters["first"].update(kept)
         return model
 
+    def unvaried(self) -> PlainAdapters:
+        return self if self.fault == "option" else Doubled()
+
     def plain_weights(self, *, dtype: str) -> Mapping[str, Tensor]:
         return {name: value.to(getattr(torch, dtype)) for name, value in plain_weights().items()}
 
@@ -326,3 +329,12 @@ class PlainAdapters:
             for role, rate in rates.items()
         ]
         return (groups[:-1] if self.fault == "a group is missing" else groups), roles
+
+
+class Doubled(PlainAdapters):
+    """With an option that doubles a factor at the start."""
+
+    def adapted(self, *, seed: int, dtype: str, dropout: float = 0.0) -> PlainAdapted:
+        model = super().adapted(seed=seed, dtype=dtype, dropout=dropout)
+        model.adapters["first"]["A"] = 2 * model.adapters["first"]["A"]
+        return model

@@ -38,6 +38,7 @@ SUMS = "R29.combined/"
 @pytest.mark.parametrize(
     ("fault", "laws"),
     [
+        ("option", {"R29.options/the option has an effect"}),
         ("start", {"R29.adapted/starts as the base"}),
         (
             "scaling",

@@ -28,7 +28,7 @@ NOT_REFRL = {
     "placed_models", "process_splits", "prompt_rows", "readiness", "rollout_window", "rotary", "row_loader",
     "row_tables", "sampler_correction", "saved_loops", "seeded_draws", "supervised_evaluation",
     "supervised_run", "supervised_step", "token_advantages", "tracker", "trained_tokens", "utilities",
-    "validation_metrics", "value_loss", "whole_trainer",
+    "validation_metrics", "value_loss", "varied_adapters", "whole_trainer",
 }  # fmt: skip
 """Components of other stacks; the laws about them have a plain implementation beside their tests."""
 

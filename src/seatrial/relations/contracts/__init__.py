@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters
+from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters, VariedAdapters
 from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
@@ -332,6 +332,7 @@ COMPONENTS: Mapping[str, type] = {
     "utilities": Utilities,
     "adapters": Adapters,
     "combined_adapters": CombinedAdapters,
+    "varied_adapters": VariedAdapters,
     "adapter_groups": AdapterGroups,
     "row_loader": RowLoader,
     "metric_gather": MetricGather,

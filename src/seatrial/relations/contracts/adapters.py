@@ -223,6 +223,22 @@ class Adapters(Protocol):
 
 
 @runtime_checkable
+class VariedAdapters(Protocol):
+    """A type of adapter with an option at another value; an adapter that offers it offers `Adapters` too."""
+
+    adapter_spec: AdapterSpec
+    vocab_size: int
+
+    def adapted(self, *, seed: int, dtype: Precision, dropout: float = 0.0) -> AdaptedModel:
+        """See `Adapters`."""
+        ...
+
+    def unvaried(self) -> Adapters:
+        """Return the type without the option."""
+        ...
+
+
+@runtime_checkable
 class CombinedAdapters(Protocol):
     """Adapters that can be combined to a new one; an adapter that offers it offers `Adapters` too."""
 

@@ -161,6 +161,49 @@ TRAINS_FOR_INFERENCE = KnownFailure(
     "biases and prompts train of an adapter that is loaded for inference",
     finding="PEFT: what trains of an adapter for inference",
 ).of("R29.saved/for inference")
+HIRA_RANKS = KnownFailure(
+    "the first adapter has the rank of the options in every layer, and a second one that of the pattern",
+    finding="PEFT: the pattern of ranks of HiRA",
+).of("R29.saved/tensors of one set in the other", "R29.saved", "R29.options/the option has an effect")
+OFT_CONVOLUTION = KnownFailure(
+    "windows of a convolution that overlap are summed after they are rotated",
+    finding="PEFT: OFT on convolutions",
+).of(
+    "R29.adapted/starts as the base",
+    "R29.merged/outputs",
+    "R29.merged/outputs while merged",
+    "R29.merged/one of two by name",
+    "R29.merged/two adapters",
+)
+OFT_CONSTRAINED = KnownFailure(
+    "each forward pass projects the weights of the adapter again, which rounds them",
+    finding="PEFT: constrained OFT in forward passes",
+).of("R29.adapted/after it was disabled", "R29.several/switching", "R29.several/deleting")
+ADALORA_RSLORA = KnownFailure(
+    "AdaLoRA takes use_rslora and does not use it", finding="PEFT: rsLoRA of AdaLoRA"
+).of("R29.options/the option has an effect")
+TIED_TOKENS_SECOND = KnownFailure(
+    "the tied head of a second adapter of tokens is a layer within the layer of the first",
+    finding="PEFT: a second adapter of tokens of a tied embedding",
+).of(
+    "R29.several",
+    "R29.several/switching",
+    "R29.several/deleting",
+    "R29.saved",
+    "R29.saved/the adapter's tensors alone",
+)
+SAVED_IN_A_MIXED_BATCH = KnownFailure(
+    "adapter_names of a batch does not reach modules that are saved, which compute with the adapter in use",
+    finding="PEFT: saved modules in a batch of several adapters",
+).of("R29.several/mixed batch")
+SAVED_STAYS_WRAPPED = KnownFailure(
+    "a module that is saved stays in its wrapper in the merged model",
+    finding="PEFT: saved modules of LN tuning after a merge",
+).of("R29.merged", "R29.merged/outputs", "R29.merged/weights in bfloat16", "R29.merged/weights in float16")
+DERIVED_IN_BFLOAT16 = KnownFailure(
+    "what is derived from the weights of the base is derived again in their precision",
+    finding="PEFT: FRoD over a base in bfloat16",
+).of("R29.saved/into bfloat16")
 
 
 def swapping(options: Mapping[str, Any]) -> list[KnownFailure]:

@@ -107,13 +107,19 @@ def _diagonal_core(layer: Any, path: str, config: Any, name: str) -> WeightUpdat
     )
 
 
+def _scaling(config: Any, path: str) -> float:
+    """Return alpha by rank of a layer, as the patterns of LoHa and LoKr say."""
+    rank = _option(config, "rank_pattern", path, config.r)
+    return _option(config, "alpha_pattern", path, config.alpha) / rank
+
+
 def _hadamard(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     kept = {"left_a": "hada_w1_a", "left_b": "hada_w1_b", "right_a": "hada_w2_a", "right_b": "hada_w2_b"}
     return WeightUpdate(
         weight=f"{path}.weight",
         form="hadamard",
         factors=_detached({role: getattr(layer, place)[name] for role, place in kept.items()}),
-        scaling=config.alpha / config.r,
+        scaling=_scaling(config, path),
         transposed=_is_transposed(layer),
     )
 
@@ -131,7 +137,7 @@ def _kronecker(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
         weight=f"{path}.weight",
         form="kronecker",
         factors=_detached(factors),
-        scaling=config.alpha / config.r,
+        scaling=_scaling(config, path),
         transposed=_is_transposed(layer),
     )
 
