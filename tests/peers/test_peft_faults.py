@@ -90,7 +90,13 @@ def with_relu(self):
     self.act_fn = "relu"
 PeanutConfig.__post_init__ = with_relu
 """
+BASE_AS_IT_WAS = """
+layer.LoraLayer.lora_ga_init = lambda self, adapter_name, *given, **options: [
+    torch.nn.init.normal_(kept[adapter_name].weight) for kept in (self.lora_A, self.lora_B)
+]
+"""
 FAULTS = [
+    ("lora-ga-arbr-stable", "R29.adapted", BASE_AS_IT_WAS, "starts as the base"),
     ("delora-lambda-pattern", "R29.options", PATTERN_IGNORED, "the option has an effect"),
     ("peanut-tanh", "R29.options", ACTIVATION_IGNORED, "the option has an effect"),
     ("lora-scaled-embedding", "R29.adapted", UNSCALED_EMBEDDING, "float64 oracle"),

@@ -179,6 +179,10 @@ OFT_CONSTRAINED = KnownFailure(
     "each forward pass projects the weights of the adapter again, which rounds them",
     finding="PEFT: constrained OFT in forward passes",
 ).of("R29.adapted/after it was disabled", "R29.several/switching", "R29.several/deleting")
+EVA_HALF = KnownFailure(
+    "factors whose rank EVA changes are in the precision of the base",
+    finding="PEFT: EVA over a base in bfloat16",
+).of("R29.saved/float32 over bfloat16")
 ADALORA_RSLORA = KnownFailure(
     "AdaLoRA takes use_rslora and does not use it", finding="PEFT: rsLoRA of AdaLoRA"
 ).of("R29.options/the option has an effect")

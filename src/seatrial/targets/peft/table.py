@@ -11,6 +11,7 @@ from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.layers import LAYERS
 from seatrial.targets.peft.lora import ATTENTION, LINEAR, TRANSPOSED, lora
 from seatrial.targets.peft.loraplus import LoraPlus
+from seatrial.targets.peft.prepared import PREPARED
 from seatrial.targets.peft.varied import varied
 
 DECOMPOSED = {"changes_base": True, "start_bound": 1e-3}
@@ -313,4 +314,4 @@ ORDINARY = frozenset(
 """Those that an ordinary run judges, one of each kind of layer, option or type; the rest is for a thorough run."""
 for _name, _adapter in (*LORA.items(), *OTHERS.items()):
     _adapter.thorough = _name not in ORDINARY
-ADAPTERS: dict[str, type[Any]] = {**LORA, **OTHERS, **varied(OTHERS), "lora-plus": LoraPlus}
+ADAPTERS: dict[str, type[Any]] = {**LORA, **OTHERS, **varied(OTHERS), **PREPARED, "lora-plus": LoraPlus}

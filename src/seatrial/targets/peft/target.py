@@ -23,10 +23,7 @@ NOT_COVERED: Mapping[str, str] = {
 OPTIONS: Mapping[str, str] = {
     "alora_invocation_tokens": "its adapter depends on where given tokens are in a row",
     "arrow_config": "it mixes adapters that are trained before",
-    "corda_config": "its start needs the covariance of given data",
-    "eva_config": "its start needs the activations of given data",
     "loftq_config": "its start is that of a quantised base",
-    "lora_ga_config": "its start needs the gradients of given data",
     "megatron_config": "it needs Megatron-core",
     "megatron_core": "it needs Megatron-core",
     "qalora_group_size": "it needs a quantised base",
@@ -88,9 +85,11 @@ def uncovered_options() -> dict[str, str]:
     """Return the options of LoRA in the installed release that no adapter sets, with the reason."""
     import peft
 
+    from seatrial.targets.peft.prepared import PREPARED
     from seatrial.targets.peft.table import LORA
 
     given = {name for adapter in LORA.values() for name in (*adapter.kind.options, adapter.kind.dropout)}
+    given |= {adapter.own[0] for adapter in PREPARED.values()}
     known = [item.name for item in dataclasses.fields(peft.LoraConfig)]
     left = [name for name in known if name not in given and name not in NAMES]
     return {name: OPTIONS.get(name, "no adapter is written for it yet") for name in left}
