@@ -61,14 +61,16 @@ class _Table:
         self.columns, self.data = columns, data
 
 
-class _Settings(dict[str, Any]):
+class _Settings:
     """The configuration of a run, as Weights & Biases, Trackio and SwanLab have it."""
 
     def __init__(self, record: Record) -> None:
-        super().__init__()
         self._record = record
 
-    def update(self, values: Any = (), allow_val_change: bool = False, **more: Any) -> None:
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Leave out what Accelerate adds of its own."""
+
+    def update(self, values: Mapping[str, Any], allow_val_change: bool = False) -> None:
         """Keep settings."""
         self._record.settle(values)
 

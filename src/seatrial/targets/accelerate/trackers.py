@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -84,17 +85,16 @@ def _of(service: str, **claims: Any) -> type[Tracker]:
     )
 
 
-TRACKERS: dict[str, type[Any]] = {
-    f"tracker-{service}": _of(service, **claims)
-    for service, claims in {
-        "tensorboard": {},
-        "wandb": {},
-        "trackio": {"known_failures": (TRACKIO_STEPS,)},
-        "swanlab": {},
-        "comet_ml": {},
-        "aim": {"draws_lists": False},
-        "mlflow": {"drops_texts": True},
-        "clearml": {"drops_texts": True},
-        "dvclive": {"drops_texts": True, "counts_steps": True},
-    }.items()
+CLAIMS: Mapping[str, Mapping[str, Any]] = {
+    "tensorboard": {},
+    "wandb": {},
+    "trackio": {"known_failures": (TRACKIO_STEPS,)},
+    "swanlab": {},
+    "comet_ml": {},
+    "aim": {"draws_lists": False},
+    "mlflow": {"drops_texts": True},
+    "clearml": {"drops_texts": True},
+    "dvclive": {"drops_texts": True, "counts_steps": True},
 }
+"""What each tracker claims, by Accelerate's name of it."""
+TRACKERS: dict[str, type[Any]] = {f"tracker-{name}": _of(name, **claims) for name, claims in CLAIMS.items()}

@@ -125,11 +125,16 @@ def sending_moves_tensors(stack: Any, case: Seeded) -> Measure:
     return Measure.count(wrong, "values that are sent wrongly")
 
 
+def _like(container: Any, entries: Mapping[str, Any]) -> Any:
+    """Return a mapping of the same type with these entries."""
+    return type(container)(entries)
+
+
 def _on_meta(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.to("meta")
     if isinstance(value, Mapping):
-        return type(value)((key, _on_meta(one)) for key, one in value.items())
+        return _like(value, {key: _on_meta(one) for key, one in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(_on_meta, value))
     return type(value)(map(_on_meta, value)) if isinstance(value, (list, tuple)) else value
@@ -163,7 +168,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return type(value)((key, _mapped(one, change)) for key, one in value.items())
+        return _like(value, {key: _mapped(one, change) for key, one in value.items()})
     made = [_mapped(one, change) for one in value]
     return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
 
@@ -304,15 +309,16 @@ def variables_are_put_back(stack: Any, case: Seeded) -> Measure:
 @VALUES.law("attribute by path", "the first part of a path alone", excluded=without("attribute"))
 def paths_lead_to_attributes(stack: Any, case: Seeded) -> Measure:
     """Compare an attribute that a path leads to with that of each part."""
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 3)))
+    inner = torch.nn.Linear(2, 3)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(inner))
     found = stack.functions["attribute"](model, "1.0.weight")
-    return Measure(error=float(found is not model[1][0].weight), bound=0, what="attributes by path")
+    return Measure(error=float(found is not inner.weight), bound=0, what="attributes by path")
 
 
 @VALUES.law("unwrapped", "an inner wrapper that stays", excluded=without("unwrap"))
 def wrappers_come_off(stack: Any, case: Seeded) -> Measure:
     """Check that the model within one and two parallel wrappers is the model, and a plain model itself."""
-    plain = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    plain = torch.nn.Linear(2, 2)
     once = torch.nn.DataParallel(plain)
     found = [
         stack.functions["unwrap"](model) is plain for model in (plain, once, torch.nn.DataParallel(once))
