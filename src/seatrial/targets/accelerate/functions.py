@@ -50,7 +50,7 @@ def _structure(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _save(function: Callable[..., Any]) -> Callable[..., Any]:
     def save(state: Any, path: str, safe: bool) -> None:
-        new_accelerator()  # it asks which process writes
+        new_accelerator()  # it checks which process writes
         function(state, path, safe_serialization=safe)
 
     return save
@@ -63,7 +63,7 @@ def _balanced(function: Callable[..., Any]) -> Callable[..., Any]:
         except RuntimeError as error:
             if "accelerator device" not in str(error):
                 raise
-            raise NotServed("this release looks for an accelerator, whatever memory it is given") from error
+            raise NotServed("this release looks for an accelerator, also where memory is given") from error
 
     return balanced
 

@@ -159,7 +159,7 @@ def largest_layer_is_largest(stack: Any, case: Seeded) -> Measure:
 
 
 MAPS = "a tensor without a device, a module that is split, more than the memory, tied tensors apart"
-ROOM = (1200, 2500, 4000, 6000, 100_000)
+CAPACITIES = (1200, 2500, 4000, 6000, 100_000)
 """Bytes of the first device; the model has about 6000."""
 
 
@@ -179,11 +179,11 @@ def maps_fit(
 ) -> Measure:
     """Make maps for several sizes of memory: each tensor once, in the order of modules, within the memory."""
     wrong: list[str] = []
-    for room in ROOM:
+    for capacity in CAPACITIES:
         model = _made(case, tied=tied)
-        memory = {0: room, 1: room, "cpu": 10**9}
+        memory = {0: capacity, 1: capacity, "cpu": 10**9}
         found = stack.functions["device map"](model, dict(memory), list(whole), dtype)
-        wrong += [f"{room} bytes: {one}" for one in _faults(model, found, memory, whole, dtype)]
+        wrong += [f"{capacity} bytes: {one}" for one in _faults(model, found, memory, whole, dtype)]
     return Measure.count(wrong, "faults of device maps")
 
 
@@ -197,9 +197,9 @@ def _faults(
             yield f"{name} is in {modules or 'no module'} of the map"
             return
         places[name] = found[modules[0]]
-    for device, room in memory.items():
+    for device, capacity in memory.items():
         used = sum(_bytes(value, dtype) for name, value in tensors.items() if places[name] == device)
-        if used > room:
+        if used > capacity:
             yield f"{used} bytes on {device}"
     if sum(_bytes(value, dtype) for value in tensors.values()) * 2 < memory[0] and set(places.values()) != {
         0
