@@ -145,6 +145,30 @@ from verl import DataProto
 iterate = DataProto.make_iterator
 DataProto.make_iterator = lambda self, *, seed, **options: iterate(self, seed=1, **options)
 """
+WITH_PADDING = """
+from verl.utils import torch_functional
+torch_functional.get_response_mask = lambda response_id, eos_token: torch.ones_like(response_id)
+"""
+OTHER_ROWS = """
+from verl import DataProto
+repeat = DataProto.sample_level_repeat
+def turned(self, counts):
+    return repeat(self, counts[::-1])
+DataProto.sample_level_repeat = turned
+"""
+LONGER = """
+from verl.utils import seqlen_balancing
+rearrange = seqlen_balancing.rearrange_micro_batches
+seqlen_balancing.rearrange_micro_batches = lambda batch, limit, **options: rearrange(batch, 4 * limit, **options)
+"""
+MEAN_OF_TOKENS = """
+from verl.trainer.ppo import metric_utils
+metrics = metric_utils.compute_data_metrics
+def whole(batch, use_critic=True):
+    batch.batch["response_mask"] = torch.ones_like(batch.batch["response_mask"])
+    return metrics(batch, use_critic)
+metric_utils.compute_data_metrics = whole
+"""
 R22 = "R22.named"
 UNEQUAL = "means and sums, lengths unequal"
 FAULTS = [
@@ -194,6 +218,17 @@ FAULTS = [
     (NEW, "sampler_metrics", "off-policy-metrics", R22, OTHER_KL, UNEQUAL),
     (NEW, "sampler_metrics", "probability-differences", R22, UNMASKED, "means and sums, tool output inside"),
     (NEW, "prompts", "prompts", "R16.prompt_rows", WITHOUT_ANSWER, "longer prompts are left out"),
+    (NEW, "small", "small-functions", "R31.sequences", WITH_PADDING, "masks of answers"),
+    (NEW, "batches", "batches", "R31.batches", OTHER_ROWS, "rows repeated unequally"),
+    (
+        NEW,
+        "small",
+        "small-functions",
+        "R31.partitions",
+        LONGER,
+        "micro-batches within a number of tokens",
+    ),
+    (NEW, "small", "small-functions", "R31.step_metrics", MEAN_OF_TOKENS, "metrics of a step"),
     (
         NEW,
         "mini_batches",

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.relations.defined_utilities import DEFINED
 from tests.unit.relations.plain_utilities import PLAIN, Plain, pad, repeated_order
 
 from seatrial.relations.contracts.utilities import UTILITIES
@@ -25,8 +26,8 @@ def test_plain_functions_hold(name: str) -> None:
 
 
 def test_every_function_of_the_contract_is_tried() -> None:
-    """The plain stack has all."""
-    assert set(PLAIN) == set(UTILITIES)
+    """The plain stacks have all."""
+    assert {*PLAIN, *DEFINED} == set(UTILITIES)
 
 
 def in_bfloat16(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,18 @@ Part of `seatrial.relations.contracts`, which lists every component.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Rows as columns, and what holds for all of them."""
+
+    tensors: dict[str, Tensor]
+    objects: dict[str, list[Any]]
+    facts: dict[str, Any]
+
 
 UTILITIES: Mapping[str, str] = {
     "logprobs": "(logits [..., V], ids [...]) -> log-probabilities [...]",
@@ -35,6 +46,44 @@ UTILITIES: Mapping[str, str] = {
     "think format": "(texts) -> 1.0 for each with one block of thought that begins it, else 0.0",
     "overlong": "(lengths, longest, cache) -> the punishment of each length (DAPO, equation 13)",
     "repetition": "(ids of each completion, n, largest penalty) -> the share of repeated n-grams times the penalty",
+    "masked sum": "(values, mask, dimension or None) -> sum of what the mask shows; the rest may be NaN",
+    "masked mean": "(values, mask, dimension or None) -> mean of what the mask shows",
+    "masked variance": "(values, mask, whether the divisor is N - 1) -> variance of what the mask shows",
+    "masked whitening": "(values, mask, whether the mean is taken off) -> [N], what the mask shows over its deviation",
+    "group statistics": "(scores [B], group numbers [B]) -> mean, deviation and number of each; 0 and 1 of one row",
+    "equal labels": "(labels of groups) -> for each two of them whether they are one group",
+    "squared probabilities": "(logits [..., V]) -> sum of squared probabilities [...]",
+    "merged metrics": "(lists by name) -> largest for names with max, smallest for min, else the mean",
+    "metric of ranks": "(mean, sum, max or min; values of micro-batches of each rank) -> one number",
+    "appended": "(dictionaries of steps, prefix) -> lists by prefixed name",
+    "columns of rows": "(dictionaries with equal names) -> lists by name",
+    "answer mask": "(ids [B, T], end id or ids) -> 1 up to and with the first end",
+    "pad lists": "(lists, value, length or None) -> tensor padded at the end, never cut",
+    "pad on a side": "(tensor [B, T], length, value, whether left) -> padded; as it is where it is that long",
+    "fit to length": "(ids, mask, length, pad id, whether padded left, side that is cut) -> ids and mask [B, length]",
+    "without padding": "(ids, mask, both padded on the left) -> lists of shown ids",
+    "ends of rows": "(mask) -> flat places that are shown, sums of lengths from 0 on, longest row",
+    "positions": "(mask) -> position of each place, padding not counted",
+    "visible": "(mask [B, T]) -> whether each place attends to each other [B, 1, T, T]",
+    "answer values": "(tokens' values of rows, lengths of prompts, of answers) -> values one place before [B, T]",
+    "answer rows": "(as `answer values`) -> the same as a list without padding",
+    "flattened": "(ids and mask of prompts padded left and answers padded right, T) -> ids and positions of each row",
+    "expanded": "(values [B], lengths) -> each row's value once for each of its tokens, lists",
+    "balanced parts": "(lengths, number of parts, whether of equally many rows) -> places of each part",
+    "greedy parts": "(as `balanced parts`) -> rows in turn to the smallest part",
+    "micro-batches by tokens": "(lengths, limit, least number or None, divisor or None, balance, group) -> places",
+    "parts of groups": "(lengths, labels of groups in succession, number of parts) -> places of each part",
+    "inverse order": "(places) -> where each row is",
+    "imbalance": "(lengths, parts) -> extremes before and after, and the mean",
+    "first fit": "(lengths, limit) -> number of micro-batches",
+    "step metrics": "(tensors of a step, whether with a critic) -> metrics by verl's names",
+    "timings": "(tensors of a step, seconds of stages) -> seconds, and milliseconds a token",
+    "throughput": "(tokens of rows, seconds, GPUs) -> tokens a second and GPU",
+    "rewards with KL": "(tensors of a step, coefficient, kind) -> rewards of tokens, mean KL of rows",
+    "answer part": "(tensors of a step) -> mask of the answers",
+    "speculation": "(drafted, accepted, steps of requests) -> means of ratios",
+    "validation metrics": "(sources, prompts, scores, answers of rows) -> metrics of scores by source",
+    "batch operation": "(operation, batches, *arguments) -> batches; see `relations.laws.utilities.batches.RIGHT`",
 }
 """Functions by name, with what each takes and gives; tensors keep their precision unless a law says otherwise."""
 

@@ -25,6 +25,7 @@ class VerlTarget(CheckoutTrials):
         from seatrial.targets.verl import (
             actors,
             algorithms,
+            batches,
             controllers,
             conversations,
             corrections,
@@ -44,6 +45,7 @@ class VerlTarget(CheckoutTrials):
             scalars,
             schedules,
             scores,
+            small,
             supervised,
             tables,
             tensordicts,
@@ -55,6 +57,7 @@ class VerlTarget(CheckoutTrials):
         return {
             **algorithms.ADAPTERS,
             **actors.ADAPTERS,
+            **batches.ADAPTERS,
             **critics.ADAPTERS,
             **distillation.ADAPTERS,
             **engines.ADAPTERS,
@@ -74,6 +77,7 @@ class VerlTarget(CheckoutTrials):
             **scalars.ADAPTERS,
             **schedules.ADAPTERS,
             **scores.ADAPTERS,
+            **small.ADAPTERS,
             **supervised.ADAPTERS,
             **tables.ADAPTERS,
             **tensordicts.ADAPTERS,

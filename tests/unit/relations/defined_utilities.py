@@ -1,0 +1,108 @@
+"""Functions of a stack that equal their definitions, and those that laws check without one."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from seatrial.relations.contracts.utilities import Batch
+from seatrial.relations.laws.utilities.batches import RIGHT
+from seatrial.relations.laws.utilities.metrics import METRIC_FUNCTIONS, majority
+from seatrial.relations.laws.utilities.partitions import PARTITION_FUNCTIONS
+from seatrial.relations.laws.utilities.sequences import SEQUENCE_FUNCTIONS
+from seatrial.relations.laws.utilities.statistics import STATISTIC_FUNCTIONS
+
+
+def balanced(lengths: Sequence[int], num_parts: int, equal: bool) -> list[list[int]]:
+    """Return parts by size: the longest rows first, each to the smallest part that has room."""
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    for place, row in enumerate(order):
+        open_parts = [part for part in parts if not equal or len(part) == place // num_parts]
+        min(open_parts, key=lambda part: sum(lengths[one] for one in part)).append(row)
+    return [sorted(part) for part in parts]
+
+
+def greedy(lengths: Sequence[int], num_parts: int, equal: bool) -> list[list[int]]:
+    """Return parts of rows in their order, each to the smallest part."""
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    for row in range(len(lengths)):
+        min(parts, key=lambda part: (len(part) * equal, sum(lengths[one] for one in part))).append(row)
+    return parts
+
+
+def by_tokens(
+    lengths: Sequence[int], limit: int, least: int | None, divisor: int | None, balance: bool, group: int
+) -> list[list[int]]:
+    """Return as few micro-batches as fit."""
+    sums = [sum(lengths[start : start + group]) for start in range(0, len(lengths), group)]
+    number = max(-(-sum(sums) // limit), least or 1)
+    while True:
+        parts = balanced(sums, number, False)
+        fits = all(sum(sums[one] for one in part) <= limit for part in parts)
+        if number % (divisor or 1) == 0 and fits:
+            return [[group * one + row for one in part for row in range(group)] for part in parts]
+        number += 1
+
+
+def of_groups(lengths: Sequence[int], groups: Sequence[Any], num_parts: int) -> list[list[int]]:
+    """Return parts of whole groups."""
+    names = list(dict.fromkeys(groups))
+    sums = [sum(n for n, one in zip(lengths, groups, strict=True) if one == name) for name in names]
+    parts = balanced(sums, num_parts, True)
+    return [[row for row, one in enumerate(groups) if names.index(one) in part] for part in parts]
+
+
+def validation(sources: Any, prompts: Any, scores: Any, answers: Any, most: Any = majority) -> dict[str, Any]:
+    """Return metrics of scores by drawing."""
+    rows = list(zip(sources, prompts, scores, answers, strict=True))
+    rng, found = random.Random(0), {}  # type: ignore[var-annotated]
+    for source in dict.fromkeys(sources):
+        means: dict[str, list[float]] = {}
+        for prompt in dict.fromkeys(one for own, one, *_ in rows if own == source):
+            votes = [(vote, score) for own, one, score, vote in rows if (own, one) == (source, prompt)]
+            values = torch.tensor([score for _, score in votes], dtype=torch.float64)
+            means.setdefault(f"mean@{len(votes)}", []).append(float(values.mean()))
+            means.setdefault(f"std@{len(votes)}", []).append(float(values.std(unbiased=False)))
+            for size in dict.fromkeys((2, len(votes))):
+                drawn = [rng.choices(votes, k=size) for _ in range(1000)]
+                for name, reduce in (("best", max), ("worst", min)):
+                    own = [reduce(score for _, score in one) for one in drawn]
+                    means.setdefault(f"{name}@{size}/mean", []).append(sum(own) / 1000)
+                own = [most(one) for one in drawn]
+                means.setdefault(f"maj@{size}/mean", []).append(sum(own) / 1000)
+        found[source] = {name: sum(values) / len(values) for name, values in means.items()}
+    return found
+
+
+def operate(operation: str, batches: Sequence[Batch], *arguments: Any) -> list[Batch]:
+    """Return what an operation gives; columns that differ are refused."""
+    if operation == "union":
+        one, other = batches
+        for mine, theirs in zip(one, other, strict=True):
+            for name in set(mine) & set(theirs):
+                equal = mine[name] == theirs[name]
+                if not (equal.all() if isinstance(equal, torch.Tensor) else equal):
+                    raise ValueError(f"another {name}")
+    return RIGHT[operation](batches, *arguments)
+
+
+FUNCTIONS = (*STATISTIC_FUNCTIONS, *SEQUENCE_FUNCTIONS, *PARTITION_FUNCTIONS, *METRIC_FUNCTIONS)
+DEFINED: Mapping[str, Callable[..., Any]] = {
+    **{one.name: one.right for one in FUNCTIONS},
+    "balanced parts": balanced,
+    "greedy parts": greedy,
+    "micro-batches by tokens": by_tokens,
+    "parts of groups": of_groups,
+    "validation metrics": validation,
+    "batch operation": operate,
+}
+
+
+class Defined:
+    """All functions, one of them replaced."""
+
+    def __init__(self, name: str = "", faulty: Callable[..., Any] | None = None) -> None:
+        """Keep them."""
+        self.utilities = {**DEFINED, **({name: faulty} if faulty else {})}

@@ -1,0 +1,266 @@
+"""R31 of functions with a definition: those that equal it hold, and each fault that people make breaks its law."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.relations.defined_utilities import DEFINED, Defined, operate, validation
+
+from seatrial.relations.engine import run_relation
+from seatrial.relations.laws.utilities.batches import RIGHT
+from seatrial.relations.laws.utilities.plain import difference
+from seatrial.relations.registry import select
+from seatrial.verdict import Outcome
+
+RELATIONS = ("R31.statistics", "R31.sequences", "R31.partitions", "R31.step_metrics", "R31.batches")
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_definitions_hold(name: str) -> None:
+    """On two seeds, every law."""
+    (relation,) = select([name])
+    verdict = run_relation(relation, Defined(), seeds=[0, 1])
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+    assert set(verdict.details["laws"]) == {law.name for law in relation.laws}
+
+
+def wrapped(name: str, change: Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
+    """Return a function whose result is changed."""
+    return name, lambda *arguments: change(DEFINED[name](*arguments))
+
+
+def multiplied(values: torch.Tensor, mask: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Return a sum under a mask that multiplies."""
+    return (values.double() * mask).sum(*[one for one in _ if isinstance(one, int) and one is not True])
+
+
+def at(operation: str, change: Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
+    """Return batch operations of which one gives other batches."""
+    return (
+        "batch operation",
+        lambda name, batches, *arguments: (
+            [change(one) for one in operate(name, batches, *arguments)]
+            if name == operation
+            else operate(name, batches, *arguments)
+        ),
+    )
+
+
+def no_facts(batch: Any) -> Any:
+    """Return a batch that has lost its facts."""
+    return batch._replace(facts={})
+
+
+def backwards(batch: Any) -> Any:
+    """Return a batch whose objects are in another order than its tensors."""
+    objects = {name: values[::-1] for name, values in batch.objects.items()}
+    tensors = batch.tensors if objects else {name: values.flip(0) for name, values in batch.tensors.items()}
+    return batch._replace(objects=objects, tensors=tensors)
+
+
+def as_floats(batch: Any) -> Any:
+    """Return a batch whose tensors have become float32."""
+    return batch._replace(
+        tensors={name: values.float() for name, values in batch.tensors.items()}, objects={}
+    )
+
+
+def overwritten(name: str, batches: Any, *arguments: Any) -> Any:
+    """Return columns of two batches, the second's in place of the first's."""
+    return RIGHT[name](batches, *arguments)
+
+
+def without_last(parts: Any) -> Any:
+    """Return parts without their last row."""
+    return [*parts[:-1], parts[-1][:-1]]
+
+
+FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "sums under a mask": ("masked sum", lambda v, m, a: v.double().sum() if a is None else v.double().sum(a)),
+    "means under a mask": (
+        "masked mean",
+        lambda v, m, a: v.double().mean() if a is None else v.double().mean(a),
+    ),
+    "variances under a mask": ("masked variance", lambda v, m, u: DEFINED["masked variance"](v, m, not u)),
+    "whitened values under a mask": (
+        "masked whitening",
+        lambda v, m, s: DEFINED["masked whitening"](v, m, not s),
+    ),
+    "sum under a mask, NaN in the padding": ("masked sum", multiplied),
+    "mean under a mask, NaN in the padding": ("masked mean", multiplied),
+    "variance under a mask, NaN in the padding": ("masked variance", lambda v, m, u: (v * m).double().var()),
+    "whitening under a mask, NaN in the padding": (
+        "masked whitening",
+        lambda v, m, s: (v - v.mean())[m.bool()],
+    ),
+    "mean and deviation of each group": (
+        "group statistics",
+        lambda s, g: DEFINED["group statistics"](s, g.sort().values),
+    ),
+    "labels of groups": (
+        "equal labels",
+        lambda labels: DEFINED["equal labels"]([str(one)[-1:-2:-1] * 0 for one in labels]),
+    ),
+    "labels of groups that are fractions": (
+        "equal labels",
+        lambda labels: DEFINED["equal labels"](list(map(int, labels))),
+    ),
+    "sums of squared probabilities": (
+        "squared probabilities",
+        lambda logits: logits.double().softmax(-1).sum(-1),
+    ),
+    "metrics merged by their names": (
+        "merged metrics",
+        lambda metrics: {name: sum(values) / len(values) for name, values in metrics.items()},
+    ),
+    "a metric over ranks and micro-batches": (
+        "metric of ranks",
+        lambda how, ranks: DEFINED["metric of ranks"]("sum" if how == "mean" else how, ranks),
+    ),
+    "values appended by name": ("appended", lambda steps, prefix: DEFINED["appended"](steps[:1], prefix)),
+    "columns of rows": wrapped("columns of rows", lambda columns: dict(list(columns.items())[:1])),
+    "masks of answers": ("answer mask", lambda ids, ends: DEFINED["answer mask"](ids, ends).roll(1, 1)),
+    "lists padded": (
+        "pad lists",
+        lambda rows, value, length: DEFINED["pad lists"](rows, value, (length or 0) + 9),
+    ),
+    "rows padded on a side": (
+        "pad on a side",
+        lambda r, n, v, left: DEFINED["pad on a side"](r, n, v, not left),
+    ),
+    "rows padded or cut to a length": (
+        "fit to length",
+        lambda i, m, n, p, left, cut: DEFINED["fit to length"](i, m, n, p, left, "left"),
+    ),
+    "ids without padding": ("without padding", lambda ids, mask: ids.tolist()),
+    "where rows begin and end": ("ends of rows", lambda mask: DEFINED["ends of rows"](torch.ones_like(mask))),
+    "positions under a mask": ("positions", lambda mask: torch.arange(mask.shape[1]).expand_as(mask)),
+    "places that attend": ("visible", lambda mask: DEFINED["visible"](torch.ones_like(mask))),
+    "values of answers out of whole rows": (
+        "answer values",
+        lambda v, p, a: DEFINED["answer values"](v, [one + 1 for one in p], [one - 1 for one in a]),
+    ),
+    "values of answers, without padding": (
+        "answer rows",
+        lambda v, p, a: [row[-n:] for row, n in zip(v, a, strict=True)],
+    ),
+    "rows without padding": (
+        "flattened",
+        lambda ids, mask, n: DEFINED["flattened"](ids, torch.ones_like(mask), n),
+    ),
+    "a value of each row for its tokens": ("expanded", lambda v, n: DEFINED["expanded"](v.flip(0), n)),
+    "balanced parts": ("balanced parts", lambda n, k, e: [list(range(len(n)))[part::k] for part in range(k)]),
+    "parts by turns": wrapped("greedy parts", lambda parts: parts[::-1]),
+    "micro-batches within a number of tokens": (
+        "micro-batches by tokens",
+        lambda n, limit, *rest: DEFINED["micro-batches by tokens"](n, 4 * limit, *rest),
+    ),
+    "micro-batches have each row once": wrapped("micro-batches by tokens", without_last),
+    "micro-batches of a least number and of a multiple": (
+        "micro-batches by tokens",
+        lambda n, limit, least, divisor, *rest: DEFINED["micro-batches by tokens"](
+            n, limit, least, None, *rest
+        ),
+    ),
+    "micro-batches that keep groups together": (
+        "micro-batches by tokens",
+        lambda *arguments: DEFINED["micro-batches by tokens"](*arguments[:-1], 1),
+    ),
+    "parts that keep groups together": (
+        "parts of groups",
+        lambda n, groups, k: DEFINED["balanced parts"](n, k, True),
+    ),
+    "the inverse of an order": ("inverse order", list),
+    "measures of imbalance": ("imbalance", lambda n, parts: DEFINED["imbalance"](n, parts[:-1])),
+    "the number of micro-batches that are needed": ("first fit", lambda n, limit: -(-sum(n) // limit)),
+    "metrics of a step": (
+        "step metrics",
+        lambda batch, critic: DEFINED["step metrics"](
+            {**batch, "response_mask": torch.ones_like(batch["response_mask"])}, critic
+        ),
+    ),
+    "metrics of a step, an answer without a token": (
+        "step metrics",
+        lambda batch, critic: {
+            **DEFINED["step metrics"](batch, critic),
+            "critic/score/mean": float(batch["token_level_scores"].double().sum(1).mean()),
+        },
+    ),
+    "times of stages, by tokens": wrapped("timings", lambda found: {**found, "timing_per_token_ms/gen": 0.0}),
+    "tokens a second": (
+        "throughput",
+        lambda tokens, seconds, gpus: DEFINED["throughput"](tokens, seconds, 1),
+    ),
+    "rewards less the weighted KL": (
+        "rewards with KL",
+        lambda b, c, kind: DEFINED["rewards with KL"](b, -c, kind),
+    ),
+    "the part of a mask that is the answer's": wrapped("answer part", lambda mask: mask.roll(1, 1)),
+    "metrics of speculative decoding": ("speculation", lambda d, a, v: DEFINED["speculation"](a, d, v)),
+    "validation metrics": (
+        "validation metrics",
+        lambda *columns: validation(*columns, most=lambda votes: max(score for _, score in votes)),
+    ),
+    "rows of several batches": at("concat", backwards),
+    "metrics and facts of several batches": at("concat", no_facts),
+    "columns of two batches": at("union", no_facts),
+    "columns that differ are refused": ("batch operation", overwritten),
+    "columns and facts of some names": at("select", no_facts),
+    "columns and facts taken out": at("pop", no_facts),
+    "a renamed column": at("rename", no_facts),
+    "several renamed columns": at("rename", no_facts),
+    "rows at places": at("places", backwards),
+    "rows of a mask": at("mask", no_facts),
+    "slices": at("slice", no_facts),
+    "reordered rows": at("reorder", backwards),
+    "repeated rows": at("repeat", backwards),
+    "rows repeated unequally": at("repeat rows", backwards),
+    "equal parts": at("chunk", no_facts),
+    "parts of a size": at("split", no_facts),
+    "padded rows": at("pad", backwards),
+    "columns unfolded": at("unfold columns", backwards),
+    "iterated": at("iterate", no_facts),
+    "there and back as another type": at("same", as_floats),
+    "sent to another process": at("same", as_floats),
+    "sent to another process as arrays": at("same", as_floats),
+    "saved and loaded": at("same", as_floats),
+    "folded and unfolded": at("same", backwards),
+    "from one dictionary": at("same", as_floats),
+}
+
+
+@pytest.mark.parametrize("law", FAULTS)
+def test_a_fault_breaks_its_law(law: str) -> None:
+    """And it is that law."""
+    name, faulty = FAULTS[law]
+    (own,) = [one for relation in RELATIONS for one in select([relation])[0].laws if one.name == law]
+    stack = Defined(name, faulty)
+    assert not own.measure(stack, own.make(stack, 0, False)).holds  # type: ignore[union-attr]
+
+
+def test_every_law_has_a_fault() -> None:
+    """One of each."""
+    assert set(FAULTS) == {law.name for name in RELATIONS for law in select([name])[0].laws}
+
+
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [
+        (torch.zeros(2), torch.zeros(3)),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)),
+        ({"a": 1}, {"b": 1}),
+        ([1], [1, 2]),
+        ("1", 1),
+        (math.nan, 1.0),
+    ],
+)
+def test_another_form_is_infinitely_far(given: Any, right: Any) -> None:
+    """Whatever the values."""
+    assert difference(given, right)[0] == math.inf
+
+
+def test_nan_equals_nan() -> None:
+    """In tensors and in numbers."""
+    assert difference([torch.tensor([math.nan]), math.nan], [torch.tensor([math.nan]), math.nan])[0] == 0
