@@ -169,6 +169,21 @@ def whole(batch, use_critic=True):
     return metrics(batch, use_critic)
 metric_utils.compute_data_metrics = whole
 """
+ONE_CALL = """
+from seatrial.targets.verl.agents import ADAPTERS as adapters
+adapters["tool-calls"]()
+from verl.experimental.agent_loop.tool_parser import HermesToolParser
+extract = HermesToolParser.extract_tool_calls
+async def first(self, *arguments):
+    text, calls = await extract(self, *arguments)
+    return text, calls[:1]
+HermesToolParser.extract_tool_calls = first
+"""
+ONE_MORE = """
+from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
+register = BaseCheckpointManager.register_checkpoint
+BaseCheckpointManager.register_checkpoint = lambda self, path, limit: register(self, path, limit and limit + 1)
+"""
 R22 = "R22.named"
 UNEQUAL = "means and sums, lengths unequal"
 FAULTS = [
@@ -219,6 +234,8 @@ FAULTS = [
     (NEW, "sampler_metrics", "probability-differences", R22, UNMASKED, "means and sums, tool output inside"),
     (NEW, "prompts", "prompts", "R16.prompt_rows", WITHOUT_ANSWER, "longer prompts are left out"),
     (NEW, "small", "small-functions", "R31.sequences", WITH_PADDING, "masks of answers"),
+    (NEW, "agents", "tool-calls", "R31.calls", ONE_CALL, "several calls"),
+    (NEW, "agents", "checkpoint-files", "R31.files", ONE_MORE, "checkpoints that are kept"),
     (NEW, "batches", "batches", "R31.batches", OTHER_ROWS, "rows repeated unequally"),
     (
         NEW,

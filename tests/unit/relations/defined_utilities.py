@@ -1,6 +1,8 @@
 """Functions of a stack that equal their definitions, and those that laws check without one."""
 
+import json
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +10,8 @@ import torch
 
 from seatrial.relations.contracts.utilities import Batch
 from seatrial.relations.laws.utilities.batches import RIGHT
+from seatrial.relations.laws.utilities.calls import WRITTEN
+from seatrial.relations.laws.utilities.files import FILE_FUNCTIONS
 from seatrial.relations.laws.utilities.metrics import METRIC_FUNCTIONS, majority
 from seatrial.relations.laws.utilities.partitions import PARTITION_FUNCTIONS
 from seatrial.relations.laws.utilities.sequences import SEQUENCE_FUNCTIONS
@@ -88,7 +92,40 @@ def operate(operation: str, batches: Sequence[Batch], *arguments: Any) -> list[B
     return RIGHT[operation](batches, *arguments)
 
 
-FUNCTIONS = (*STATISTIC_FUNCTIONS, *SEQUENCE_FUNCTIONS, *PARTITION_FUNCTIONS, *METRIC_FUNCTIONS)
+def read_calls(
+    form: str, text: str, types: Mapping[str, Mapping[str, str]]
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return the text before calls, and the calls, of any format."""
+    begin = {"seed": "<seed:tool_call>", "minimax": "<minimax:tool_call>"}.get(form, "<tool_call>")
+    before, *parts = text.split(begin)
+    found = []
+    for part in parts:
+        body = part[: part.index(begin.replace("<", "</"))]
+        if form == "hermes":
+            call = json.loads(body)
+            found.append((call["name"], call["arguments"]))
+            continue
+        heads = {"glm": r"^(\w+)\n", "minimax": r'<invoke name="(.*?)">'}
+        pairs = {
+            "glm": r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>",
+            "minimax": r'<parameter name="(.*?)">(.*?)</parameter>',
+        }
+        name = re.findall(heads.get(form, r"<function=(.*?)>"), body)[0]
+        words = re.findall(pairs.get(form, r"(?s)<parameter=(.*?)>\n(.*?)\n</parameter>"), body, re.DOTALL)
+        kinds = types[name]
+        found.append(
+            (name, {key: word if kinds[key] == "string" else json.loads(word) for key, word in words})
+        )
+    return before, [(name, json.dumps(arguments)) for name, arguments in found]
+
+
+FUNCTIONS = (
+    *FILE_FUNCTIONS,
+    *STATISTIC_FUNCTIONS,
+    *SEQUENCE_FUNCTIONS,
+    *PARTITION_FUNCTIONS,
+    *METRIC_FUNCTIONS,
+)
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},
     "balanced parts": balanced,
@@ -97,6 +134,8 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "parts of groups": of_groups,
     "validation metrics": validation,
     "batch operation": operate,
+    "call formats": lambda: list(WRITTEN),
+    "tool calls": read_calls,
 }
 
 

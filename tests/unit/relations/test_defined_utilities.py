@@ -1,5 +1,6 @@
 """R31 of functions with a definition: those that equal it hold, and each fault that people make breaks its law."""
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,15 @@ from seatrial.relations.laws.utilities.plain import difference
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-RELATIONS = ("R31.statistics", "R31.sequences", "R31.partitions", "R31.step_metrics", "R31.batches")
+RELATIONS = (
+    "R31.statistics",
+    "R31.sequences",
+    "R31.partitions",
+    "R31.step_metrics",
+    "R31.batches",
+    "R31.calls",
+    "R31.files",
+)
 
 
 @pytest.mark.parametrize("name", RELATIONS)
@@ -75,6 +84,17 @@ def overwritten(name: str, batches: Any, *arguments: Any) -> Any:
 def without_last(parts: Any) -> Any:
     """Return parts without their last row."""
     return [*parts[:-1], parts[-1][:-1]]
+
+
+def without_types(form: str, text: str, types: Any) -> Any:
+    """Return calls whose arguments are read as JSON where they are."""
+    before, calls = DEFINED["tool calls"](form, text, types)
+
+    def value(one: Any) -> Any:
+        return json.loads(one) if isinstance(one, str) and one[:1] in "0123456789[t" else one
+
+    read = [(name, {key: value(one) for key, one in json.loads(given).items()}) for name, given in calls]
+    return before, [(name, json.dumps(arguments)) for name, arguments in read]
 
 
 FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
@@ -228,6 +248,20 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "saved and loaded": at("same", as_floats),
     "folded and unfolded": at("same", backwards),
     "from one dictionary": at("same", as_floats),
+    "one call": wrapped("tool calls", lambda found: (found[0], [(name, "{}") for name, _ in found[1]])),
+    "several calls": wrapped("tool calls", lambda found: (found[0], found[1][:1])),
+    "texts that look like numbers": ("tool calls", without_types),
+    "texts that look like numbers, of formats with tags": ("tool calls", without_types),
+    "text around calls": wrapped("tool calls", lambda found: (found[0][:-1], found[1])),
+    "the checkpoint that was written last": (
+        "latest checkpoint",
+        lambda steps, tracked: max(steps, key=str, default=None),
+    ),
+    "checkpoints that are kept": (
+        "kept checkpoints",
+        lambda n, limit: DEFINED["kept checkpoints"](n, limit and limit + 1),
+    ),
+    "random states that are saved": wrapped("random state", lambda same: {**same, "numpy": False}),
 }
 
 

@@ -83,6 +83,11 @@ UTILITIES: Mapping[str, str] = {
     "answer part": "(tensors of a step) -> mask of the answers",
     "speculation": "(drafted, accepted, steps of requests) -> means of ratios",
     "validation metrics": "(sources, prompts, scores, answers of rows) -> metrics of scores by source",
+    "call formats": "() -> names of the formats of tool calls that the release reads",
+    "tool calls": "(format, text, types of arguments by tool) -> text around the calls; names and arguments as JSON",
+    "latest checkpoint": "(steps on disk, step in the note of the last or None) -> step that is found, or None",
+    "kept checkpoints": "(number saved in succession, limit or None) -> steps that are left",
+    "random state": "() -> by library, whether draws after loading a state equal those after saving it",
     "batch operation": "(operation, batches, *arguments) -> batches; see `relations.laws.utilities.batches.RIGHT`",
 }
 """Functions by name, with what each takes and gives; tensors keep their precision unless a law says otherwise."""

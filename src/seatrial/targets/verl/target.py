@@ -24,6 +24,7 @@ class VerlTarget(CheckoutTrials):
         """Return the adapters by name."""
         from seatrial.targets.verl import (
             actors,
+            agents,
             algorithms,
             batches,
             controllers,
@@ -57,6 +58,7 @@ class VerlTarget(CheckoutTrials):
         return {
             **algorithms.ADAPTERS,
             **actors.ADAPTERS,
+            **agents.ADAPTERS,
             **batches.ADAPTERS,
             **critics.ADAPTERS,
             **distillation.ADAPTERS,
