@@ -184,6 +184,16 @@ from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 register = BaseCheckpointManager.register_checkpoint
 BaseCheckpointManager.register_checkpoint = lambda self, path, limit: register(self, path, limit and limit + 1)
 """
+ALL_TRAIN = """
+from seatrial.targets.verl.turns import ADAPTERS as adapters
+loop = adapters["turns-of-tools"]().loop
+run = loop.run
+async def whole(self, *arguments, **options):
+    found = await run(self, *arguments, **options)
+    found.response_mask = [1] * len(found.response_mask)
+    return found
+loop.run = whole
+"""
 R22 = "R22.named"
 UNEQUAL = "means and sums, lengths unequal"
 FAULTS = [
@@ -234,6 +244,7 @@ FAULTS = [
     (NEW, "sampler_metrics", "probability-differences", R22, UNMASKED, "means and sums, tool output inside"),
     (NEW, "prompts", "prompts", "R16.prompt_rows", WITHOUT_ANSWER, "longer prompts are left out"),
     (NEW, "small", "small-functions", "R31.sequences", WITH_PADDING, "masks of answers"),
+    (NEW, "turns", "turns-of-tools", "R31.turns", ALL_TRAIN, "tokens of several turns"),
     (NEW, "agents", "tool-calls", "R31.calls", ONE_CALL, "several calls"),
     (NEW, "agents", "checkpoint-files", "R31.files", ONE_MORE, "checkpoints that are kept"),
     (NEW, "batches", "batches", "R31.batches", OTHER_ROWS, "rows repeated unequally"),

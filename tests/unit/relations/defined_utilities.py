@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.contracts.utilities import Batch
+from seatrial.relations.contracts.utilities import Batch, Episode
 from seatrial.relations.laws.utilities.batches import RIGHT
 from seatrial.relations.laws.utilities.calls import WRITTEN
 from seatrial.relations.laws.utilities.files import FILE_FUNCTIONS
@@ -119,6 +119,49 @@ def read_calls(
     return before, [(name, json.dumps(arguments)) for name, arguments in found]
 
 
+def episode(
+    answers: Sequence[str], tool_text: str, sampling: Mapping[str, Any], options: Mapping[str, Any]
+) -> Episode:
+    """Return an episode whose ids are characters; an end token is 0."""
+    prompt, longest = list(map(ord, "What is the weather?")), options.get("response_length", 10**6)
+    response: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    found: dict[str, list[Any]] = {"requests": [], "sampled": [], "sampled_logprobs": [], "called": []}
+    turns, user = 0, 0
+    while True:
+        found["requests"].append(prompt + response)
+        ids = [*map(ord, answers[turns]), 0] if answers[turns] else []
+        found["sampled"].append(ids)
+        found["sampled_logprobs"].append([-0.5 - turns - place for place in range(len(ids))])
+        response, mask = response + ids, mask + [1] * len(ids)
+        logprobs += found["sampled_logprobs"][-1]
+        calls, turns = re.findall(r'"city": "(\w+)"', answers[turns]), turns + 1
+        limits = ((options.get("max_assistant_turns"), turns), (options.get("max_user_turns"), user))
+        if not calls or len(mask) >= longest or any(limit and done >= limit for limit, done in limits):
+            break
+        called = calls[: options.get("max_parallel_calls", 1)]
+        found["called"] += called
+        size, side = options.get("max_tool_response_length", 99), options.get("tool_response_truncate_side")
+        cut = {"left": tool_text[-size:], "right": tool_text[:size]}.get(
+            str(side), tool_text[: size // 2] + "..." + tool_text[-size // 2 :]
+        )
+        shown = list(map(ord, (cut if len(tool_text) > size else tool_text) * len(called)))
+        response, mask = response + shown, mask + [0] * len(shown)
+        logprobs, user = logprobs + [0.0] * len(shown), user + 1
+    return Episode(
+        prompt_ids=prompt,
+        response_ids=response[:longest],
+        mask=mask[:longest],
+        logprobs=logprobs[:longest],
+        num_turns=turns + user + 1,
+        rewards=[0.5] * len(found["called"]),
+        text="".join(map(chr, response)),
+        sampling=[sampling] * turns,
+        **found,
+    )
+
+
 FUNCTIONS = (
     *FILE_FUNCTIONS,
     *STATISTIC_FUNCTIONS,
@@ -136,6 +179,7 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "batch operation": operate,
     "call formats": lambda: list(WRITTEN),
     "tool calls": read_calls,
+    "agent episode": episode,
 }
 
 

@@ -23,6 +23,7 @@ RELATIONS = (
     "R31.batches",
     "R31.calls",
     "R31.files",
+    "R31.turns",
 )
 
 
@@ -253,6 +254,24 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "texts that look like numbers": ("tool calls", without_types),
     "texts that look like numbers, of formats with tags": ("tool calls", without_types),
     "text around calls": wrapped("tool calls", lambda found: (found[0][:-1], found[1])),
+    "tokens of several turns": wrapped("agent episode", lambda one: one._replace(mask=[1] * len(one.mask))),
+    "episodes that are cut": wrapped(
+        "agent episode", lambda one: one._replace(response_ids=one.response_ids[-5:])
+    ),
+    "limits of turns": ("agent episode", lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {})),
+    "texts of tools that are cut": (
+        "agent episode",
+        lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {}),
+    ),
+    "calls of a turn": ("agent episode", lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {})),
+    "an answer without a token": wrapped(
+        "agent episode",
+        lambda one: one if one.mask else one._replace(response_ids=one.prompt_ids, prompt_ids=[]),
+    ),
+    "options of sampling": (
+        "agent episode",
+        lambda a, t, s, options: DEFINED["agent episode"](a, t, {}, options),
+    ),
     "the checkpoint that was written last": (
         "latest checkpoint",
         lambda steps, tracked: max(steps, key=str, default=None),

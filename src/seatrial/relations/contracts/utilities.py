@@ -5,7 +5,7 @@ Part of `seatrial.relations.contracts`, which lists every component.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -17,6 +17,30 @@ class Batch(NamedTuple):
     tensors: dict[str, Tensor]
     objects: dict[str, list[Any]]
     facts: dict[str, Any]
+
+
+class Episode(NamedTuple):
+    """What an episode of several turns leaves."""
+
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    mask: Sequence[int]
+    """1 for tokens that train."""
+    logprobs: Sequence[float]
+    num_turns: int
+    rewards: Sequence[float]
+    """Of the tools, in the order of their calls."""
+    text: str
+    """Of all tokens after the prompt."""
+    requests: Sequence[Sequence[int]]
+    """Ids that each request to the model has."""
+    sampling: Sequence[Mapping[str, Any]]
+    """Options of each request."""
+    sampled: Sequence[Sequence[int]]
+    """Ids that the model answered to each, with the end token, if it answered at all."""
+    sampled_logprobs: Sequence[Sequence[float]]
+    called: Sequence[str]
+    """`city` of each call that ran."""
 
 
 UTILITIES: Mapping[str, str] = {
@@ -85,6 +109,7 @@ UTILITIES: Mapping[str, str] = {
     "validation metrics": "(sources, prompts, scores, answers of rows) -> metrics of scores by source",
     "call formats": "() -> names of the formats of tool calls that the release reads",
     "tool calls": "(format, text, types of arguments by tool) -> text around the calls; names and arguments as JSON",
+    "agent episode": "(answers of the model, text of the tool, options of sampling, options of the loop) -> `Episode`",
     "latest checkpoint": "(steps on disk, step in the note of the last or None) -> step that is found, or None",
     "kept checkpoints": "(number saved in succession, limit or None) -> steps that are left",
     "random state": "() -> by library, whether draws after loading a state equal those after saving it",

@@ -50,6 +50,7 @@ class VerlTarget(CheckoutTrials):
             supervised,
             tables,
             tensordicts,
+            turns,
             worker_metrics,
             workers,
         )
@@ -83,6 +84,7 @@ class VerlTarget(CheckoutTrials):
             **supervised.ADAPTERS,
             **tables.ADAPTERS,
             **tensordicts.ADAPTERS,
+            **turns.ADAPTERS,
             **worker_metrics.ADAPTERS,
             **workers.ADAPTERS,
             "micro-batches": VerlMicroBatches,

@@ -93,7 +93,7 @@ def _compared(
     shape: Callable[[Sequence[str]], str],
     forms: Sequence[str] = tuple(WRITTEN),
 ) -> Measure | None:
-    """Compare the calls that a stack reads in texts with those that were written; None if it reads none of the forms."""
+    """Compare the calls that a stack reads in texts with those written; None if it reads none of the forms."""
     wrong = []
     served = set(stack.utilities["call formats"]()) & set(forms)
     if not served:

@@ -1,0 +1,173 @@
+"""R31.turns: an episode of several turns has the model's own tokens, masks, log-probabilities and limits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from seatrial.relations.contracts.utilities import Episode
+from seatrial.relations.law import Measure
+from seatrial.relations.laws.utilities.numbers import Numbers, without
+from seatrial.relations.laws.utilities.plain import relation_of
+
+TURNS = relation_of(
+    "turns",
+    "episodes-have-the-tokens-that-were-sampled",
+    "Tokens that the model sampled are trained as they are, what tools answer is not, and limits of turns hold.",
+)
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "%s"}}\n</tool_call>'
+TWO_TURNS = (f"I look. {CALL % 'Bern'}", f"Again. {CALL % 'Chur'}", "Sunny.")
+TOOL_TEXT = "abcdefghijklmnopqrstuvwxyz"
+SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 77}
+
+
+def _episode(stack: Any, answers: Sequence[str] = TWO_TURNS, **options: Any) -> Episode:
+    given: Episode = stack.utilities["agent episode"](list(answers), TOOL_TEXT, SAMPLING, options)
+    return given
+
+
+def _wrong_tokens(episode: Episode) -> list[str]:
+    """Return where ids, masks and log-probabilities are not those of the turns that were sampled."""
+    wrong = []
+    sizes = {len(episode.response_ids), len(episode.mask), len(episode.logprobs)}
+    if len(sizes) != 1:
+        return [
+            f"{len(episode.response_ids)} ids, {len(episode.mask)} of a mask, {len(episode.logprobs)} log-probabilities"
+        ]
+    sampled = [token for turn in episode.sampled for token in turn]
+    logprobs = [value for turn in episode.sampled_logprobs for value in turn]
+    places = [place for place, on in enumerate(episode.mask) if on]
+    trained = [episode.response_ids[place] for place in places]
+    if trained != sampled[: len(trained)]:
+        wrong.append("tokens that train are not those that the model sampled")
+    if [episode.logprobs[place] for place in places] != logprobs[: len(trained)]:
+        wrong.append("log-probabilities are at other tokens")
+    if any(value for place, value in enumerate(episode.logprobs) if not episode.mask[place]):
+        wrong.append("log-probabilities of tokens that were not sampled")
+    whole = list(episode.prompt_ids) + list(episode.response_ids)
+    for number, request in enumerate(episode.requests):
+        if list(request[: len(whole)]) != whole[: len(request)]:
+            wrong.append(f"request {number} does not continue the tokens before it")
+    for number, (request, following) in enumerate(itertools.pairwise(episode.requests)):
+        shown = [*request, *episode.sampled[number]]
+        if list(following[: len(shown)]) != shown:
+            wrong.append(f"request {number + 1} has other tokens than request {number} and its answer")
+    return wrong
+
+
+@TURNS.law(
+    "tokens of several turns",
+    "tokens of a tool that train, answers tokenized again, log-probabilities moved by what tools answer",
+    excluded=without("agent episode"),
+)
+def tokens_are_those_sampled(stack: Any, case: Numbers) -> Measure:
+    """Check ids, masks, log-probabilities and requests of episodes of one to three turns."""
+    wrong: list[str] = []
+    for answers in (TWO_TURNS, TWO_TURNS[1:], TWO_TURNS[2:]):
+        episode = _episode(stack, answers)
+        wrong += [f"{len(answers)} turns: {one}" for one in _wrong_tokens(episode)]
+        if len(episode.requests) != len(answers) or sum(episode.mask) != sum(map(len, episode.sampled)):
+            wrong.append(
+                f"{len(answers)} turns: {len(episode.requests)} requests, {sum(episode.mask)} tokens train"
+            )
+        if episode.num_turns != 2 * len(answers):
+            wrong.append(f"{len(answers)} turns: counted as {episode.num_turns}")
+        if list(episode.rewards) != [0.5] * (len(answers) - 1):
+            wrong.append(f"{len(answers)} turns: rewards of tools {list(episode.rewards)}")
+    return Measure.count(wrong, "faults of episodes")
+
+
+@TURNS.law(
+    "episodes that are cut",
+    "the mask cut at another place than the ids, the last tokens kept",
+    excluded=without("agent episode"),
+)
+def cut_episodes_keep_their_begin(stack: Any, case: Numbers) -> Measure:
+    """Check that a longest answer keeps the begin of ids, masks and log-probabilities."""
+    whole, wrong = _episode(stack), []
+    first = len(whole.sampled[0])
+    for longest in (5, first, first + 4, len(whole.response_ids) - 2):
+        episode = _episode(stack, response_length=longest)
+        found = [episode.response_ids, episode.mask, episode.logprobs]
+        due = [whole.response_ids, whole.mask, whole.logprobs]
+        size = len(episode.response_ids)
+        if size > longest or any(
+            list(one) != list(other[:size]) for one, other in zip(found, due, strict=True)
+        ):
+            wrong.append(f"longest {longest}: {size} ids, {len(episode.mask)} of a mask")
+        if list(episode.prompt_ids) != list(whole.prompt_ids):
+            wrong.append(f"longest {longest}: another prompt")
+    return Measure.count(wrong, "episodes that are cut otherwise")
+
+
+@TURNS.law(
+    "limits of turns",
+    "one turn more or fewer than configured, turns of another kind",
+    excluded=without("agent episode"),
+)
+def limits_of_turns_hold(stack: Any, case: Numbers) -> Measure:
+    """Check the numbers of requests by the limits of the model's turns and of the tool's."""
+    wrong = []
+    plans: Sequence[tuple[dict[str, int], int]] = (
+        ({"max_assistant_turns": 1}, 1),
+        ({"max_assistant_turns": 2}, 2),
+        ({"max_user_turns": 1}, 2),
+        ({"max_assistant_turns": 3, "max_user_turns": 1}, 2),
+    )
+    for options, due in plans:
+        found = len(_episode(stack, **options).requests)
+        wrong += [f"{options}: {found} requests, {due} are right"] if found != due else []
+    return Measure.count(wrong, "limits that do not hold")
+
+
+@TURNS.law(
+    "texts of tools that are cut",
+    "the wrong side cut, a text that is too long",
+    excluded=without("agent episode"),
+)
+def texts_of_tools_are_cut(stack: Any, case: Numbers) -> Measure:
+    """Check that texts of tools that are too long lose the configured side."""
+    wrong = []
+    for side, due in (("left", TOOL_TEXT[-10:]), ("right", TOOL_TEXT[:10]), ("middle", TOOL_TEXT[:5])):
+        options = {"max_tool_response_length": 10, "tool_response_truncate_side": side}
+        text = _episode(stack, TWO_TURNS[1:], **options).text
+        end = TOOL_TEXT[-5:] if side == "middle" else due
+        if due not in text or end not in text or TOOL_TEXT[:11] in text or TOOL_TEXT[-11:] in text:
+            wrong.append(f"cut at the {side}: {text!r}")
+    return Measure.count(wrong, "texts of tools that are cut otherwise")
+
+
+@TURNS.law(
+    "calls of a turn", "a call more than allowed, calls in another order", excluded=without("agent episode")
+)
+def as_many_calls_run_as_allowed(stack: Any, case: Numbers) -> Measure:
+    """Check that the first calls of a turn run, as many as are allowed, and that the model reads each answer."""
+    wrong = []
+    several = "".join(CALL % city for city in ("Bern", "Chur", "Sion"))
+    for allowed in (1, 2, 3):
+        episode = _episode(stack, [several, "Sunny."], max_parallel_calls=allowed)
+        if (
+            list(episode.called) != ["Bern", "Chur", "Sion"][:allowed]
+            or episode.text.count(TOOL_TEXT) != allowed
+        ):
+            wrong.append(f"{allowed} calls allowed: {list(episode.called)}")
+    return Measure.count(wrong, "calls of tools that run otherwise")
+
+
+@TURNS.law("an answer without a token", "the prompt taken for the answer", excluded=without("agent episode"))
+def an_answer_may_be_empty(stack: Any, case: Numbers) -> Measure:
+    """Check that an episode whose only answer has no token has no token of an answer, and its whole prompt."""
+    whole, episode = _episode(stack, TWO_TURNS[2:]), _episode(stack, [""])
+    wrong = [] if list(episode.prompt_ids) == list(whole.prompt_ids) else ["another prompt"]
+    if episode.response_ids or episode.mask:
+        wrong.append(f"{len(episode.response_ids)} ids, {len(episode.mask)} of a mask")
+    return Measure.count(wrong, "faults of an episode without a token")
+
+
+@TURNS.law("options of sampling", "options changed or lost on the way", excluded=without("agent episode"))
+def options_of_sampling_are_passed_on(stack: Any, case: Numbers) -> Measure:
+    """Check that each request has the options of sampling that the episode was given."""
+    given = _episode(stack).sampling
+    wrong = [str(one) for one in given if {name: one.get(name) for name in SAMPLING} != SAMPLING]
+    return Measure.count(wrong, "requests with other options")

@@ -1,0 +1,199 @@
+"""verl's `ToolAgentLoop` with a server that gives prepared answers; see `contracts.utilities.Episode`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from seatrial.relations.contracts.utilities import Episode
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
+from seatrial.targets.common.stand_ins import import_without
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.tiny import tiny_tokenizer
+from seatrial.targets.verl.estimators import UNUSED
+
+LOOP = "verl.experimental.agent_loop.tool_agent_loop"
+LONG = 4000
+ROLLOUT: Mapping[str, Any] = {"prompt_length": LONG, "response_length": LONG, "full_determinism": False}
+TURNS: Mapping[str, Any] = {
+    "max_user_turns": None,
+    "max_assistant_turns": None,
+    "max_parallel_calls": 1,
+    "max_tool_response_length": 256,
+    "tool_response_truncate_side": "middle",
+    "format": "hermes",
+    "tool_config_path": None,
+    "interaction_config_path": None,
+}
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "description": ""}}, "required": []}
+
+
+class VerlTurns(KnowsFailures):
+    """`ToolAgentLoop.run`: one tool, the format of Hermes, no images."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "the answer is the last 0 of all ids, which are all: the prompt becomes the answer, without a mask",
+            finding="verl: an episode whose answer has no token",
+        ).of("R31.turns/an answer without a token"),
+        KnownFailure(
+            "the side that is named is kept, and the other one cut",
+            finding="verl: an episode whose answer has no token",
+            releases=before("verl", "0.8"),
+        ).of("R31.turns/texts of tools that are cut"),
+    )
+
+    def __init__(self) -> None:
+        """Find the loop.
+
+        Raises:
+            Gone: loops of this release are made in another form.
+        """
+        for module in ("verl.tools.schemas", "verl.experimental.agent_loop.agent_loop", LOOP):
+            import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
+        self.loop = find_name("verl", [f"{LOOP}:ToolAgentLoop"])
+        self.schemas = import_without("verl.tools.schemas", (*UNUSED, "openai"))
+        if hasattr(self.loop, "init_class"):
+            raise Gone(f"loops of verl {release('verl')} keep their settings in the class")
+        self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self.episode}
+
+    def episode(
+        self,
+        answers: Sequence[str],
+        tool_text: str,
+        sampling: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> Episode:
+        """Return what an episode leaves."""
+        return asyncio.run(self._run(answers, tool_text, sampling, options))
+
+    async def _run(
+        self, answers: Sequence[str], tool_text: str, sampling: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Episode:
+        tokenizer = tiny_tokenizer(padding_side="left")
+        server = _Server(tokenizer, answers)
+        tool = _Tool(self.schemas, tool_text)
+        loop = self._made(tokenizer, server, options)
+        loop.tools, loop.tool_schemas = {tool.name: tool}, []
+        prompt = [{"role": "user", "content": "What is the weather?"}]
+        found = await loop.run(dict(sampling), raw_prompt=prompt, tools_kwargs={})
+        return Episode(
+            prompt_ids=found.prompt_ids,
+            response_ids=found.response_ids,
+            mask=found.response_mask,
+            logprobs=found.response_logprobs or [],
+            num_turns=found.num_turns,
+            rewards=found.extra_fields.get("tool_rewards", []),
+            text=tokenizer.decode(found.response_ids),
+            requests=server.requests,
+            sampling=server.sampling,
+            sampled=server.sampled,
+            sampled_logprobs=server.logprobs,
+            called=tool.called,
+        )
+
+    def _made(self, tokenizer: Any, server: _Server, options: Mapping[str, Any]) -> Any:
+        from omegaconf import OmegaConf
+
+        rollout: dict[str, Any] = {name: options.get(name, value) for name, value in ROLLOUT.items()}
+        rollout["multi_turn"] = {name: options.get(name, value) for name, value in TURNS.items()}
+        merged = OmegaConf.merge(_own_settings("rollout/rollout.yaml"), rollout)
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": merged, "model": {}}, "data": {}})
+        given = {
+            "trainer_config": SimpleNamespace(config=config),
+            "server_manager": server,
+            "tokenizer": tokenizer,
+            "processor": None,
+            "dataset_cls": _NoImages,
+            "data_config": SimpleNamespace(config=_own_settings("data/legacy_data.yaml")),
+            "dataset_config": OmegaConf.create({}),
+        }
+        takes = signature(self.loop.__mro__[1].__init__).parameters
+        return self.loop(**{name: value for name, value in given.items() if name in takes})
+
+
+def _own_settings(name: str) -> Any:
+    """Return the release's own settings, by the name of their file; none if it has no such file."""
+    from omegaconf import OmegaConf
+
+    spec = find_spec("verl")
+    assert spec is not None and spec.origin is not None
+    own = Path(spec.origin).parent / "trainer" / "config" / name
+    return OmegaConf.load(own) if own.exists() else OmegaConf.create({})
+
+
+class _Server:
+    """Answers requests in turn, and keeps them."""
+
+    def __init__(self, tokenizer: Any, answers: Sequence[str]) -> None:
+        self.tokenizer, self.answers = tokenizer, list(answers)
+        self.requests: list[list[int]] = []
+        self.sampling: list[dict[str, Any]] = []
+        self.sampled: list[list[int]] = []
+        self.logprobs: list[list[float]] = []
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> Any:
+        """Return the next answer; log-probabilities are all different."""
+        text = self.answers[len(self.requests)]
+        self.requests.append(list(prompt_ids))
+        self.sampling.append(dict(sampling_params))
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += [self.tokenizer.eos_token_id] if text else []
+        self.sampled.append(list(ids))
+        self.logprobs.append([-0.01 * (place + 1) - len(self.requests) for place in range(len(ids))])
+        return SimpleNamespace(
+            token_ids=list(ids),
+            log_probs=list(self.logprobs[-1]),
+            num_preempted=0,
+            extra_fields={},
+            routed_experts=None,
+            stop_reason="completed",
+        )
+
+
+class _Tool:
+    """Gives one text, whatever is asked, and a reward."""
+
+    name = "weather"
+
+    def __init__(self, schemas: Any, text: str) -> None:
+        function = {"name": self.name, "description": "", "parameters": PARAMETERS}
+        self.tool_schema = schemas.OpenAIFunctionToolSchema.model_validate(
+            {"type": "function", "function": function}
+        )
+        self.schemas, self.text = schemas, text
+        self.called: list[str] = []
+
+    async def create(self, *_: Any, **__: Any) -> tuple[str, None]:
+        return "instance", None
+
+    async def execute(
+        self, _: str, parameters: dict[str, Any], **__: Any
+    ) -> tuple[Any, float, dict[str, Any]]:
+        self.called.append(parameters["city"])
+        return self.schemas.ToolResponse(text=self.text), 0.5, {}
+
+    async def release(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+class _NoImages:
+    """A data set of texts."""
+
+    @classmethod
+    async def process_vision_info(cls, *_: Any, **__: Any) -> tuple[None, None]:
+        return None, None
+
+    @classmethod
+    async def process_multi_modal_info(cls, *_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+
+ADAPTERS: dict[str, type[Any]] = {"turns-of-tools": VerlTurns}
