@@ -156,6 +156,7 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
         "overlong",
         lambda n, m, c: PLAIN["overlong"]([x + 1 for x in n], m, c),
     ),
+    "punishment of length, a cache of no tokens": ("R31.rewards", "overlong", lambda n, m, c: [0.0] * len(n)),
     "penalty of repetition": (
         "R31.rewards",
         "repetition",

@@ -17,6 +17,6 @@ class OpenRLHFTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.openrlhf import algorithms, losses, tables
+        from seatrial.targets.openrlhf import algorithms, losses, small, tables
 
-        return {**losses.ADAPTERS, **algorithms.ADAPTERS, **tables.ADAPTERS}
+        return {**losses.ADAPTERS, **algorithms.ADAPTERS, **small.ADAPTERS, **tables.ADAPTERS}

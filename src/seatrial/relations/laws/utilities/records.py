@@ -242,13 +242,19 @@ def format_is_one_block_of_thought(stack: Any, case: Numbers) -> Measure:
 
 @REWARDS.law(
     "punishment of length",
-    "a border moved by one, the sign turned, a cache of no tokens",
+    "a border moved by one, the sign turned",
     excluded=without("overlong"),
 )
-def length_is_punished_by_the_formula(stack: Any, case: Numbers) -> Measure:
+@REWARDS.law(
+    "punishment of length, a cache of no tokens",
+    "a division by 0, no punishment at all",
+    excluded=without("overlong"),
+    caches=(0,),
+)
+def length_is_punished_by_the_formula(stack: Any, case: Numbers, caches: Sequence[int] = ()) -> Measure:
     """Compare punishments around both borders with equation 13 of DAPO, with a cache and without."""
     longest, found = 40 + case.seed % 7, []
-    for cache in (8, longest) if case.tidy else (8, longest, 0):
+    for cache in caches or (8, longest):
         start = longest - cache
         lengths = sorted({0, 1, start, start + 1, longest - 1, longest, longest + 1, 2 * longest})
         given = stack.utilities["overlong"](lengths, longest, cache)
