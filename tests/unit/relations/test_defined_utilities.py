@@ -173,7 +173,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     ),
     "a value of each row for its tokens": ("expanded", lambda v, n: DEFINED["expanded"](v.flip(0), n)),
     "balanced parts": ("balanced parts", lambda n, k, e: [list(range(len(n)))[part::k] for part in range(k)]),
-    "parts by turns": wrapped("greedy parts", lambda parts: parts[::-1]),
+    "parts in the order of rows": wrapped("greedy parts", lambda parts: parts[::-1]),
     "micro-batches within a number of tokens": (
         "micro-batches by tokens",
         lambda n, limit, *rest: DEFINED["micro-batches by tokens"](n, 4 * limit, *rest),

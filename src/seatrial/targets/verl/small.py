@@ -91,9 +91,9 @@ class VerlSmallFunctions(KnowsFailures):
         for name, places in PLAIN.items():
             with contextlib.suppress(Gone):
                 made[name] = find_name("verl", places)
-        for name, (places, adapt) in ADAPTED.items():
+        for name, (needed, adapt) in ADAPTED.items():
             with contextlib.suppress(Gone):
-                made[name] = adapt(*[_found(place) for place in places])
+                made[name] = adapt(*[_found(place) for place in needed])
         if not made:
             raise Gone(f"verl {release('verl')} has none of {', '.join(PLAIN)}")
         self.utilities: Mapping[str, Callable[..., Any]] = made

@@ -159,7 +159,7 @@ class _Server:
 
 
 class _Tool:
-    """Gives one text, whatever is asked, and a reward."""
+    """Gives one text for every city, and a reward."""
 
     name = "weather"
 

@@ -56,7 +56,8 @@ def at_places(batch: Batch, places: Sequence[int]) -> Batch:
 
 def num_rows_of(batch: Batch) -> int:
     """Return the number of rows."""
-    return len(next(iter([*batch.tensors.values(), *batch.objects.values()])))
+    columns: list[Any] = [*batch.tensors.values(), *batch.objects.values()]
+    return len(columns[0])
 
 
 def named(batch: Batch, tensors: Iterable[str], objects: Iterable[str], facts: Iterable[str]) -> Batch:
@@ -197,12 +198,14 @@ OPERATIONS: Sequence[tuple[str, str, str, Sequence[tuple[Any, ...]], Sequence[st
 """Name of the law, operation, suspects, arguments of each case, and forms of the batch."""
 
 
+def _copied(batch: Batch) -> Batch:
+    return Batch(dict(batch.tensors), dict(batch.objects), dict(batch.facts))
+
+
 def _wrong(stack: Any, operation: str, batches: Sequence[Batch], arguments: tuple[Any, ...]) -> list[str]:
     """Return where a stack's result differs from the definition."""
-    right = RIGHT[operation]([Batch(*map(dict, one)) for one in batches], *arguments)
-    given = stack.utilities["batch operation"](
-        operation, [Batch(*map(dict, one)) for one in batches], *arguments
-    )
+    right = RIGHT[operation]([_copied(one) for one in batches], *arguments)
+    given = stack.utilities["batch operation"](operation, [_copied(one) for one in batches], *arguments)
     error, place = difference([one._asdict() for one in given], [one._asdict() for one in right])
     return [f"{operation} {arguments}: {place}"] if error else []
 

@@ -134,7 +134,7 @@ def several_calls_are_read(stack: Any, case: Numbers) -> Measure | None:
     forms=("seed", "glm", "minimax"),
 )
 def texts_stay_texts(stack: Any, case: Numbers, forms: Sequence[str]) -> Measure | None:
-    """Check that arguments which the tool declares as texts are texts, whatever they look like."""
+    """Check that arguments which the tool declares as texts are texts, however they look."""
     cases: list[tuple[str, list[Call]]] = [
         (word, [("weather", {"city": word})]) for word in ("72", "1.50", "true", "[1]")
     ]

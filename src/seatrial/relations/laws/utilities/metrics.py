@@ -156,7 +156,9 @@ def validation_metrics_are_expectations(stack: Any, case: Numbers) -> Measure:
     order = (
         list(range(len(scores))) if case.tidy else torch.randperm(len(scores), generator=generator).tolist()
     )
-    columns = [[column[row] for row in order] for column in (sources, prompts, scores, answers)]
+    columns: list[list[Any]] = [
+        [column[row] for row in order] for column in (sources, prompts, scores, answers)
+    ]
     given = stack.utilities["validation metrics"](*columns)
     found = []
     for source in ("sums", "words"):

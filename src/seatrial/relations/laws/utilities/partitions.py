@@ -55,7 +55,7 @@ def balanced_parts_have_each_row_once(stack: Any, case: Numbers) -> Measure:
     return Measure.count(wrong, "parts that are wrong")
 
 
-@PARTITIONS.law("parts by turns", "a row lost, parts of unequal numbers", excluded=without("greedy parts"))
+@PARTITIONS.law("parts in the order of rows", "a row lost, parts of unequal numbers", excluded=without("greedy parts"))
 def greedy_parts_have_each_row_once(stack: Any, case: Numbers) -> Measure:
     """Check that rows in their order go to the part with the smallest sum."""
     wrong: list[str] = []
@@ -173,7 +173,7 @@ def imbalance(lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> dict[st
 
 
 def first_fit(lengths: Sequence[int], limit: int) -> int:
-    """Return the number of micro-batches if each row goes to the first that has room."""
+    """Return the number of micro-batches if each row goes to the first that can take it."""
     sums: list[int] = []
     for length in lengths:
         place = next((place for place, own in enumerate(sums) if own + length <= limit), None)

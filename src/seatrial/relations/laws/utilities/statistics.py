@@ -112,7 +112,7 @@ def merged_metrics(metrics: Mapping[str, Sequence[float]]) -> dict[str, float]:
 def metric_of_ranks(how: str, ranks: Sequence[Sequence[float]]) -> float:
     """Return a metric over ranks of values of micro-batches: means of ranks, summed or averaged; or extremes of all."""
     if how in ("max", "min"):
-        return (max if how == "max" else min)(value for values in ranks for value in values)
+        return float((max if how == "max" else min)(value for values in ranks for value in values))
     means = [sum(values) / len(values) for values in zip(*ranks, strict=True)]
     return sum(means) if how == "sum" else sum(means) / len(means)
 

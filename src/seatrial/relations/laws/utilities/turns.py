@@ -109,7 +109,7 @@ def cut_episodes_keep_their_begin(stack: Any, case: Numbers) -> Measure:
 def limits_of_turns_hold(stack: Any, case: Numbers) -> Measure:
     """Check the numbers of requests by the limits of the model's turns and of the tool's."""
     wrong = []
-    plans: Sequence[tuple[dict[str, int], int]] = (
+    plans: Sequence[tuple[dict[str, Any], int]] = (
         ({"max_assistant_turns": 1}, 1),
         ({"max_assistant_turns": 2}, 2),
         ({"max_user_turns": 1}, 2),
