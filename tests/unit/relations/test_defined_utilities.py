@@ -141,6 +141,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         lambda how, ranks: DEFINED["metric of ranks"]("sum" if how == "mean" else how, ranks),
     ),
     "values appended by name": ("appended", lambda steps, prefix: DEFINED["appended"](steps[:1], prefix)),
+    "rows of a data set made a batch": ("collated", lambda rows: DEFINED["collated"](rows[::-1])),
     "columns of rows": wrapped("columns of rows", lambda columns: dict(list(columns.items())[:1])),
     "masks of answers": ("answer mask", lambda ids, ends: DEFINED["answer mask"](ids, ends).roll(1, 1)),
     "lists padded": (

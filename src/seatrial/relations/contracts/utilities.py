@@ -80,6 +80,7 @@ UTILITIES: Mapping[str, str] = {
     "merged metrics": "(lists by name) -> largest for names with max, smallest for min, else the mean",
     "metric of ranks": "(mean, sum, max or min; values of micro-batches of each rank) -> one number",
     "appended": "(dictionaries of steps, prefix) -> lists by prefixed name",
+    "collated": "(rows of a data set) -> by name tensors stacked, all else as lists",
     "columns of rows": "(dictionaries with equal names) -> lists by name",
     "answer mask": "(ids [B, T], end id or ids) -> 1 up to and with the first end",
     "pad lists": "(lists, value, length or None) -> tensor padded at the end, never cut",

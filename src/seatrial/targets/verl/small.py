@@ -64,6 +64,11 @@ KNOWN = (
         releases=before("verl", "0.8"),
     ).of("R31.statistics/mean and deviation of each group"),
     KnownFailure(
+        "lists of one length become an array of two dimensions",
+        finding=OLDER,
+        releases=before("verl", "0.6"),
+    ).of("R31.statistics/rows of a data set made a batch"),
+    KnownFailure(
         "values, advantages and returns of tokens that do not train are in the means",
         finding=OLDER,
         releases=before("verl", "0.5"),
@@ -102,13 +107,28 @@ class VerlSmallFunctions(KnowsFailures):
 def _found(place: str) -> Any:
     """Return what is at `module:name`; modules of the trainer import what their functions do not use."""
     module = place.partition(":")[0]
-    if module.startswith("verl.trainer"):
-        import_without(module, UNUSED)
+    if module.startswith(("verl.trainer", "verl.utils.dataset")):
+        import_without(module, (*UNUSED, "qwen_vl_utils"))
     return find_name("verl", [place])
 
 
 def _whitening(whiten: Any) -> Callable[..., Any]:
     return lambda values, mask, shifted: whiten(values, mask, shift_mean=shifted)[mask.bool()]
+
+
+def _collated(collate: Any) -> Callable[..., Any]:
+    """Return the columns of a batch; a column that is no tensor has one dimension, of objects."""
+
+    def collated(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        found = collate([dict(row) for row in rows])
+        return {name: one if isinstance(one, Tensor) else _objects_of(one) for name, one in found.items()}
+
+    return collated
+
+
+def _objects_of(values: Any) -> list[Any]:
+    """Return a column's objects; of an array of several dimensions its shape, as it has none."""
+    return list(values) if values.ndim == 1 else [f"an array of shape {values.shape}"]
 
 
 def _equal_labels(number: Any) -> Callable[..., Any]:
@@ -300,9 +320,11 @@ def _rewards_with_kl(apply: Any, controller_class: Any) -> Callable[..., Any]:
     return applied
 
 
+DATA_SET = "verl.utils.dataset.rl_dataset:collate_fn"
 TRAINER = "verl.trainer.ppo.ray_trainer"
 ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] = {
     "masked whitening": ([f"{FUNCTIONAL}:masked_whiten"], _whitening),
+    "collated": ([DATA_SET], _collated),
     "group statistics": (["verl.utils.groupwise:group_mean_std"], _group_statistics),
     "equal labels": (["verl.utils.groupwise:as_torch_index"], _equal_labels),
     "merged metrics": (["verl.utils.metric:reduce_metrics"], _merged),

@@ -55,7 +55,9 @@ def balanced_parts_have_each_row_once(stack: Any, case: Numbers) -> Measure:
     return Measure.count(wrong, "parts that are wrong")
 
 
-@PARTITIONS.law("parts in the order of rows", "a row lost, parts of unequal numbers", excluded=without("greedy parts"))
+@PARTITIONS.law(
+    "parts in the order of rows", "a row lost, parts of unequal numbers", excluded=without("greedy parts")
+)
 def greedy_parts_have_each_row_once(stack: Any, case: Numbers) -> Measure:
     """Check that rows in their order go to the part with the smallest sum."""
     wrong: list[str] = []

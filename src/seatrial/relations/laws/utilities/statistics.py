@@ -114,7 +114,7 @@ def metric_of_ranks(how: str, ranks: Sequence[Sequence[float]]) -> float:
     if how in ("max", "min"):
         return float((max if how == "max" else min)(value for values in ranks for value in values))
     means = [sum(values) / len(values) for values in zip(*ranks, strict=True)]
-    return sum(means) if how == "sum" else sum(means) / len(means)
+    return float(sum(means)) / (1 if how == "sum" else len(means))
 
 
 def _of_ranks(case: Numbers) -> Iterable[Arguments]:
@@ -137,6 +137,32 @@ def appended(steps: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, list[
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the values of rows by name."""
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def collated(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return columns of rows: tensors are stacked, all else becomes lists."""
+    columns = columns_of(rows)
+    return {
+        name: torch.stack(values) if isinstance(values[0], Tensor) else values
+        for name, values in columns.items()
+    }
+
+
+def _data_rows(case: Numbers) -> Iterable[Arguments]:
+    generator = case.generator()
+    for lengths in ((2, 2, 2), (1, 3, 2)):
+        yield (
+            [
+                {
+                    "input_ids": torch.randint(9, (4,), generator=generator),
+                    "weight": torch.rand(2, generator=generator),
+                    "raw_prompt": [{"role": "user", "content": str(row)}] * length,
+                    "raw_prompt_ids": list(range(length)),
+                    "index": row,
+                }
+                for row, length in enumerate(lengths)
+            ],
+        )
 
 
 def _logits(case: Numbers) -> Iterable[Arguments]:
@@ -250,6 +276,13 @@ STATISTIC_FUNCTIONS = (
             for prefix in ("actor/", "")
         ],
         right=appended,
+    ),
+    Plain(
+        name="collated",
+        law="rows of a data set made a batch",
+        suspects="lists of one length made an array of two dimensions, rows in another order",
+        cases=_data_rows,
+        right=collated,
     ),
     Plain(
         name="columns of rows",
