@@ -59,6 +59,12 @@ TUNING: Mapping[str, Any] = {
     "data.num_train": 6,
 }
 """Default options of fine-tuning runs: three steps of four answers in micro-batches of two."""
+SEVERAL_TURNS: Mapping[str, Any] = {
+    "data__environment": "answering",
+    "policy__train_global_batch_size": 8,
+    "policy__generation__max_new_tokens": 24,
+}
+"""Episodes of two turns, as `run_cases` takes it; laws of several relations share the run."""
 STOP_EVERY = 5
 """Every fifth id ends a completion, so that lengths differ although the model is untrained."""
 

@@ -78,6 +78,7 @@ class ToyRun:
             "grpo.val_greedy",
             "grpo.async_grpo.enabled",
             "policy.lora_cfg.enabled",
+            "data.environment",
         ):
             if options.get(name):
                 raise NotServed(f"the toy has no {name}")

@@ -35,6 +35,7 @@ from seatrial.relations.contracts.generation import (
     WeightSync,
 )
 from seatrial.relations.contracts.left import LeftRuns
+from seatrial.relations.contracts.links import Links
 from seatrial.relations.contracts.loops import AccumulatedTraining, Collectives, MetricGather, RowLoader
 from seatrial.relations.contracts.masking import Masking
 from seatrial.relations.contracts.named_metrics import NamedMetrics
@@ -73,6 +74,7 @@ from seatrial.relations.contracts.utilities import Utilities
 from seatrial.relations.contracts.validation import ValidationMetrics
 from seatrial.relations.contracts.values import ValueLoss
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
+from seatrial.relations.contracts.written import WritingCommands
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import (
     AdvantageSpec,
@@ -293,6 +295,7 @@ COMPONENTS: Mapping[str, type] = {
     "weight_sync": WeightSync,
     "trained_sync": TrainedSync,
     "cut_sync": CutSync,
+    "links": Links,
     "generation_engine": GenerationEngine,
     "generation_pool": GenerationPool,
     "continuation": Continuation,
@@ -347,6 +350,7 @@ COMPONENTS: Mapping[str, type] = {
     "tracker": Tracker,
     "functions": Functions,
     "prompt_files": PromptFiles,
+    "written_commands": WritingCommands,
     "tasks": Tasks,
     "random_streams": RandomStreams,
     "named_parts": NamedParts,

@@ -2,9 +2,10 @@
 
 Part of `seatrial.relations.contracts`, which lists every component.
 Options are those of `contracts.run`, and `checkpointing.save_period`, `.keep_top_k`, `.metric_name`,
-`policy.precision`, `policy.lora_cfg.enabled`, `.dim`, `.alpha`. `policy.model_name` may be `experts` or
+`policy.precision`, `policy.lora_cfg.enabled`, `.dim`, `.alpha`, and `data.answers`, which gives the same prompts
+their `own` answers or `other` ones. `policy.model_name` may be `experts` or
 `drafts` (`contracts.architectures`), and `policy.draft.enabled` true with the latter; or `tied`, a model whose output
-head is its embedding.
+head is its embedding; or `others`, one of the same shape as the adapter's own with other weights.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class ResumedRun:
     """The exported adapters: `<layer>.lora_A.weight` [r, in] and `<layer>.lora_B.weight` [out, r]; empty without."""
     adapter_scale: float
     """What an adapter's product is multiplied by, as its exported configuration says."""
+    exported_draft: Mapping[str, Tensor] = field(default_factory=dict)
+    """The exported draft head, by the names that its recorded weights have after `draft.`."""
     groups: Mapping[int, tuple[GroupRecord, ...]] = field(default_factory=dict)
     """Asynchronous rollouts: the fate of each group, by the step that took or dropped it; those that no step took have
     the fate `unused` and the last step."""
@@ -82,6 +85,7 @@ class ResumableRun(Protocol):
 
         Raises:
             NotServed: the stack has no such option, value or model, by design.
+            Exception: the last start does not continue from what the one before saved; any exception is a refusal.
         """
         ...
 

@@ -16,6 +16,8 @@ configuration; an adapter maps them to its own. The laws use:
   `policy.scheduler.name`, `.warmup_steps`, `.min_lr_ratio`,
   `policy.generation.max_new_tokens`, `.temperature`, `.top_p`, `.top_k`, `.stop_token_ids`;
 - `data.num_train`, `data.shuffle`, `cluster.num_processes`;
+- `data.environment`: `answering`, an environment that writes a few words after the first turn of an episode and ends it
+  after the second, if the stack has episodes of several turns;
 - `data.verifier`: `graded` (the default), `coarse`, which gives few different rewards, so that those of some groups
   are all equal and those of others are not, or `several`, a mean of two verifiers of which one fails on some
   completions, if the stack has such.

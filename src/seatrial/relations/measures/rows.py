@@ -79,6 +79,11 @@ def mean(values: Iterable[float]) -> float:
     return math.fsum(collected) / len(collected)
 
 
+def _num_sampled(row: RunRow) -> int:
+    """Return the number of ids that the model sampled: all but what an environment wrote."""
+    return len(row.sampled_between(0, len(row.ids)))
+
+
 def _k3(log_ratio: float) -> float:
     return math.exp(log_ratio) - 1 - log_ratio
 
@@ -110,11 +115,13 @@ def _share_at(rows: Sequence[RunRow], level: float) -> float:
 
 FORMULAS: dict[str, Callable[[Sequence[RunRow]], float]] = {
     "reward": lambda rows: mean(row.reward for row in rows),
-    "mean_gen_tokens_per_sample": lambda rows: mean(len(row.ids) for row in rows),
-    "max_gen_tokens_per_sample": lambda rows: float(max(len(row.ids) for row in rows)),
+    "mean_gen_tokens_per_sample": lambda rows: mean(map(_num_sampled, rows)),
+    "max_gen_tokens_per_sample": lambda rows: float(max(map(_num_sampled, rows))),
     "mean_prompt_length": lambda rows: mean(len(row.prompt_ids) for row in rows),
-    "mean_total_tokens_per_sample": lambda rows: mean(len(row.prompt_ids) + len(row.ids) for row in rows),
-    "total_num_tokens": lambda rows: float(sum(len(row.prompt_ids) + len(row.ids) for row in rows)),
+    "mean_total_tokens_per_sample": lambda rows: mean(
+        len(row.prompt_ids) + _num_sampled(row) for row in rows
+    ),
+    "total_num_tokens": lambda rows: float(sum(len(row.prompt_ids) + _num_sampled(row) for row in rows)),
     "truncation_rate": lambda rows: mean(row.finish_reason == "length" for row in rows),
     "natural_termination_rate": lambda rows: mean(row.finish_reason == "stop" for row in rows),
     "token_mult_prob_error": lambda rows: mean(math.exp(abs(g - p)) for g, p, _ in _tokens(rows)),

@@ -39,6 +39,7 @@ from seatrial.targets.reference.data_plane.flow import ReferenceFlow
 from seatrial.targets.reference.data_plane.local import ReferenceDataPlane
 from seatrial.targets.reference.engines.engine import ReferenceEngines
 from seatrial.targets.reference.engines.episodes import ReferenceEpisodes
+from seatrial.targets.reference.engines.links import ReferenceLinks
 from seatrial.targets.reference.engines.syncs import ReferenceSyncs
 from seatrial.targets.reference.layouts.training import ReferenceLayouts
 from seatrial.targets.reference.parts.formulas import ReferenceFormulas
@@ -74,6 +75,7 @@ class ReferenceComponents(
     ReferenceFormulas,
     ReferenceLayouts,
     ReferenceLeftovers,
+    ReferenceLinks,
     ReferenceObjectives,
     ReferenceParts,
     ReferencePlacements,

@@ -70,6 +70,14 @@ def wide_model_directory(*, tied: bool) -> Path:
     return output
 
 
+@cache
+def others_model_directory() -> Path:
+    """Return the directory of a model like the tiny one, with other random weights."""
+    output = new_directory("others")
+    make_model(replace(MODEL, seed=MODEL.seed + 1), output)
+    return output
+
+
 OTHER_MODELS: Mapping[str, Mapping[str, Any]] = {
     "lengths": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "window": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},

@@ -52,12 +52,19 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
         "policy__train_micro_batch_size": 3,
         "policy__scheduler__name": "linear",
     },
+    "experts and drafts": {
+        "policy__draft__enabled": True,
+        "policy__router_aux_loss_coef": 0.3,
+        "policy__train_global_batch_size": 8,
+        "policy__train_micro_batch_size": 3,
+    },
 }
 SUSPECTS = {
     "image": "an image of another row, or in another layout; a tower that is not trained, or not copied to the sampler",
     "audio": "a sound of another row, or in another layout; a tower that is not trained",
     "experts": "routing weights that are scaled otherwise, experts in another order, a router without a gradient",
     "drafts": "a draft that is off by one, judged at another temperature, or whose gradient reaches the policy",
+    "experts and drafts": "of two auxiliary losses the last one alone",
 }
 MEDIA = ("image", "audio")
 SEEN = (*MEDIA, "experts")
@@ -208,7 +215,7 @@ def _metric_errors(step: StepRecord, expected: Mapping[str, float]) -> list[tupl
     ]
 
 
-@architecture_laws(GRADIENTS, ["experts"], "balance loss and load")
+@architecture_laws(GRADIENTS, ["experts", "experts and drafts"], "balance loss and load")
 @torch.no_grad()
 def balance_and_load(stack: Any, case: RunCase) -> Measure:
     """Compare the logged balance loss and loads with those of the step's rows; a step is one update."""
@@ -229,7 +236,7 @@ def balance_and_load(stack: Any, case: RunCase) -> Measure:
     return Measure.largest(found, BOUND, "logged balance loss or load against that of the rows")
 
 
-@architecture_laws(GRADIENTS, ["drafts"], "loss and acceptance")
+@architecture_laws(GRADIENTS, ["drafts", "experts and drafts"], "loss and acceptance")
 def draft_metrics(stack: Any, case: RunCase) -> Measure:
     """Compare the logged scalars of drafts with those of the step's rows and weights; a step is one update."""
     record, found, draft = case.record(stack), [], case.record(stack).initial_draft_weights

@@ -9,6 +9,7 @@ from typing import Any
 
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.run.logprobs import age_limit, ages_within_bound, sampling_error
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records.run import StepRecord
 from seatrial.relations.runs import RunCase, run_cases
 
@@ -149,6 +150,29 @@ def groups_without_spread_are_dropped(stack: Any, case: RunCase) -> Measure:
     """Check that no step trains on a group of equal rewards where such groups are dropped."""
     wrong = [line for step in case.record(stack).steps for line in _flat(step, _rewards(step))]
     return Measure.count(wrong, "groups of equal rewards that a step trains on")
+
+
+@GROUPS.law(
+    "the buffer holds what later steps take", "groups of the running step counted as waiting", cases=older
+)
+def buffer_holds_what_later_steps_take(stack: Any, case: RunCase) -> Measure:
+    """Check that the logged size of the buffer is at most the number of groups that no step has taken by then.
+
+    Raises:
+        NotServed: the size is not logged.
+    """
+    record = case.record(stack)
+    sizes = {step.step: step.metrics["buffer_size"] for step in record.steps if "buffer_size" in step.metrics}
+    if not sizes:
+        raise NotServed("buffer_size is not logged")
+    wrong = []
+    for step, size in sizes.items():
+        left = sum(
+            other.step > step or group.fate == "unused" for other in record.steps for group in other.groups
+        )
+        if not 0 <= size <= left:
+            wrong.append(f"step {step}: {size:.0f} groups, {left} of them are taken later or never")
+    return Measure.count(wrong, "steps whose buffer holds more groups than are left")
 
 
 def _rewards(step: StepRecord) -> dict[int, set[float]]:

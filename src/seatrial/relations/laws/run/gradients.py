@@ -10,7 +10,7 @@ from typing import Any
 from seatrial.relations.law import F, Measure, Relation
 from seatrial.relations.oracles.runs import expected_gradients
 from seatrial.relations.records.run import RunRow, StepRecord, ValidationRecord
-from seatrial.relations.runs import RunCase, dotted, run_cases
+from seatrial.relations.runs import SEVERAL_TURNS, RunCase, dotted, run_cases
 from seatrial.relations.tensors import largest_gradient_difference
 from seatrial.relations.worst import Worst, relative_error
 
@@ -143,6 +143,12 @@ def gradients_are_not_zero(stack: Any, case: RunCase) -> Measure:
     return Measure.count(dead, "gradients that are zero or not finite")
 
 
+@GRADIENTS.law(
+    "raw gradients, of several turns",
+    "an environment's words that train, or that count in the divisor",
+    cases=run_cases(**SEVERAL_TURNS),
+    seeded=False,
+)
 def gradients_error(stack: Any, case: RunCase) -> Measure:
     """Compare the raw gradient of every update with autograd's on its rows."""
     record = case.record(stack)

@@ -12,7 +12,7 @@ from torch import Tensor
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.oracles.runs import completion_logits, configured_support, token_logprobs
 from seatrial.relations.records.run import RunRecord, RunRow
-from seatrial.relations.runs import RunCase, run_cases
+from seatrial.relations.runs import SEVERAL_TURNS, RunCase, run_cases
 
 # Two float32 forward passes, 1e-5 each on logits up to 30, divided by a temperature of 0.5 and less.
 BOUND = 2e-4
@@ -63,6 +63,12 @@ def _largest_difference(given: Sequence[float], expected: Tensor) -> float:
     "the sampler's log-probabilities, filtered",
     "probabilities of the full distribution with filtered sampling",
     cases=FILTERED,
+)
+@SAMPLED.law(
+    "the sampler's log-probabilities, of several turns",
+    "a cache that a turn continues from the wrong token",
+    cases=run_cases(**SEVERAL_TURNS),
+    seeded=False,
 )
 @torch.no_grad()
 def sampling_error(stack: Any, case: RunCase, record: RunRecord | None = None) -> Measure:

@@ -10,7 +10,7 @@ from seatrial.relations.laws.run.filters import SEVERAL
 from seatrial.relations.measures.rows import FORMULAS, mean, metric_errors
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.runs import expected_loss, norm_of
-from seatrial.relations.runs import RunCase, run_cases
+from seatrial.relations.runs import SEVERAL_TURNS, RunCase, run_cases
 from seatrial.relations.worst import relative_error
 
 BOUND = 1e-4  # sums of float32 over a few hundred tokens, of values that float32 forward passes made
@@ -43,6 +43,11 @@ METRICS = Relation(
     "metrics of a step, of several generation batches",
     "rows that were left out counted, the last batch alone",
     cases=run_cases(**SEVERAL),
+)
+@METRICS.law(
+    "metrics of a step, of several turns",
+    "an environment's words counted as sampled",
+    cases=run_cases(**SEVERAL_TURNS),
 )
 def metrics_of_a_step(stack: Any, case: RunCase) -> Measure:
     """Compare each logged metric that has a formula with that of the step's rows.

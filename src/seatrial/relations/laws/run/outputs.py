@@ -194,6 +194,13 @@ def _unequal_fields(step: int, row: RunRow, written: LeftRow) -> list[str]:
         grpo__val_period=1, grpo__val_at_start=True, grpo__max_val_samples=3, data__verifier="failing"
     ),
 )
+@WRITTEN.law(
+    "failures of one verifier of several",
+    "a part that cannot judge and counts as 0",
+    cases=_cases(
+        grpo__val_period=1, grpo__val_at_start=True, grpo__max_val_samples=3, data__verifier="several"
+    ),
+)
 def verifier_failures_are_recorded(stack: Any, case: LeftCase) -> Measure:
     """Check that exactly the rows that the verifier cannot judge are marked and counted, and have no reward.
 

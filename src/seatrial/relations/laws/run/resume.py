@@ -11,6 +11,7 @@ from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.resume import ResumedRun
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.measures.ranks import tensor_error
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records.evidence import same
 from seatrial.relations.runs import BASE, dotted
 
@@ -191,6 +192,33 @@ RESUME.law(
     "checkpoints sorted as text",
     cases=resuming(12, 12, grpo__num_generations_per_prompt=2),
 )(equals_unbroken_run)
+
+
+@RESUME.law(
+    "over other answers",
+    "a digest of prompts alone",
+    cases=resuming(2, 2, {"data.answers": "other"}, data__answers="own"),
+)
+@RESUME.law(
+    "over another base, with adapters",
+    "a digest of names and shapes alone",
+    cases=resuming(2, 2, {"policy.model_name": "others"}, **ADAPTERS),
+)
+@RESUME.law(
+    "over another reference",
+    "a reference that is loaded again and not compared",
+    cases=resuming(2, 2, {"policy.model_name": "others"}),
+)
+def other_run_is_refused(stack: Any, case: ResumeCase) -> Measure:
+    """Check that no run continues over other data or frozen weights; by itself the last start must be accepted."""
+    replace(case, options={**case.options, **case.last}, num_starts=1).run(stack)
+    try:
+        case.run(stack)
+    except NotServed:
+        raise
+    except Exception:  # noqa: BLE001  the stack chooses the type of its error
+        return Measure.count([], "runs that continue")
+    return Measure.count([f"{name}={value}" for name, value in case.last.items()], "runs that continue")
 
 
 @RESUME.law(

@@ -104,6 +104,42 @@ for _backend in (None, *BACKENDS):
     )(other_files_are_exported)
 
 
+def draft_head_is_exported(stack: Any, case: ResumeCase) -> Measure:
+    """Compare the exported draft head with its recorded final weights, names and bits, and the files next to it."""
+    left = case.run(stack)
+    exported = left.exported_draft
+    options = {**BASE, **getattr(stack, "options", {}), **case.options}
+    record = stack.short_run(options, seed=case.seed)
+    trained = record.steps[-1].draft_weights_after
+    final = {name.removeprefix("draft."): value for name, value in trained.items()}
+    wrong = sorted(exported.keys() ^ final.keys())
+    wrong += [name for name in exported.keys() & final.keys() if not torch.equal(exported[name], final[name])]
+    wrong += [
+        place
+        for name, began in left.initial_files.items()
+        for place in _changed(name, began, left.exported_files.get(name))
+    ]
+    return Measure.count(
+        wrong if final else ["no draft head trained"],
+        "exported tensors of a draft head that are not trained ones",
+    )
+
+
+for _backend in (None, "dtensor"):
+    EXPORT.law(
+        "a draft head" + (f", by {_backend}" if _backend else ""),
+        "a head that is left out, or the one that training began with",
+        cases=resuming(
+            1,
+            1,
+            policy__model_name="drafts",
+            policy__draft__enabled=True,
+            **(served_by(_backend) if _backend else {}),
+        ),
+        seeded=False,
+    )(draft_head_is_exported)
+
+
 def _changed(name: str, began: Any, left: Any) -> list[str]:
     """Return the parts of a file that are missing or changed; added keys are not counted."""
     if isinstance(began, Mapping) and isinstance(left, Mapping):

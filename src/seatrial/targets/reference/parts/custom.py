@@ -1,6 +1,9 @@
-"""Parts as a user writes them: a loss and an advantage with options of every type, and two verifiers."""
+"""Parts as a user writes them: a loss and an advantage with options of every type, verifiers, an environment."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pydantic import Field
 from torch import Tensor
@@ -9,6 +12,7 @@ from refrl.algorithms.advantages import AdvantageEstimator, group_mean
 from refrl.algorithms.losses.base import Surrogate, TokenInputs, TokenLoss
 from refrl.config.base import Section
 from refrl.rewards.verifiers import VerifierError, byte_closeness
+from refrl.tasks.text import ReverseTask
 from seatrial.relations.contracts.left import unjudgeable
 
 
@@ -62,3 +66,25 @@ def failing(completion: str, answer: str) -> float:
     if unjudgeable(completion):
         raise VerifierError("the sum of its bytes can be divided by 3")
     return byte_closeness(completion, answer)
+
+
+class Answering:
+    """An environment of two turns."""
+
+    max_turns = 2
+
+    def respond(self, turns: Sequence[str]) -> str | None:
+        """Return a few words after the first turn."""
+        return f" {len(turns[0])} read; " if len(turns) == 1 else None
+
+
+@dataclass(frozen=True)
+class Answers(ReverseTask):
+    """The task `reverse`, with its own answers or with others to the same prompts."""
+
+    other: bool = False
+
+    def example(self, number: int) -> tuple[str, str]:
+        """Return the prompt, and its answer or one with a letter more."""
+        prompt, answer = super().example(number)
+        return prompt, answer + "x" * self.other

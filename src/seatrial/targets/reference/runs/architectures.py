@@ -30,6 +30,7 @@ SPECS: Mapping[str, TinyModelSpec] = {
     "image": replace(MODEL, family="llava"),
     "audio": replace(MODEL, family="qwen2_audio"),
     "drafts": replace(MODEL, draft_head=True),
+    "experts and drafts": replace(MODEL, family="qwen3_moe", draft_head=True),
 }
 """What the relations call them."""
 OWN_DATA: Mapping[str, Mapping[str, Any]] = {
@@ -134,7 +135,7 @@ class ReferenceArchitectures:
         self, weights: Mapping[str, Tensor], draft: Mapping[str, Tensor], ids: Sequence[int]
     ) -> Tensor:
         """Return raw logits [S - 2, V] of a draft head: row s is about the token after `ids[: s + 2]`."""
-        output = _forward("drafts", weights, ids, None, output_hidden_states=True)
+        output = _forward(_architecture_of(weights), weights, ids, None, output_hidden_states=True)
         part = {name.removeprefix("draft."): value for name, value in draft.items()}
         embedding_VD = next(value for name, value in weights.items() if name.endswith("embed_tokens.weight"))
         states_SD = output.hidden_states[-1][0].detach()

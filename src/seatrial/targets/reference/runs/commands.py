@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 import yaml
 
 from refrl.cli import main
+from refrl.cli.new import KINDS
 from refrl.config import DataConfig
 from refrl.tasks import Example
 from refrl.training import build
@@ -24,12 +27,55 @@ from seatrial.targets.reference.runs.forking import run_forked
 COMMAND = "SEATRIAL_REFRL_COMMAND"
 """Variable with the module, and its first words, that is run in place of refrl: a fault is planted so."""
 SECONDS = 300.0
+WRITING: Mapping[str, Sequence[str]] = {
+    "make-model": ("make-model",),
+    "make-model of experts": ("make-model", "--family", "qwen3_moe"),
+    **{f"new {kind}": ("new", kind, "word_overlap") for kind in KINDS},
+}
+"""The commands that write files, by name."""
+CHANGED_MODELS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "make-model": {
+        "family": ("llama",),
+        "hidden-size": ("48",),
+        "num-layers": ("3",),
+        "num-heads": ("8",),
+        "num-kv-heads": ("1",),
+        "head-dim": ("64",),
+        "intermediate-size": ("80",),
+        "max-positions": ("100",),
+        "seed": ("1",),
+        "initializer-range": ("0.3",),
+        "small-norms": (),
+        "tie-word-embeddings": (),
+        "draft-head": (),
+    },
+    "make-model of experts": {"num-experts": ("8",), "experts-per-token": ("1",)},
+}
+"""By command: its options, with values that must change the model."""
 
 
 class ReferenceCommands:
     """See `seatrial.relations.contracts.command`."""
 
     options: Mapping[str, Any]
+    output_option = "--output"
+
+    def writing_commands(self) -> Mapping[str, Sequence[str]]:
+        return WRITING
+
+    def options_of(self, command: str) -> Mapping[str, Sequence[str]]:
+        return {name: (f"--{name}", *values) for name, values in CHANGED_MODELS.get(command, {}).items()}
+
+    def run_in(self, folder: Path, words: Sequence[str]) -> Ended:
+        before = Path.cwd()
+        output = io.StringIO()
+        os.chdir(folder)
+        try:
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+                status = main(list(words))
+        finally:
+            os.chdir(before)
+        return Ended(status=status, output=output.getvalue())
 
     def effective_options(self, overrides: Sequence[str]) -> Ended:
         ended = self._grpo(["--print-config"], overrides)

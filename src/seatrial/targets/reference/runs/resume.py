@@ -46,7 +46,7 @@ class ReferenceResumes:
             ending = configuration({**chosen, "checkpointing.checkpoint_must_save_by": "00:00:00:00"})
             for _ in range(num_starts - 1):
                 run_grpo(ending)
-            run_grpo(configuration({**chosen, **last}))
+            run_grpo(configuration({**chosen, **with_own_parts(last)}))
             return left_run(root / "log", root / "checkpoints", Path(ending.policy.model_name))
 
     def killed_run(self, options: Mapping[str, Any], *, seed: int, kills: Sequence[Kill]) -> ResumedRun:
@@ -125,6 +125,7 @@ def left_run(log_dir: Path, checkpoints: Path, model: Path) -> ResumedRun:
             if name.startswith(PREFIX)
         },
         adapter_scale=scale,
+        exported_draft=_tensors(checkpoints / "final" / "draft"),
         groups=_groups(log_dir),
     )
 
@@ -149,10 +150,12 @@ def _groups(log_dir: Path) -> dict[int, tuple[GroupRecord, ...]]:
 
 
 def _files(directory: Path) -> dict[str, Any]:
-    """Return the files of a model's directory, except for its weights and their index."""
+    """Return the files below a model's directory, except for weights and their index."""
     return {
-        path.name: json.loads(path.read_bytes()) if path.suffix == ".json" else path.read_bytes()
-        for path in sorted(directory.glob("*"))
+        str(path.relative_to(directory)): json.loads(path.read_bytes())
+        if path.suffix == ".json"
+        else path.read_bytes()
+        for path in sorted(directory.rglob("*"))
         if path.is_file() and ".safetensors" not in path.name
     }
 

@@ -35,6 +35,7 @@ from seatrial.targets.reference.configuration import (
     effective,
     model_directory,
     other_model_directory,
+    others_model_directory,
     table,
     wide_model_directory,
 )
@@ -55,6 +56,8 @@ TIED = "tied"
 """What the relations call a model whose head is its embedding."""
 VERIFIERS = {"graded": "byte_closeness", "coarse": f"{_OWN}:near_enough", "failing": f"{_OWN}:failing"}
 """What the relations call verifiers by how finely they judge."""
+ENVIRONMENTS = {"answering": f"{_OWN}:Answering"}
+"""What they call environments."""
 SEVERAL = {"byte_closeness": 2.0, f"{_OWN}:failing": 1.0}
 """What they call `several`: verifiers and their weights."""
 
@@ -122,6 +125,12 @@ def with_own_parts(options: Mapping[str, Any]) -> dict[str, Any]:
     found, asked, model = dict(options), options.get("data.verifier"), options.get("policy.model_name")
     if asked in VERIFIERS:
         found["data.verifier"] = VERIFIERS[asked]
+    if (environment := options.get("data.environment")) in ENVIRONMENTS:
+        found["data.environment"] = ENVIRONMENTS[environment]
+    if (answers := found.pop("data.answers", None)) is not None:
+        found |= {"data.task": f"{_OWN}:Answers", "data.task_args": {"other": answers == "other"}}
+    if model == "others":
+        found["policy.model_name"] = str(others_model_directory())
     if asked == "several":
         found |= {"data.verifier": None, "data.verifiers": SEVERAL}
     if model in OTHER_MODELS:

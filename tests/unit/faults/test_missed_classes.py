@@ -1,0 +1,35 @@
+"""Classes of faults that no relation saw: for each, the law that was added, with a fault of the class and without."""
+
+import pytest
+from tests.unit.faults.one_law import sentence_of
+
+from seatrial.faults.plant import all_plants
+from seatrial.faults.planting import ask
+
+PLANTS = {plant.id: plant for plant in all_plants()}
+SEEN = [
+    ("errors-of-a-bucket-dropped", "R19.links", "errors are reported"),
+    ("buffer-counts-the-running-step", "R14.async", "the buffer holds what later steps take"),
+    ("a-draft-head-replaces-the-balance", "R12.architectures", "experts and drafts: balance loss and load"),
+    ("seed-of-a-model-ignored", "R18.written", "options take effect"),
+    ("logged-lengths-with-the-tools-words", "R22.run", "metrics of a step, of several turns"),
+    ("frozen-weights-known-by-name", "R13.run", "over another base, with adapters"),
+    ("frozen-weights-known-by-name", "R13.run", "over another reference"),
+    ("draft-head-not-exported", "R21.export", "a draft head, by dtensor"),
+    ("written-here-regardless-of-output", "R18.written", "files are where they are requested"),
+    ("a-failed-part-gives-nothing", "R22.left", "failures of one verifier of several"),
+    ("blocks-never-freed", "DP4.lifecycle", "43 memory of a cleared row is freed"),
+    ("other-answers-are-the-same-data", "R13.run", "over other answers"),
+]
+
+
+@pytest.mark.parametrize(("plant", "relation", "law"), SEEN, ids=[plant for plant, _, _ in SEEN])
+def test_a_law_sees_the_class(plant: str, relation: str, law: str) -> None:
+    """The law is broken, and not by a crash, where the fault is planted."""
+    assert f"law '{law}' broken" in ask(sentence_of, PLANTS[plant], relation, law)
+
+
+def test_the_same_laws_hold_without_a_fault() -> None:
+    """So none of them is broken by anything else."""
+    broken = [ask(sentence_of, None, relation, law) for _, relation, law in SEEN]
+    assert not any(broken), broken
