@@ -1,4 +1,4 @@
-"""Contract of links between a trainer and its engines: what a peer that fails, or is silent, does to the one that waits.
+"""Contract of links between a trainer and its engines: what a failing or silent peer does to the one that waits.
 
 Part of `seatrial.relations.contracts`, which lists every component.
 """
