@@ -52,6 +52,19 @@ def judged(
     return SENSORS[made].judge(evidence).outcome
 
 
+def test_a_draft_head_that_the_run_did_not_leave_fails(tmp_path: Path) -> None:
+    """The run ended; that there is nothing to compare is its fault, and does not block the verdict."""
+    make_model(TinyModelSpec(hidden_size=32, draft_head=True), tmp_path / "before")
+    make_model(TinyModelSpec(hidden_size=32), tmp_path / "after")
+    evidence: Any = SimpleNamespace(
+        job=SimpleNamespace(initial_model=tmp_path / "before", final_model=tmp_path / "after"),
+        launched=SimpleNamespace(describe=lambda: "exit status 0"),
+    )
+    verdict = SENSORS["draft"].judge(evidence)
+    assert verdict.outcome is Outcome.FAIL
+    assert "left no draft head" in verdict.reason
+
+
 @pytest.mark.parametrize("made", list(SHAPES))
 def test_a_model_of_the_architecture_that_moved_passes(tmp_path: Path, made: str) -> None:
     """With every tensor of it."""

@@ -102,9 +102,10 @@ def expert_load(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
 def draft_tensors(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """Every tensor of the draft head moved: of the half that takes hidden states, and of the half that takes tokens."""
-    changes = compare_weights(
-        evidence.job.initial_model / "draft", evidence.job.final_model / "draft"
-    ).changes
+    final = evidence.job.final_model / "draft"
+    if not any(final.glob("*.safetensors")):
+        return [f"the run left no draft head at {final} ({evidence.launched.describe()})"], "no head", 1
+    changes = compare_weights(evidence.job.initial_model / "draft", final).changes
     names = {change.name for change in changes}
     wrong = [f"{change.name} did not move" for change in changes if not change.num_changed]
     wrong += [
