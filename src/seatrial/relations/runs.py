@@ -6,7 +6,7 @@ A run is made once for its options and seed as long as a `RunCache` is in use; i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +15,7 @@ from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts.left import LeftRun
 from seatrial.relations.contracts.placements import PlacedRun
 from seatrial.relations.contracts.resume import Kill, ResumedRun
+from seatrial.relations.contracts.resumed_training import TrainedRun, TrainingPlan
 from seatrial.relations.contracts.supervised import EpochsPlan, SupervisedUpdate
 from seatrial.relations.contracts.trainers import TrainerPlan, TrainerRecord
 from seatrial.relations.records.run import RunRecord
@@ -153,51 +154,73 @@ def _stop_ids(stack: Any, cache: RunCache) -> tuple[int, ...]:
 def _cached(
     stack: Any, options: Mapping[str, Any], seed: int, cache: RunCache, method: str = "short_run"
 ) -> Any:
-    cache.keep(stack)
-    key = (method, id(stack), repr(sorted(options.items())), seed)
-    if key not in cache.records:
-        import torch
-
-        with torch.enable_grad():  # a law may have switched gradients off for its own arithmetic
-            cache.records[key] = getattr(stack, method)(options, seed=seed)
-    return cache.records[key]
+    with sharing_runs(cache):
+        return _shared(
+            stack, method, sorted(options.items()), seed, lambda: getattr(stack, method)(options, seed=seed)
+        )
 
 
 def trainer_run(stack: Any, plan: TrainerPlan) -> TrainerRecord:
     """Return the run of a whole trainer by a plan, shared as runs are."""
-    with sharing_runs() as cache:
-        cache.keep(stack)
-        key = ("trainer_run", id(stack), repr(plan), plan.seed)
-        if key not in cache.records:
-            cache.records[key] = stack.trainer_run(plan)
-        record: TrainerRecord = cache.records[key]
-        return record
+    record: TrainerRecord = _shared(stack, "trainer_run", plan, plan.seed, lambda: stack.trainer_run(plan))
+    return record
 
 
 def supervised_run(stack: Any, plan: EpochsPlan) -> Sequence[SupervisedUpdate]:
     """Return the updates of a run over epochs, shared as runs are."""
-    with sharing_runs() as cache:
-        cache.keep(stack)
-        key = ("supervised_run", id(stack), repr(plan), plan.seed)
-        if key not in cache.records:
-            cache.records[key] = stack.supervised_run(plan)
-        updates: Sequence[SupervisedUpdate] = cache.records[key]
-        return updates
+    updates: Sequence[SupervisedUpdate] = _shared(
+        stack, "supervised_run", plan, plan.seed, lambda: stack.supervised_run(plan)
+    )
+    return updates
+
+
+def planned_training(stack: Any, plan: TrainingPlan) -> TrainedRun:
+    """Return a run of training that may be stopped and resumed, by a plan; shared as runs are."""
+    found: TrainedRun = _shared(
+        stack, "train_as_planned", plan, plan.seed, lambda: stack.train_as_planned(plan)
+    )
+    return found
 
 
 def killed_run(stack: Any, options: Mapping[str, Any], seed: int, kills: Sequence[Kill]) -> ResumedRun:
     """Return a run whose process was killed, with these options over the stack's over `BASE`; shared as runs are."""
+    chosen = {**_defaults(stack), **options}
+    left: ResumedRun = _shared(
+        stack,
+        "killed_run",
+        (sorted(chosen.items()), kills),
+        seed,
+        lambda: stack.killed_run(chosen, seed=seed, kills=kills),
+    )
+    return left
+
+
+def resumable_run(
+    stack: Any, options: Mapping[str, Any], seed: int, num_starts: int, last: Mapping[str, Any]
+) -> ResumedRun:
+    """Return a run that was started several times, with these options over those of `BASE`; shared as runs are."""
+    chosen = {**_defaults(stack), **options}
+    left: ResumedRun = _shared(
+        stack,
+        "resumable_run",
+        (sorted(chosen.items()), num_starts, sorted(last.items())),
+        seed,
+        lambda: stack.resumable_run(chosen, seed=seed, num_starts=num_starts, last=last),
+    )
+    return left
+
+
+def _shared(stack: Any, method: str, words: Any, seed: int, make: Callable[[], Any]) -> Any:
+    """Return what the cache in use has for a method's arguments; it is made where there is nothing yet."""
     with sharing_runs() as cache:
         cache.keep(stack)
-        chosen = {**_defaults(stack), **options}
-        key = ("killed_run", id(stack), repr((sorted(chosen.items()), kills)), seed)
+        key = (method, id(stack), repr(words), seed)
         if key not in cache.records:
             import torch
 
-            with torch.enable_grad():
-                cache.records[key] = stack.killed_run(chosen, seed=seed, kills=kills)
-        record: ResumedRun = cache.records[key]
-        return record
+            with torch.enable_grad():  # a law may have switched gradients off for its own arithmetic
+                cache.records[key] = make()
+        return cache.records[key]
 
 
 def dotted(options: Mapping[str, Any]) -> dict[str, Any]:

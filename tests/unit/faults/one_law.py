@@ -1,6 +1,6 @@
 """One law, with one seed, in a process in which a fault may be planted."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 
 def sentence_of(relation: str, law: str) -> str:
@@ -14,3 +14,13 @@ def sentence_of(relation: str, law: str) -> str:
     assert alone.laws, f"{relation} has no law {law!r}"
     violation = first_violation(alone, ReferenceComponents(), seeds=[0])
     return "" if violation is None else violation.sentence()
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A fault of this test alone: a `seatrial.faults.planting.Change`."""
+
+    id: str
+    module: str
+    old: str
+    new: str

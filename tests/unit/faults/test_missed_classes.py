@@ -1,7 +1,7 @@
 """Classes of faults that no relation saw: for each, the law that was added, with a fault of the class and without."""
 
 import pytest
-from tests.unit.faults.one_law import sentence_of
+from tests.unit.faults.one_law import Edit, sentence_of
 
 from seatrial.faults.plant import all_plants
 from seatrial.faults.planting import ask
@@ -33,3 +33,34 @@ def test_the_same_laws_hold_without_a_fault() -> None:
     """So none of them is broken by anything else."""
     broken = [ask(sentence_of, None, relation, law) for _, relation, law in SEEN]
     assert not any(broken), broken
+
+
+EDITS = [
+    (
+        Edit(
+            "drop_longer_than has no effect",
+            "refrl.training.asynchronous",
+            "filters.append(WholeGroups(LengthFilter(config.drop_longer_than)))",
+            "pass",
+        ),
+        "R14.async",
+        "long groups are dropped",
+    ),
+    (
+        Edit(
+            "dynamic_sampling_max_gen_batches has no effect",
+            "refrl.algorithms.filters",
+            "self.num_generation_batches >= self.max_generation_batches:",
+            "self.num_generation_batches >= 10:",
+        ),
+        "R17.run_filters",
+        "a step that is not filled ends the run",
+    ),
+]
+
+
+@pytest.mark.parametrize(("edit", "relation", "law"), EDITS, ids=[edit.id for edit, _, _ in EDITS])
+def test_options_that_nothing_varied_have_a_law(edit: Edit, relation: str, law: str) -> None:
+    """It holds, and is broken where the option has no effect."""
+    assert ask(sentence_of, None, relation, law) == ""
+    assert f"law '{law}' broken" in ask(sentence_of, edit, relation, law)

@@ -55,6 +55,7 @@ SAMPLED = Relation(
 @TRAINED.law(
     "export is base plus adapters",
     "a base that is trained, a scale left out or another, merged weights of an earlier step",
+    seeded=False,
 )
 def export_is_base_plus_adapters(stack: Any, case: ResumeCase) -> Measure:
     """Compare the export with W + scale B A in float64 where there is an adapter, with W to the bit elsewhere."""

@@ -30,7 +30,7 @@ IN_FLIGHT = {
     "policy__generation__stop_token_ids": (),
 }
 """Completions that take long compared to a step and do not end early, so that weights change while they are sampled."""
-asynchronous, older, replicas, in_flight, dynamic, varied = (
+asynchronous, older, replicas, in_flight, dynamic, varied, short = (
     run_cases(**options)
     for options in (
         ASYNC,
@@ -44,6 +44,13 @@ asynchronous, older, replicas, in_flight, dynamic, varied = (
             "grpo__max_num_steps": 2,
             "data__num_train": 24,
             "data__verifier": "coarse",
+        },
+        {
+            **ASYNC,
+            "grpo__async_grpo__drop_longer_than": 18,
+            "grpo__num_generations_per_prompt": 2,
+            "grpo__max_num_steps": 2,
+            "data__num_train": 24,
         },
     )
 )
@@ -173,6 +180,25 @@ def buffer_holds_what_later_steps_take(stack: Any, case: RunCase) -> Measure:
         if not 0 <= size <= left:
             wrong.append(f"step {step}: {size:.0f} groups, {left} of them are taken later or never")
     return Measure.count(wrong, "steps whose buffer holds more groups than are left")
+
+
+@GROUPS.law("long groups are dropped", "lengths of completions alone, of the first row alone", cases=short)
+def long_groups_are_dropped(stack: Any, case: RunCase) -> Measure:
+    """Check that no trained row is longer than the option allows, prompt included.
+
+    Raises:
+        NotServed: no group of this run was dropped for its length.
+    """
+    record = case.record(stack)
+    limit = record.options["grpo.async_grpo.drop_longer_than"]
+    wrong = [
+        f"{place}: {len(row.prompt_ids)} and {len(row.ids)} tokens"
+        for place, _, row in record.rows()
+        if len(row.prompt_ids) + len(row.ids) > limit
+    ]
+    if not wrong and not any(group.fate == "too long" for step in record.steps for group in step.groups):
+        raise NotServed("no group of this run is too long")
+    return Measure.count(wrong, f"trained rows of more than {limit} tokens")
 
 
 def _rewards(step: StepRecord) -> dict[int, set[float]]:

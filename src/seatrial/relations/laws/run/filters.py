@@ -8,6 +8,7 @@ from typing import Any
 
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.measures.rows import overlong_penalty
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records.run import RunRecord, RunRow, StepRecord
 from seatrial.relations.runs import RunCase, run_cases
 
@@ -174,6 +175,44 @@ def several_batches_fill_a_step(stack: Any, case: RunCase) -> Measure | None:
         wrong += [f"{len(kept)} prompts"] * (len(kept) != num_prompts)
         wrong += _sampling_errors(step, record.options)
     return Measure.count(wrong, "what is wrong with steps of several generation batches") if several else None
+
+
+@FILTERS.law(
+    "a step that is not filled ends the run",
+    "a limit that nothing compares, a step that is smaller than configured",
+    cases=run_cases(
+        **{
+            **COARSE,
+            # A group, so that a step that is too small has whole updates.
+            "policy__train_global_batch_size": 4,
+            "grpo__use_dynamic_sampling": True,
+            "grpo__dynamic_sampling_max_gen_batches": 1,
+            "grpo__max_num_steps": 3,
+        }
+    ),
+    seeded=False,
+)
+def unfilled_step_ends_the_run(stack: Any, case: RunCase) -> Measure:
+    """Check that a run ends with an error where its only generation batch does not fill a step.
+
+    Raises:
+        NotServed: every step of this run was filled.
+    """
+    case.record(stack, grpo__use_dynamic_sampling=False, grpo__dynamic_sampling_max_gen_batches=None)
+    try:
+        record = case.record(stack)
+    except NotServed:
+        raise
+    except Exception:  # noqa: BLE001  the stack chooses the type of its error
+        return Measure.count([], "steps that are not full, or of more prompts than allowed")
+    due, wrong = record.options["grpo.num_prompts_per_step"], []
+    for step in record.steps:
+        num_groups, num_served = len({row.prompt_id for row in step.rows}), len(step.prompts_served)
+        if num_groups != due or num_served > due:
+            wrong.append(f"step {step.step}: {num_groups} groups of {due}, from {num_served} prompts")
+    if not wrong:
+        raise NotServed("every step of this run was filled")
+    return Measure.count(wrong, "steps that are not full, or of more prompts than allowed")
 
 
 @FILTERS.law(

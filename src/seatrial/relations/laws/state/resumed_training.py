@@ -11,6 +11,7 @@ from typing import Any
 from seatrial.relations.contracts.resumed_training import TrainedRun, TrainingPlan
 from seatrial.relations.facts import bound_of
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.runs import planned_training
 from seatrial.relations.tensors import largest_difference
 
 
@@ -42,7 +43,7 @@ CURSOR = (
 def _both(stack: Any, plan: TrainingPlan) -> tuple[TrainedRun, TrainedRun]:
     """Return the unbroken run and the resumed one."""
     unbroken = replace(plan, ends_after=(), loses_a_step=False)
-    return stack.train_as_planned(unbroken), stack.train_as_planned(plan)
+    return planned_training(stack, unbroken), planned_training(stack, plan)
 
 
 def _needs_dropout(stack: Any) -> str | None:
