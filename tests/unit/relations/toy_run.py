@@ -52,6 +52,7 @@ KNOWN = {
     "policy.sequence_packing.enabled",
     "policy.dynamic_batching.enabled",
     "grpo.use_dynamic_sampling",
+    "grpo.dynamic_sampling_max_gen_batches",
     "grpo.val_at_end",
     "grpo.val_greedy",
     *(

@@ -5,8 +5,8 @@ configuration; an adapter maps them to its own. The laws use:
 
 - `grpo.num_prompts_per_step`, `.num_generations_per_prompt`, `.max_num_steps`, `.val_period`, `.val_at_start`,
   `.max_val_samples`, `.overlong_filtering`, `.zero_variance_filter`, `.use_dynamic_sampling`,
-  `.reward_shaping.*` (`enabled`, `overlong_buffer_length`, `overlong_buffer_penalty`, `max_response_length`),
-  `grpo.advantage.estimator`, `.scale`, `.epsilon`;
+  `.dynamic_sampling_max_gen_batches`, `.reward_shaping.*` (`enabled`, `overlong_buffer_length`,
+  `overlong_buffer_penalty`, `max_response_length`), `grpo.advantage.estimator`, `.scale`, `.epsilon`;
 - `loss_fn.kind`, `.ratio_clip_min`, `.ratio_clip_max`, `.ratio_clip_c`, `.reduction`, `.fixed_length`,
   `.reference_policy_kl_penalty`, `.reference_policy_kl_type`, `.reference_policy_kl_gradient`,
   `.reference_policy_kl_importance_sampling`, `.kl_in`,
