@@ -105,8 +105,8 @@ H100, where four more were left out, since the sound code of that day failed the
 What was missed is of these classes: what a run writes of itself (its configuration, rates, counts of fine-tuning,
 failures in validations, passwords); limits that end a run; a file of a checkpoint; options of adapters and of groups
 without spread; long answers; flags of the command; two paths of a model at once; commands next to training; resumes
-over other data or another base; and, by trials, all that is a matter of a run's options. Laws for these classes see
-12 of the 24 since (the table counts each as it is seen now), and trials compute the first update, logged scalars, the
+over other data or another base; and, by trials, all that is a matter of a run's options. Laws for these classes see all
+24 since (the table counts each as it is seen now), and trials compute the first update, logged scalars, the
 sampling support, filters and the recorded configuration again from the rows: of the 12 that the first 18 trials
 passed they see nine since."""
 

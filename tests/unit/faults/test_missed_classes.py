@@ -20,6 +20,7 @@ SEEN = [
     ("a-failed-part-gives-nothing", "R22.left", "failures of one verifier of several"),
     ("blocks-never-freed", "DP4.lifecycle", "43 memory of a cleared row is freed"),
     ("other-answers-are-the-same-data", "R13.run", "over other answers"),
+    ("entropy-gradient-of-chunks-too-small", "R1.run", "equal with options that change no number"),
 ]
 
 

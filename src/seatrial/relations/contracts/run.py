@@ -28,6 +28,8 @@ completions differ, and a verifier whose rewards of one prompt's completions dif
 also needs (a budget of tokens for packing, a length for a reduction) the adapter sets where the law left it out.
 `policy.model_name` may be one of the adapter's attribute `other_models`, if it has any: names of models whose attention
 or positions are of another kind than those of its own.
+An adapter names groups of options that must change no number of a step, such as sizes of passes that only score, in its
+attribute `neutral_options`, if it has any: mappings of dotted names to values other than the default ones.
 An adapter whose validations all draw the same random numbers sets `validations_repeat = True`, which is checked; one
 that takes longer to sample 112 tokens than to train a step on them, so that with
 `grpo.async_grpo.in_flight_weight_updates` weights arrive while rows are under way, says `changes_in_flight = True`.

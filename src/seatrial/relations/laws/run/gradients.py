@@ -197,6 +197,23 @@ def first_step_is_the_same(stack: Any, case: RunCase, layout: str) -> Measure:
 
 
 @LAYOUT.law(
+    "equal with options that change no number",
+    "padding of a bucket, a part of the vocabulary left out, rows that a pass of few tokens puts in another order",
+    cases=run_cases(**ONE_STEP, loss_fn__entropy_coefficient=0.05),
+    excluded=lambda stack: None if getattr(stack, "neutral_options", ()) else "neutral_options is empty",
+)
+def neutral_options_change_nothing(stack: Any, case: RunCase) -> Measure:
+    """Compare the first step with that under each group of the adapter's options that must change no number."""
+    plain = case.record(stack).steps[0]
+    found = []
+    for options in stack.neutral_options:
+        other = RunCase(options={**case.options, **options}, seed=case.seed).record(stack).steps[0]
+        measure = _distance(plain, other, f"first step with {', '.join(options)}")
+        found.append((measure.error, measure.what))
+    return Measure.largest(found, ROW_BOUND, "step against that with options that change no number")
+
+
+@LAYOUT.law(
     "equal on two ranks with unequal work",
     "a row of no rank or of two, scalars or counters of the first rank alone, a mean of the ranks' means",
     cases=run_cases(**ONE_STEP, **UNEVEN, cluster__num_processes=2),

@@ -60,6 +60,25 @@ ENVIRONMENTS = {"answering": f"{_OWN}:Answering"}
 """What they call environments."""
 SEVERAL = {"byte_closeness": 2.0, f"{_OWN}:failing": 1.0}
 """What they call `several`: verifiers and their weights."""
+NEUTRAL: Sequence[Mapping[str, Any]] = (
+    {
+        "policy.activation_checkpointing": True,
+        "policy.logprob_chunk_size": 3,
+        "policy.sequence_length_buckets": [24, 48, LONGEST],
+    },
+    {
+        "policy.dynamic_batching.enabled": True,
+        "policy.dynamic_batching.logprob_mb_tokens": 40,
+        "policy.generation.colocated.enabled": False,
+        "policy.generation.weight_bucket_size_bytes": 5000,
+    },
+    {
+        "policy.sequence_packing.enabled": True,
+        "policy.sequence_packing.logprob_mb_tokens": 40,
+        "policy.logprob_batch_size": 1,
+    },
+)
+"""Options that change how a step is computed, and none of its numbers."""
 
 
 class ReferenceRuns(ReferenceArchitectures):
@@ -72,6 +91,11 @@ class ReferenceRuns(ReferenceArchitectures):
     def changes_in_flight(self) -> bool:
         """Several replicas, or scores in chunks, may sample all rows before a step has ended."""
         return not set(self.options) - {"grpo.async_grpo.enabled", "policy.generation.colocated.enabled"}
+
+    @property
+    def neutral_options(self) -> Sequence[Mapping[str, Any]]:
+        """Other cells of the configuration refuse some of them by name."""
+        return () if self.options else NEUTRAL
 
     @property
     def other_models(self) -> Sequence[str]:
@@ -139,7 +163,7 @@ def with_own_parts(options: Mapping[str, Any]) -> dict[str, Any]:
         found["policy.model_name"] = str(wide_model_directory(tied=True))
     if model is not None and model in SPECS:
         found |= {"policy.model_name": str(architecture_directory(model)), **OWN_DATA.get(model, {})}
-    budgets = [value for name, value in options.items() if name.endswith(".train_mb_tokens") and value]
+    budgets = [value for name, value in options.items() if name.endswith("_mb_tokens") and value]
     if budgets:
         found.setdefault("policy.max_total_sequence_length", min(LONGEST, *budgets))
     return found
