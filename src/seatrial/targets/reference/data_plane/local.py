@@ -26,7 +26,7 @@ class LocalPlane:
         return self._stored() - sum(int(self._client.status(name).bytes_held) for name in others)
 
     def _stored(self) -> int:
-        """Return the bytes that the store has, whatever the control knows of them."""
+        """Return the bytes that the store has, also those that the control knows nothing of."""
         return sum(column.num_bytes for column in self._client._store._columns.values())
 
     def kill_store(self) -> None:
