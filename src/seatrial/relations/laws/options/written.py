@@ -1,4 +1,4 @@
-"""R18.written: commands next to training write where they are requested to, and every option of theirs has an effect."""
+"""R18.written: commands next to training write where it is requested, and every option of theirs has an effect."""
 
 from __future__ import annotations
 
