@@ -65,10 +65,11 @@ PATHS = (
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
 NEAREST = {
     "refrl.__main__": ("R18.command",),
-    "refrl.cli": ("R18.command",),
+    "refrl.cli": ("R18.command", "R18.written"),
     "refrl.config": ("R18.defaults", "R18.own", "R18.names", "R18.command"),
     "refrl.data_plane": DATA_PLANE,
     "refrl.directories": ("R21.left",),
+    "refrl.generation.broadcast_link": ("R19.links",),
     "refrl.generation.pool": ("R19.pool",),
     "refrl.generation.quantized": PATHS,
     "refrl.media": PATHS,
@@ -106,6 +107,7 @@ NEAREST = {
         "R6.engine",
         "R6.run",
         "R7.adapters",
+        "R19.links",
     ),
     "refrl.policy.auxiliaries": PATHS,
     "refrl.policy.auxiliary": PATHS,
