@@ -61,6 +61,23 @@ class Rollout:
     """Optimizer steps that the weights had seen that sampled it."""
     number: int
     """Place among the completions of its prompt in the batch."""
+    from_tools: tuple[bool, ...] = ()
+    """Whether each of `ids` is a tool's, and not sampled: such tokens have no loss; empty where all are sampled."""
+
+    calls: tuple[bool, ...] = ()
+    """Of tools, in their order: whether each returned a result, and did not fail."""
+
+    @property
+    def sampled_ids(self) -> tuple[int, ...]:
+        """The tokens that the model sampled."""
+        if not self.from_tools:
+            return self.ids
+        return tuple(token for token, given in zip(self.ids, self.from_tools, strict=True) if not given)
+
+    @property
+    def sampled_places(self) -> list[int]:
+        """Places in `ids` of the tokens that the model sampled."""
+        return [place for place in range(len(self.ids)) if not (self.from_tools and self.from_tools[place])]
 
 
 TrainerRow = Example | Rollout

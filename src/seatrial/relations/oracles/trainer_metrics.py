@@ -205,7 +205,7 @@ def _kl(rows: Rows) -> list[float]:
     found: list[float] = []
     with torch.no_grad():
         for row, tokens_TV in rows.distributions:
-            own_T = tokens_TV.gather(1, torch.tensor(row.ids)[:, None])[:, 0]
+            own_T = tokens_TV.gather(1, torch.tensor(row.sampled_ids)[:, None])[:, 0]
             found += reference_kl(rows.stack, rows.record, row, own_T, rows.reference).tolist()
     return found
 
@@ -235,7 +235,7 @@ def _clipped(rows: Rows, *sides: str) -> list[float]:
         estimated |= advantages(rows.stack, rows.record, batch)
     found: list[float] = []
     for row, tokens_TV in rows.distributions:
-        own_T = tokens_TV.gather(1, torch.tensor(row.ids)[:, None])[:, 0]
+        own_T = tokens_TV.gather(1, torch.tensor(row.sampled_ids)[:, None])[:, 0]
         of_row = 1 if spec.ratio != "token" else None
         for ratio in ratios(rows.stack, rows.record, row, own_T).tolist()[:of_row]:
             low = ratio < 1 - spec.clip_low and estimated[row] < 0
@@ -270,8 +270,10 @@ QUANTITIES: Mapping[str, Callable[[Rows], list[float]]] = {
     "right score": lambda rows: [
         float(v > 0) for v in _margins(rows, lambda one: float(one.logits_TV[-1, 0]))
     ],
-    "length": lambda rows: [float(len(row.ids)) for row in rows.rollouts],
-    "ended length": lambda rows: [float(len(row.ids)) for row in rows.rollouts if row.ended],
+    "tool calls": lambda rows: [float(len(row.calls)) for row in rows.rollouts],
+    "failed call": lambda rows: [float(not one) for row in rows.rollouts for one in row.calls],
+    "length": lambda rows: [float(len(row.sampled_ids)) for row in rows.rollouts],
+    "ended length": lambda rows: [float(len(row.sampled_ids)) for row in rows.rollouts if row.ended],
     "truncated": lambda rows: [float(not row.ended) for row in rows.rollouts],
     "reward": _rewards,
     "shaped reward": _shaped_rewards,

@@ -131,17 +131,17 @@ def reference_weights(spec: TrainerSpec, record: TrainerRecord, version: int) ->
 
 
 def completion_distribution(stack: Any, weights: Weights, row: Rollout, temperature: float) -> Tensor:
-    """Return the log-probabilities [T, V] of the tokens of a completion."""
+    """Return the log-probabilities [T, V] of the sampled tokens of a completion."""
     logits_SV = stack.next_token_logits(weights, [*row.prompt_ids, *row.ids])
     logprobs_SV: Tensor = torch.log_softmax(logits_SV.double() / temperature, -1)
-    return logprobs_SV[len(row.prompt_ids) - 1 : -1]
+    return logprobs_SV[len(row.prompt_ids) - 1 : -1][row.sampled_places]
 
 
 def completion_logprobs(stack: Any, weights: Weights, row: Rollout, temperature: float) -> Tensor:
-    """Return the log-probabilities [T] of the ids of a completion."""
+    """Return the log-probabilities [T] of the sampled ids of a completion."""
     ids_S = torch.tensor([*row.prompt_ids, *row.ids])
     logprobs = token_logprobs(stack.next_token_logits(weights, ids_S.tolist()), ids_S, temperature)
-    return logprobs[len(row.prompt_ids) - 1 :]
+    return logprobs[len(row.prompt_ids) - 1 :][row.sampled_places]
 
 
 def is_trained(spec: RolloutSpec, row: Rollout) -> bool:
@@ -228,7 +228,7 @@ def _rollout_loss(
     estimated: dict[Rollout, float] = {}
     for batch in {row.batch for row in rows}:
         estimated |= advantages(stack, record, batch)
-    counts = [sum(len(row.ids) for row in part if is_trained(spec, row)) for part in parts]
+    counts = [sum(len(row.sampled_ids) for row in part if is_trained(spec, row)) for part in parts]
     zero = torch.zeros((), dtype=torch.float64)
     total, entropy = zero, zero
     distributions = {
@@ -242,7 +242,7 @@ def _rollout_loss(
             if row not in distributions:
                 continue
             tokens_TV = distributions[row]
-            own_T = tokens_TV.gather(1, torch.tensor(row.ids)[:, None])[:, 0]
+            own_T = tokens_TV.gather(1, torch.tensor(row.sampled_ids)[:, None])[:, 0]
             losses_T = token_losses(
                 stack,
                 record,
@@ -255,7 +255,7 @@ def _rollout_loss(
             divisor = {
                 "tokens": sum(counts),
                 "micro_batch": count * len(parts),
-                "rows": len(row.ids) * len(rows),
+                "rows": len(row.sampled_ids) * len(rows),
                 "row_sums": len(rows),
                 "fixed": spec.fixed_length * len(rows),
             }[spec.reduction]
@@ -355,5 +355,5 @@ def ratios(stack: Any, record: TrainerRecord, row: Rollout, own_T: Tensor) -> Te
     if spec.ratio == "sum":
         return log_ratio_T.sum()[None].exp()
     if spec.ratio == "mean":
-        return log_ratio_T.mean().exp().expand(len(row.ids))
+        return log_ratio_T.mean().exp().expand(len(row.sampled_ids))
     return log_ratio_T.exp()

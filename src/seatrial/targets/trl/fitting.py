@@ -17,6 +17,7 @@ from seatrial.targets.trl.named import (
     repeats_prompts,
     takes_no_reward,
     unknown_choices,
+    with_former_names,
 )
 from seatrial.targets.trl.setup import Setup
 
@@ -32,13 +33,18 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     """
     what = f"{setup.trainer}Trainer of trl {release('trl')}"
     defaults = {item.name: item.default for item in fields(config_class)}
-    setup = _with_own_mean(setup, trainer_class, frozenset(defaults))
+    setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     if missing := sorted(set(setup.options) - set(defaults)):
         raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
     if setup.samples and "reward_funcs" not in signature(trainer_class).parameters:
         raise Gone(f"{what} takes no reward functions")
     if setup.samples and repeats_prompts(trainer_class):
         raise Gone(f"{what} counts prompts in place of completions")
+    own = "environment_factory" if setup.tools == "environment" else "tools"
+    if setup.tools and own not in signature(trainer_class).parameters:
+        raise Gone(f"{what} takes no {own}")
+    if setup.tools and int(release("transformers").split(".")[0]) < 5:
+        raise Gone(f"tools need transformers 5, and not {release('transformers')}")
     if unknown := unknown_choices(setup.options, trainer_class, config_class):
         raise Gone(f"{what} has no {', '.join(unknown)}")
     if setup.unscored and not takes_no_reward(trainer_class):
@@ -48,22 +54,26 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         if not isinstance(default := defaults[name], Enum):
             raise Gone(f"{name} of trl {release('trl')} is no enumeration")
         options[name] = type(default)(options[name])
-    return replace(setup, options=options)
+    scalars = with_former_names(setup.scalars, trainer_class) if setup.samples else setup.scalars
+    return replace(setup, options=options, scalars=scalars)
 
 
-def _with_own_mean(setup: Setup, trainer_class: type, known: frozenset[str]) -> Setup:
-    """Return a setup of GRPO without its loss type where a release has one mean alone, with the one it documents.
+def _with_own_mean(setup: Setup, classes: tuple[type, type], known: frozenset[str]) -> Setup:
+    """Return a setup of GRPO with a mean that the release has.
 
-    Before 0.16 that is a mean of each row; `rollouts.GRPO` shows that it weights a token by its row's length.
+    A release without `dapo` has `bnpo`, the mean over the tokens of a micro-batch. One without the option has one mean
+    alone, which it documents: before 0.16 that is a mean of each row; `rollouts.GRPO` shows that it weights a token by
+    its row's length.
     """
     objective = setup.objective
-    if (
-        not isinstance(objective, RolloutSpec)
-        or "loss_type" in known
-        or setup.options.get("loss_type") not in MEANS
-    ):
+    if not isinstance(objective, RolloutSpec) or setup.options.get("loss_type") not in MEANS:
         return setup
-    own: Literal["micro_batch", "rows"] = "micro_batch" if averages_tokens(trainer_class) else "rows"
+    if "loss_type" in known:
+        if setup.options["loss_type"] != "dapo" or not unknown_choices({"loss_type": "dapo"}, *classes):
+            return setup
+        options = {**setup.options, "loss_type": "bnpo"}
+        return replace(setup, options=options, objective=replace(objective, reduction="micro_batch"))
+    own: Literal["micro_batch", "rows"] = "micro_batch" if averages_tokens(classes[0]) else "rows"
     options = {name: value for name, value in setup.options.items() if name != "loss_type"}
     return replace(setup, options=options, objective=replace(objective, reduction=own))
 

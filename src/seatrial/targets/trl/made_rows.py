@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.relations.cases.examples import Example
+from seatrial.targets.trl import tools
 from seatrial.targets.trl.setup import Setup
 
 MARKERS = string.ascii_uppercase + string.digits
@@ -61,6 +62,8 @@ class MadeRows:
             tokenizer.chat_template = BRACKETED
         if self.setup.form == "opened":
             tokenizer.chat_template = OPENED
+        if self.setup.tools:
+            tools.prepare(tokenizer)
         return tokenizer
 
     def template_file(self, folder: str) -> str:
@@ -130,6 +133,8 @@ class MadeRows:
             return f"[{text}]" + ("!" if self.setup.options.get("chat_template_kwargs") else "")
         if form == "opened":
             return f"[{text}]"
+        if self.setup.tools:
+            return f"[{text}]<"
         system = "<|im_start|>system\nbe brief<|im_end|>" if form == "turns with system" else ""
         return f"{system}<|im_start|>user\n{text}<|im_end|><|im_start|>assistant\n"
 
@@ -214,10 +219,24 @@ class MadeRows:
         length = int(rng.integers(SHORTEST_SAMPLED, limit))
         return (*(int(token) for token in rng.choice(self._letters, size=length - 1)), self.eos_id), True
 
+    def script(
+        self, prompt_ids: Sequence[int], step: int, number: int, is_training: bool
+    ) -> tuple[tools.Turn, ...]:
+        """Return the turns of a made completion that calls tools."""
+        rng = np.random.default_rng([int(is_training), step, number, *prompt_ids])
+        return tools.script(rng, string.ascii_lowercase, number, self.setup.tools)
+
+    def ids_of(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text without special tokens of its own."""
+        return self._ids(text)
+
+    def rewards_of(self, text: str) -> tuple[float | None, ...]:
+        """Return what each reward function gives the contents of a completion's messages."""
+        return tuple(self._reward(text, which) for which in range(self.setup.num_rewards))
+
     def rewards(self, ids: Sequence[int]) -> tuple[float | None, ...]:
         """Return what each reward function gives a completion."""
-        text = str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
-        return tuple(self._reward(text, which) for which in range(self.setup.num_rewards))
+        return self.rewards_of(str(self._tokenizer.decode(list(ids), skip_special_tokens=True)))
 
     def _reward(self, text: str, which: int) -> float | None:
         if which == 1:
@@ -230,7 +249,7 @@ class MadeRows:
 
         def function(which: int) -> Callable[..., list[float | None]]:
             def reward(completions: Sequence[Any], **_: Any) -> list[float | None]:
-                texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+                texts = [one if isinstance(one, str) else tools.text_of(one) for one in completions]
                 return [self._reward(text, which) for text in texts]
 
             reward.__name__ = f"reward{which}"

@@ -48,6 +48,29 @@ def scalars_of(trainer_class: type, spec: TrainerSpec) -> Mapping[str, Scalar]:
     return own
 
 
+FORMER_NAMES: Mapping[str, str] = {
+    "clip_ratio/region_mean": "clip_ratio",
+    "completions/mean_length": "completion_length",
+    "rewards/reward0/mean": "rewards/reward0",
+}
+"""What scalars of GRPO and RLOO were called in releases whose code does not have the present name."""
+
+
+def with_former_names(scalars: Mapping[str, Scalar], trainer_class: type) -> dict[str, Scalar]:
+    """Return scalars under the names of the installed release."""
+    return {
+        FORMER_NAMES[name] if _is_former(name, trainer_class) else name: one for name, one in scalars.items()
+    }
+
+
+def _is_former(name: str, trainer_class: type) -> bool:
+    if name not in FORMER_NAMES or _quotes(name, [trainer_class]):
+        return False
+    if name == "rewards/reward0/mean":
+        return not code_has('/mean"', trainer_class) and code_has('f"rewards/', trainer_class)
+    return _quotes(FORMER_NAMES[name], [trainer_class])
+
+
 def takes_no_reward(trainer_class: type) -> bool:
     """Return whether a reward function may return None: the release then takes NaN, and leaves it out."""
     return code_has("is not None else torch.nan", trainer_class)

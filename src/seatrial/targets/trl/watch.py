@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.trl.made_rows import MadeRows, is_ids
+from seatrial.targets.trl.turns import Turns
 
 SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
 """What depends on the clock."""
@@ -32,6 +33,7 @@ class Watch:
         self._in_loop = False
         self._served: dict[tuple[Any, ...], int] = {}
         self._calls: dict[int, int] = {}
+        self._turns = Turns(rows, rows.setup.options.get("max_tool_calling_iterations"))
         self.observed: dict[str, Any] = {
             "steps": [],
             "evaluations": [],
@@ -211,9 +213,10 @@ class Watch:
         completions = []
         for ids, real in zip(prompts, shown, strict=True):
             prompt_ids = tuple(ids[real].tolist())
-            key = (prompt_ids, step, is_training)
-            number = self._served[key] = self._served.get(key, -1) + 1
-            number += 100 * int(os.environ.get("RANK", 0))
+            if self._rows.setup.tools:
+                completions.append(self._turn(prompt_ids, step, is_training))
+                continue
+            number = self._number(prompt_ids, step, is_training)
             made, ended = self._rows.completion(prompt_ids, step, number, is_training)
             completions.append(made)
             self.observed["rollouts"].append(
@@ -222,9 +225,7 @@ class Watch:
                     "ids": made,
                     "ended": ended,
                     "rewards": self._rows.rewards(made),
-                    "batch": step * 100 + self._calls[step] if is_training else -1,
-                    "weight_version": step,
-                    "number": number,
+                    **self._origin(step, number, is_training),
                 }
             )
         width = max(map(len, completions))
@@ -232,6 +233,26 @@ class Watch:
         return torch.cat(
             [prompts, torch.tensor([[*ids, *[pad] * (width - len(ids))] for ids in completions])], 1
         )
+
+    def _number(self, prompt_ids: tuple[int, ...], step: int, is_training: bool) -> int:
+        """Return the place of a completion among those of its prompt, which processes count apart."""
+        key = (prompt_ids, step, is_training)
+        self._served[key] = self._served.get(key, -1) + 1
+        return self._served[key] + 100 * int(os.environ.get("RANK", 0))
+
+    def _turn(self, prompt_ids: tuple[int, ...], step: int, is_training: bool) -> tuple[int, ...]:
+        """Return the next turn of the rollout that a prompt continues, or the first one of a new rollout."""
+        if (found := self._turns.next(prompt_ids)) is not None:
+            return found
+        number = self._number(prompt_ids, step, is_training)
+        rollout = {"prompt_ids": prompt_ids, **self._origin(step, number, is_training)}
+        self.observed["rollouts"].append(rollout)
+        return self._turns.begin(rollout, self._rows.script(prompt_ids, step, number, is_training))
+
+    def _origin(self, step: int, number: int, is_training: bool) -> dict[str, Any]:
+        """Return which generation made a rollout, and its place there."""
+        batch = step * 100 + self._calls[step] if is_training else -1
+        return {"batch": batch, "weight_version": step, "number": number}
 
 
 def _callback(watch: Watch, ends_after: int) -> Any:

@@ -43,6 +43,7 @@ from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shar
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.listed import SETUPS
 from seatrial.targets.trl.specs import spec_for
+from seatrial.targets.trl.tools import TOOLS, Environment
 from seatrial.targets.trl.watch import Watch
 
 OPTIMIZER: Mapping[str, Any] = {
@@ -188,6 +189,10 @@ class Whole(KnowsFailures, TinyCausalModel):
             model = get_peft_model(model, _lora_config())
         if setup.samples:
             more["reward_funcs"] = self.rows.reward_functions()
+        if setup.tools == "environment":
+            more["environment_factory"] = Environment
+        elif setup.tools:
+            more["tools"] = list(TOOLS)
         transformers.set_seed(plan.process_seed)
         return self.trainer_class(
             model=model,

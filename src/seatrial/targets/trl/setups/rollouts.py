@@ -15,13 +15,17 @@ from seatrial.targets.trl.setup import (
     MAX_COMPLETION_LENGTH,
     MEANS,
     REFERENCE,
+    RESULTS,
     REUSE_SCALARS,
     ROLLOUT_SCALARS,
     SLICES,
+    TOOL_SCALARS,
     Setup,
 )
 from seatrial.targets.trl.setups.shared import EPOCH, OWN_ROUTERS, SCHEDULE
 
+TOOLS_LENGTH = 120
+"""Tokens of all turns and results together, which no made completion reaches."""
 GENERATION: Mapping[str, Any] = {
     "num_generations": 4,
     "max_completion_length": MAX_COMPLETION_LENGTH,
@@ -60,6 +64,14 @@ def grpo(options: Mapping[str, Any], trainer: str = "GRPO", **more: Any) -> Setu
         objective=objective,
         options={**GENERATION, "beta": objective.beta, **options},
         **{**GIVEN, **setup},
+    )
+
+
+def grpo_tools(options: Mapping[str, Any], **more: Any) -> Setup:
+    """Return a setup of `GRPOTrainer` whose completions call tools."""
+    given = {"tools": "in turn", "form": "turns", "scalars": TOOL_SCALARS, "truncates": False, **more}
+    return grpo(
+        {"max_completion_length": TOOLS_LENGTH, **options}, max_completion_length=TOOLS_LENGTH, **given
     )
 
 
@@ -268,6 +280,34 @@ ROLLOUTS: Mapping[str, Setup] = {
             "cast_lm_head_to_fp32": True,
         },
         trait="dropout",
+    ),
+    "whole-grpo-tools": grpo_tools({"loss_type": "dapo"}, thorough=False),
+    "whole-grpo-tools-limited": grpo_tools(
+        {"loss_type": "grpo", "max_tool_calling_iterations": 1, "beta": 0.2},
+        tools="limited",
+        beta=0.2,
+        reduction="rows",
+        reference="loaded",
+        known_failures=(MEANS,),
+    ),
+    "whole-grpo-tools-mixed": grpo_tools(
+        {"loss_type": "dapo"}, tools="mixed", scalars={}, updates_only=True, known_failures=(RESULTS,)
+    ),
+    "whole-grpo-environment": grpo_tools({"loss_type": "dapo"}, tools="environment"),
+    "whole-grpo-tools-reuse": grpo_tools(
+        {"loss_type": "dr_grpo", "num_iterations": 2, "importance_sampling_level": "sequence"},
+        ratio="mean",
+        reduction="fixed",
+        fixed_length=TOOLS_LENGTH,
+        num_uses=2,
+        scalars=REUSE_SCALARS,
+    ),
+    "whole-grpo-iterations": grpo(
+        {"loss_type": "dapo", "num_iterations": 2, "epsilon": 0.05},
+        num_uses=2,
+        clip_low=0.05,
+        clip_high=0.05,
+        known_failures=(MEANS,),
     ),
     "whole-grpo-experts-own": grpo(
         {"loss_type": "grpo"}, trait="experts", model_options=OWN_ROUTERS, reduction="rows", updates_only=True

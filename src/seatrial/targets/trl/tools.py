@@ -1,0 +1,188 @@
+"""Completions of several turns with calls of tools: their script, the template that writes them, and the tools.
+
+A call is written `{name(text=letters)}` after the words of a turn. The tokens between two turns are those that the
+template writes: written here a second time, by hand, so that a trainer that puts others there is seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ '<' + (message['content'] or '') }}"
+    "{% for call in message['tool_calls'] or [] %}{{ '{' + call['function']['name'] + '(' }}"
+    "{% for key, value in call['function']['arguments'].items() %}{{ key + '=' + value }}{% endfor %}{{ ')}' }}"
+    "{% endfor %}{{ '<|im_end|>\\n' }}{% elif message['role'] == 'tool' %}"
+    "{{ '#' + message['name'] + ':' + message['content'] + '\\n' }}{% else %}{{ '[' + message['content'] + ']' }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<' }}{% endif %}"
+)
+"""Of user's, assistant's and tools' turns; the line ends after the end token of an answer, as in many templates."""
+CALL = re.compile(r"\{(\w+)\((?:text=(\w*))?\)\}")
+
+
+def shout(text: str) -> str:
+    """
+    Write a text in capitals.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text in capitals.
+    """
+    return text.upper()
+
+
+def refuse(text: str) -> str:
+    """
+    Refuse a text.
+
+    Args:
+        text: The text.
+
+    Returns:
+        Nothing.
+    """
+    raise ValueError(f"no {text}")
+
+
+async def mirror(text: str) -> str:
+    """
+    Write a text backwards.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text backwards.
+    """
+    return text[::-1]
+
+
+TOOLS = (shout, refuse, mirror)
+
+
+class Environment:
+    """An environment of one rollout, which numbers the calls since its last reset."""
+
+    def __init__(self) -> None:
+        """Start with a number that no result should show."""
+        self._number = 90
+
+    def reset(self, **_: Any) -> None:
+        """Begin a new rollout."""
+        self._number = 0
+
+    def shout(self, text: str) -> str:
+        """
+        Write a text in capitals, with the number of the call.
+
+        Args:
+            text: The text.
+
+        Returns:
+            The text in capitals, and the number.
+        """
+        self._number += 1
+        return f"{text.upper()}{self._number}"
+
+
+class Turn(NamedTuple):
+    """What the model says in a turn, and what it calls."""
+
+    words: str
+    calls: tuple[tuple[str, str], ...] = ()
+    number: int | None = None
+    """Of the first call, where an environment numbers them."""
+
+    @property
+    def text(self) -> str:
+        """The turn as the model writes it."""
+        return self.words + "".join(f"{{{name}(text={text})}}" for name, text in self.calls)
+
+    @property
+    def results(self) -> list[str]:
+        """What each call returns; the error of one that raises."""
+        if self.number is not None:
+            return [f"{text.upper()}{self.number + place}" for place, (_, text) in enumerate(self.calls)]
+        return [_result(name, text) for name, text in self.calls]
+
+    @property
+    def suffix(self) -> str:
+        """The text between the turn and the next one."""
+        pairs = zip(self.calls, self.results, strict=True)
+        return "\n" + "".join(f"#{name}:{result}\n" for (name, _), result in pairs) + "<"
+
+
+def _result(name: str, text: str) -> str:
+    if name == "refuse":
+        return str({"error": f"no {text}"})
+    return text.upper() if name == "shout" else text[::-1]
+
+
+PLANS: Sequence[Sequence[Sequence[str]]] = (
+    ((),),
+    (("shout",), ()),
+    (("mirror",), ("shout",), ()),
+    (("shout", "refuse"), ()),
+    (("shout", "shout"), ("mirror",), ("shout",), ()),
+)
+"""The calls of each turn, one completion a line."""
+MIXED: Sequence[Sequence[Sequence[str]]] = ((("mirror", "shout"), ()), ((),))
+"""A call of a tool that is awaited before one of a tool that is not."""
+ENVIRONMENT: Sequence[Sequence[Sequence[str]]] = (
+    (("shout",), ("shout", "shout"), ()),
+    ((),),
+    (("shout", "shout"), ("shout",), ()),
+)
+"""Calls of an environment's only method."""
+
+
+def script(rng: Any, letters: Sequence[str], number: int, kind: str) -> tuple[Turn, ...]:
+    """Return the turns of a completion, for a kind of `Setup.tools`."""
+    plans = {"mixed": MIXED, "environment": ENVIRONMENT}.get(kind, PLANS)
+
+    def word(shortest: int, longest: int) -> str:
+        return "".join(map(str, rng.choice(list(letters), size=int(rng.integers(shortest, longest + 1)))))
+
+    turns: list[Turn] = []
+    for calls in plans[number % len(plans)]:
+        first = 1 + sum(len(turn.calls) for turn in turns) if kind == "environment" else None
+        turns.append(Turn(word(2, 5), tuple((name, word(2, 4)) for name in calls), first))
+    return tuple(turns)
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Return the message of a sampled turn."""
+    calls = [
+        {"type": "function", "function": {"name": name, "arguments": {"text": argument}}}
+        for name, argument in CALL.findall(text)
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": text.partition("{")[0]}
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def prepare(tokenizer: Any) -> None:
+    """Give a tokenizer the template, and the parser of turns that a trainer looks for."""
+    tokenizer.chat_template = TEMPLATE
+
+    def parse_response(ids: Sequence[int], *_: Any, **__: Any) -> dict[str, Any]:
+        return parsed(str(tokenizer.decode(list(ids), skip_special_tokens=True)))
+
+    tokenizer.parse_response = parse_response
+    tokenizer.response_schema = tokenizer.response_template = {"type": "object"}
+
+
+def spoken(turns: Sequence[Turn], num_called: int) -> str:
+    """Return the contents of all messages, of which so many turns' calls have results."""
+    found = []
+    for number, turn in enumerate(turns):
+        found += [turn.words, *(turn.results if number < num_called else [])]
+    return "".join(found)
+
+
+def text_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the contents of messages."""
+    return "".join(str(one["content"]) for one in messages)

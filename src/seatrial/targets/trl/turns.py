@@ -1,0 +1,78 @@
+"""Serves the turns of completions that call tools, and keeps the rollouts that are due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from seatrial.targets.trl.made_rows import MadeRows
+from seatrial.targets.trl.tools import Turn, spoken
+
+
+@dataclass
+class OpenRollout:
+    """A rollout with the turns that it still gets."""
+
+    rollout: dict[str, Any]
+    """Fields of `contracts.trainers.Rollout`."""
+    turns: tuple[Turn, ...]
+    num_served: int = 1
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All tokens up to now."""
+        found: tuple[int, ...] = self.rollout["prompt_ids"] + self.rollout["ids"]
+        return found
+
+
+@dataclass
+class Turns:
+    """Turns of one generation after the other.
+
+    A prompt that begins with all tokens of an open rollout asks for its next turn. Whatever follows these tokens, the
+    rollout goes on with the tokens that are due, and without any beyond the limit of iterations; a trainer that has
+    others then trains on rows that were not sampled.
+    """
+
+    rows: MadeRows
+    limit: int | None
+    """Of iterations of calls."""
+    open: list[OpenRollout] = field(default_factory=list)
+
+    def next(self, given: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return the sampled ids of the next turn; None if the prompt continues no rollout."""
+        found = next((one for one in self.open if given[: len(one.ids)] == one.ids and one.ids), None)
+        if found is None:
+            return None
+        self.open.remove(found)
+        if found.num_served == len(found.turns):
+            return (self.rows.eos_id,)
+        last, turn = found.turns[found.num_served - 1], found.turns[found.num_served]
+        sampled = (*self.rows.ids_of(turn.text), self.rows.eos_id)
+        if self.limit is not None and found.num_served > self.limit:
+            return sampled
+        suffix = self.rows.ids_of(last.suffix)
+        rollout = found.rollout
+        rollout["ids"] += suffix + sampled
+        rollout["from_tools"] += (True,) * len(suffix) + (False,) * len(sampled)
+        rollout["calls"] += _calls(last)
+        found.num_served += 1
+        self._close(found)
+        return sampled
+
+    def begin(self, rollout: dict[str, Any], turns: tuple[Turn, ...]) -> tuple[int, ...]:
+        """Return the sampled ids of the first turn of a new rollout, and complete its fields."""
+        sampled = (*self.rows.ids_of(turns[0].text), self.rows.eos_id)
+        rollout |= {"ids": sampled, "ended": True, "from_tools": (False,) * len(sampled), "calls": ()}
+        self._close(OpenRollout(rollout, turns))
+        return sampled
+
+    def _close(self, one: OpenRollout) -> None:
+        """Give a rollout the rewards of its messages, and keep it while it has more turns."""
+        one.rollout["rewards"] = self.rows.rewards_of(spoken(one.turns[: one.num_served], one.num_served - 1))
+        if one.num_served < len(one.turns):
+            self.open.append(one)
+
+
+def _calls(turn: Turn) -> tuple[bool, ...]:
+    return tuple(name != "refuse" for name, _ in turn.calls)
