@@ -73,6 +73,8 @@ class ObjectiveSpec:
     (the last one's before the first), no less than 0 and without a gradient; or 0 (APO-zero, D'Oosterlinck 2024)."""
     desirable_weight: float = 1.0
     undesirable_weight: float = 1.0
+    centre: float = 0.0
+    """Of `reward`: the weight of the mean square of a pair's summed scores, which is added (Eisenstein et al. 2023)."""
     temperature: float = 1.0
     """Of `gkd`: by which the logits of both models are divided."""
     nll_weight: float = 0.0

@@ -141,8 +141,8 @@ def _reward(stack: Any, model: Any, examples: Sequence[Example]) -> Tensor:
     losses = []
     for one in examples:
         assert one.rejected_ids is not None
-        margin = scored(one.prompt_ids, one.completion_ids) - scored(one.prompt_ids, one.rejected_ids)
-        losses.append(-logsigmoid(margin))
+        chosen, rejected = (scored(one.prompt_ids, ids) for ids in (one.completion_ids, one.rejected_ids))
+        losses.append(-logsigmoid(chosen - rejected) + stack.objective_spec.centre * (chosen + rejected) ** 2)
     return torch.stack(losses).mean()
 
 

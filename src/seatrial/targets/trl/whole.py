@@ -7,6 +7,7 @@ made completions, so that lengths, ends and texts are known.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -229,7 +230,7 @@ class Whole(KnowsFailures, TinyCausalModel):
         return folder
 
     def _arguments(self, plan: TrainerPlan, folder: str) -> Any:
-        given = self._intended(plan)
+        given = copy.deepcopy(self._intended(plan))  # trainers add entries to dictionaries
         if "chat_template_path" in given:
             given["chat_template_path"] = self.rows.template_file(folder)
         return self.config_class(

@@ -186,11 +186,11 @@ def _misused_rollouts(record: TrainerRecord, num_uses: int) -> list[str]:
     used: Counter[Rollout] = Counter(
         row for step in record.steps for row in step.rows if isinstance(row, Rollout)
     )
-    last = max(row.batch for row in record.rollouts)
+    last = max(row.weight_version for row in record.rollouts)
     return [
         f"completion {row.number} of generation {row.batch} is used {used[row]} times, {num_uses} are due"
         for row in record.rollouts
-        if used[row] > num_uses or (row.batch != last and used[row] != num_uses)
+        if used[row] > num_uses or (row.weight_version != last and used[row] != num_uses)
     ]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.setups.options import OPTIONS
 from seatrial.targets.trl.setups.paired import PAIRED
 from seatrial.targets.trl.setups.preferences import PREFERENCES
 from seatrial.targets.trl.setups.rollouts import ROLLOUTS
@@ -27,5 +28,5 @@ KTO's are left out: its reference point is a mean over all processes, and the or
 """
 SETUPS: Mapping[str, Setup] = {
     name: replace(setup, spreads=name in SPREAD)
-    for name, setup in {**SUPERVISED, **PREFERENCES, **ROLLOUTS, **TRAITS, **PAIRED}.items()
+    for name, setup in {**SUPERVISED, **PREFERENCES, **ROLLOUTS, **OPTIONS, **TRAITS, **PAIRED}.items()
 }

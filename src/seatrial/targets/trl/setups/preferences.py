@@ -82,7 +82,7 @@ def reward(options: Mapping[str, Any], **more: Any) -> Setup:
     """Return a setup of `RewardTrainer`."""
     return pairs(
         "Reward",
-        ObjectiveSpec(kind="reward"),
+        ObjectiveSpec(kind="reward", centre=more.pop("centre", 0.0)),
         {"max_length": 64, **options},
         **{
             "padding_side": "right",
