@@ -59,6 +59,15 @@ FAULTS = [
         "import trl.rewards\nreplace(trl.rewards, 'get_soft_overlong_punishment', lambda f: lambda n, c: f(n + 1, c))",
     ),
     (
+        "utilities", "R31.chats", "tools of a template",
+        "replace(trl.data_utils, 'apply_chat_template', lambda f: lambda r, t, tools=None, **k: f(r, t, **k))",
+    ),
+    (
+        "utilities", "R31.sources", "averaged weights",
+        "import trl.trainer.callbacks\nreplace(trl.trainer.callbacks.BEMACallback, '_ema_beta', lambda f: "
+        "lambda self, step: f(self, step - self.update_after))",
+    ),
+    (
         "grpo-drawing", "R26.drawn", "with all options",
         "after_init(trl.GRPOTrainer, lambda self: setattr(self.generation_config, 'top_k', 0))",
     ),
@@ -87,7 +96,7 @@ FAULTS = [
     ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
-BY_DAY = (0, 8, 11)
+BY_DAY = (0, 10, 13)
 
 
 @pytest.mark.peer

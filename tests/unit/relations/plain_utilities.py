@@ -217,6 +217,112 @@ def repetition(rows: Sequence[Sequence[int]], n: int, largest: float) -> list[fl
     return made
 
 
+def apply_template(record: Mapping[str, Any], template: str, tools: Sequence[str]) -> dict[str, Any]:
+    """Return a record's texts, of the template that the laws give."""
+    import jinja2
+
+    def text(turns: Sequence[Any], opens: bool = False) -> str:
+        return jinja2.Template(template).render(
+            messages=turns,
+            tools=[{"function": {"name": name}} for name in tools],
+            add_generation_prompt=opens,
+            **record.get("chat_template_kwargs", {}),
+        )
+
+    if "messages" in record:
+        return {"text": text(record["messages"])}
+    if "prompt" not in record:
+        return {name: text(record[name]) for name in ("chosen", "rejected")}
+    begin = text(record["prompt"], opens=True)
+    made = {"prompt": begin, **({"label": record["label"]} if "label" in record else {})}
+    for name in ("completion", "chosen", "rejected"):
+        if name in record:
+            made[name] = text([*record["prompt"], *record[name]]).removeprefix(begin)
+    return made
+
+
+def to_messages(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record whose turns have roles and contents."""
+    names = {"from": "role", "value": "content"}
+    return {
+        "messages" if column == "conversations" else column: (
+            [{names.get(key, key): text for key, text in turn.items()} for turn in value]
+            if isinstance(value, list)
+            else value
+        )
+        for column, value in record.items()
+    }
+
+
+def is_conversational(record: Mapping[str, Any]) -> bool:
+    """Return whether any column of turns has a role."""
+    columns = ("prompt", "chosen", "rejected", "completion", "messages")
+    return any(isinstance(record.get(name), list) and "role" in record[name][0] for name in columns)
+
+
+def own_prompt(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pair with its own prompt, or with that of its conversations."""
+    if "chosen" not in record or type(record.get("prompt")) is type(record["chosen"]):
+        return dict(record)
+    prompt, chosen, rejected = extract_prompt(record["chosen"], record["rejected"])
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+
+def mixture(
+    sets: Sequence[Sequence[Mapping[str, Any]]],
+    columns: Sequence[str] | None,
+    shares: Sequence[float] | None,
+    test: float | None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of several data sets."""
+    if shares:
+        sizes = [one / sum(shares) for one in shares]
+        total = min(len(rows) / size for rows, size in zip(sets, sizes, strict=True))
+        sets = [rows[: round(size * total)] for rows, size in zip(sets, sizes, strict=True)]
+    rows = [{k: v for k, v in row.items() if not columns or k in columns} for one in sets for row in one]
+    held = round(len(rows) * (test or 0))
+    return {"train": rows[held:], "test": rows[:held]} if test else {"train": rows}
+
+
+def parse_options(file: Mapping[str, Any], line: Sequence[str]) -> dict[str, Any]:
+    """Return options, the command line's before the file's."""
+    made = {"rate": 0.5, "count": 3, "word": "none", "flag": False, "names": ["x"], **file}
+    kinds: dict[str, Callable[[str], Any]] = {"rate": float, "count": int, "flag": lambda one: one == "true"}
+    for group in " ".join(line).split("--")[1:]:
+        name, *words = group.split()
+        made[name] = words if name == "names" else kinds.get(name, str)(words[0])
+    return made
+
+
+def averaged_weights(steps: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Return BEMA's weights by differences."""
+    start = int(options["update_after"])
+    first, drift, made = steps[start], torch.zeros_like(steps[0]), steps[0]
+    for step in range(start + 1, len(steps)):
+        if (step - start) % int(options["update_freq"]) == 0:
+            age = options["lag"] + options["multiplier"] * step
+            beta = max(age ** -options["ema_power"], options["min_ema_multiplier"])
+            drift = drift + beta * (steps[step] - first - drift)
+            made = first + drift + age ** -options["bias_power"] * (steps[step] - first)
+    return made
+
+
+def cosine(
+    correct: Sequence[bool | None],
+    lengths: Sequence[int],
+    longest: int,
+    wrong: tuple[float, float],
+    right: tuple[float, float],
+) -> list[float | None]:
+    """Return rewards on half a wave between the bounds."""
+    made: list[float | None] = []
+    for verdict, length in zip(correct, lengths, strict=True):
+        short, long = right[::-1] if verdict else wrong
+        angle = math.pi * min(length, longest) / longest
+        made.append(None if verdict is None else (short + long) / 2 + (short - long) / 2 * math.cos(angle))
+    return made
+
+
 PLAIN: Mapping[str, Callable[..., Any]] = {
     "logprobs": logprobs,
     "logprobs of several": several,
@@ -244,6 +350,14 @@ PLAIN: Mapping[str, Callable[..., Any]] = {
     "think format": think_format,
     "overlong": overlong,
     "repetition": repetition,
+    "apply template": apply_template,
+    "to messages": to_messages,
+    "is conversational": is_conversational,
+    "own prompt": own_prompt,
+    "mixture": mixture,
+    "parse options": parse_options,
+    "averaged weights": averaged_weights,
+    "cosine": cosine,
 }
 
 

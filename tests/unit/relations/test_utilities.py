@@ -13,7 +13,15 @@ from seatrial.relations.engine import first_violation, run_relation
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-RELATIONS = ("R31.numbers", "R31.rows", "R31.orders", "R31.records", "R31.rewards")
+RELATIONS = (
+    "R31.numbers",
+    "R31.rows",
+    "R31.orders",
+    "R31.records",
+    "R31.rewards",
+    "R31.chats",
+    "R31.sources",
+)
 
 
 @pytest.mark.parametrize("name", RELATIONS)
@@ -161,6 +169,66 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
         "R31.rewards",
         "repetition",
         lambda rows, n, p: PLAIN["repetition"]([sorted(row) for row in rows], n, p),
+    ),
+    "cosine of the length": (
+        "R31.rewards",
+        "cosine",
+        lambda c, n, m, wrong, right: PLAIN["cosine"](c, n, m, wrong[::-1], right),
+    ),
+    "texts of a template": (
+        "R31.chats",
+        "apply template",
+        lambda r, t, n: {k: v + "(" for k, v in PLAIN["apply template"](r, t, n).items() if k != "label"},
+    ),
+    "texts of a template with variables of a record's own": (
+        "R31.chats",
+        "apply template",
+        lambda r, t, n: PLAIN["apply template"]({k: v for k, v in r.items() if "kwargs" not in k}, t, n),
+    ),
+    "tools of a template": (
+        "R31.chats",
+        "apply template",
+        lambda r, t, n: PLAIN["apply template"](r, t, () if "prompt" in r else n),
+    ),
+    "turns by other names": (
+        "R31.chats",
+        "to messages",
+        lambda r: {"messages": PLAIN["to messages"](r).get("messages", r)},
+    ),
+    "form of a record": (
+        "R31.chats",
+        "is conversational",
+        lambda r: isinstance(next(iter(r.values())), list),
+    ),
+    "prompt of a pair, where it has none of its own": (
+        "R31.chats",
+        "own prompt",
+        lambda r: r if "prompt" in r else PLAIN["own prompt"](r),
+    ),
+    "mixture": ("R31.sources", "mixture", lambda s, *more: PLAIN["mixture"](s[::-1], *more)),
+    "shares of a mixture": (
+        "R31.sources",
+        "mixture",
+        lambda s, c, shares, t: {
+            "train": [
+                row for one, part in zip(s, shares or (1, 1), strict=True) for row in one[: int(9 * part)]
+            ]
+        },
+    ),
+    "parts of a mixture": (
+        "R31.sources",
+        "mixture",
+        lambda s, c, f, t: {**PLAIN["mixture"](s, c, f, t), **PLAIN["mixture"](s, c, f, None)},
+    ),
+    "options of files and command lines": (
+        "R31.sources",
+        "parse options",
+        lambda file, line: {**PLAIN["parse options"](file, line), **file},
+    ),
+    "averaged weights": (
+        "R31.sources",
+        "averaged weights",
+        lambda w, o: PLAIN["averaged weights"](w, {**o, "update_after": 0}),
     ),
 }
 

@@ -115,6 +115,14 @@ UTILITIES: Mapping[str, str] = {
     "kept checkpoints": "(number saved in succession, limit or None) -> steps that are left",
     "random state": "() -> by library, whether draws after loading a state equal those after saving it",
     "batch operation": "(operation, batches, *arguments) -> batches; see `relations.laws.utilities.batches.RIGHT`",
+    "apply template": "(record of turns, template, names of tools) -> the record's texts as the template writes them",
+    "to messages": "(record) -> the same with `role` and `content` for `from` and `value`, in `messages`",
+    "is conversational": "(record) -> whether its columns are turns",
+    "own prompt": "(record) -> with the prompt that a pair has in common, unless it has one in the pair's form",
+    "mixture": "(data sets of rows, columns or None, shares or None, share held out or None) -> rows by part",
+    "parse options": "(values of a file, words of a command line) -> options by name",
+    "averaged weights": "(weights before training and after each step [S + 1, N], options) -> BEMA's weights [N]",
+    "cosine": "(verdicts, lengths, longest, bounds of wrong and of right answers) -> the rewards (arXiv 2502.03373)",
 }
 """Functions by name, with what each takes and gives; tensors keep their precision unless a law says otherwise."""
 

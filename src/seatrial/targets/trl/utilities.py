@@ -13,6 +13,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.trl.preferences import find_trainer
+from seatrial.targets.trl.sources import SOURCES
 
 UTILS = ("trl.trainer.utils", "trl.experimental.utils", "trl.data_utils", "trl.core")
 """Where releases keep them."""
@@ -55,7 +56,7 @@ class Utilities(KnowsFailures):
         for name, own in PLAIN.items():
             if found := _found(own, UTILS):
                 made[name] = found
-        for name, (own, places, adapt) in ADAPTED.items():
+        for name, (own, places, adapt) in {**ADAPTED, **SOURCES}.items():
             if found := _found(own, places):
                 made[name] = adapt(found)
         if trainer := _trainer("ORPO"):

@@ -29,7 +29,7 @@ REWARDS = Relation(
 )
 
 
-def _words(case: Numbers, length: int) -> list[str]:
+def random_words(case: Numbers, length: int) -> list[str]:
     rng = np.random.default_rng([case.seed, 31, length])
     return ["".join(rng.choice(list("abcdef"), size=3)) for _ in range(length)]
 
@@ -52,7 +52,7 @@ def unpaired_records_belong_together(stack: Any, case: Numbers, further: Sequenc
             "rejected": f"r{place}",
             **dict.fromkeys(further, f"s{place}"),
         }
-        for place, word in enumerate(_words(case, 5))
+        for place, word in enumerate(random_words(case, 5))
     ]
     due = [
         (one["prompt"], one[which], which == "chosen", one.get("source"))
@@ -118,7 +118,7 @@ def _common(one: str, other: str) -> str:
 )
 def prompt_of_turns_is_what_both_begin_with(stack: Any, case: Numbers) -> Measure:
     """Check conversations of one and several turns, whose last turns differ."""
-    words, wrong = _words(case, 6), []
+    words, wrong = random_words(case, 6), []
     for length in (1, 2, 4):
         turns = [
             {"role": ("user", "assistant")[place % 2], "content": words[place]} for place in range(length)
@@ -198,7 +198,7 @@ def common_prefix_is_longest(stack: Any, case: Numbers) -> Measure:
 )
 def images_are_before_the_first_text(stack: Any, case: Numbers) -> Measure:
     """Check that texts become blocks, that all images precede the first user's text in their order, and no more."""
-    words = _words(case, 4)
+    words = random_words(case, 4)
     roles = ("system", "user", "assistant", "user")
     messages = [{"role": role, "content": word} for role, word in zip(roles, words, strict=True)]
     before, wrong = [dict(one) for one in messages], []
@@ -225,7 +225,7 @@ def _plain(message: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
 )
 def format_is_one_block_of_thought(stack: Any, case: Numbers) -> Measure:
     """Compare rewards with what the documentation says: one block that the text begins with."""
-    first, second = _words(case, 2)
+    first, second = random_words(case, 2)
     texts = {
         f"<think>\n{first}\n</think>\n{second}": 1.0,
         f"<think>{first}</think>{second}": 1.0,
@@ -281,3 +281,25 @@ def repetition_is_punished_by_its_share(stack: Any, case: Numbers) -> Measure:
             due = largest * (1 - len(set(grams)) / len(grams)) if grams else 0.0
             found.append((abs(one - due) if not math.isnan(one) else math.nan, f"n {n}, {row}"))
     return Measure.largest(found, 1e-9, "penalties of repetition")
+
+
+@REWARDS.law(
+    "cosine of the length",
+    "bounds of wrong answers the other way round, a length beyond the longest that rises again",
+    excluded=without("cosine"),
+)
+def correctness_is_scaled_by_length(stack: Any, case: Numbers) -> Measure:
+    """Compare rewards with those of appendix C.1 of arXiv 2502.03373; an answer without a verdict has none."""
+    longest, lengths = 40, [0, 1, 20, 39, 40] if case.tidy else [0, 1, 20, 39, 40, 41, 60, 90]
+    found = []
+    for wrong, right in (((-1.0, -0.5), (0.5, 1.0)), ((-10.0, 0.0), (1.0, 2.0))):
+        for correct, (short, long) in ((True, right[::-1]), (False, wrong)):
+            given = stack.utilities["cosine"]([correct] * len(lengths), lengths, longest, wrong, right)
+            for length, one in zip(lengths, given, strict=True):
+                share = (1 + math.cos(math.pi * min(length / longest, 1.0))) / 2
+                found.append(
+                    (abs(one - long - (short - long) * share), f"{length} tokens, correct {correct}")
+                )
+    none = stack.utilities["cosine"]([None, True], [3, 3], longest, (-1.0, -0.5), (0.5, 1.0))
+    found.append((0.0 if none[0] is None and none[1] is not None else math.inf, "no verdict"))
+    return Measure.largest(found, 1e-6, "rewards of length, difference")
