@@ -281,7 +281,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         },
         trait="dropout",
     ),
-    "whole-grpo-tools": grpo_tools({"loss_type": "dapo"}, thorough=False),
+    "whole-grpo-tools": grpo_tools({"loss_type": "dapo"}, thorough=False, updates_only=True),
     "whole-grpo-tools-limited": grpo_tools(
         {"loss_type": "grpo", "max_tool_calling_iterations": 1, "beta": 0.2},
         tools="limited",
@@ -318,7 +318,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         reduction="rows",
         known_failures=(EXPERTS,),
     ),
-    "whole-rloo": rloo({}, thorough=False),
+    "whole-rloo": rloo({}),
     "whole-rloo-reuse": rloo({"num_iterations": 2, "epsilon": 0.3}, num_uses=2, clip_low=0.3, clip_high=0.3),
     "whole-rloo-clipped": rloo(
         {"beta": 0.0, "reward_clip_range": (0.0, 0.9), "normalize_advantages": True},
