@@ -108,7 +108,7 @@ SLICES = KnownFailure(
     "R22.whole/loss and scalars, a logging interval of two steps",
 )
 RESULTS = KnownFailure(
-    "results of tools that are awaited follow those of all others, whatever the order of the calls",
+    "results of tools that are awaited follow those of all others, in another order than the calls",
     finding="TRL: the order of tools' results",
 ).of(
     "R12.whole/gradient, two micro-batches a step",

@@ -29,8 +29,8 @@ class OpenRollout:
 class Turns:
     """Turns of one generation after the other.
 
-    A prompt that begins with all tokens of an open rollout asks for its next turn. Whatever follows these tokens, the
-    rollout goes on with the tokens that are due, and without any beyond the limit of iterations; a trainer that has
+    A prompt that begins with all tokens of an open rollout requests its next turn. The
+    rollout continues with the tokens that are due, and without any beyond the limit of iterations; a trainer that has
     others then trains on rows that were not sampled.
     """
 

@@ -1,4 +1,4 @@
-"""R31.chats: functions of conversations write each turn once, where it belongs, whatever the form of the record."""
+"""R31.chats: functions of conversations write each turn once, where it belongs, in records of every form."""
 
 from __future__ import annotations
 
