@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.unit.relations.defined_utilities import DEFINED
@@ -209,16 +210,23 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "shares of a mixture": (
         "R31.sources",
         "mixture",
-        lambda s, c, shares, t: {
-            "train": [
-                row for one, part in zip(s, shares or (1, 1), strict=True) for row in one[: int(9 * part)]
-            ]
+        lambda s, c, f, t: {
+            **PLAIN["mixture"](s, c, None, t),
+            "train": [row for one, part in zip(s, f or (1, 1), strict=False) for row in one[: int(9 * part)]],
         },
     ),
     "parts of a mixture": (
         "R31.sources",
         "mixture",
         lambda s, c, f, t: {**PLAIN["mixture"](s, c, f, t), **PLAIN["mixture"](s, c, f, None)},
+    ),
+    "parts of a mixture in several processes": (
+        "R31.sources",
+        "mixture",
+        lambda s, c, f, t: {
+            "test": [s[0][place] for place in np.random.permutation(len(s[0]))[:4]],
+            "train": [],
+        },
     ),
     "options of files and command lines": (
         "R31.sources",

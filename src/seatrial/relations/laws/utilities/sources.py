@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,6 +71,25 @@ def parts_share_no_row(stack: Any, case: Numbers) -> Measure:
     wrong = [] if sorted(rows["train"] + rows["test"]) == all_rows else [f"rows {rows}"]
     wrong += [] if len(rows["test"]) == 4 else [f"{len(rows['test'])} rows of 16 are held out"]
     return Measure.count(wrong, "parts of a mixture")
+
+
+@SOURCES.law(
+    "parts of a mixture in several processes",
+    "parts that depend on the random state of each process: rows that one holds out train in another",
+    excluded=without("mixture"),
+)
+def parts_are_those_of_every_process(stack: Any, case: Numbers) -> Measure:
+    """Compare the parts of one mixture in processes with different random states of NumPy."""
+    sets = [[{"text": f"a{row}"} for row in range(40)]]
+    kept = np.random.get_state()
+    try:
+        parts = []
+        for process in (1, 2):
+            np.random.seed(case.seed + process)
+            parts.append({row["text"] for row in stack.utilities["mixture"](sets, None, None, 0.25)["test"]})
+    finally:
+        np.random.set_state(kept)
+    return Measure.count(sorted(parts[0] ^ parts[1]), "rows that one process alone holds out")
 
 
 @SOURCES.law(
