@@ -179,7 +179,21 @@ def all_masks(self, *args, **options):
     return draw(self, *args, **options)
 data_collator.DataCollatorForLanguageModeling.torch_mask_tokens = all_masks
 """
+ONE_SCALE = """
+from transformers.models.gpt2 import modeling_gpt2
+make = modeling_gpt2.GPT2Attention.__init__
+def with_one_scale(self, config, *args, **options):
+    make(self, config, *args, **options)
+    self.scaling = self.head_dim**-0.5
+modeling_gpt2.GPT2Attention.__init__ = with_one_scale
+"""
+NO_TEMPERATURE = """
+from transformers.generation import logits_process
+logits_process.TemperatureLogitsWarper.__call__ = lambda self, input_ids, scores: scores
+"""
 FAULTS = [
+    ("options-gpt2", "R5.options", ONE_SCALE, "options act, scaled dot-product attention"),
+    ("generate-bart", "R26.generate", NO_TEMPERATURE, "a temperature near zero"),
     ("collator-masking", "R15.masked", ALL_MASKS, "shares"),
     ("row-classes", "R23.supervised", TURNED, "outputs"),
     ("rotary", "R12.rotary", WITHOUT_FACTOR, "yarn"),

@@ -38,8 +38,10 @@ from seatrial.relations.contracts.left import LeftRuns
 from seatrial.relations.contracts.links import Links
 from seatrial.relations.contracts.loops import AccumulatedTraining, Collectives, MetricGather, RowLoader
 from seatrial.relations.contracts.masking import Masking
+from seatrial.relations.contracts.model_options import ModelOptions
 from seatrial.relations.contracts.named_metrics import NamedMetrics
 from seatrial.relations.contracts.objectives import Objective
+from seatrial.relations.contracts.own_generation import OwnGeneration
 from seatrial.relations.contracts.packs import PackPlan
 from seatrial.relations.contracts.parallel import ParallelTraining
 from seatrial.relations.contracts.parts import NamedParts, OwnParts, RandomStreams, Tasks
@@ -286,6 +288,7 @@ COMPONENTS: Mapping[str, type] = {
     "readiness": Readiness,
     "policy": Policy,
     "model_family": ModelFamily,
+    "model_options": ModelOptions,
     "rotary": Rotary,
     "packing": Packing,
     "pack_plan": PackPlan,
@@ -305,6 +308,7 @@ COMPONENTS: Mapping[str, type] = {
     "rollout_flow": RolloutFlow,
     "sampler": Sampler,
     "decoding": Decoding,
+    "own_generation": OwnGeneration,
     "reward": Reward,
     "tokenizer": Tokenizer,
     "conversations": Conversations,

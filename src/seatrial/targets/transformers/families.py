@@ -68,12 +68,14 @@ class CausalFamily(KnowsFailures):
         import transformers
 
         auto: Any = transformers.AutoModelForCausalLM
-        config = self._config(**more)
 
         def build(config: Any) -> Any:
             return auto.from_config(config, attn_implementation=attention)
 
-        return made_model(build, config, 0).eval()
+        return self._weighted(build, self._config(**more)).eval()
+
+    def _weighted(self, build: Any, config: Any) -> Any:
+        return made_model(build, config, 0)
 
     @cached_property
     def _models(self) -> dict[str, Any]:
@@ -196,15 +198,24 @@ class CausalFamily(KnowsFailures):
             raise
         yield from torch.stack(found.logits, dim=1)
 
-    def family_step(self, rows: Sequence[Sequence[int]], *, checkpointed: bool) -> StepResult:
-        model = copy.deepcopy(self.model()).train()
+    def family_step(
+        self,
+        rows: Sequence[Sequence[int]],
+        *,
+        checkpointed: bool,
+        attention: str = "eager",
+        num_items: int | None = None,
+    ) -> StepResult:
+        model = copy.deepcopy(self.model(attention)).train()
         if checkpointed:
             model.gradient_checkpointing_enable()
         inputs, places = self._inputs(rows, "right")
         labels = torch.full_like(inputs["input_ids"], -100)
         for row, place in enumerate(places):
             labels[row, place] = inputs["input_ids"][row, place]
-        options = {"use_cache": False} if "use_cache" in self._parameters() else {}
+        options: dict[str, Any] = {"use_cache": False} if "use_cache" in self._parameters() else {}
+        if num_items is not None:
+            options["num_items_in_batch"] = num_items
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             loss = model(**inputs, labels=labels, **options).loss

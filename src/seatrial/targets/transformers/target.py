@@ -23,6 +23,8 @@ class TransformersTarget(ComponentsTarget):
             decoding,
             experts,
             families,
+            family_options,
+            generators,
             heads,
             masking,
             models,
@@ -46,7 +48,9 @@ class TransformersTarget(ComponentsTarget):
             masking,
             models,
             families,
+            family_options,
             decoding,
+            generators,
             runs,
             ranked,
         )

@@ -98,7 +98,7 @@ def logits_are_those_of_the_row(stack: Any, case: RowsCase, *, form: ModelForm) 
     with torch.no_grad():
         found = stack.family_logits(case.rows, form)
         right = stack.family_logits(case.rows, ModelForm())
-    return _largest(found, right, bound_of(stack, BOUND))
+    return largest_logit_difference(found, right, bound_of(stack, BOUND))
 
 
 @FAMILY.law("saved and loaded", "tensors that are left out, or made again", **_form(reloaded=True))
@@ -106,10 +106,11 @@ def reload_changes_nothing(stack: Any, case: RowsCase, *, form: ModelForm) -> Me
     """Compare the logits of a model that was saved and loaded with those before, within the last bits."""
     with torch.no_grad():
         found, right = stack.family_logits(case.rows, form), stack.family_logits(case.rows, ModelForm())
-    return _largest(found, right, RELOADED)
+    return largest_logit_difference(found, right, RELOADED)
 
 
-def _largest(found: list[Tensor], right: list[Tensor], bound: float) -> Measure:
+def largest_logit_difference(found: list[Tensor], right: list[Tensor], bound: float) -> Measure:
+    """Return the measure of the largest difference of logits from those of the rows' last places."""
     errors = []
     for row, (one, whole) in enumerate(zip(found, right, strict=True)):
         other = whole[len(whole) - len(one) :]

@@ -1,0 +1,126 @@
+"""Options of families that a law is not about, by design, and options whose failures are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.targets.common.known import Releases, every_release
+
+BY_LENGTH = ("right", "left", "sdpaleft", "from the cache", "packed eager", "packed sdpa")
+PACKED = ("packed eager", "packed sdpa")
+RECURRENT = (
+    "bamba", "falcon_h1", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "minimax", "olmo_hybrid", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_next", "recurrent_gemma",
+)  # fmt: skip
+"""Families whose layers carry a state from one row to the next where rows are laid end to end."""
+ACTS_ELSEWHERE: Mapping[str, str] = {
+    "add_cross_attention": "there is no encoder",
+    "attention_softmax_in_fp32": "float32 already",
+    "aux_loss_coef": "acts on the loss of routers, which is off",
+    "pretraining_tp": "other slices of the same sums, or nothing since it was deprecated",
+    "reorder_and_upcast_attn": "float32 already",
+    "rescale_every": "scales what is scaled back",
+    "residual_in_fp32": "float32 already",
+    "router_aux_loss_coef": "acts on the loss of routers, which is off",
+    "scale_attention_softmax_in_fp32": "float32 already",
+    "slow_but_exact": "another order of the same sums",
+    "use_associative_scan": "another order of the same sums",
+    "use_mambapy": "another order of the same sums",
+    "z_loss_coefficient": "acts on the loss of routers, which is off",
+}
+"""Options that change no logits in evaluation mode, float32 and one process, by their documentation."""
+OF_FAMILIES: Mapping[tuple[str, str], str] = {
+    ("deepseek_v2", "n_group"): "the choice of groups is another option",
+    ("gpt_oss", "hidden_act"): "the activation of its experts is fixed",
+    ("modernbert-decoder", "local_attention"): "the tiny model's window is given by another option",
+    ("recurrent_gemma", "attention_window_size"): "the tiny model's window is given by another option",
+}
+"""The same of single families."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionFailure:
+    """A known failure of an option."""
+
+    families: Sequence[str]
+    option: str
+    """How the names of its values begin; empty: whatever the option, the tiny model itself too."""
+    laws: Sequence[str]
+    finding: str
+    """The heading in docs/evidence/findings.md."""
+    releases: Releases = every_release
+
+
+STATE_BIAS = "Transformers: padding and a bias before the convolution"
+FAILURES: Sequence[OptionFailure] = (
+    OptionFailure(
+        families=("gpt_oss",),
+        option="",
+        laws=("packed eager",),
+        finding="Transformers: rows laid end to end in GPT-OSS",
+    ),
+    OptionFailure(
+        families=("mamba2", "granitemoehybrid", "falcon_h1"),
+        option="time_step_limit",
+        laws=("from the cache",),
+        finding="Transformers: limits of time steps in the cache",
+    ),
+    OptionFailure(
+        families=("mamba", "falcon_mamba", "mamba2"),
+        option="use_bias",
+        laws=("from the cache",),
+        finding=STATE_BIAS,
+    ),
+    OptionFailure(
+        families=("granitemoehybrid", "falcon_h1"),
+        option="mamba_proj_bias",
+        laws=("sdpaleft", "from the cache"),
+        finding=STATE_BIAS,
+    ),
+    OptionFailure(
+        families=("recurrent_gemma",), option="", laws=("sdpaleft", "from the cache"), finding=STATE_BIAS
+    ),
+    OptionFailure(
+        families=("youtu",),
+        option="tie_word_embeddings",
+        laws=("saved",),
+        finding="Transformers: the embedding of padding in a loaded Youtu",
+    ),
+    OptionFailure(
+        families=("gemma3_text",),
+        option="attn_logit_softcapping",
+        laws=("acts",),
+        finding="Transformers: options that are ignored",
+    ),
+    OptionFailure(
+        families=("deepseek_v2",),
+        option="norm_topk_prob",
+        laws=("acts",),
+        finding="Transformers: options that are ignored",
+    ),
+)
+
+
+def why_excluded(family: str, law: str, name: str) -> str | None:
+    """Return why a law is not about an option of a family, by the library's design."""
+    if "rope_type=dynamic" in name and law in BY_LENGTH:
+        return "frequencies are those of the longest row of a batch"
+    if family in RECURRENT and law in PACKED:
+        return "a state goes on from row to row"
+    if "use_bidirectional_attention=True" in name and law == "from the cache":
+        return "an id sees those after it"
+    if law == "acts":
+        option = name.partition("=")[0]
+        return ACTS_ELSEWHERE.get(option) or OF_FAMILIES.get((family, option))
+    return None
+
+
+def failures_of(adapter: Any, law: str) -> Mapping[str, str]:
+    """Return the findings by the beginnings of options, of those with which a law fails on the installed release."""
+    return {
+        known.option: known.finding
+        for known in FAILURES
+        if adapter.family in known.families and law in known.laws and known.releases(adapter)
+    }
