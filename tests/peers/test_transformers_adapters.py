@@ -191,7 +191,22 @@ NO_TEMPERATURE = """
 from transformers.generation import logits_process
 logits_process.TemperatureLogitsWarper.__call__ = lambda self, input_ids, scores: scores
 """
+ONE_SIDE = """
+collate = data_collator.DataCollatorForSeq2Seq.__call__
+def on_the_right(self, features, return_tensors=None):
+    kept, self.tokenizer.padding_side = self.tokenizer.padding_side, "right"
+    try:
+        return collate(self, features, return_tensors)
+    finally:
+        self.tokenizer.padding_side = kept
+data_collator.DataCollatorForSeq2Seq.__call__ = on_the_right
+"""
+FIRST_IDS = """
+data_collator.DataCollatorForLanguageModeling._whole_word_mask = staticmethod(lambda word_ids, mask: mask)
+"""
 FAULTS = [
+    ("collators", "R15.collated", ONE_SIDE, "sequences on the left"),
+    ("collator-masking-words", "R15.masked", FIRST_IDS, "whole words"),
     ("options-gpt2", "R5.options", ONE_SCALE, "options act, scaled dot-product attention"),
     ("generate-bart", "R26.generate", NO_TEMPERATURE, "a temperature near zero"),
     ("collator-masking", "R15.masked", ALL_MASKS, "shares"),

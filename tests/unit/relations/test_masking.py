@@ -19,6 +19,7 @@ class PlainMasks:
     ordinary_ids: Sequence[int] = tuple(range(3, 103))
     special_ids = frozenset({0, 1, 2})
     mask_id = 2
+    word_size = 1
 
     def __init__(self, fault: str = "") -> None:
         self.fault = fault
@@ -56,5 +57,36 @@ class PlainMasks:
 def test_a_planted_fault_is_seen(fault: str, laws: list[str]) -> None:
     """By the laws about it and by no other."""
     verdict = run_relation(RELATION, PlainMasks(fault))
+    assert verdict.outcome is (Outcome.FAIL if laws else Outcome.PASS)
+    assert verdict.details.get("laws_broken", []) == laws
+
+
+class PlainWords(PlainMasks):
+    """Masks words of two ids; a fault masks each id for itself, or all words."""
+
+    word_size = 2
+
+    def masked(self, plan: MaskingPlan) -> list[MaskedRow]:
+        stream = random.Random(plan.seed)
+        found = []
+        for row in plan.rows:
+            words = [stream.random() < plan.share or self.fault == "all" for _ in range(len(row) // 2 + 1)]
+            own = [
+                stream.random() < plan.share if self.fault == "one by one" else words[i // 2]
+                for i in range(len(row))
+            ]
+            seen = (1, *(self.mask_id if one else token for one, token in zip(own, row, strict=True)), 1)
+            labels = (None, *(token if one else None for one, token in zip(own, row, strict=True)), None)
+            found.append(MaskedRow((1, *row, 1), seen, labels))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("fault", "laws"),
+    [("", []), ("one by one", ["whole words"]), ("all", ["shares, all masks", "whole words", "seeds"])],
+)
+def test_a_fault_of_words_is_seen(fault: str, laws: list[str]) -> None:
+    """By the laws about it and by no other."""
+    verdict = run_relation(RELATION, PlainWords(fault))
     assert verdict.outcome is (Outcome.FAIL if laws else Outcome.PASS)
     assert verdict.details.get("laws_broken", []) == laws

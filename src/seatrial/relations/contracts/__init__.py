@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters, VariedAdapters
 from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
+from seatrial.relations.contracts.collators import Collators
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
 from seatrial.relations.contracts.controllers import KLController, LengthBalance
 from seatrial.relations.contracts.conversations import Conversations, Pairs
@@ -283,6 +284,7 @@ COMPONENTS: Mapping[str, type] = {
     "rollout_window": RolloutWindow,
     "trained_tokens": TrainedTokens,
     "masking": Masking,
+    "collators": Collators,
     "default_sampling": DefaultSampling,
     "drawn_tokens": DrawnTokens,
     "readiness": Readiness,

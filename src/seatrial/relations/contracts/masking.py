@@ -50,6 +50,8 @@ class Masking(Protocol):
     ordinary_ids: Sequence[int]
     special_ids: Collection[int]
     mask_id: int
+    word_size: int
+    """Ids of a word that are masked together, counted from the first ordinary one of a row; 1: each for itself."""
 
     def masked(self, plan: MaskingPlan) -> list[MaskedRow]:
         """Return the rows of one batch.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from seatrial.relations.contracts.masking import MaskedRow, MaskingPlan
@@ -19,6 +20,12 @@ IGNORED = -100
 
 class Masks(KnowsFailures):
     """A batch padded on the right, of rows with a start and an end."""
+
+    returns: ClassVar[str] = "pt"
+    """Kind of arrays."""
+    own_seed: ClassVar[bool] = False
+    """Whether the collator is given the seed; else the process's generators are."""
+    word_size: ClassVar[int] = 1
 
     def __init__(self) -> None:
         """Find the collator."""
@@ -35,17 +42,30 @@ class Masks(KnowsFailures):
             "mask_replace_prob": plan.replaced,
             "random_replace_prob": plan.random,
         }
+        more: dict[str, Any] = {"seed": plan.seed} if self.own_seed else {}
+        if self.word_size > 1:
+            more["whole_word_mask"] = True
+            given.update(mask_replace_prob=1.0, random_replace_prob=0.0)  # words have no other
+        unknown = sorted({*more} - {item.name for item in dataclasses.fields(self._collator)})
+        if unknown:
+            raise NotServed(f"the collator of this release has no {', '.join(unknown)}")
         missing = sorted({*given} - {item.name for item in dataclasses.fields(self._collator)})
         if missing and (plan.replaced, plan.random) != (0.8, 0.1):
             raise NotServed(f"the collator of this release has no {', '.join(missing)}")
         collator = self._collator(
-            tokenizer=self._tokenizer, **{name: value for name, value in given.items() if name not in missing}
+            tokenizer=self._tokenizer,
+            return_tensors=self.returns,
+            **more,
+            **{name: value for name, value in given.items() if name not in missing},
         )
         end = int(self._tokenizer.eos_token_id)
         rows = [(end, *row, end) for row in plan.rows]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(plan.seed)
-            batch = collator([{"input_ids": list(row), "attention_mask": [1] * len(row)} for row in rows])
+            torch.manual_seed(0 if self.own_seed else plan.seed)
+            kept = np.random.get_state()
+            np.random.seed(0 if self.own_seed else plan.seed)
+            batch = collator([self._feature(row, max(map(len, rows))) for row in rows])
+            np.random.set_state(kept)
         found = []
         for ids, seen, labels in zip(
             rows, batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True
@@ -56,5 +76,54 @@ class Masks(KnowsFailures):
             found.append(MaskedRow(ids, tuple(seen[: len(ids)]), own))
         return found
 
+    def _feature(self, row: Sequence[int], width: int) -> dict[str, Any]:
+        if self.word_size == 1:
+            return {"input_ids": list(row), "attention_mask": [1] * len(row)}
+        # The collator does not pad places of tokens in the text. A token is a byte; a blank without one ends a word.
+        gap = width - len(row)
+        starts = [place + place // self.word_size for place in range(len(row) - 2)]
+        return {
+            "input_ids": [*row, *[int(self._tokenizer.pad_token_id)] * gap],
+            "attention_mask": [1] * len(row) + [0] * gap,
+            "offset_mapping": [(0, 0), *((start, start + 1) for start in starts), (0, 0), *[(0, 0)] * gap],
+        }
 
-ADAPTERS: dict[str, type[Any]] = {"collator-masking": Masks}
+
+class MasksOfNumpy(Masks):
+    """The same with arrays of NumPy."""
+
+    returns = "np"
+
+
+class MasksBySeed(Masks):
+    """The same with a seed of the collator's own."""
+
+    own_seed = True
+
+
+class MasksOfNumpyBySeed(MasksBySeed):
+    """Both."""
+
+    returns = "np"
+
+
+class MaskedWords(Masks):
+    """Words of two ids, masked as one."""
+
+    word_size = 2
+
+
+class MaskedWordsOfNumpy(MaskedWords):
+    """The same with arrays of NumPy."""
+
+    returns = "np"
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "collator-masking": Masks,
+    "collator-masking-numpy": MasksOfNumpy,
+    "collator-masking-seed": MasksBySeed,
+    "collator-masking-numpy-seed": MasksOfNumpyBySeed,
+    "collator-masking-words": MaskedWords,
+    "collator-masking-words-numpy": MaskedWordsOfNumpy,
+}

@@ -19,6 +19,7 @@ class TransformersTarget(ComponentsTarget):
         """Return the adapters by name."""
         from seatrial.targets.transformers import (
             causal,
+            collated,
             collators,
             decoding,
             experts,
@@ -45,6 +46,7 @@ class TransformersTarget(ComponentsTarget):
             variants,
             experts,
             collators,
+            collated,
             masking,
             models,
             families,

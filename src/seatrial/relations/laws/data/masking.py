@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from seatrial.relations.contracts.masking import MaskedRow, MaskingPlan
@@ -49,11 +50,23 @@ def labels_are_the_ids(stack: Any, case: MaskingPlan) -> Measure:
     return Measure.count(wrong, "places with a wrong label")
 
 
-@MASKED.law("shares", "a share of the wrong ids, shares that are swapped")
+def _words_are_masks(stack: Any) -> str | None:
+    return "words are replaced by masks alone" if stack.word_size > 1 else None
+
+
+@MASKED.law("shares", "a share of the wrong ids, shares that are swapped", excluded=_words_are_masks)
 @MASKED.law("shares, all masks", "a share that is ignored", cases=plan(share=0.4, replaced=1.0, random=0.0))
-@MASKED.law("shares, all random", "a share that is ignored", cases=plan(share=0.4, replaced=0.0, random=1.0))
 @MASKED.law(
-    "shares, half of each", "shares that are multiplied", cases=plan(share=0.3, replaced=0.5, random=0.4)
+    "shares, all random",
+    "a share that is ignored",
+    cases=plan(share=0.4, replaced=0.0, random=1.0),
+    excluded=_words_are_masks,
+)
+@MASKED.law(
+    "shares, half of each",
+    "shares that are multiplied",
+    cases=plan(share=0.3, replaced=0.5, random=0.4),
+    excluded=_words_are_masks,
 )
 def shares_are_configured(stack: Any, case: MaskingPlan) -> Measure:
     """Compare how many ids train, and what takes their place, with the shares, in standard errors."""
@@ -81,6 +94,26 @@ def _errors(count: int, total: int, share: float, slack: float = 0.0) -> float:
         return math.inf
     off = abs(count / total - share)
     return max(off - slack, 0.0) / math.sqrt(max(share * (1 - share), 1e-4) / total)
+
+
+def _has_no_words(stack: Any) -> str | None:
+    return "ids are masked one by one" if stack.word_size == 1 else None
+
+
+@MASKED.law("whole words", "words that are masked in part, or all together", excluded=_has_no_words)
+def words_are_masked_whole(stack: Any, case: MaskingPlan) -> Measure:
+    """Check that all ids of a word train or none, and that neighbours differ."""
+    wrong, borders = [], 0
+    for number, row in enumerate(stack.masked(case)):
+        trains = [label is not None for label in row.labels[1:-1]]
+        words = [trains[place : place + stack.word_size] for place in range(0, len(trains), stack.word_size)]
+        wrong += [
+            f"row {number}, word {place}: {word}" for place, word in enumerate(words) if len({*word}) > 1
+        ]
+        borders += sum(one[-1] != other[0] for one, other in pairwise(words))
+    return Measure.count(
+        wrong if borders else ["neighbours are masked together"], "words that are masked in part"
+    )
 
 
 @MASKED.law("seeds", "the same mask in every batch, a seed that is ignored")
