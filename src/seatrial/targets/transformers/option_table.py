@@ -33,7 +33,10 @@ ACTS_ELSEWHERE: Mapping[str, str] = {
 """Options that change no logits in evaluation mode, float32 and one process, by their documentation."""
 OF_FAMILIES: Mapping[tuple[str, str], str] = {
     ("deepseek_v2", "n_group"): "the choice of groups is another option",
+    ("bamba", "mamba_chunk_size"): "another order of the same sums",
+    ("dots1", "sliding_window"): "no layer of the tiny model slides",
     ("gpt_oss", "hidden_act"): "the activation of its experts is fixed",
+    ("llama4_text", "layer_types"): "chunks of the tiny model are longer than its rows",
     ("modernbert-decoder", "local_attention"): "the tiny model's window is given by another option",
     ("recurrent_gemma", "attention_window_size"): "the tiny model's window is given by another option",
 }
@@ -53,52 +56,39 @@ class OptionFailure:
     releases: Releases = every_release
 
 
+PACKED_ROWS = "Transformers: flattened rows in a BERT that decodes"
+STEP_LIMITS = "Transformers: limits of time steps in the cache"
 STATE_BIAS = "Transformers: padding and a bias before the convolution"
+NO_PADDING_ROW = "Transformers: the embedding of padding in a loaded Youtu"
+TWICE = "Transformers: ALiBi in Falcon's eager attention"
+IGNORED = "Transformers: options that are ignored"
+
+
+def _fails(families: str, option: str, laws: Sequence[str], finding: str) -> OptionFailure:
+    return OptionFailure(families=tuple(families.split()), option=option, laws=laws, finding=finding)
+
+
 FAILURES: Sequence[OptionFailure] = (
-    OptionFailure(
-        families=("gpt_oss",),
-        option="",
-        laws=("packed eager",),
-        finding="Transformers: rows laid end to end in GPT-OSS",
-    ),
-    OptionFailure(
-        families=("mamba2", "granitemoehybrid", "falcon_h1"),
-        option="time_step_limit",
-        laws=("from the cache",),
-        finding="Transformers: limits of time steps in the cache",
-    ),
-    OptionFailure(
-        families=("mamba", "falcon_mamba", "mamba2"),
-        option="use_bias",
-        laws=("from the cache",),
-        finding=STATE_BIAS,
-    ),
-    OptionFailure(
-        families=("granitemoehybrid", "falcon_h1"),
-        option="mamba_proj_bias",
-        laws=("sdpaleft", "from the cache"),
-        finding=STATE_BIAS,
-    ),
-    OptionFailure(
-        families=("recurrent_gemma",), option="", laws=("sdpaleft", "from the cache"), finding=STATE_BIAS
-    ),
-    OptionFailure(
-        families=("youtu",),
-        option="tie_word_embeddings",
-        laws=("saved",),
-        finding="Transformers: the embedding of padding in a loaded Youtu",
-    ),
-    OptionFailure(
-        families=("gemma3_text",),
-        option="attn_logit_softcapping",
-        laws=("acts",),
-        finding="Transformers: options that are ignored",
-    ),
-    OptionFailure(
-        families=("deepseek_v2",),
-        option="norm_topk_prob",
-        laws=("acts",),
-        finding="Transformers: options that are ignored",
+    _fails("gpt_oss xglm", "", ("packed eager",), PACKED_ROWS),
+    _fails("opt bert roberta biogpt", "", PACKED, PACKED_ROWS),
+    _fails("mamba2 granitemoehybrid falcon_h1 bamba", "time_step_limit", ("from the cache",), STEP_LIMITS),
+    _fails("mamba falcon_mamba mamba2", "use_bias", ("from the cache",), STATE_BIAS),
+    _fails("granitemoehybrid falcon_h1 bamba", "mamba_proj_bias", ("sdpaleft", "from the cache"), STATE_BIAS),
+    _fails("recurrent_gemma", "", ("sdpaleft", "from the cache"), STATE_BIAS),
+    _fails("youtu", "tie_word_embeddings", ("saved",), NO_PADDING_ROW),
+    _fails("falcon", "alibi", ("sdpa", "sdpaleft", "from the cache", "sdpa gradient", "packed sdpa"), TWICE),
+    _fails("falcon", "attention_dropout", ("trains",), IGNORED),
+    _fails("gemma3_text", "attn_logit_softcapping", ("acts",), IGNORED),
+    _fails("gemma gemma2", "use_bidirectional_attention", ("acts", "sdpa"), IGNORED),
+    _fails("deepseek_v2", "norm_topk_prob", ("acts",), IGNORED),
+    _fails("biogpt", "layer_norm_eps", ("acts",), IGNORED),
+    _fails("phi3", "embd_pdrop", ("trains",), IGNORED),
+    _fails("llama4_text", "router_jitter_noise", ("trains",), IGNORED),
+    _fails("mpt", "emb_pdrop", ("trains",), IGNORED),
+    _fails("mpt", "resid_pdrop", ("trains",), IGNORED),
+    *(
+        _fails("mpt", option, ("acts",), IGNORED)
+        for option in ("embedding_fraction", "learned_pos_emb", "logit_scale", "no_bias", "norm_type")
     ),
 )
 

@@ -85,8 +85,11 @@ NUMBERS: Mapping[str, Sequence[Any]] = {
 WITH: Mapping[str, Mapping[str, Any]] = {
     "n_group": {"topk_group": 1, "num_experts_per_tok": 2},
     "topk_method": {"n_group": 2, "topk_group": 1},
-    "sliding_window": {"use_sliding_window": True, "max_window_layers": 0},
-    "use_sliding_window": {"max_window_layers": 0},
+    "attn_scale": {"no_rope_layers": [1, 0], "floor_scale": 3},
+    "attn_temperature_tuning": {"no_rope_layers": [1, 0], "floor_scale": 3},
+    "floor_scale": {"no_rope_layers": [1, 0]},
+    "sliding_window": {"use_sliding_window": True, "max_window_layers": 1, "no_rope_layers": [1, 0]},
+    "use_sliding_window": {"max_window_layers": 1, "sliding_window": 3, "no_rope_layers": [1, 0]},
     "num_kv_heads": {"new_decoder_architecture": True},
     "num_ln_in_parallel_attn": {"new_decoder_architecture": True, "num_kv_heads": 2},
 }
@@ -135,10 +138,10 @@ def variants_of(config_class: type[Any], config: Any, own: Mapping[str, Any]) ->
         if name not in known or name.endswith(("_id", "_ids", "_tp_plan", "_pp_plan")):
             continue
         for value in _values(name, known[name], types_of[name]):
-            if value is None and _slides(config):
+            if value is None and (_slides(config) or "use_sliding_window" in types_of):
                 continue  # layers that slide need a window
-            if name == "head_dim" and hasattr(config, "qk_rope_head_dim"):
-                continue  # it is computed from those of the parts
+            if name == "head_dim" and (hasattr(config, "qk_rope_head_dim") or config.model_type == "helium"):
+                continue  # it is computed from other sizes
             more = {other: given for other, given in WITH.get(name, {}).items() if other in types_of}
             found.append(
                 Variant(

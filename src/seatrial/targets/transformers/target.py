@@ -59,11 +59,13 @@ class TransformersTarget(ComponentsTarget):
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
     def uncovered(self) -> Mapping[str, str]:
-        """Return the schedules of the release without a known formula, and its families of which no model is made."""
+        """Return the schedules of the release without a known formula, and its kinds of models of which none is made."""
         from seatrial.relations.oracles.schedules import FORMULAS
         from seatrial.targets.transformers.families import families_of_release
         from seatrial.targets.transformers.family_table import FAMILIES
+        from seatrial.targets.transformers.generators import KINDS
         from seatrial.targets.transformers.runs import BY_METRIC, schedule_names
+        from seatrial.targets.transformers.small_models import classes_of_release
 
         return {
             f"schedule {name}": BY_METRIC.get(name, "no formula of it is known yet")
@@ -73,4 +75,8 @@ class TransformersTarget(ComponentsTarget):
             f"family {name}": "no tiny model of it is made yet"
             for name in families_of_release()
             if name not in FAMILIES
+        } | {
+            f"generation of {kind}": "no small model of it is made yet"
+            for kind in classes_of_release()
+            if kind not in KINDS
         }
