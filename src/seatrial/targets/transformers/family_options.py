@@ -21,7 +21,7 @@ from seatrial.targets.common.tiny import WEIGHT_SCALE
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.transformers.families import CausalFamily
 from seatrial.targets.transformers.family_table import FAMILIES, Family
-from seatrial.targets.transformers.option_table import failures_of, why_excluded
+from seatrial.targets.transformers.option_table import NOT_JUDGED, failures_of, why_excluded
 from seatrial.targets.transformers.option_values import Variant, variants_of
 
 NOISE = 0.1
@@ -168,4 +168,6 @@ def _adapter(family: str) -> type[FamilyOptions]:
     )
 
 
-ADAPTERS: dict[str, type[Any]] = {f"options-{family}": _adapter(family) for family in FAMILIES}
+ADAPTERS: dict[str, type[Any]] = {
+    f"options-{family}": _adapter(family) for family in FAMILIES if family not in NOT_JUDGED
+}

@@ -28,7 +28,7 @@ KINDS: Sequence[str] = (
     "aria", "audioflamingo3", "aya_vision", "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small",
     "cosmos3_edge", "cosmos3_omni", "deepseek_vl", "evolla", "exaone4_5", "fsmt", "fuyu", "gemma3", "git",
     "glmasr", "got_ocr2", "granite_docling", "higgs_audio_v2", "hyperclovax_vision_v2", "idefics2", "idefics3",
-    "internvl", "kosmos-2", "kosmos-2.5", "led", "lfm2_vl", "lfm3_vl", "lighton_ocr", "llava", "llava_next",
+    "internvl", "led", "lfm2_vl", "lfm3_vl", "lighton_ocr", "llava", "llava_next",
     "llava_next_video", "llava_onevision", "longt5", "m2m_100", "marian", "mbart", "minimax_m3_vl", "mistral3",
     "mllama", "moss_transcribe_diarize", "mt5", "musicflamingo", "mvp", "nllb-moe", "omniasr", "ovis2",
     "paligemma", "pegasus", "pegasus_x", "plbart", "pp_chart2table", "prophetnet", "qianfan_ocr", "qwen2_audio",

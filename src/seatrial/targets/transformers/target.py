@@ -59,24 +59,30 @@ class TransformersTarget(ComponentsTarget):
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
     def uncovered(self) -> Mapping[str, str]:
-        """Return the schedules of the release without a known formula, and its kinds of models of which none is made."""
+        """Return the schedules of the release without a known formula, and its models of which none is made."""
         from seatrial.relations.oracles.schedules import FORMULAS
         from seatrial.targets.transformers.families import families_of_release
         from seatrial.targets.transformers.family_table import FAMILIES
         from seatrial.targets.transformers.generators import KINDS
+        from seatrial.targets.transformers.option_table import NOT_JUDGED
         from seatrial.targets.transformers.runs import BY_METRIC, schedule_names
         from seatrial.targets.transformers.small_models import classes_of_release
 
-        return {
-            f"schedule {name}": BY_METRIC.get(name, "no formula of it is known yet")
-            for name in schedule_names()
-            if name not in FORMULAS
-        } | {
-            f"family {name}": "no tiny model of it is made yet"
-            for name in families_of_release()
-            if name not in FAMILIES
-        } | {
-            f"generation of {kind}": "no small model of it is made yet"
-            for kind in classes_of_release()
-            if kind not in KINDS
-        }
+        return (
+            {
+                f"schedule {name}": BY_METRIC.get(name, "no formula of it is known yet")
+                for name in schedule_names()
+                if name not in FORMULAS
+            }
+            | {
+                f"family {name}": "no tiny model of it is made yet"
+                for name in families_of_release()
+                if name not in FAMILIES
+            }
+            | {f"options of {name}": "its options are not judged yet" for name in NOT_JUDGED}
+            | {
+                f"generation of {kind}": "no small model of it is made yet"
+                for kind in classes_of_release()
+                if kind not in KINDS
+            }
+        )

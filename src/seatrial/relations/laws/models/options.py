@@ -266,7 +266,7 @@ def dropout_acts_in_training(stack: Any, case: RowsCase, *, attention: str) -> M
         plain = torch.cat(stack.with_option("").family_logits(case.rows, form))
     wrong, judged = [], 0
     for name in stack.trains_alone:
-        if stack.option_excludes("acts", name):
+        if stack.option_excludes("trains", name):
             continue
         try:
             model = stack.with_option(name)
