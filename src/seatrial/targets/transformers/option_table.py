@@ -70,7 +70,7 @@ class OptionFailure:
 
     families: Sequence[str]
     option: str
-    """How the names of its values begin; empty: whatever the option, the tiny model itself too."""
+    """How the names of its values begin; empty: any option, and the tiny model itself."""
     laws: Sequence[str]
     finding: str
     """The heading in docs/evidence/findings.md."""
@@ -121,7 +121,7 @@ def why_excluded(family: str, law: str, name: str) -> str | None:
     if "rope_type=dynamic" in name and law in BY_LENGTH:
         return "frequencies are those of the longest row of a batch"
     if family in RECURRENT and law in PACKED:
-        return "a state goes on from row to row"
+        return "a state continues from row to row"
     if "use_bidirectional_attention=True" in name and law == "from the cache":
         return "an id sees those after it"
     if law in ("acts", "trains"):

@@ -218,7 +218,9 @@ def features_are_stacked(stack: Any, case: CollatorPlan) -> Measure:
 FLAT = {"return_flash_attn_kwargs": True, "return_seq_idx": True}
 
 
-@COLLATED.law("end to end", "a border that trains, positions that go on", cases=plan("flattening"))
+@COLLATED.law(
+    "end to end", "a border that trains, positions that do not begin again", cases=plan("flattening")
+)
 @COLLATED.law(
     "end to end, labels", "labels of ids in place of the row's", cases=plan("flattening", labels="many")
 )
