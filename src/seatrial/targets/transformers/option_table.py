@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.targets.common.known import Releases, every_release
+from seatrial.targets.common.known import Releases, before, every_release
 
 NOT_JUDGED = (
     "lfm2", "lfm2_moe", "megatron-bert", "mellum", "mimo_v2_flash", "minimax", "ministral3", "nanochat", "olmo",
@@ -83,11 +83,20 @@ STATE_BIAS = "Transformers: padding and a bias before the convolution"
 NO_PADDING_ROW = "Transformers: the embedding of padding in a loaded Youtu"
 TWICE = "Transformers: ALiBi in Falcon's eager attention"
 MIXED = "Transformers: the router of Doge mixes tokens"
+SCALES = "Transformers: scales of attention in GPT-2"
 IGNORED = "Transformers: options that are ignored"
 
 
-def _fails(families: str, option: str, laws: Sequence[str], finding: str) -> OptionFailure:
-    return OptionFailure(families=tuple(families.split()), option=option, laws=laws, finding=finding)
+OLD = before("transformers", "5")
+OF_SDPA = ("sdpa", "sdpaleft", "from the cache", "sdpa gradient", "packed sdpa", "acts")
+
+
+def _fails(
+    families: str, option: str, laws: Sequence[str], finding: str, releases: Releases = every_release
+) -> OptionFailure:
+    return OptionFailure(
+        families=tuple(families.split()), option=option, laws=laws, finding=finding, releases=releases
+    )
 
 
 FAILURES: Sequence[OptionFailure] = (
@@ -100,6 +109,8 @@ FAILURES: Sequence[OptionFailure] = (
     _fails("doge", "is_moe", (*BY_LENGTH, "sdpa", "loss"), MIXED),
     _fails("youtu", "tie_word_embeddings", ("saved",), NO_PADDING_ROW),
     _fails("falcon", "alibi", ("sdpa", "sdpaleft", "from the cache", "sdpa gradient", "packed sdpa"), TWICE),
+    _fails("gpt2", "scale_attn_", OF_SDPA, SCALES, OLD),
+    _fails("mamba2", "rms_norm=", ("acts",), IGNORED, OLD),
     _fails("falcon", "attention_dropout", ("trains",), IGNORED),
     _fails("gemma3_text", "attn_logit_softcapping", ("acts",), IGNORED),
     _fails("gemma gemma2", "use_bidirectional_attention", ("acts", "sdpa"), IGNORED),
