@@ -83,6 +83,7 @@ STATE_BIAS = "Transformers: padding and a bias before the convolution"
 NO_PADDING_ROW = "Transformers: the embedding of padding in a loaded Youtu"
 TWICE = "Transformers: ALiBi in Falcon's eager attention"
 MIXED = "Transformers: the router of Doge mixes tokens"
+TEMPERATURES = "Transformers: temperatures of attention in Llama 4"
 SCALES = "Transformers: scales of attention in GPT-2"
 IGNORED = "Transformers: options that are ignored"
 
@@ -109,6 +110,7 @@ FAILURES: Sequence[OptionFailure] = (
     _fails("doge", "is_moe", (*BY_LENGTH, "sdpa", "loss"), MIXED),
     _fails("youtu", "tie_word_embeddings", ("saved",), NO_PADDING_ROW),
     _fails("falcon", "alibi", ("sdpa", "sdpaleft", "from the cache", "sdpa gradient", "packed sdpa"), TWICE),
+    *(_fails("llama4_text", option, BY_LENGTH, TEMPERATURES) for option in ("attn_scale", "floor_scale")),
     _fails("gpt2", "scale_attn_", OF_SDPA, SCALES, OLD),
     _fails("mamba2", "rms_norm=", ("acts",), IGNORED, OLD),
     _fails("falcon", "attention_dropout", ("trains",), IGNORED),

@@ -118,7 +118,7 @@ def form_changes_nothing(stack: Any, case: RowsCase, *, form: ModelForm) -> Meas
 
 def _name(form: ModelForm) -> str:
     """Return the name under which failures of a form are declared."""
-    return form.decoded or form.attention + form.together
+    return form.decoded or form.attention.removeprefix("eager") + form.together
 
 
 @OPTIONS.law("saved and loaded", "an option that is not saved, tensors that are made again")
