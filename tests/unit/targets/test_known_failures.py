@@ -11,6 +11,7 @@ from seatrial.relations.registry import all_relations
 from seatrial.targets import PEERS
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.target import release
+from seatrial.targets.transformers.option_table import FAILURES
 from seatrial.targets.trl.runs import NUM_TOKENS
 
 PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "findings.md"
@@ -32,6 +33,14 @@ def known_failures() -> Iterator[tuple[str, KnownFailure]]:
             yield name, known
 
 
+def findings() -> Iterator[tuple[str, str]]:
+    """Yield the heading of each finding that something names, with who names it."""
+    for name, known in known_failures():
+        yield name, known.finding
+    for failure in FAILURES:
+        yield f"options of {', '.join(failure.families)}", failure.finding
+
+
 def scripts() -> dict[str, list[str]]:
     """Return the blocks of Python under each finding of the page."""
     found = {}
@@ -45,16 +54,17 @@ def scripts() -> dict[str, list[str]]:
 def test_every_expected_failure_has_its_script() -> None:
     """Under the heading that it names; the script prints what is wrong, and does not import Seatrial."""
     found = scripts()
-    for name, known in known_failures():
-        (script,) = found.get(known.finding, [""])
-        assert "print(" in script, f"{name}: docs/evidence/findings.md has no script under {known.finding!r}"
-        assert "seatrial" not in script, known.finding
+    for name, finding in findings():
+        (script,) = found.get(finding, [""])
+        assert "print(" in script, f"{name}: docs/evidence/findings.md has no script under {finding!r}"
+        assert "seatrial" not in script, finding
+    for _, known in known_failures():
         assert known.laws and known.reason
 
 
 def test_no_script_is_left_of_what_is_no_longer_expected() -> None:
     """Each heading is named by an adapter, but for how the scripts of a stack begin."""
-    named = {known.finding for _, known in known_failures()}
+    named = {finding for _, finding in findings()}
     assert {heading for heading in scripts() if not heading.endswith(BEGINNING)} == named
 
 
