@@ -107,8 +107,9 @@ failures in validations, passwords); limits that end a run; a file of a checkpoi
 without spread; long answers; flags of the command; two paths of a model at once; commands next to training; resumes
 over other data or another base; and, by trials, all that is a matter of a run's options. Laws for these classes see all
 24 since (the table counts each as it is seen now), and trials compute the first update, logged scalars, the
-sampling support, filters and the recorded configuration again from the rows: of the 12 that the first 18 trials
-passed they see nine since."""
+sampling support, filters and the recorded configuration again from the rows. With those sensors the trials that had
+passed ran once more, on two H100: of 56 plants whose trial passes on the sound stack 33 fail with the fault (59%). That
+is no blind figure, as the sensors were written for classes of these plants."""
 
 
 def page() -> str:
