@@ -19,6 +19,7 @@ DECLARED = (
     "run_options has no",
     "validations_repeat",
     "other_models is empty",
+    "neutral_options is empty",
     "changes_in_flight",
 )
 """How the reasons begin for which a law is not asked of the toy."""
