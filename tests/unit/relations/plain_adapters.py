@@ -139,7 +139,8 @@ class PlainAdapted:
     def trainable(self) -> frozenset[str]:
         names = list(self.adapters) if self.fault == "all train" else self.used
         found = {f"{name}.{key}" for name in names for key in ("A", "B")}
-        return frozenset(found | ({"bias"} if self.fault == "a bias trains" else set()))
+        thawed = self.fault == "a bias trains" or (not self.on and self.fault == "disabling thaws the base")
+        return frozenset(found | ({"bias"} if thawed else set()))
 
     def tensors_of(self, name: str) -> frozenset[str]:
         return frozenset(key for key in self.tensors() if key.startswith(f"{name}."))

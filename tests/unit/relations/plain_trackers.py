@@ -41,4 +41,5 @@ class PlainTracker:
             for name, step in plan.tables
         ]
         options = {"made": 5, "logged": 6} if plan.client_options and fault != "no options" else {}
-        return Tracked(values, settings, images, tables, options, fault != "open")
+        changed = list(plan.settings)[:1] if fault == "long settings removed" else []
+        return Tracked(values, settings, images, tables, options, fault != "open", changed)

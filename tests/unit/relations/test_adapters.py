@@ -45,6 +45,7 @@ SUMS = "R29.combined/"
             {"R29.adapted/float64 oracle", "R29.merged/weights in bfloat16", "R29.merged/weights in float16"},
         ),
         ("disabling does nothing", {"R29.adapted/disabled is the base"}),
+        ("disabling thaws the base", {"R29.adapted/nothing of the base trains while disabled"}),
         ("stays disabled", {"R29.adapted/after it was disabled"}),
         ("dropout", {"R29.adapted/dropout"}),
         ("merged twice", {"R29.merged/outputs", "R29.merged/outputs while merged"}),

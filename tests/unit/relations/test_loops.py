@@ -106,6 +106,7 @@ def test_plain_loops_satisfy_the_laws(relation, tidy: bool) -> None:  # type: ig
         ("cut names", {"R30.tracked/numbers at their steps"}),
         ("no groups", {"R30.tracked/texts and groups"}),
         ("true settings", {"R30.tracked/settings"}),
+        ("long settings removed", {"R30.tracked/what the caller gives stays"}),
         ("a hundred settings", {"R30.tracked/many settings"}),
         ("one image", {"R30.tracked/images"}),
         ("columns are a row", {"R30.tracked/tables"}),

@@ -44,6 +44,8 @@ class Tracked(NamedTuple):
     """`made` and `logged`: what the client got of its options."""
     ended: bool
     """Whether the client was closed, once."""
+    changed: Sequence[str] = ()
+    """Names of what the loop gave and finds changed in its own settings and values."""
 
 
 @runtime_checkable

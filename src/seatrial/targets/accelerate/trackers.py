@@ -51,14 +51,24 @@ class Tracker(KnowsFailures):
             made: dict[str, Any] = {MADE.get(name, "option"): 5} if plan.client_options else {}
             if name == "mlflow":
                 made["logging_dir"] = folder
-            accelerator.init_trackers("project", config=dict(plan.settings) or None, init_kwargs={name: made})
+            settings, logged = dict(plan.settings), [(dict(values), step) for values, step in plan.logged]
+            accelerator.init_trackers("project", config=settings or None, init_kwargs={name: made})
             options = {name: {"option": 6}} if plan.client_options else {}
-            for values, step in plan.logged:
-                accelerator.log(dict(values), step=step, log_kwargs=options)
+            for values, step in logged:
+                accelerator.log(values, step=step, log_kwargs=options)
             self._draw(accelerator.get_tracker(name), plan)
             accelerator.end_training()
         ended = record.num_ends == 1
-        return Tracked(record.values, record.settings, record.images, record.tables, record.options, ended)
+        given = [
+            (plan.settings, settings),
+            *((one, left) for (one, _), (left, _) in zip(plan.logged, logged, strict=True)),
+        ]
+        changed = [
+            key for before, after in given for key in before if key not in after or after[key] != before[key]
+        ]
+        return Tracked(
+            record.values, record.settings, record.images, record.tables, record.options, ended, changed
+        )
 
     def _draw(self, tracker: Any, plan: TrackedPlan) -> None:
         """Log images and tables."""
@@ -79,6 +89,13 @@ TRACKIO_STEPS = KnownFailure(
 )
 
 
+LONG_SETTINGS = KnownFailure(
+    "settings that are longer than MLflow takes are removed from the caller's dictionary",
+    finding="Accelerate: long settings and MLflow",
+    releases=before("accelerate", "1.14"),
+).of("R30.tracked/what the caller gives stays")
+
+
 def _of(service: str, **claims: Any) -> type[Tracker]:
     return type(
         f"{service.title()}Tracker", (Tracker,), {"service": service, "__module__": __name__, **claims}
@@ -92,7 +109,7 @@ CLAIMS: Mapping[str, Mapping[str, Any]] = {
     "swanlab": {},
     "comet_ml": {},
     "aim": {"draws_lists": False},
-    "mlflow": {"drops_texts": True},
+    "mlflow": {"drops_texts": True, "known_failures": (LONG_SETTINGS,)},
     "clearml": {"drops_texts": True},
     "dvclive": {"drops_texts": True, "counts_steps": True},
 }

@@ -48,7 +48,7 @@ def refuse(text: str) -> str:
     raise ValueError(f"no {text}")
 
 
-async def mirror(text: str) -> str:
+def mirror(text: str) -> str:
     """
     Write a text backwards.
 
@@ -61,7 +61,18 @@ async def mirror(text: str) -> str:
     return text[::-1]
 
 
-TOOLS = (shout, refuse, mirror)
+async def _awaited(text: str) -> str:
+    return mirror(text)
+
+
+_awaited.__name__, _awaited.__doc__ = mirror.__name__, mirror.__doc__
+ASYNC_TOOLS = "async_tool_dict"
+"""A name in the trainer's source where the release awaits tools."""
+
+
+def tools(*, are_awaited: bool) -> list[Any]:
+    """Return the tools; `mirror` is a coroutine function where the release awaits them."""
+    return [shout, refuse, _awaited if are_awaited else mirror]
 
 
 class Environment:

@@ -38,13 +38,13 @@ from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports
 from seatrial.targets.common.zoo import balance_loss, zoo_model
 from seatrial.targets.trl.fitting import fitted_setup
 from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
-from seatrial.targets.trl.named import generates_micro_batches, scalars_of, unnamed_scalars
+from seatrial.targets.trl.named import generates_micro_batches, scalars_of, sources, unnamed_scalars
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.listed import SETUPS
 from seatrial.targets.trl.specs import spec_for
-from seatrial.targets.trl.tools import TOOLS, Environment
+from seatrial.targets.trl.tools import ASYNC_TOOLS, Environment, tools
 from seatrial.targets.trl.watch import Watch
 
 OPTIMIZER: Mapping[str, Any] = {
@@ -193,7 +193,10 @@ class Whole(KnowsFailures, TinyCausalModel):
         if setup.tools == "environment":
             more["environment_factory"] = Environment
         elif setup.tools:
-            more["tools"] = list(TOOLS)
+            are_awaited = any(ASYNC_TOOLS in source for source in sources([self.trainer_class]))
+            if setup.tools == "mixed" and not are_awaited:
+                raise NotServed("this release does not await tools")
+            more["tools"] = tools(are_awaited=are_awaited)
         transformers.set_seed(plan.process_seed)
         return self.trainer_class(
             model=model,

@@ -60,9 +60,9 @@ class VerlTurns(KnowsFailures):
         self.schemas = import_without("verl.tools.schemas", (*UNUSED, "openai"))
         if hasattr(self.loop, "init_class"):
             raise Gone(f"loops of verl {release('verl')} keep their settings in the class")
-        self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self.episode}
+        self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self._episode}
 
-    def episode(
+    def _episode(
         self,
         answers: Sequence[str],
         tool_text: str,

@@ -132,6 +132,18 @@ def disabled_is_base(stack: Any, case: AdapterCase) -> Measure:
     )
 
 
+@ADAPTED.law(
+    "nothing of the base trains while disabled", "a module in whose place a copy is trained, not frozen"
+)
+def base_is_frozen_while_disabled(stack: Any, case: AdapterCase) -> Measure:
+    """Check that what trains in a block without the adapter trains outside of it too."""
+    model = stack.adapted(seed=case.seed, dtype="float32")
+    trainable = model.trainable()
+    with model.disabled():
+        wrong = [f"{name} trains" for name in sorted(model.trainable() - trainable)]
+    return Measure.count(wrong, "tensors that train while the adapter is disabled alone")
+
+
 @ADAPTED.law("after it was disabled", "a flag that is not put back, tensors frozen on the way out")
 def disabling_leaves_no_trace(stack: Any, case: AdapterCase) -> Measure:
     """Check that outputs and trainable tensors are as before after a block without the adapter."""

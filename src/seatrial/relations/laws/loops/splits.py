@@ -78,6 +78,9 @@ def each_row_is_in_one_part(stack: Any, case: SplitPlan) -> Measure:
 
 FILLED = "parts of unequal lengths, a filling row that is not the last one, a fill of zeros"
 SPLIT.law("lists, filled", FILLED, cases=plan(padded=True))(each_row_is_in_one_part)
+SPLIT.law("lists, rows that divide evenly, filled", FILLED, cases=plan(padded=True, num_rows=6))(
+    each_row_is_in_one_part
+)
 SPLIT.law("tuples, filled", FILLED, cases=plan(padded=True, kind="tuple"))(each_row_is_in_one_part)
 SPLIT.law("tensors, filled", FILLED, cases=plan(padded=True, kind="tensor"))(each_row_is_in_one_part)
 SPLIT.law("tensors of vectors, filled", FILLED, cases=plan(padded=True, kind="tensor of vectors"))(

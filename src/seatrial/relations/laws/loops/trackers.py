@@ -121,6 +121,19 @@ def settings_arrive(stack: Any, case: TrackedPlan) -> Measure:
 
 
 @TRACKED.law(
+    "what the caller gives stays",
+    "what a service does not take, removed from the caller's dictionary",
+    cases=plan(
+        settings={"prompt": "a" * 7000, "lr": 0.1, "betas": [0.9, 0.95], "group": {"on": True}},
+        logged=(({"loss": 0.5, "note": "b" * 7000, "group": {"a": 1.0}}, 3),),
+    ),
+)
+def arguments_stay(stack: Any, case: TrackedPlan) -> Measure:
+    """Compare the loop's own settings and values after the run with those before it."""
+    return Measure.count(list(stack.tracked(case).changed), "settings and values of the caller that changed")
+
+
+@TRACKED.law(
     "images",
     "a step that is dropped, images that are left out",
     cases=plan(images=(("shots", 2, 0), ("shots", 3, 5), ("shots", 1, None))),
