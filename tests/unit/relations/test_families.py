@@ -19,6 +19,7 @@ class PlainFamily:
     """Logits of a place are the mean of the scores of the ids up to it; a fault is of one form."""
 
     vocab_size = 20
+    padding_id = 0
     family_checkpoints = True
 
     def __init__(self, fault: str = "") -> None:
@@ -52,6 +53,15 @@ class PlainFamily:
         scale = len(labels) / sum(map(len, rows)) if self.fault == "first labels counted" else 1.0
         return StepResult(loss=float(loss.detach()) * scale, gradients={"table": gradient * again})
 
+    def family_classes(self, rows: Sequence[Sequence[int]], side: str) -> tuple[Tensor, Tensor]:
+        states = self.family_logits(rows, ModelForm())
+        right_BC = torch.stack([one[-1, :3] for one in states])
+        if self.fault == "ends at padding":
+            return torch.stack(
+                [one[list(row).index(0) - 1, :3] for one, row in zip(states, rows, strict=True)]
+            ), right_BC
+        return right_BC, right_BC
+
     def family_ties(self, *, reloaded: bool) -> bool:
         return not (reloaded and self.fault == "head loaded apart")
 
@@ -75,6 +85,7 @@ LEFT = [
         ("another mask when computed again", ["checkpointed gradients"]),
         ("first labels counted", ["loss"]),
         ("head loaded apart", ["tied head"]),
+        ("ends at padding", ["classes of rows padded on the left", "classes of rows padded on the right"]),
     ],
 )
 def test_a_planted_fault_is_seen(fault: str, laws: list[str]) -> None:

@@ -59,6 +59,26 @@ class ModelFamily(Protocol):
         """Return the model's own loss of a batch padded on the right, every id a label, and its gradients."""
         ...
 
+    padding_id: int
+    """The id that rows are padded with, which a row may hold as well."""
+
+    def family_classes(
+        self, rows: Sequence[Sequence[int]], side: Literal["left", "right"]
+    ) -> tuple[Tensor, Tensor]:
+        """Return logits of the head that classifies rows, and those of its matrix on each row's last hidden state.
+
+        Args:
+            rows: of ids.
+            side: that a batch of them is padded on for the first result; the second takes each row by itself.
+
+        Returns:
+            Logits [B, C] of both.
+
+        Raises:
+            NotServed: the release has no such head of the family, or it is no matrix.
+        """
+        ...
+
     def family_ties(self, *, reloaded: bool) -> bool:
         """Return whether the head has the tensor of the embeddings where the configuration says so.
 

@@ -32,6 +32,7 @@ class CausalFamily(KnowsFailures):
     """A family's tiny model; its weights are the same every time."""
 
     vocab_size = VOCABULARY
+    padding_id = PAD
     family: ClassVar[str]
 
     def __init__(self) -> None:
@@ -159,6 +160,26 @@ class CausalFamily(KnowsFailures):
         logits_BSV = model(**inputs, **options).logits
         for row, place in enumerate(places):
             yield logits_BSV[row] if form.num_last else logits_BSV[row, place]
+
+    def family_classes(self, rows: Sequence[Sequence[int]], side: str) -> tuple[Tensor, Tensor]:
+        import transformers
+
+        auto: Any = transformers.AutoModelForSequenceClassification
+        config = self._config(num_labels=3)
+        if type(config) not in auto._model_mapping:
+            raise NotServed(f"no {self.family} that classifies rows")
+
+        def build(config: Any) -> Any:
+            return auto.from_config(config, attn_implementation="eager")
+
+        model = self._weighted(build, config).eval()
+        if not isinstance(getattr(model, "score", None), torch.nn.Linear):
+            raise NotServed("its head is no matrix by the name of score")
+        inputs, _ = self._inputs(rows, side)
+        takes = inspect.signature(model.forward).parameters
+        found_BC = model(**{name: value for name, value in inputs.items() if name in takes}).logits
+        states = [model.base_model(input_ids=torch.tensor([row])).last_hidden_state[0, -1] for row in rows]
+        return found_BC, model.score(torch.stack(states))
 
     def _decoded(self, model: Any, rows: Sequence[Sequence[int]], form: ModelForm) -> Iterator[Tensor]:
         """Yield the logits with which the last ids of rows are predicted, and those after the last one."""

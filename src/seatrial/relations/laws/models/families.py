@@ -138,6 +138,30 @@ def loss_is_of_the_logits(stack: Any, case: RowsCase) -> Measure:
     )
 
 
+def _takes_no_padding(side: str) -> Any:
+    return lambda stack: stack.family_excludes(ModelForm(together=side))  # type: ignore[arg-type]
+
+
+LAST = "the first padding id taken for the end of a row, a place of the batch in place of the row's last one"
+
+
+@FAMILY.law("classes of rows padded on the left", LAST, side="left", excluded=_takes_no_padding("left"))
+@FAMILY.law("classes of rows padded on the right", LAST, side="right", excluded=_takes_no_padding("right"))
+def rows_are_classified_by_their_last_id(stack: Any, case: RowsCase, *, side: str) -> Measure:
+    """Compare logits of rows that hold the padding id, in a batch, with the head on each row's own last state."""
+    rows = [(*row[:3], stack.padding_id, *row[4:]) for row in case.rows]
+    with torch.no_grad():
+        found_BC, right_BC = stack.family_classes(rows, side)
+    errors = (found_BC.double() - right_BC.double()).abs().amax(1) / right_BC.double().abs().max().clamp(
+        min=1e-6
+    )
+    return Measure.largest(
+        [(float(error), f"row {row}") for row, error in enumerate(errors.nan_to_num(float("inf")))],
+        bound_of(stack, BOUND),
+        "logits of rows' classes against the head on their last states, relative",
+    )
+
+
 def _does_not_checkpoint(stack: Any) -> str | None:
     return None if stack.family_checkpoints else "no gradient checkpointing"
 
