@@ -105,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("ids", nargs="*", metavar="ID")
     arguments = parser.parse_intermixed_args(argv)
     choices = tomllib.loads(arguments.choices.read_text(encoding="utf-8"))
+    unknown = [name for name in arguments.ids if name not in choices]
+    if unknown:
+        parser.error(f"{arguments.choices} has no choice for {', '.join(unknown)}: name plants that it lists")
     plants = {plant.id: plant for plant in all_plants()}
     found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     started = time.monotonic()
