@@ -39,3 +39,11 @@ class Worst:
         """Keep the error and its place if it is worse than all before it."""
         if is_worse(error, self.error):
             self.error, self.place = error, place
+
+
+def worst_of(found: Iterable[tuple[float, str]]) -> tuple[float, str]:
+    """Return the largest of (error, place), NaN if one is."""
+    worst = Worst()
+    for error, place in found:
+        worst.add(error, place)
+    return worst.error, worst.place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,17 +46,28 @@ Judge = Callable[[Any, RowsCase], Measure]
 
 
 def _over_options(stack: Any, case: RowsCase, law: str, judge: Judge, *, pairs: bool = True) -> Measure:
-    """Return a measure that counts the options with which a judgement fails.
+    """Return a measure that counts the options with which a judgement fails, and the model without any."""
+    names = [
+        name
+        for name in ("", *stack.option_names)
+        if (pairs or " & " not in name)
+        and not (law in OF_EVALUATION and name in stack.trains_alone)
+        and not stack.option_excludes(law, name)
+    ]
+    return _over(stack, case, law, judge, names, "models with other options, those that differ")
+
+
+def _over(stack: Any, case: RowsCase, law: str, judge: Judge, names: Sequence[str], what: str) -> Measure:
+    """Return a measure that counts the names with which a judgement fails.
 
     Known failures are left out: `option_failures` names them, and they may hold on another release.
+
+    Raises:
+        NotServed: none of them is served, so that there is no evidence.
     """
     known = stack.option_failures(law)
     wrong, judged = [], 0
-    for name in ("", *stack.option_names):
-        if stack.option_excludes(law, name) or (" & " in name and not pairs):
-            continue
-        if law in OF_EVALUATION and name in stack.trains_alone:
-            continue
+    for name in names:
         error = _error(stack, case, name, judge)
         judged += error is not None
         if error and not _is_known(name, known):
@@ -65,7 +76,7 @@ def _over_options(stack: Any, case: RowsCase, law: str, judge: Judge, *, pairs: 
                 break  # what fails without an option fails with each
     if not judged:
         raise NotServed("no option is served")
-    return Measure.count(wrong, f"of {judged} models with other options, those that differ")
+    return Measure.count(wrong, f"of {judged} {what}")
 
 
 def _is_known(name: str, known: Mapping[str, str]) -> bool:
@@ -229,23 +240,12 @@ def options_act(stack: Any, case: RowsCase, *, attention: str) -> Measure:
             [] if moved > ACTS else [f"logits differ by {moved:.2g}"], "an option that is ignored"
         )
 
-    def acting(stack: Any) -> Iterator[str]:
-        for name in stack.option_names:
-            if (
-                name not in stack.trains_alone
-                and " & " not in name
-                and not stack.option_excludes("acts", name)
-            ):
-                yield name
-
-    wrong, judged = [], 0
-    known = stack.option_failures("acts")
-    for name in acting(stack):
-        error = _error(stack, case, name, judge)
-        judged += error is not None
-        if error and not _is_known(name, known):
-            wrong.append(f"{name}: {error}")
-    return Measure.count(wrong, f"of {judged} options, those that are ignored")
+    names = [
+        name
+        for name in stack.option_names
+        if name not in stack.trains_alone and " & " not in name and not stack.option_excludes("acts", name)
+    ]
+    return _over(stack, case, "acts", judge, names, "options, those that are ignored")
 
 
 @OPTIONS.law(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,7 @@ from seatrial.relations.measures.ranks import (
 )
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import Row
-from seatrial.relations.worst import Worst, relative_error
+from seatrial.relations.worst import relative_error, worst_of
 
 LOGPROB_BOUND = 1e-4
 """Of float32, in nats; the largest difference seen is 1e-6."""
@@ -95,14 +95,6 @@ REPLICAS = Relation(
 Compare = Callable[[RankRecord, RankRecord], tuple[float, str]]
 
 
-def _largest(found: Iterable[tuple[float, str]]) -> tuple[float, str]:
-    """Return the largest of (error, name), NaN if one is."""
-    worst = Worst()
-    for error, name in found:
-        worst.add(error, name)
-    return worst.error, worst.place
-
-
 def _norm_error(record: RankRecord, alone: RankRecord) -> tuple[float, str]:
     return relative_error(record.grad_norm, alone.grad_norm, 1e-30), "the norm"
 
@@ -116,12 +108,12 @@ def _logprob_error(record: RankRecord, alone: RankRecord) -> tuple[float, str]:
         "the policy": float((record.logprobs_BT - alone.logprobs_BT).abs().max()),
         "the reference": float((record.reference_logprobs_BT - alone.reference_logprobs_BT).abs().max()),
     }
-    return _largest((error, name) for name, error in errors.items())
+    return worst_of((error, name) for name, error in errors.items())
 
 
 def _scalar_error(record: RankRecord, alone: RankRecord) -> tuple[float, str]:
     pairs = zip((record.metrics, *record.later_metrics), (alone.metrics, *alone.later_metrics), strict=True)
-    return _largest(metric_error(one, other) for one, other in pairs)
+    return worst_of(metric_error(one, other) for one, other in pairs)
 
 
 def _count_error(record: RankRecord, alone: RankRecord) -> tuple[float, str]:

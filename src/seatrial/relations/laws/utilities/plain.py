@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.utilities.numbers import Numbers, numbers, without
+from seatrial.relations.worst import worst_of
 
 FLOAT32 = 64 * torch.finfo(torch.float32).eps
 """Relative error of a sum of some tens of float32 values."""
@@ -81,12 +82,12 @@ def difference(given: Any, right: Any, place: str = "") -> tuple[float, str]:
         if not isinstance(given, Mapping) or set(given) != set(right):
             names = sorted(set(given) ^ set(right), key=str) if isinstance(given, Mapping) else given
             return math.inf, f"{place} has other names: {names}"
-        return _largest(difference(given[name], value, f"{place}[{name!r}]") for name, value in right.items())
+        return worst_of(difference(given[name], value, f"{place}[{name!r}]") for name, value in right.items())
     if isinstance(right, (list, tuple)):
         if not isinstance(given, (list, tuple)) or len(given) != len(right):
             return math.inf, f"{place} is {given!r}, {right!r} is right: its length"
         pairs = enumerate(zip(given, right, strict=True))
-        return _largest(difference(one, other, f"{place}[{number}]") for number, (one, other) in pairs)
+        return worst_of(difference(one, other, f"{place}[{number}]") for number, (one, other) in pairs)
     if isinstance(right, float) and isinstance(given, (int, float)) and not isinstance(given, bool):
         if given == right or (math.isnan(given) and math.isnan(right)):
             return 0.0, place
@@ -110,7 +111,3 @@ def _difference_of_tensors(given: Any, right: Tensor, place: str) -> tuple[float
         return 0.0, place
     error = torch.where(equal, 0.0, (one - other).abs() / (1 + other.abs())).nan_to_num(math.inf, math.inf)
     return float(error.max()), f"{place} at {tuple(map(int, (error == error.max()).nonzero()[0]))}"
-
-
-def _largest(found: Iterable[tuple[float, str]]) -> tuple[float, str]:
-    return max(found, key=lambda pair: pair[0], default=(0.0, ""))
