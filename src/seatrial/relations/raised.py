@@ -60,16 +60,20 @@ def place_of(error: BaseException) -> str:
     return f"{_short_path(frame)}:{line}"
 
 
+def is_stated(error: BaseException) -> bool:
+    """Return whether a `raise` statement of the stack raised an error, and not a crash in it or in torch."""
+    innermost = _innermost(error)
+    if innermost is None or _root(innermost.tb_frame) in _LIBRARIES:
+        return False
+    return _is_raise(innermost.tb_frame.f_code, innermost.tb_lasti)
+
+
 def refusal_of(error: BaseException) -> str | None:
     """Return the words with which a stack's own `raise` statement says that it does not serve an input; else None.
 
     A missing kernel of torch is no refusal: no statement of Python raises it.
     """
-    if not isinstance(error, (NotImplementedError, ValueError)) or (innermost := _innermost(error)) is None:
-        return None
-    if _root(innermost.tb_frame) in _LIBRARIES or not _is_raise(
-        innermost.tb_frame.f_code, innermost.tb_lasti
-    ):
+    if not isinstance(error, (NotImplementedError, ValueError)) or not is_stated(error):
         return None
     if not isinstance(error, NotImplementedError) and not _REFUSAL.search(str(error)):
         return None

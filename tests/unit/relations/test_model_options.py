@@ -129,6 +129,15 @@ def test_a_known_failure_is_left_out() -> None:
     assert run_relation(RELATION, stack, seeds=(0,)).outcome is Outcome.PASS
 
 
+def test_known_failures_alone_are_no_evidence() -> None:
+    """A law that would judge nothing but known failures is not served."""
+    stack = PlainOptions("scale is ignored", {"scale": "Title of a finding"})
+    stack.option_names = ["scale"]
+    (law,) = (law for law in RELATION.laws if law.name == "options act")
+    with pytest.raises(NotServed, match="only known failures: scale"):
+        law.measure(stack, law.make(stack, 0, False))
+
+
 def test_a_crash_with_an_option_is_a_failure_of_it() -> None:
     """The message names the option and the exception."""
 

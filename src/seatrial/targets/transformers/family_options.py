@@ -148,7 +148,9 @@ class FamilyOptions:
             made = OptionedFamily(self.family, self._variants[name].options)
             try:
                 made.model()
-            except Exception as error:  # refused when it is made, before anything is computed
+            except Exception as error:
+                if not _refuses(error):
+                    raise
                 raise NotServed(f"{name}: {error_line(error)}") from error
             self._made[name] = made
         return self._made[name]
@@ -158,6 +160,18 @@ class FamilyOptions:
 
     def option_failures(self, law: str) -> Mapping[str, str]:
         return failures_of(self, law)
+
+
+def _refuses(error: Exception) -> bool:
+    """Return whether a configuration's own check raised an error, before anything was computed.
+
+    Errors of its strict data classes derive from `Exception` alone, and a missing rotary option is a `KeyError`.
+    """
+    return (
+        isinstance(error, (ValueError, NotImplementedError))
+        or type(error).__name__.startswith("StrictDataclass")
+        or (isinstance(error, KeyError) and "Missing required keys" in str(error))
+    )
 
 
 def _adapter(family: str) -> type[FamilyOptions]:

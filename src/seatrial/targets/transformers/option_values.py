@@ -227,6 +227,8 @@ def _rotary(config: Any, names: Mapping[str, Any]) -> Iterator[Variant]:
     if not later and "rope_scaling" not in names:
         return
     for kind, options in ROTARY.items():
+        if kind not in ("linear", "dynamic") and not hasattr(config, "max_position_embeddings"):
+            continue  # its formula needs the number of positions
         given = {"rope_type": kind, **options}
         if kind == "longrope":
             half = _rotated(config) // 2

@@ -60,23 +60,32 @@ def _over_options(stack: Any, case: RowsCase, law: str, judge: Judge, *, pairs: 
 def _over(stack: Any, case: RowsCase, law: str, judge: Judge, names: Sequence[str], what: str) -> Measure:
     """Return a measure that counts the names with which a judgement fails.
 
-    Known failures are left out: `option_failures` names them, and they may hold on another release.
+    Known failures are left out and named: `option_failures` has them, and they may hold on another release.
 
     Raises:
         NotServed: none of them is served, so that there is no evidence.
     """
     known = stack.option_failures(law)
-    wrong, judged = [], 0
+    wrong, left_out, judged = [], [], 0
     for name in names:
         error = _error(stack, case, name, judge)
         judged += error is not None
-        if error and not _is_known(name, known):
+        if error and _is_known(name, known):
+            left_out.append(name or "no option")
+        elif error:
             wrong.append(f"{name or 'no option'}: {error}")
             if not name:
                 break  # what fails without an option fails with each
     if not judged:
         raise NotServed("no option is served")
-    return Measure.count(wrong, f"of {judged} {what}")
+    if len(left_out) == judged:
+        raise NotServed(f"only known failures: {', '.join(left_out)}")
+    return Measure.count(wrong, f"of {judged} {what}{_named(left_out)}")
+
+
+def _named(left_out: Sequence[str]) -> str:
+    """Return the known failures as a part of what a law measures."""
+    return f" (known failures left out: {', '.join(left_out)})" if left_out else ""
 
 
 def _is_known(name: str, known: Mapping[str, str]) -> bool:
@@ -264,7 +273,7 @@ def dropout_acts_in_training(stack: Any, case: RowsCase, *, attention: str) -> M
     known = stack.option_failures("trains")
     with torch.no_grad():
         plain = torch.cat(stack.with_option("").family_logits(case.rows, form))
-    wrong, judged = [], 0
+    wrong, left_out, judged = [], [], 0
     for name in stack.trains_alone:
         if stack.option_excludes("trains", name):
             continue
@@ -288,6 +297,10 @@ def dropout_acts_in_training(stack: Any, case: RowsCase, *, attention: str) -> M
             )
             if is_wrong
         ]
-        if found and not _is_known(name, known):
+        if found and _is_known(name, known):
+            left_out.append(name)
+        elif found:
             wrong.append(f"{name} {', '.join(found)}")
-    return Measure.count(wrong, f"of {judged} options of dropout, those that are wrong") if judged else None
+    if judged == len(left_out):
+        return None
+    return Measure.count(wrong, f"of {judged} options of dropout, those that are wrong{_named(left_out)}")

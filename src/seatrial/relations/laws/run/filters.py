@@ -9,6 +9,7 @@ from typing import Any
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.measures.rows import overlong_penalty
 from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import is_stated
 from seatrial.relations.records.run import RunRecord, RunRow, StepRecord
 from seatrial.relations.runs import RunCase, run_cases
 
@@ -203,7 +204,9 @@ def unfilled_step_ends_the_run(stack: Any, case: RunCase) -> Measure:
         record = case.record(stack)
     except NotServed:
         raise
-    except Exception:  # noqa: BLE001  the stack chooses the type of its error
+    except Exception as error:
+        if not is_stated(error):  # the stack chooses the type of its error, but a crash does not count
+            raise
         return Measure.count([], "steps that are not full, or of more prompts than allowed")
     due, wrong = record.options["grpo.num_prompts_per_step"], []
     for step in record.steps:

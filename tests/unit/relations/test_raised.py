@@ -1,0 +1,30 @@
+"""Tests for `seatrial.relations.raised.is_stated`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from seatrial.relations.raised import is_stated
+
+
+def _states() -> None:
+    raise RuntimeError("no batch fills the step")
+
+
+def _crashes() -> None:
+    {}["no such key"]  # noqa: B018
+
+
+def _crashes_in_torch() -> None:
+    torch.zeros(2) @ torch.zeros(3)
+
+
+@pytest.mark.parametrize(("act", "stated"), [(_states, True), (_crashes, False), (_crashes_in_torch, False)])
+def test_only_a_raise_statement_states_an_error(act: Callable[[], None], stated: bool) -> None:
+    """A crash, in Python or in torch, is no statement."""
+    with pytest.raises(Exception) as found:  # noqa: PT011  the types differ
+        act()
+    assert is_stated(found.value) is stated
