@@ -15,7 +15,7 @@ def _states() -> None:
 
 
 def _crashes() -> None:
-    {}["no such key"]  # noqa: B018
+    {}["no such key"]
 
 
 def _crashes_in_torch() -> None:
@@ -25,6 +25,6 @@ def _crashes_in_torch() -> None:
 @pytest.mark.parametrize(("act", "stated"), [(_states, True), (_crashes, False), (_crashes_in_torch, False)])
 def test_only_a_raise_statement_states_an_error(act: Callable[[], None], stated: bool) -> None:
     """A crash, in Python or in torch, is no statement."""
-    with pytest.raises(Exception) as found:  # noqa: PT011  the types differ
+    with pytest.raises(Exception) as found:
         act()
     assert is_stated(found.value) is stated
