@@ -57,6 +57,16 @@ EDITS = [
         "R17.run_filters",
         "a step that is not filled ends the run",
     ),
+    (
+        Edit(
+            "sft.val_at_end has no effect",
+            "refrl.training.validation",
+            "return periodic or (step == loop.max_num_steps and loop.val_at_end)",
+            "return periodic",
+        ),
+        "R28.updates",
+        "loss of held-out answers, every second step and the last",
+    ),
 ]
 
 

@@ -221,6 +221,13 @@ def logged_scalars(stack: Any, case: TuningCase) -> Measure:
 
 
 @UPDATES.law("loss of held-out answers", "training answers scored, a period off by one, old weights")
+@UPDATES.law(
+    "loss of held-out answers, every second step and the last",
+    "the last step left out, a validation before the first step that was not configured",
+    cases=tuning_cases(
+        sft__val_period=2, sft__val_at_start=False, sft__val_at_end=True, sft__max_num_steps=3
+    ),
+)
 def loss_of_held_out_answers(stack: Any, case: TuningCase) -> Measure:
     """Compare each validation loss with that of the held-out answers at the weights of its step."""
     record = case.record(stack)
