@@ -123,6 +123,8 @@ class TrainingJob(Job):
     """Whether every row's weights are behind by exactly `max_lag` steps, or by all where there were fewer."""
     verifier: str | None = None
     """Name of the reward rule; None where there is no single one by name."""
+    max_verifier_error_share: float | None = None
+    """Share of rows on which the verifier may fail, where the user configured it; None: the ledger's own."""
     unlogged: Mapping[str, str] = field(default_factory=dict)
     """Series that the stack never writes, by our name, each with the reason: what needs one ends NotRequested."""
     own_checks: Mapping[str, str] = field(default_factory=dict)

@@ -30,6 +30,9 @@ from seatrial.verdict import Outcome, Verdict
 VERIFIED = "train/weight_sync/tensors_verified"
 FULL = "train/weight_sync/full"
 BYTES = "train/weight_sync/bytes_sent"
+CONSUMER = "timing/train/prepare_for_generation/weight_transfer/consumer/"
+WRITING = ("decode_sparse", "load_delta")
+"""Phases in which a generator writes changes, of which each is timed."""
 VERSIONS = "ledger: weight versions are in order"
 
 
@@ -68,6 +71,9 @@ def deltas_between_full_syncs(evidence: RunEvidence) -> Verdict:
         return Verdict(
             name=name, outcome=Outcome.FAIL, reason=f"{FULL} and {BYTES} were not logged at the same steps"
         )
+    for phase in WRITING:
+        if evidence.series(f"{CONSUMER}{phase}") is None:
+            return Verdict(name=name, outcome=Outcome.FAIL, reason=f"{CONSUMER}{phase} was not logged")
     whole = [sent for is_full, sent in zip(full.values, size.values, strict=True) if is_full == 1]
     deltas = [sent for is_full, sent in zip(full.values, size.values, strict=True) if is_full == 0]
     good = (

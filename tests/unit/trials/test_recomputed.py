@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from refrl.models.tiny import TinyModelSpec, make_model
+from seatrial.evidence.ledger.laws.rewards import _unjudged
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
 from seatrial.targets.base import JobRequest, TrainingJob
@@ -22,9 +23,10 @@ from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.filters import rows_are_filtered
-from seatrial.trials.sensors.first_step import _support, drawn_as_configured, first_update
+from seatrial.trials.sensors.first_step import Repeats, _support, drawn_as_configured, first_update
 from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.scalars import scalars_follow
+from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds
 
 WORDS = (
     "grpo.max_num_steps=1",
@@ -94,6 +96,12 @@ def test_a_sound_step_passes(job: TrainingJob) -> None:
         ("train/kl_penalty", math.nan, scalars_follow),
         ("train/mean_prompt_length", 1.01, scalars_follow),
         ("train/approx_entropy", 1.001, scalars_follow),
+        ("train/js_divergence_error", math.nan, scalars_follow),
+        ("train/probs_ratio_clamped_max", 1.01, scalars_follow),
+        ("train/baseline_reward/pct_mixed", 1.01, scalars_follow),
+        ("performance/generation_tokens_per_sec", 1.01, scalars_follow),
+        ("performance/tokens_per_sec", 1.01, scalars_follow),
+        ("timing/train/total_step_time", 0.5, scalars_follow),
         ("train/num_overlong_filtered", 2.0, rows_are_filtered),
     ],
 )
@@ -153,6 +161,84 @@ def test_another_row_is_seen(
     rows[place] = change(rows[place])
     wrong, _, _ = check(Changed(job, rows, {}))
     assert wrong
+
+
+def _changed(rows: Sequence[LedgerRow], change: Callable[[float], float], *columns: str) -> list[LedgerRow]:
+    """Return rows whose log-probabilities in some columns are others."""
+    more = [{name: tuple(map(change, getattr(row, name) or ())) for name in columns} for row in rows]
+    return [replace(row, **of) for row, of in zip(rows, more, strict=True)]
+
+
+def test_rounded_log_probabilities_are_seen(job: TrainingJob) -> None:
+    """Those of bfloat16, though the bounds of a model in bfloat16 are wider than the rounding."""
+
+    def rounded(value: float) -> float:
+        return float(torch.tensor(value).bfloat16())
+
+    assert any("prev_logprobs are rounded to bfloat16" in text for text in wrong_of(job, rounded))
+
+
+def wrong_of(job: TrainingJob, change: Callable[[float], float]) -> list[str]:
+    """Return what is wrong with the trainer's log-probabilities where the policy computes in bfloat16."""
+    configuration = json.loads(json.dumps(job.configuration))
+    configuration["policy"]["precision"] = "bfloat16"
+    coarse = replace(job, configuration=configuration, precision="bfloat16")
+    return drawn_as_configured(Changed(coarse, _changed(rows_of(job), change, "prev_logprobs"), {}))[0]
+
+
+def test_a_reference_that_is_another_model_is_seen(job: TrainingJob) -> None:
+    """By less than the bounds of bfloat16."""
+    assert wrong_of(job, float) == []
+    assert any("policy and reference are" in text for text in wrong_of(job, lambda value: value - 2e-3))
+
+
+def test_tokens_that_repeat_are_seen() -> None:
+    """Those that a random number draws twice; not a few by chance."""
+    row = LedgerRow(step=1, index=0, prompt_id=0, prompt_length=0, token_ids=(5, 5) * 8, loss_mask=(1,) * 16)
+    flat_V, seen = np.zeros(64), Repeats()
+    for place in range(1, 16):
+        seen.see(row, place, flat_V)
+        assert bool(list(seen.too_many())) is (place >= 7)
+
+
+def test_a_verifier_that_failed_gives_one_reward() -> None:
+    """Rows that it could not judge have the same one."""
+    rows = [
+        LedgerRow(
+            step=1, index=index, prompt_id=0, reward=reward, prompt="", completion="", verifier_error=True
+        )
+        for index, reward in enumerate((0.0, 0.0, 0.3))
+    ]
+    assert not list(_unjudged(rows[:2]))
+    (fault,) = _unjudged(rows)
+    assert "its reward is 0.3" in fault.what
+
+
+@pytest.mark.parametrize(
+    ("parts", "seconds", "said"),
+    [
+        ({"a/num_timeouts": 0.0, "a/num_errors": 4.0}, {"reward_calculation/a": 0.001}, ""),
+        ({"a/num_timeouts": 4.0, "a/num_errors": 4.0}, {"reward_calculation/a": 0.001}, "time-outs in"),
+        (
+            {"a/num_timeouts": 2.0, "a/num_errors": 1.0},
+            {"reward_calculation/a": 9.0},
+            "2 time-outs and 1 errors",
+        ),
+        ({"a/num_timeouts": 0.0, "a/num_errors": 8.0, "a/reward": 0.0}, {}, "judged no row"),
+    ],
+)
+def test_parts_of_a_verifier(parts: dict[str, float], seconds: dict[str, float], said: str) -> None:
+    """Time-outs take time and are errors; what judged nothing has no mean."""
+    found = "; ".join(_wrong_parts(parts, seconds, 1, 8))
+    assert said in found
+    assert bool(found) is bool(said)
+
+
+def test_a_checkpoint_is_timed_in_its_step() -> None:
+    """Where one is due."""
+    options = {"checkpointing.enabled": True, "checkpointing.save_period": 2}
+    assert not list(_wrong_seconds({"total_step_time": 1.0}, 1, options))
+    assert "checkpointing is not logged" in "".join(_wrong_seconds({"total_step_time": 1.0}, 2, options))
 
 
 def test_an_option_that_is_not_recorded_is_seen(job: TrainingJob, tmp_path: Path) -> None:

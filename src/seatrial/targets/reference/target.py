@@ -190,6 +190,9 @@ class ReferenceTarget:
             lag_is_exact=lag_is_exact(config),
             guards_file=request.directory / "logs" / GUARDS_FILE,
             verifier=effective_verifier(config.data),
+            max_verifier_error_share=config.grpo.max_verifier_error_share
+            if "max_verifier_error_share" in config.grpo.model_fields_set
+            else None,
         )
 
     def components(self) -> object:

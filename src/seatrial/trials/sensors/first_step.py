@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -36,6 +37,14 @@ LOGITS = {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.2}
 """By which a logit may differ from the k-th largest, by the sampler's precision."""
 GRADIENT = {"float32": 1e-4, "bfloat16": 0.05}
 """Relative difference of a gradient's norm, by the policy's precision."""
+LEAST_GRADIENT = 1e-7
+"""Norm below which a gradient is rounding: that of advantages of zero, of a policy that is its reference."""
+LEAST_CHANCE = 1e-9
+"""Of as many repeated tokens."""
+LEAST_VALUES = 20
+"""Of a column, to say that all of them are rounded."""
+SAME = 1e-5
+"""Nats between the policy and its reference before the first update: the same weights, in the same precision."""
 LOSS = {"float32": 2e-5, "bfloat16": 0.03}
 """Difference of a loss or an entropy, by the policy's precision: absolute, and relative above 1."""
 ROUTED = {"float32": 2.0, "bfloat16": math.inf}
@@ -72,6 +81,33 @@ class Support(NamedTuple):
     """Whether the token that was drawn is one of them."""
 
 
+@dataclass
+class Repeats:
+    """Tokens that are drawn twice in succession, and how often chance does so.
+
+    A random number that is used for two tokens draws the same one again wherever two distributions are alike.
+    """
+
+    number: int = 0
+    expected: float = 0.0
+
+    def see(self, row: LedgerRow, place: int, scaled_V: Array) -> None:
+        """Count the token at a place of a row."""
+        if place:
+            before = row.sampled_ids[place - 1]
+            self.number += before == row.sampled_ids[place]
+            self.expected += math.exp(_score(scaled_V, before, _kept_size(row, place)))
+
+    def too_many(self) -> Iterator[str]:
+        """Yield that there are more than chance gives (Chernoff's bound of a sum of independent draws)."""
+        number, expected = self.number, self.expected
+        if number <= expected:
+            return
+        bound = number - expected - (number * math.log(number / expected) if expected else math.inf)
+        if bound < math.log(LEAST_CHANCE):
+            yield f"{number} tokens are the ones before them, where chance gives {expected:.3g}"
+
+
 def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """At step 1 each token is one that temperature, top-k and top-p leave, and is scored by that distribution.
 
@@ -87,12 +123,13 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
         "reference_logprobs": own,
         "generation_logprobs": max(own, AGREEMENT[evidence.job.precision].token),
     }
-    wrong, largest, number = [], 0.0, 0
+    wrong, largest, number, repeats = [], 0.0, 0, Repeats()
     for row in rows:
         for place, scaled_V in _scaled(model, row, options):
             size = _kept_size(row, place)
             token = row.sampled_ids[place]
             number += 1
+            repeats.see(row, place, scaled_V)
             support = _support(scaled_V, token, options, evidence.job.precision)
             at = f"step 1 row {row.index} token {place}"
             if not support.allows:
@@ -114,7 +151,25 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
                 largest = max(largest, gap)
                 if not gap <= bound:
                     wrong.append(f"{at} has {column} {values[place]:.6g}, the model gives {score:.6g}")
+    wrong = [*_rounded(rows), *repeats.too_many(), *_unlike_the_reference(rows), *wrong]
     return wrong[:3], f"{number} tokens of {len(rows)} rows, at most {largest:.2g} nats apart", number
+
+
+def _unlike_the_reference(rows: Sequence[LedgerRow]) -> Iterator[str]:
+    """Yield where the policy is not its reference, which it is before the first update."""
+    for row in rows:
+        pairs = zip(row.prev_logprobs or (), row.reference_logprobs or (), mask_of(row), strict=False)
+        gap = max((abs(own - other) for own, other, on in pairs if on), default=0.0)
+        if not gap <= SAME:
+            yield f"step 1 row {row.index}: policy and reference are {gap:.3g} nats apart before the first update"
+
+
+def _rounded(rows: Sequence[LedgerRow]) -> Iterator[str]:
+    """Yield the columns of log-probabilities whose values are all of bfloat16, which keeps three digits of them."""
+    for column in ("prev_logprobs", "reference_logprobs", "generation_logprobs"):
+        values = np.array([value for row in rows for value in getattr(row, column) or () if value])
+        if len(values) >= LEAST_VALUES and not (values.astype(np.float32).view(np.uint32) & 0xFFFF).any():
+            yield f"step 1: all {len(values)} values of {column} are rounded to bfloat16"
 
 
 def first_update(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -140,7 +195,7 @@ def first_update(evidence: RunEvidence) -> tuple[list[str], str, int]:
         logged = series.get(1, math.nan)
         allowed = LOSS[precision] * max(1.0, abs(value))
         if name == "grad_norm":
-            allowed = GRADIENT[precision] * value
+            allowed = max(GRADIENT[precision] * value, LEAST_GRADIENT)
         elif name.startswith("moe/tokens"):
             allowed = ROUTED[precision]
         if not abs(logged - value) <= allowed:

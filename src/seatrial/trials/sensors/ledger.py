@@ -19,6 +19,7 @@ LedgerSensor = Callable[[Sequence[LedgerRow], TrainingJob], Verdict]
 def facts_of(job: TrainingJob) -> LedgerFacts:
     """Return what a training job declares of its rows."""
     advantage = job.advantage
+    allowed = job.max_verifier_error_share
     return LedgerFacts(
         num_steps=job.num_steps,
         num_rows_per_step=job.num_rows_per_step,
@@ -26,6 +27,7 @@ def facts_of(job: TrainingJob) -> LedgerFacts:
         num_updates_per_step=job.num_updates_per_step,
         precision=job.precision,
         vocabulary_size=job.vocabulary_size,
+        max_verifier_error_share=LedgerFacts.max_verifier_error_share if allowed is None else allowed,
         byte_level=job.byte_level,
         verifier=job.verifier,
         max_lag=None if job.max_lag is None else job.max_lag * job.num_updates_per_step,

@@ -17,6 +17,7 @@ from seatrial.relations.records import LossSpec
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of, updates_of, verified_reward
 from seatrial.trials.sensors.paths import by_step
+from seatrial.trials.sensors.times import times_and_parts
 
 BUILT_IN = frozenset({"ppo_clip", "gspo", "cispo"})
 """Losses whose oracle takes the section `loss_fn`; another package's is not computed again."""
@@ -65,6 +66,7 @@ def scalars_follow(evidence: RunEvidence) -> tuple[list[str], str, int]:
             number += 1
             names.add(name)
         taken += num_updates
+        wrong += times_and_parts(evidence, step, rows, options)
     return wrong[:4], f"{number} values of {len(names)} scalars", number
 
 
@@ -88,8 +90,9 @@ def expected_scalars(
         return
     (update,), (of,) = updates, tokens
     yield "approx_entropy", Expected(_mean(map(_surprise, of.old, of.sampling)), True)
-    for name in ("probs_ratio", "probs_ratio_min", "probs_ratio_max"):
-        yield name, Expected(1.0, True)
+    for name in ("probs_ratio", "probs_ratio_clamped"):
+        for end in ("", "_min", "_max"):
+            yield f"{name}{end}", Expected(1.0, True)
     if spec is None:
         return
     if options["loss_fn.reference_policy_kl_penalty"]:
@@ -177,6 +180,11 @@ def _k3(log_ratio: float) -> float:
     return math.expm1(log_ratio) - log_ratio
 
 
+def _middle(one: float, other: float) -> float:
+    """Return the logarithm of the mean of two probabilities."""
+    return max(one, other) + math.log1p(math.exp(-abs(one - other))) - math.log(2)
+
+
 def _surprise(current: float, sampling: float) -> float:
     return -math.exp(current - sampling) * current
 
@@ -185,6 +193,9 @@ _SAMPLER: Mapping[str, Callable[[float, float], float]] = {
     "token_mult_prob_error": lambda old, sampling: math.exp(abs(sampling - old)),
     "gen_kl_error": lambda old, sampling: _k3(old - sampling),
     "policy_kl_error": lambda old, sampling: _k3(sampling - old),
+    "js_divergence_error": lambda old, sampling: (
+        sum(_k3(one - _middle(old, sampling)) for one in (old, sampling)) / 2
+    ),
 }
 """Of trainer and sampler, by the scalar: NeMo RL's definitions."""
 
@@ -202,6 +213,7 @@ def _of_rows(rows: Sequence[LedgerRow], options: Mapping[str, Any]) -> dict[str,
         groups.setdefault(row.group_key, []).append(math.nan if row.reward is None else row.reward)
     means = {key: math.fsum(of) / len(of) for key, of in groups.items()}
     advantages = tokens_of(rows).advantages
+    ends = {f"pct_{end}": sum(means[row.group_key] == end for row in rows) / num for end in (0, 1)}
     found = {
         "reward": math.fsum(value for of in groups.values() for value in of) / num,
         "mean_prompt_length": sum(prompts) / num,
@@ -215,8 +227,8 @@ def _of_rows(rows: Sequence[LedgerRow], options: Mapping[str, Any]) -> dict[str,
         "advantages/min": min(advantages),
         "advantages/max": max(advantages),
         "num_valid_samples": math.fsum(rows_of for _, rows_of in counts) / len(counts),
-        "baseline_reward/pct_0": sum(means[row.group_key] == 0 for row in rows) / num,
-        "baseline_reward/pct_1": sum(means[row.group_key] == 1 for row in rows) / num,
+        **{f"baseline_reward/{name}": share for name, share in ends.items()},
+        "baseline_reward/pct_mixed": 1 - sum(ends.values()),
     }
     if len(set(counts)) == 1:  # else they are logged as means over micro-batches
         found["global_valid_toks"], found["global_valid_seqs"] = counts[0]

@@ -69,14 +69,19 @@ def _policy_precision(evidence: RunEvidence) -> str:
 
 
 def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """At step 1 the draft head's loss is that of guessing the token after next, computed from the rows."""
+    """At step 1 the draft head's loss, and the chance that its tokens are accepted, are those of the rows.
+
+    It guesses the token after next. The chance is the sum over tokens of the smaller of the two probabilities, the
+    policy's and the head's (arXiv 2211.17192, theorem 3.5).
+    """
     import torch
     from safetensors.torch import load_file
 
     model, facts = load_model(evidence.job.initial_model)
     head = load_file(evidence.job.initial_model / "draft" / "model.safetensors")
     options = run_facts(evidence).get("config", {}).get("policy", {}).get("generation", {})
-    total, number = 0.0, 0
+    temperature = options.get("temperature", 1.0)
+    total, accepted, number = 0.0, 0.0, 0
     for row in (row for row in evidence.ledger if row.step == 1):
         ids, mask = torch.tensor(row.token_ids), torch.tensor(row.loss_mask).bool()
         states_SD = _forward(model, facts, row, output_hidden_states=True).hidden_states[-1][0]
@@ -89,13 +94,18 @@ def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
             inner_ND = _norm(states_ND, head["norm.weight"]) @ head["up_proj.weight"].T
             states_ND = states_ND + torch.nn.functional.silu(inner_ND) @ head["down_proj.weight"].T
             logits_NV = model.get_output_embeddings()(_norm(states_ND, head["final_norm.weight"]))
-        scores_NV = (logits_NV / options.get("temperature", 1.0)).log_softmax(-1)
+            policy_NV = model.get_output_embeddings()(states_SD[chosen + 1])
+        scores_NV = (logits_NV / temperature).log_softmax(-1)
         total -= float(scores_NV[torch.arange(len(chosen)), ids[chosen + 2]].sum())
+        accepted += float(torch.minimum(scores_NV.exp(), (policy_NV / temperature).softmax(-1)).sum())
         number += len(chosen)
-    right, logged = total / max(1, number), by_step(evidence, "train/draft/loss").get(1, math.nan)
-    good = math.isclose(right, logged, rel_tol=DRAFT_TOLERANCE[_policy_precision(evidence)])
-    wrong = [] if good else [f"step 1: the draft loss is logged as {logged:.6g}, the rows give {right:.6g}"]
-    return wrong, f"{right:.6g} over {number} tokens", number
+    wrong, found = [], []
+    for name, value in {"loss": total, "acceptance_rate": accepted}.items():
+        right, logged = value / max(1, number), by_step(evidence, f"train/draft/{name}").get(1, math.nan)
+        found.append(f"{name} {right:.6g}")
+        if not math.isclose(right, logged, rel_tol=DRAFT_TOLERANCE[_policy_precision(evidence)]):
+            wrong.append(f"step 1: train/draft/{name} is logged as {logged:.6g}, the rows give {right:.6g}")
+    return wrong, f"{', '.join(found)} over {number} tokens", number
 
 
 def unreached_experts(evidence: RunEvidence) -> frozenset[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from seatrial.evidence.ledger.law import Fault, LawResult, at, having, missing, not_exercised
@@ -137,6 +137,9 @@ def rewards_right(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
     known = having(rows, "reward", "prompt", "completion")
     if not known:
         return not_exercised(missing("reward", "prompt", "completion"))
+    faults = list(_unjudged(known))
+    if faults:
+        return LawResult(faults=faults, num_samples=len(known))
     others = [row for row in known if facts.verifier and row.verifier not in (None, facts.verifier)]
     if others:
         what = f"rewarded by {others[0].verifier}, the run is configured with {facts.verifier}"
@@ -154,7 +157,6 @@ def rewards_right(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
         return not_exercised(
             f"there is no answer for prompts such as {ruled[0].prompt!r}, recomputed or logged"
         )
-    faults: list[Fault] = []
     largest = 0.0
     for row in answered:
         of_row, gap = _compare(row, facts)
@@ -168,6 +170,18 @@ def rewards_right(rows: Sequence[LedgerRow], facts: LedgerFacts) -> LawResult:
         value=largest,
         bound=f"<= {REWARD_TOLERANCE:g}",
     )
+
+
+def _unjudged(rows: Sequence[LedgerRow]) -> Iterator[Fault]:
+    """Yield rows that the verifier could not judge, with another reward than the first of them."""
+    failed = [(row, (row.reward or 0.0) - (row.length_penalty or 0.0)) for row in rows if row.verifier_error]
+    for row, reward in failed:
+        if not abs(reward - failed[0][1]) <= REWARD_TOLERANCE:
+            yield at(
+                row,
+                f"the verifier failed on it, and its reward is {reward:.6g}; on row {failed[0][0].index} of step "
+                f"{failed[0][0].step} it failed too, and the reward is {failed[0][1]:.6g}",
+            )
 
 
 def _rule_of(row: LedgerRow, facts: LedgerFacts) -> str | None:

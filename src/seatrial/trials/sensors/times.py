@@ -1,0 +1,96 @@
+"""Checks of the seconds, the rates and the parts of a verifier that a step logs: they follow from one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.paths import by_step
+
+PHASES = {
+    "tokens_per_sec": "total_step_time",
+    "policy_training_tokens_per_sec": "policy_training",
+    "policy_and_reference_logprobs_tokens_per_sec": "policy_and_reference_logprobs",
+    "generation_tokens_per_sec": "generation",
+}
+"""Rates by the phase whose seconds they divide by."""
+RATE = 1e-4
+"""Relative difference of a rate: of scalars logged in float32."""
+SLACK = 1e-3
+"""Seconds by which the phases of a step may exceed it, in rounding."""
+OUTSIDE = ("total_step_time", "checkpointing", "reward_calculation/")
+"""Phases, or their beginnings, that are not part of a step, or part of another phase."""
+TIMEOUT = 0.05
+"""Least seconds that a verifier takes until it is given up."""
+
+
+def times_and_parts(
+    evidence: RunEvidence, step: int, rows: Sequence[LedgerRow], options: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what is wrong with a step's seconds, rates and parts of a verifier.
+
+    Raises:
+        NotGivenError: an option is not given.
+    """
+    seconds = _logged(evidence, "timing/train/", step)
+    if seconds:
+        yield from _wrong_seconds(seconds, step, options)
+        yield from _wrong_rates(_logged(evidence, "performance/", step), seconds, step, rows)
+    if options["data.verifiers"] and not options["grpo.use_dynamic_sampling"]:
+        yield from _wrong_parts(_logged(evidence, "train/verifier/", step), seconds, step, len(rows))
+
+
+def _logged(evidence: RunEvidence, prefix: str, step: int) -> dict[str, float]:
+    """Return the values of a step by the rest of their names."""
+    values = {
+        tag.removeprefix(prefix): by_step(evidence, tag).get(step)
+        for tag in evidence.log.series
+        if tag.startswith(prefix)
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _wrong_seconds(seconds: Mapping[str, float], step: int, options: Mapping[str, Any]) -> Iterator[str]:
+    parts = math.fsum(
+        value
+        for name, value in seconds.items()
+        if not name.startswith(OUTSIDE) and (name.endswith("/total") or "/" not in name)
+    )
+    total = seconds.get("total_step_time", math.nan)
+    if not parts <= total + SLACK:
+        yield f"step {step}: its phases take {parts:.4g} s, and timing/train/total_step_time is {total:.4g}"
+    period = options["checkpointing.save_period"]
+    if options["checkpointing.enabled"] and period and step % period == 0 and "checkpointing" not in seconds:
+        yield f"step {step}: a checkpoint is due, and timing/train/checkpointing is not logged"
+
+
+def _wrong_rates(
+    rates: Mapping[str, float], seconds: Mapping[str, float], step: int, rows: Sequence[LedgerRow]
+) -> Iterator[str]:
+    sampled = float(sum(sum(map(len, row.turns)) for row in rows))
+    tokens = sampled + sum(row.prompt_length or 0 for row in rows)
+    for name, phase in PHASES.items():
+        if name in rates and seconds.get(phase):
+            right = (sampled if phase == "generation" else tokens) / seconds[phase]
+            if not math.isclose(rates[name], right, rel_tol=RATE):
+                yield f"step {step}: performance/{name} is {rates[name]:.6g}, rows and seconds give {right:.6g}"
+
+
+def _wrong_parts(
+    parts: Mapping[str, float], seconds: Mapping[str, float], step: int, num_rows: int
+) -> Iterator[str]:
+    for name, timeouts in parts.items():
+        part, _, metric = name.rpartition("/")
+        if metric != "num_timeouts":
+            continue
+        errors = parts.get(f"{part}/num_errors", math.nan)
+        taken = seconds.get(f"reward_calculation/{part}", math.inf)
+        if not timeouts <= errors <= num_rows:
+            yield f"step {step}: verifier {part} has {timeouts:g} time-outs and {errors:g} errors of {num_rows} rows"
+        if timeouts * TIMEOUT > taken:
+            yield f"step {step}: verifier {part} has {timeouts:g} time-outs in {taken:.3g} s"
+        if errors == num_rows and f"{part}/reward" in parts:
+            yield f"step {step}: verifier {part} judged no row, and has a mean reward"
