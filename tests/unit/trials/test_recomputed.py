@@ -23,7 +23,7 @@ from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.filters import rows_are_filtered
-from seatrial.trials.sensors.first_step import Repeats, _support, drawn_as_configured, first_update
+from seatrial.trials.sensors.first_step import Draws, _support, drawn_as_configured, first_update
 from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.scalars import scalars_follow
 from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds
@@ -192,13 +192,19 @@ def test_a_reference_that_is_another_model_is_seen(job: TrainingJob) -> None:
     assert any("policy and reference are" in text for text in wrong_of(job, lambda value: value - 2e-3))
 
 
-def test_tokens_that_repeat_are_seen() -> None:
-    """Those that a random number draws twice; not a few by chance."""
-    row = LedgerRow(step=1, index=0, prompt_id=0, prompt_length=0, token_ids=(5, 5) * 8, loss_mask=(1,) * 16)
-    flat_V, seen = np.zeros(64), Repeats()
-    for place in range(1, 16):
-        seen.see(row, place, flat_V)
-        assert bool(list(seen.too_many())) is (place >= 7)
+def test_tokens_that_one_number_draws_are_seen() -> None:
+    """Where distributions differ, so that the tokens are others; independent draws are not."""
+    generator = np.random.default_rng(0)
+    logits_TV = 0.5 * generator.standard_normal((40, 64))
+    ends_TV = np.cumsum(np.exp(logits_TV) / np.exp(logits_TV).sum(1, keepdims=True), 1)
+    for shared in (False, True):
+        numbers_T = np.full(40, 0.6) if shared else generator.random(40)
+        ids = tuple(int(np.searchsorted(ends_V, one)) for ends_V, one in zip(ends_TV, numbers_T, strict=True))
+        row = LedgerRow(step=1, index=0, prompt_id=0, prompt_length=0, token_ids=ids, loss_mask=(1,) * 40)
+        draws = Draws()
+        for place in range(40):
+            draws.see(row, place, logits_TV[place])
+        assert bool(list(draws.too_many())) is shared
 
 
 def test_a_verifier_that_failed_gives_one_reward() -> None:
@@ -236,7 +242,11 @@ def test_parts_of_a_verifier(parts: dict[str, float], seconds: dict[str, float],
 
 def test_a_checkpoint_is_timed_in_its_step() -> None:
     """Where one is due."""
-    options = {"checkpointing.enabled": True, "checkpointing.save_period": 2}
+    options = {
+        "checkpointing.enabled": True,
+        "checkpointing.save_period": 2,
+        "grpo.async_grpo.enabled": False,
+    }
     assert not list(_wrong_seconds({"total_step_time": 1.0}, 1, options))
     assert "checkpointing is not logged" in "".join(_wrong_seconds({"total_step_time": 1.0}, 2, options))
 

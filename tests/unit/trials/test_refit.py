@@ -7,13 +7,22 @@ import numpy as np
 import pytest
 
 from seatrial.evidence.runlog import Series
-from seatrial.trials.refit import BYTES, FULL, VERIFIED, deltas_between_full_syncs, every_tensor_verified
+from seatrial.trials.refit import (
+    BYTES,
+    CONSUMER,
+    FULL,
+    VERIFIED,
+    WRITING,
+    deltas_between_full_syncs,
+    every_tensor_verified,
+)
 from seatrial.verdict import Outcome
 
 
 def evidence(num_tensors: int = 3, num_steps: int = 3, **series: list[float] | None) -> Any:
     """Return the parts of a run's evidence that these sensors read; a series that is None was not logged."""
     tags = {"verified": VERIFIED, "full": FULL, "sent": BYTES}
+    tags |= {phase: f"{CONSUMER}{phase}" for phase in WRITING}
     logged = {
         tags[name]: Series(
             tag=tags[name], steps=np.arange(1, len(values) + 1), values=np.array(values, dtype=np.float64)
@@ -67,4 +76,14 @@ def test_changes_travel_between_full_syncs(
     full: list[float] | None, sent: list[float] | None, outcome: Outcome
 ) -> None:
     """Two of each, none empty, none as large as a full one."""
-    assert deltas_between_full_syncs(evidence(full=full, sent=sent)).outcome is outcome
+    timed: dict[str, list[float] | None] = {phase: [0.1, 0.1] for phase in WRITING}
+    assert deltas_between_full_syncs(evidence(full=full, sent=sent, **timed)).outcome is outcome
+
+
+@pytest.mark.parametrize("phase", WRITING)
+def test_a_phase_that_is_not_timed_is_named(phase: str) -> None:
+    """Where changes were written."""
+    timed: dict[str, list[float] | None] = {one: [0.1] for one in WRITING if one != phase}
+    verdict = deltas_between_full_syncs(evidence(full=[1, 0, 0, 1], sent=[100, 40, 30, 100], **timed))
+    assert verdict.outcome is Outcome.FAIL
+    assert f"{CONSUMER}{phase} was not logged" in verdict.reason

@@ -37,10 +37,10 @@ LOGITS = {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.2}
 """By which a logit may differ from the k-th largest, by the sampler's precision."""
 GRADIENT = {"float32": 1e-4, "bfloat16": 0.05}
 """Relative difference of a gradient's norm, by the policy's precision."""
-LEAST_GRADIENT = 1e-7
-"""Norm below which a gradient is rounding: that of advantages of zero, of a policy that is its reference."""
+LEAST_GRADIENT = {"float32": 1e-7, "bfloat16": 1e-3}
+"""Norm below which a gradient is rounding, by the policy's precision: that of advantages of zero."""
 LEAST_CHANCE = 1e-9
-"""Of as many repeated tokens."""
+"""Of as many tokens that meet the one before."""
 LEAST_VALUES = 20
 """Of a column, to say that all of them are rounded."""
 SAME = 1e-5
@@ -82,30 +82,41 @@ class Support(NamedTuple):
 
 
 @dataclass
-class Repeats:
-    """Tokens that are drawn twice in succession, and how often chance does so.
+class Draws:
+    """Tokens whose share of their distribution meets that of the token before, and how often chance does so.
 
-    A random number that is used for two tokens draws the same one again wherever two distributions are alike.
+    A share is the interval of the cumulative distribution, in the order of ids, in which a random number draws the
+    token. Two tokens that one number draws have shares that meet.
     """
 
     number: int = 0
     expected: float = 0.0
+    _before: tuple[float, float] = (0.0, 0.0)
 
-    def see(self, row: LedgerRow, place: int, scaled_V: Array) -> None:
-        """Count the token at a place of a row."""
+    def see(self, row: LedgerRow, place: int, logprobs_V: Array) -> None:
+        """Count the token at a place of a row; places come in order."""
+        probs_V = np.exp(logprobs_V)
+        ends_V = np.cumsum(probs_V) / probs_V.sum()
+        starts_V = np.concatenate(([0.0], ends_V[:-1]))
+        token = row.sampled_ids[place]
         if place:
-            before = row.sampled_ids[place - 1]
-            self.number += before == row.sampled_ids[place]
-            self.expected += math.exp(_score(scaled_V, before, _kept_size(row, place)))
+            first, last = self._before
+            meets_V = (starts_V < last) & (ends_V > first)
+            self.number += bool(meets_V[token])
+            self.expected += float(probs_V[meets_V].sum() / probs_V.sum())
+        self._before = float(starts_V[token]), float(ends_V[token])
 
     def too_many(self) -> Iterator[str]:
-        """Yield that there are more than chance gives (Chernoff's bound of a sum of independent draws)."""
+        """Yield that more of them meet than by chance (Chernoff's bound of a sum of independent draws)."""
         number, expected = self.number, self.expected
         if number <= expected:
             return
         bound = number - expected - (number * math.log(number / expected) if expected else math.inf)
         if bound < math.log(LEAST_CHANCE):
-            yield f"{number} tokens are the ones before them, where chance gives {expected:.3g}"
+            yield (
+                f"step 1: {number} tokens are drawn where the one before them was, in the cumulative distribution; "
+                f"chance gives {expected:.3g}"
+            )
 
 
 def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -123,13 +134,13 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
         "reference_logprobs": own,
         "generation_logprobs": max(own, AGREEMENT[evidence.job.precision].token),
     }
-    wrong, largest, number, repeats = [], 0.0, 0, Repeats()
+    wrong, largest, number, draws = [], 0.0, 0, Draws()
     for row in rows:
         for place, scaled_V in _scaled(model, row, options):
             size = _kept_size(row, place)
             token = row.sampled_ids[place]
             number += 1
-            repeats.see(row, place, scaled_V)
+            draws.see(row, place, _logprobs(scaled_V, row, place))
             support = _support(scaled_V, token, options, evidence.job.precision)
             at = f"step 1 row {row.index} token {place}"
             if not support.allows:
@@ -151,7 +162,7 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
                 largest = max(largest, gap)
                 if not gap <= bound:
                     wrong.append(f"{at} has {column} {values[place]:.6g}, the model gives {score:.6g}")
-    wrong = [*_rounded(rows), *repeats.too_many(), *_unlike_the_reference(rows), *wrong]
+    wrong = [*_rounded(rows), *draws.too_many(), *_unlike_the_reference(rows), *wrong]
     return wrong[:3], f"{number} tokens of {len(rows)} rows, at most {largest:.2g} nats apart", number
 
 
@@ -195,7 +206,7 @@ def first_update(evidence: RunEvidence) -> tuple[list[str], str, int]:
         logged = series.get(1, math.nan)
         allowed = LOSS[precision] * max(1.0, abs(value))
         if name == "grad_norm":
-            allowed = max(GRADIENT[precision] * value, LEAST_GRADIENT)
+            allowed = max(GRADIENT[precision] * value, LEAST_GRADIENT[precision])
         elif name.startswith("moe/tokens"):
             allowed = ROUTED[precision]
         if not abs(logged - value) <= allowed:
