@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from seatrial.relations.contracts.adapter_routes import AdaptersElsewhere, RoutedAdapters
 from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters, VariedAdapters
 from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
@@ -342,6 +343,8 @@ COMPONENTS: Mapping[str, type] = {
     "adapters": Adapters,
     "combined_adapters": CombinedAdapters,
     "varied_adapters": VariedAdapters,
+    "routed_adapters": RoutedAdapters,
+    "adapters_elsewhere": AdaptersElsewhere,
     "adapter_groups": AdapterGroups,
     "row_loader": RowLoader,
     "metric_gather": MetricGather,

@@ -21,7 +21,7 @@ WRAPPERS = ("base_layer", "original_module", "token_adapter")
 
 
 @contextmanager
-def _refusing(several: bool = True) -> Iterator[None]:
+def refusing(several: bool = True) -> Iterator[None]:
     """Turn the words with which PEFT refuses several adapters at once into `NotServed`."""
     try:
         yield
@@ -61,7 +61,7 @@ class PeftAdapted:
             given["adapter_names"] = ["__base__" if name == "base" else name for name in names]
         if mask_BS is not None:
             given["attention_mask"] = mask_BS
-        with torch.no_grad(), _refusing(names is not None or self._uses_several()):
+        with torch.no_grad(), refusing(names is not None or self._uses_several()):
             return self._logits(ids_BS, **given)
 
     def loss(self, ids_BS: Tensor, labels_BS: Tensor, mask_BS: Tensor) -> float:
@@ -78,8 +78,11 @@ class PeftAdapted:
     def _logits(self, ids_BS: Tensor, **given: Any) -> Tensor:
         options = {"attention_mask": torch.ones_like(ids_BS), "use_cache": False, **given}
         logits_BSV: Tensor = self.model(input_ids=ids_BS, **options).logits
-        # Virtual tokens of a prompt come first.
-        return logits_BSV[:, -ids_BS.shape[1] :].detach() if not torch.is_grad_enabled() else logits_BSV
+        return self.read(logits_BSV, ids_BS).detach() if not torch.is_grad_enabled() else logits_BSV
+
+    def read(self, logits_BSV: Tensor, ids_BS: Tensor) -> Tensor:
+        """Return the logits of the ids: virtual tokens of a prompt come first."""
+        return logits_BSV[:, -ids_BS.shape[1] :]
 
     def gradients(self, ids_BS: Tensor, *, checkpointing: bool = False) -> Mapping[str, Tensor]:
         self.model.train()
@@ -113,7 +116,7 @@ class PeftAdapted:
         return updates_of(self.model, self._config, name) if self._closed_form else None
 
     def add(self, name: str) -> None:
-        with _refusing():
+        with refusing():
             self.model.add_adapter(name, copy.deepcopy(self._config))
 
     def use(self, names: Sequence[str]) -> None:
@@ -122,7 +125,7 @@ class PeftAdapted:
         elif not hasattr(self.model.base_model, "set_adapter"):
             raise NotServed("this type uses one adapter at a time")
         else:
-            with _refusing():
+            with refusing():
                 self.model.base_model.set_adapter(list(names))
 
     def delete(self, name: str) -> None:
@@ -136,7 +139,7 @@ class PeftAdapted:
     def set_trainable(self, name: str, trainable: bool) -> None:
         if not hasattr(self.model, "set_requires_grad"):
             raise NotServed("this release has no set_requires_grad")
-        with _refusing():
+        with refusing():
             self.model.set_requires_grad(name, trainable)
 
     def counts(self) -> tuple[int, int]:
@@ -193,14 +196,14 @@ class PeftAdapted:
 
     def load(self, folder: Path, name: str) -> None:
         (inner,) = [path for path in folder.iterdir() if path.is_dir()]
-        with _refusing():
+        with refusing():
             self.model.load_adapter(str(inner), name, is_trainable=not self._config.is_prompt_learning)
 
     def swap(self, folder: Path, name: str) -> None:
         from peft.utils.hotswap import hotswap_adapter
 
         (inner,) = [path for path in folder.iterdir() if path.is_dir()]
-        with _refusing():
+        with refusing():
             hotswap_adapter(self.model, str(inner), adapter_name=name, torch_device="cpu")
 
     def state(self, name: str) -> Mapping[str, Tensor]:

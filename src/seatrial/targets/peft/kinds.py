@@ -16,6 +16,7 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
+from seatrial.relations.contracts.adapter_routes import Call, Transfer
 from seatrial.relations.contracts.adapters import (
     DENSITY,
     AdaptedModel,
@@ -26,10 +27,12 @@ from seatrial.relations.contracts.adapters import (
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted
+from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing
 from seatrial.targets.peft.bases import VOCAB, Trait, base
 from seatrial.targets.peft.chosen import chosen_weights
+from seatrial.targets.peft.elsewhere import elsewhere
 from seatrial.targets.peft.nets import NETS
+from seatrial.targets.peft.routes import answered, transferred
 from seatrial.targets.peft.updates import has_updates
 
 
@@ -92,7 +95,8 @@ class PeftAdapters(KnowsFailures):
             options["task_type"] = "CAUSAL_LM"
         return self._config_class(**options)
 
-    def _adapted_of(self, model: Any) -> AdaptedModel:
+    def of_model(self, model: Any) -> AdaptedModel:
+        """Return a model of PEFT by contract."""
         return PeftAdapted(
             model, self._config(0.0), self._plain_names, closed_form=self.adapter_spec.closed_form
         )
@@ -103,8 +107,8 @@ class PeftAdapters(KnowsFailures):
         config = self._config(dropout)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = peft.get_peft_model(self._given(dtype), copy.deepcopy(config), adapter_name="first")
-        return self._adapted_of(model)
+            model = peft.get_peft_model(self.given(dtype), copy.deepcopy(config), adapter_name="first")
+        return self.of_model(model)
 
     def loaded(self, folder: Path, *, dtype: Precision, trainable: bool = True) -> AdaptedModel:
         import peft
@@ -113,14 +117,41 @@ class PeftAdapters(KnowsFailures):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(77)
             model = peft.PeftModel.from_pretrained(
-                self._given(dtype),
+                self.given(dtype),
                 str(inner),
                 adapter_name="first",
                 is_trainable=trainable and not self._config(0.0).is_prompt_learning,
             )
-        return self._adapted_of(model)
+        return self.of_model(model)
 
-    def _given(self, dtype: Precision) -> Any:
+    def answered(self, model: AdaptedModel, ids_BS: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        assert isinstance(model, PeftAdapted)
+        return answered(model, ids_BS, call)
+
+    def transferred(self, model: AdaptedModel, ids_BS: Tensor, transfer: Transfer) -> Tensor:
+        assert isinstance(model, PeftAdapted)
+        return transferred(self, model, ids_BS, transfer)
+
+    @cached_property
+    def _elsewhere(self) -> Any:
+        kind = elsewhere(self.kind)
+        options = dict(kind.options) | ({} if kind.trait in NETS else {"task_type": "CAUSAL_LM"})
+        return self._config_class(**copy.deepcopy(options))
+
+    def elsewhere(self, *, seed: int, dtype: Precision) -> AdaptedModel:
+        import peft
+
+        with torch.random.fork_rng(devices=[]), refusing():
+            torch.manual_seed(seed)
+            model = peft.get_peft_model(self.given(dtype), copy.deepcopy(self._elsewhere), "second")
+        return PeftAdapted(model, self._elsewhere, self._plain_names, closed_form=False)
+
+    def add_elsewhere(self, model: AdaptedModel, name: str) -> None:
+        assert isinstance(model, PeftAdapted)
+        with refusing():
+            model.model.add_adapter(name, copy.deepcopy(self._elsewhere))
+
+    def given(self, dtype: Precision) -> Any:
         """Return the model that an adapter is added to, of which options may make another base."""
         if self.kind.trait == "replicated":
             return base("to be replicated", getattr(torch, dtype))
@@ -228,3 +259,6 @@ class MixedAdapters(PeftAdapters):
                 self.plain(dtype), self._config(dropout), adapter_name="first", mixed=True
             )
         return MixedAdapted(model, self._config(0.0), self._plain_names, second=second)
+
+    def elsewhere(self, *, seed: int, dtype: Precision) -> AdaptedModel:
+        raise NotServed("a second adapter of another type is judged by other laws")

@@ -51,7 +51,7 @@ class _Prepared(PeftAdapters):
     def adapted(self, *, seed: int, dtype: Precision, dropout: float = 0.0) -> AdaptedModel:
         import peft
 
-        config, base = self._config(dropout), self._given(dtype)
+        config, base = self._config(dropout), self.given(dtype)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._prepare(base, config)
@@ -59,7 +59,7 @@ class _Prepared(PeftAdapters):
                 base, copy.deepcopy(config) if not self.kind.spec.changes_base else config, "first"
             )
             self._complete(model)
-        return self._adapted_of(model)
+        return self.of_model(model)
 
 
 class Eva(_Prepared):
@@ -73,7 +73,7 @@ class Eva(_Prepared):
         batch = {"input_ids": ids_BS, "attention_mask": torch.ones_like(ids_BS)}
         initialize(model, [batch], adapter_name="first", show_progress_bar=False)
 
-    def _adapted_of(self, model: Any) -> AdaptedModel:
+    def of_model(self, model: Any) -> AdaptedModel:
         # Other adapters get the ranks that the first one has now.
         config = copy.deepcopy(model.peft_config["first"])
         return PeftAdapted(model, config, self._plain_names, closed_form=self.adapter_spec.closed_form)

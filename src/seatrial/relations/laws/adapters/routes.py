@@ -1,0 +1,93 @@
+"""R29.routes: an adapted model gives the same outputs in every way to ask for them, and in every copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from seatrial.relations.contracts.adapter_routes import CALLS, TRANSFERS, Call, Transfer
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.adapters.adapted import BOUND, changes_base
+from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
+from seatrial.relations.tensors import largest_difference
+
+ROUTES = Relation(
+    id="R29.routes",
+    name="adapter-is-the-same-on-every-route",
+    component="routed_adapters",
+    statement="An adapted model gives the logits of its forward pass however they are asked for, and so does every "
+    "model that gets its adapter.",
+    cost="CPU, a tenth of a second",
+    cases=adapter_case,
+)
+ASKED = "a branch of the forward pass of its own, virtual tokens that are left out or added twice, a mask that moves"
+MOVED = "a tensor or a scale that is not carried over, a name that is not found and is skipped without a word"
+
+
+def _keeps_nothing(stack: Any) -> str | None:
+    return ("adapter_spec.saves_all=False" if not stack.adapter_spec.saves_all else None) or changes_base(
+        stack
+    )
+
+
+def answers_are_those_of_the_forward_pass(stack: Any, case: AdapterCase, call: Call) -> Measure:
+    """Compare logits that are asked for in a way with those of a plain forward pass over the same ids."""
+    model = stack.adapted(seed=case.seed, dtype="float32")
+    move(model, case.seed)
+    found_BSV, ids_BS = stack.answered(model, ids_of(stack, case), call)
+    right_BSV = model.outputs(ids_BS)[:, -found_BSV.shape[1] :]
+    return Measure(
+        error=largest_difference(found_BSV, right_BSV),
+        bound=BOUND,
+        what=f"logits, {call}, against a forward pass, relative difference",
+    )
+
+
+def outputs_are_carried_over(stack: Any, case: AdapterCase, transfer: Transfer) -> Measure:
+    """Compare outputs of a model that got the adapter with those of the one that gave it, which stay as they were."""
+    ids_BS = ids_of(stack, case)
+    model = stack.adapted(seed=case.seed, dtype="float32")
+    move(model, case.seed)
+    before_BSV = model.outputs(ids_BS)
+    found_BSV = stack.transferred(model, ids_BS, transfer)
+    found = [
+        (largest_difference(found_BSV, before_BSV), "the model that got it"),
+        (largest_difference(model.outputs(ids_BS), before_BSV), "the model that gave it"),
+    ]
+    return Measure.largest(found, BOUND, f"outputs, {transfer}, relative difference")
+
+
+for _call in CALLS:
+    ROUTES.law(f"asked: {_call}", ASKED, call=_call)(answers_are_those_of_the_forward_pass)
+for _transfer in TRANSFERS:
+    ROUTES.law(f"moved: {_transfer}", MOVED, transfer=_transfer, excluded=_keeps_nothing)(
+        outputs_are_carried_over
+    )
+
+
+def _has_no_dropout_at_the_base(stack: Any) -> str | None:
+    spec = stack.adapter_spec
+    if not spec.takes_dropout:
+        return "adapter_spec.takes_dropout=False"
+    return None if spec.starts_as_base else "adapter_spec.starts_as_base=False"
+
+
+@ROUTES.law(
+    "training with dropout starts as the base",
+    "dropout of the base's own input or output, a part of the base that is computed with and without dropout",
+    excluded=_has_no_dropout_at_the_base,
+    dropout=0.5,
+)
+def dropout_leaves_the_base(stack: Any, case: AdapterCase, dropout: float) -> Measure:
+    """Compare outputs of a new adapter with dropout, in training, with those in evaluation: it adds nothing yet."""
+    ids_BS = ids_of(stack, case)
+    model = stack.adapted(seed=case.seed, dtype="float32", dropout=dropout)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(case.seed)
+        found_BSV, _ = stack.answered(model, ids_BS, "in training")
+    return Measure(
+        error=largest_difference(found_BSV, model.outputs(ids_BS)),
+        bound=max(BOUND, stack.adapter_spec.start_bound),
+        what=f"outputs of a new adapter in training with dropout {dropout} against evaluation, relative difference",
+    )

@@ -1,0 +1,252 @@
+"""Ways to ask a model with adapters of PEFT for logits, and to move an adapter to another model."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.adapter_routes import Call, Transfer
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import Gone, find_name
+from seatrial.targets.peft.adapted import PeftAdapted, refusing
+
+NEW_IDS = 3
+PADDING = 2
+"""Ids in front of each row of a generation from padded rows."""
+MOST_RANK = 32
+"""The rank that a change of a weight of the tiny models can have."""
+
+
+def answered(model: PeftAdapted, ids_BS: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+    """Return logits that were asked for in a way, and the ids that they are of; see `contracts.adapter_routes`."""
+    given = model.model
+    given.eval()
+    with torch.no_grad():
+        if call == "embeddings given":
+            embed = _inner(given).get_input_embeddings()
+            return model.read(given(inputs_embeds=embed(ids_BS), **_plain(ids_BS)).logits, ids_BS), ids_BS
+        if call == "without a mask":
+            return model.read(given(input_ids=ids_BS, use_cache=False).logits, ids_BS), ids_BS
+        if call == "as a tuple":
+            _inner(given)
+            found = given(input_ids=ids_BS, return_dict=False, **_plain(ids_BS))
+            return model.read(found[0], ids_BS), ids_BS
+        if call == "in training":
+            given.train()
+            logits_BSV = model.read(given(input_ids=ids_BS, **_plain(ids_BS)).logits, ids_BS)
+            given.eval()
+            return logits_BSV, ids_BS
+        if call == "with a cache":
+            return _with_a_cache(model, ids_BS), ids_BS
+        return _generated(model, ids_BS, PADDING if call == "generated from padded rows" else 0)
+
+
+def _inner(model: Any) -> Any:
+    """Return the language model.
+
+    Raises:
+        NotServed: the base is a network without what language models have.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else None
+    if inner is None or not hasattr(inner, "generate"):
+        raise NotServed("this base is no language model")
+    return inner
+
+
+def _plain(ids_BS: Tensor) -> dict[str, Any]:
+    return {"attention_mask": torch.ones_like(ids_BS), "use_cache": False}
+
+
+def _with_a_cache(model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    if any(config.is_prompt_learning for config in model.model.peft_config.values()):
+        raise NotServed("a forward pass of PEFT puts the virtual tokens in front, also after a cache")
+    _inner(model.model)
+    begun, mask_BS = ids_BS.shape[1] // 2, torch.ones_like(ids_BS)
+    if not begun:
+        raise NotServed("a row of one id has no beginning to be kept")
+    first = model.model(input_ids=ids_BS[:, :begun], attention_mask=mask_BS[:, :begun], use_cache=True)
+    second = model.model(
+        input_ids=ids_BS[:, begun:],
+        attention_mask=mask_BS,
+        past_key_values=first.past_key_values,
+        use_cache=True,
+    )
+    return torch.cat([first.logits, second.logits], dim=1)
+
+
+def _generated(model: PeftAdapted, ids_BS: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    _inner(model.model)
+    padded_BS = torch.nn.functional.pad(ids_BS, (padding, 0), value=0)
+    mask_BS = torch.nn.functional.pad(torch.ones_like(ids_BS), (padding, 0), value=0)
+    made = model.model.generate(
+        input_ids=padded_BS,
+        attention_mask=mask_BS,
+        max_new_tokens=NEW_IDS,
+        min_new_tokens=NEW_IDS,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+        pad_token_id=0,
+    )
+    # The last id is predicted, and predicts nothing.
+    return torch.stack(list(made.logits), dim=1), made.sequences[:, padding:-1]
+
+
+def transferred(adapters: Any, model: PeftAdapted, ids_BS: Tensor, transfer: Transfer) -> Tensor:
+    """Return the logits of another model that got the adapter `first`; see `contracts.adapter_routes`."""
+    return TRANSFERS[transfer](adapters, model, ids_BS)
+
+
+def _logits(adapters: Any, model: Any, ids_BS: Tensor) -> Tensor:
+    logits_BSV: Tensor = adapters.of_model(model).outputs(ids_BS)
+    return logits_BSV
+
+
+def _new(adapters: Any, model: PeftAdapted, **options: Any) -> Any:
+    import peft
+
+    config = copy.deepcopy(model.model.peft_config["first"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(77)
+        return peft.get_peft_model(adapters.given("float32"), config, adapter_name="first", **options)
+
+
+def _is_a_prompt(model: PeftAdapted) -> bool:
+    return bool(model.model.peft_config["first"].is_prompt_learning)
+
+
+def _set_in_new(adapters: Any, model: PeftAdapted, ids_BS: Tensor, **options: Any) -> Tensor:
+    import peft
+
+    if _is_a_prompt(model) and options:
+        raise NotServed("virtual tokens are not made without memory")
+    state = model.state("first")
+    new = _new(adapters, model, **options)
+    peft.set_peft_model_state_dict(new, dict(state), adapter_name="first", **options)
+    return _logits(adapters, new, ids_BS)
+
+
+def _of_a_given_state(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    import peft
+
+    whole = {name: value.detach().clone() for name, value in model.model.state_dict().items()}
+    state = peft.get_peft_model_state_dict(model.model, state_dict=whole, adapter_name="first")
+    new = _new(adapters, model)
+    peft.set_peft_model_state_dict(new, state, adapter_name="first")
+    return _logits(adapters, new, ids_BS)
+
+
+def _injected(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    import peft
+
+    if _is_a_prompt(model):
+        raise NotServed("virtual tokens are not injected")
+    plain = adapters.given("float32")
+    peft.inject_adapter_in_model(copy.deepcopy(model.model.peft_config["first"]), plain, adapter_name="first")
+    state = {name.removeprefix("base_model.model."): value for name, value in model.state("first").items()}
+    peft.set_peft_model_state_dict(plain, state, adapter_name="first")
+    plain.eval()
+    with torch.no_grad():
+        logits_BSV: Tensor = plain(input_ids=ids_BS, **_plain(ids_BS)).logits
+    return logits_BSV
+
+
+def _loaded(
+    adapters: Any,
+    model: PeftAdapted,
+    ids_BS: Tensor,
+    *,
+    name: str = "first",
+    safe: bool = True,
+    **options: Any,
+) -> Tensor:
+    import peft
+
+    embeddings = {"save_embedding_layers": True} if options.pop("embeddings", False) else {}
+    if embeddings:
+        _inner(model.model)
+    with tempfile.TemporaryDirectory() as folder:
+        model.model.save_pretrained(
+            folder, selected_adapters=["first"], safe_serialization=safe, **embeddings
+        )
+        loaded = peft.PeftModel.from_pretrained(
+            adapters.given("float32"), str(Path(folder) / "first"), adapter_name=name, **options
+        )
+    return _logits(adapters, loaded, ids_BS)
+
+
+def _written_while_disabled(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    import peft
+
+    with tempfile.TemporaryDirectory() as folder:
+        with model.disabled():
+            model.save(Path(folder), "first")
+        loaded = peft.PeftModel.from_pretrained(
+            adapters.given("float32"), str(Path(folder) / "first"), "first"
+        )
+    return _logits(adapters, loaded, ids_BS)
+
+
+def _written_while_merged(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    import peft
+
+    if not adapters.adapter_spec.merges:
+        raise NotServed("this type is not merged")
+    with tempfile.TemporaryDirectory() as folder:
+        model.merge()
+        model.save(Path(folder), "first")
+        model.unmerge()
+        loaded = peft.PeftModel.from_pretrained(
+            adapters.given("float32"), str(Path(folder) / "first"), "first"
+        )
+    return _logits(adapters, loaded, ids_BS)
+
+
+def _over_the_one_that_is_there(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    other = _new(adapters, model)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder), "first")
+        other.load_adapter(str(Path(folder) / "first"), "first")
+    return _logits(adapters, other, ids_BS)
+
+
+def _copied(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    return _logits(adapters, copy.deepcopy(model.model), ids_BS)
+
+
+def _converted(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, rank: float) -> Tensor:
+    import peft
+
+    try:
+        convert = find_name("peft", ["peft:convert_to_lora", "peft.tuners.lora.conversion:convert_to_lora"])
+    except Gone as gone:
+        raise NotServed(str(gone)) from gone
+    with refusing():
+        config, state = convert(model.model, rank=rank, adapter_name="first")
+    new = peft.get_peft_model(adapters.given("float32"), config, adapter_name="first")
+    peft.set_peft_model_state_dict(new, state, adapter_name="first")
+    return _logits(adapters, new, ids_BS)
+
+
+TRANSFERS: Mapping[Transfer, Callable[[Any, PeftAdapted, Tensor], Tensor]] = {
+    "tensors set in a new model": _set_in_new,
+    "tensors set in a new model, low memory": lambda *given: _set_in_new(*given, low_cpu_mem_usage=True),
+    "tensors of a given state": _of_a_given_state,
+    "injected into a plain model": _injected,
+    "file, low memory": lambda *given: _loaded(*given, low_cpu_mem_usage=True),
+    "file without safetensors": lambda *given: _loaded(*given, safe=False),
+    "file, another name": lambda *given: _loaded(*given, name="another"),
+    "file with embeddings": lambda *given: _loaded(*given, embeddings=True),
+    "file written while disabled": _written_while_disabled,
+    "file written while merged": _written_while_merged,
+    "over the one that is there": _over_the_one_that_is_there,
+    "copied": _copied,
+    "converted to low rank": lambda *given: _converted(*given, rank=MOST_RANK),
+    "converted to low rank by energy": lambda *given: _converted(*given, rank=1.0),
+}
