@@ -42,12 +42,12 @@ class PlainAdapted:
             self.base["weight"] = self.base["weight"] * 1.001
         self.make("first")
 
-    def make(self, name: str) -> None:
+    def make(self, name: str, rank: int = RANK) -> None:
         """Add an adapter that starts as the base."""
         generator = torch.Generator().manual_seed(self.seed + len(self.adapters))
         kept = torch.bfloat16 if self.fault == "half" and self.dtype != torch.float32 else torch.float32
-        a = torch.randn(RANK, WIDTH, generator=generator).to(kept)
-        b = torch.full((VOCAB, RANK), 0.5 if self.fault == "start" else 0.0)
+        a = torch.randn(rank, WIDTH, generator=generator).to(kept)
+        b = torch.full((VOCAB, rank), 0.5 if self.fault == "start" else 0.0)
         if self.fault == "shared factors" and self.adapters:
             a = self.adapters["first"]["A"]
         self.adapters[name] = {"A": a, "B": b}
@@ -128,6 +128,8 @@ class PlainAdapted:
             found[key] = torch.zeros_like(value) if value.grad is None else value.grad.clone()
             value.grad = None
             value.requires_grad_(False)
+        if self.fault == "gradients of the other" and len(self.adapters) > 1:
+            found = {key: value * 2 for key, value in found.items()}
         if self.fault == "dead" or (checkpointing and self.fault == "checkpointing"):
             found = {key: value * (0 if key.endswith("A") else 1) for key, value in found.items()}
         return found
@@ -174,6 +176,8 @@ class PlainAdapted:
         if self.fault == "merges another weight":
             self.base["embedding"] = self.base["embedding"] + 1e-7
         for name in self.used if names is None or self.fault == "names no merge" else names:
+            if name in [one for one, _ in self.taken] and self.fault != "merges again":
+                continue
             delta = self.delta(name)
             if safe and self.fault == "safe merge":
                 delta = delta / self.scale()
@@ -210,6 +214,8 @@ class PlainAdapted:
         kept = {key: value.clone() for key, value in self.adapters[saved].items()}
         if self.fault == "half is saved":
             del kept["A"]
+        if self.fault == "saves all":
+            kept |= {f"{other}.A": one["A"] for other, one in self.adapters.items() if other != name}
         torch.save(kept, folder / "adapter.pt")
         if self.fault == "names of adapters":
             return [f"{key}.first" for key in kept]
@@ -267,6 +273,40 @@ class PlainAdapters:
 
     def unvaried(self) -> PlainAdapters:
         return self if self.fault == "option" else Doubled()
+
+    def answered(self, model: PlainAdapted, ids_BS: Tensor, call: str) -> tuple[Tensor, Tensor]:
+        """Return the logits of the ids, or of greedy ones after them; a fault with the name of the call moves them."""
+        if call.startswith("generated"):
+            begun = ids_BS.shape[1] - 1
+            for _ in range(2):
+                ids_BS = torch.cat([ids_BS, model.outputs(ids_BS)[:, -1:].argmax(-1)], dim=1)
+            logits_BSV = model.outputs(ids_BS)[:, begun:]
+        else:
+            logits_BSV = model.outputs(ids_BS)
+            if self.fault == "dropout of the base" and call == "in training" and model.dropout:
+                logits_BSV = torch.nn.functional.dropout(logits_BSV, model.dropout)
+        return logits_BSV + (self.fault == call), ids_BS
+
+    def transferred(self, model: PlainAdapted, ids_BS: Tensor, transfer: str) -> Tensor:
+        """Return the logits of another model with the adapter; a fault with the name of the way loses half of it."""
+        other = PlainAdapted(self.fault, model.dtype, seed=77)
+        kept = {key: value.clone() for key, value in model.adapters["first"].items()}
+        if self.fault == transfer:
+            del kept["A"]
+        other.adapters["first"].update(kept)
+        return other.outputs(ids_BS)
+
+    def elsewhere(self, *, seed: int, dtype: str) -> PlainAdapted:
+        """Return a model with the second adapter alone."""
+        model = PlainAdapted(self.fault, getattr(torch, dtype), seed)
+        self.add_elsewhere(model, "second")
+        del model.adapters["first"]
+        model.used = ["second"]
+        return model
+
+    def add_elsewhere(self, model: PlainAdapted, name: str) -> None:
+        """Add an adapter of another rank."""
+        model.make(name, RANK - 1)
 
     def plain_weights(self, *, dtype: str) -> Mapping[str, Tensor]:
         return {name: value.to(getattr(torch, dtype)) for name, value in plain_weights().items()}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.unit.relations.plain_adapters import PlainAdapters
 
+from seatrial.relations.contracts.adapter_routes import CALLS, TRANSFERS
 from seatrial.relations.contracts.adapters import AdapterSpec, WeightUpdate
 from seatrial.relations.engine import run_relation
 from seatrial.relations.oracles.adapters import adapted_weights, change, combined, scaling
@@ -91,6 +92,15 @@ SUMS = "R29.combined/"
         ("sets the first", {"R29.saved/tensors of one set in the other"}),
         ("trains always", {"R29.saved/for inference"}),
         ("frozen when loaded", {"R29.saved/what trains after loading"}),
+        ("all train", {"R29.elsewhere/switched", "R29.elsewhere/any order"}),
+        ("disabling does nothing", {"R29.elsewhere/disabled"}),
+        ("deleting leaves it", {"R29.elsewhere/deleted and added again"}),
+        ("saves all", {"R29.elsewhere/saved"}),
+        ("merges again", {"R29.elsewhere/merged twice"}),
+        ("unmerging leaves the last", {"R29.elsewhere/merged again"}),
+        ("unmerging leaves the last", {"R29.elsewhere/merged next to the other"}),
+        ("gradients of the other", {"R29.elsewhere/gradients"}),
+        ("dropout of the base", {"R29.routes/training with dropout starts as the base"}),
         ("a group is missing", {"R29.groups/each tensor once"}),
         ("embedding rate", {"R29.groups/rates"}),
         ("decay", {"R29.groups/decay"}),
@@ -99,6 +109,15 @@ SUMS = "R29.combined/"
 def test_a_fault_is_seen_by_the_law_about_it(fault: str, laws: set[str]) -> None:
     """Others may see it as well."""
     assert laws <= set(broken(PlainAdapters(fault)))
+
+
+@pytest.mark.parametrize("way", [*CALLS, *TRANSFERS])
+def test_each_route_is_judged(way: str) -> None:
+    """A fault of one way to ask, or to move an adapter, is seen by the law of its name."""
+    (routes,) = select(["R29.routes"])
+    verdict = run_relation(routes, PlainAdapters(way), seeds=[0], shrink_seconds=0)
+    law = f"{'asked' if way in CALLS else 'moved'}: {way}"
+    assert law in verdict.details["laws_broken"]
 
 
 def test_what_is_declared_is_not_exercised() -> None:

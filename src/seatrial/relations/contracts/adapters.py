@@ -41,6 +41,8 @@ class AdapterSpec:
     """Whether its file has all that it needs; the base weights are given."""
     takes_dropout: bool = True
     """Whether the type has dropout."""
+    drops_added: bool = True
+    """Whether dropout is of what the adapter adds to the base; False where the adapter also takes a part out."""
     closed_form: bool = True
     """Whether `updates` gives what the adapter makes of each weight."""
     refuses: tuple[Literal["two at once", "mixed batch", "checkpointing", "rescaling", "swapping"], ...] = ()

@@ -31,9 +31,11 @@ TARGETS: Mapping[str, list[str]] = {
     "experts of modules": ["down", "gate"],
 }
 """Layers by the trait: one that the first adapter is on, and others."""
+SHARED = ("VeraConfig", "PveraConfig", "RandLoraConfig")
+"""Types whose second adapter has the projections of the first, which fit its layers alone."""
 OF_CONFIG: Mapping[str, Mapping[str, Any]] = {
     "LNTuningConfig": {"target_modules": ["post_attention_layernorm", "input_layernorm"]},
-    "TrainableTokensConfig": {"token_indices": [5, 11]},
+    "TrainableTokensConfig": {"target_modules": ["embed_tokens"], "token_indices": [5, 11]},
     "IA3Config": {"target_modules": ["q_proj", "k_proj", "gate_proj"], "feedforward_modules": ["gate_proj"]},
     "BeftConfig": {"target_modules": ["q_proj", "k_proj"]},
     "C3AConfig": {"block_size": 8},
@@ -58,11 +60,15 @@ def elsewhere(kind: Kind) -> Kind:
     """
     if kind.options.get("layer_replication"):
         raise NotServed("a second adapter of replicated layers replicates them again")
+    if kind.config in SHARED:
+        raise NotServed("a second adapter has the projections of the first, and is another one alone")
     options = {name: value for name, value in kind.options.items() if name not in LEFT_OUT}
     if "target_modules" in kind.options:
         linear = ["q_proj", "k_proj", "gate_proj"]
         options["target_modules"] = ["layer", "head"] if kind.trait in NETS else linear
         options["target_modules"] = TARGETS.get(kind.trait, options["target_modules"])
+        if kind.options.get("lora_bias") and kind.trait not in NETS:
+            options["target_modules"] = ["q_proj", "k_proj"]  # a bias is merged into that of the layer
     for name, sizes in SIZES.items():
         if options.get(name):
             options[name] = next(size for size in sizes if size != options[name])

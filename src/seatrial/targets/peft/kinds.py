@@ -31,6 +31,7 @@ from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing
 from seatrial.targets.peft.bases import VOCAB, Trait, base
 from seatrial.targets.peft.chosen import chosen_weights
 from seatrial.targets.peft.elsewhere import elsewhere
+from seatrial.targets.peft.known import moving
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.routes import answered, transferred
 from seatrial.targets.peft.updates import has_updates
@@ -242,7 +243,9 @@ def adapter_of(
         spec=AdapterSpec(**(spec or {})),
     )
     return type(
-        f"{config}Adapters", (parent,), {"kind": kind, "known_failures": tuple(known), "__module__": __name__}
+        f"{config}Adapters",
+        (parent,),
+        {"kind": kind, "known_failures": (*known, *moving(options)), "__module__": __name__},
     )
 
 

@@ -39,6 +39,7 @@ OLORA_OTHER = KnownFailure(
     "OLoRA decomposes the weight of a Conv1D in its transposed layout, and factors of another shape raise",
     finding="PEFT: OLoRA of transposed layers",
 ).of("R29.adapted", "R29.merged", "R29.trained", "R29.saved")
+_ELSEWHERE = ("R29.elsewhere/switched", "R29.elsewhere/deleted and added again", "R29.elsewhere/any order")
 _SECONDS = ("R29.saved/loaded as another one", "R29.saved/tensors of one set in the other")
 TIED_MERGE = KnownFailure(
     "the weight that embedding and head share gets the change of the tied adapter twice in a merge",
@@ -50,6 +51,8 @@ TIED_MERGE = KnownFailure(
     "R29.merged/weights in float16",
     "R29.merged/two adapters",
     "R29.merged/one of two by name",
+    "R29.elsewhere/merged twice",
+    "R29.elsewhere/merged again",
 )
 TIED_DISABLED = replace(TIED_MERGE, releases=since("peft", "0.19")).of("R29.merged/disabled while merged")
 TIED_SECOND = KnownFailure(
@@ -82,19 +85,39 @@ HRA_START = KnownFailure(
 LILY_SECOND = KnownFailure(
     "layers share factors of the first adapter, and not of one that is added",
     finding="PEFT: a second Lily adapter",
-).of("R29.several/only the adapter in use trains", "R29.saved/the second adapter of two")
+).of(
+    "R29.several/only the adapter in use trains",
+    "R29.saved/the second adapter of two",
+    *_ELSEWHERE,
+    "R29.elsewhere/gradients",
+    "R29.elsewhere/saved",
+)
 LILY_ROWS = KnownFailure(
     "experts are weighted by the mean of the router over all rows and tokens of a batch",
     finding="PEFT: rows of a batch under Lily",
-).of("R29.adapted/padded rows")
+).of(
+    "R29.adapted/padded rows",
+    "R29.routes/asked: with a cache",
+    "R29.routes/asked: generated",
+    "R29.routes/asked: generated from padded rows",
+)
 OSF_DISABLED = KnownFailure(
     "a merged adapter stays merged where it is disabled",
     finding="PEFT: OSF disabled while merged",
 ).of("R29.merged/disabled while merged")
+OSF_TWICE = KnownFailure(
+    "an adapter that is merged a second time is added a second time",
+    finding="PEFT: OSF merged twice",
+).of("R29.elsewhere/merged twice")
 PROMPTS_TRAIN = KnownFailure(
     "prompts of an adapter that is not in use stay trainable",
     finding="PEFT: prompts that are not in use",
-).of("R29.several/only the adapter in use trains")
+).of("R29.several/only the adapter in use trains", *_ELSEWHERE)
+GENERATED = KnownFailure(
+    "generation with a cache leaves a prefix out, and moves ids that come after the virtual tokens of a prompt",
+    finding="PEFT: generation with virtual tokens",
+    releases=since("transformers", "5"),
+).of("R29.routes/asked: generated", "R29.routes/asked: generated from padded rows")
 FROD_BFLOAT16 = KnownFailure(
     "projections are computed again from the weights of the base, in their precision",
     finding="PEFT: FRoD over a base in bfloat16",
@@ -148,6 +171,25 @@ REPLICATED_MERGE = KnownFailure(
     "R29.merged/disabled while merged",
     "R29.merged/two adapters",
     "R29.merged/one of two by name",
+    "R29.elsewhere/merged twice",
+    "R29.elsewhere/merged again",
+)
+SAVED_WHILE_MERGED = KnownFailure(
+    "while merged, embeddings and heads of the file have the adapter in them, and norms are those of the base",
+    finding="PEFT: an adapter saved while it is merged",
+).of("R29.routes/moved: file written while merged")
+CONVERTED = KnownFailure(
+    "convert_to_lora leaves out norms of DoRA and biases of lora_bias",
+    finding="PEFT: adapters converted to LoRA",
+).of("R29.routes/moved: converted to low rank", "R29.routes/moved: converted to low rank by energy")
+NOWHERE_ELSE = KnownFailure(
+    "a layer that one of two adapters alone is on raises where the other one is in use, saved or deleted",
+    finding="PEFT: a layer that one of two adapters is on",
+).of(
+    *_ELSEWHERE[:2],
+    "R29.elsewhere/gradients",
+    "R29.elsewhere/merged next to the other",
+    "R29.elsewhere/saved",
 )
 SWAPPED = KnownFailure(
     "hotswap_adapter raises on norms of DoRA, embeddings, heads, biases, saved modules and tokens of the file",
@@ -210,10 +252,20 @@ DERIVED_IN_BFLOAT16 = KnownFailure(
 ).of("R29.saved/into bfloat16")
 
 
+def _embeds(options: Mapping[str, Any]) -> bool:
+    targets = options.get("target_modules") or []
+    return any(name in targets for name in ("embed_tokens", "lm_head", "wte"))
+
+
+def moving(options: Mapping[str, Any]) -> list[KnownFailure]:
+    """Return what moving an adapter with these options to another model breaks."""
+    found = [SAVED_WHILE_MERGED] if _embeds(options) else []
+    return found + ([CONVERTED] if options.get("use_dora") or options.get("lora_bias") else [])
+
+
 def swapping(options: Mapping[str, Any]) -> list[KnownFailure]:
     """Return what swapping an adapter of LoRA with these options breaks."""
-    targets = options.get("target_modules") or []
-    embeds = any(name in targets for name in ("embed_tokens", "lm_head", "wte"))
+    embeds = _embeds(options)
     kept = ("use_dora", "bias", "modules_to_save", "trainable_token_indices")
     if embeds or any(options.get(option) for option in kept):
         return [SWAPPED]

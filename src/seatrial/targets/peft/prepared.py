@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from seatrial.relations.contracts.adapters import AdaptedModel, Precision
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import find_name
 from seatrial.targets.peft import known as known_failures
 from seatrial.targets.peft.adapted import PeftAdapted
@@ -41,6 +42,9 @@ class _Prepared(PeftAdapters):
         )
         config.init_lora_weights = self.kind.options["init_lora_weights"]
         return config
+
+    def elsewhere(self, *, seed: int, dtype: Precision) -> AdaptedModel:
+        raise NotServed("the start of a second adapter is computed from other data")
 
     def _prepare(self, model: Any, config: Any) -> None:
         """Compute what the start needs, before the adapter is added."""
@@ -75,7 +79,7 @@ class Eva(_Prepared):
 
     def of_model(self, model: Any) -> AdaptedModel:
         # Other adapters get the ranks that the first one has now.
-        config = copy.deepcopy(model.peft_config["first"])
+        config = copy.deepcopy(next(iter(model.peft_config.values())))
         return PeftAdapted(model, config, self._plain_names, closed_form=self.adapter_spec.closed_form)
 
 

@@ -38,6 +38,8 @@ def answered(model: PeftAdapted, ids_BS: Tensor, call: Call) -> tuple[Tensor, Te
             found = given(input_ids=ids_BS, return_dict=False, **_plain(ids_BS))
             return model.read(found[0], ids_BS), ids_BS
         if call == "in training":
+            if any(hasattr(config, "sample_at_inference") for config in given.peft_config.values()):
+                raise NotServed("this type draws random numbers in training")
             given.train()
             logits_BSV = model.read(given(input_ids=ids_BS, **_plain(ids_BS)).logits, ids_BS)
             given.eval()
@@ -121,11 +123,21 @@ def _is_a_prompt(model: PeftAdapted) -> bool:
     return bool(model.model.peft_config["first"].is_prompt_learning)
 
 
+def _refuse_encoders(model: PeftAdapted) -> None:
+    """Raise NotServed for a prompt that an encoder computes, which is saved as it is computed."""
+    config = model.model.peft_config["first"]
+    if hasattr(config, "encoder_reparameterization_type") or getattr(config, "prefix_projection", False):
+        raise NotServed("the prompt is saved as the encoder computes it, which another encoder does not read")
+
+
 def _set_in_new(adapters: Any, model: PeftAdapted, ids_BS: Tensor, **options: Any) -> Tensor:
     import peft
 
+    _refuse_encoders(model)
     if _is_a_prompt(model) and options:
         raise NotServed("virtual tokens are not made without memory")
+    if options and model.model.peft_config["first"].to_dict().get("layer_replication"):
+        raise NotServed("replicated layers are not made without memory")
     state = model.state("first")
     new = _new(adapters, model, **options)
     peft.set_peft_model_state_dict(new, dict(state), adapter_name="first", **options)
@@ -135,6 +147,7 @@ def _set_in_new(adapters: Any, model: PeftAdapted, ids_BS: Tensor, **options: An
 def _of_a_given_state(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
     import peft
 
+    _refuse_encoders(model)
     whole = {name: value.detach().clone() for name, value in model.model.state_dict().items()}
     state = peft.get_peft_model_state_dict(model.model, state_dict=whole, adapter_name="first")
     new = _new(adapters, model)
@@ -168,6 +181,8 @@ def _loaded(
 ) -> Tensor:
     import peft
 
+    if "low_cpu_mem_usage" in options and model.model.peft_config["first"].to_dict().get("layer_replication"):
+        raise NotServed("replicated layers are not made without memory")
     embeddings = {"save_embedding_layers": True} if options.pop("embeddings", False) else {}
     if embeddings:
         _inner(model.model)
@@ -209,6 +224,7 @@ def _written_while_merged(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> 
 
 
 def _over_the_one_that_is_there(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    _refuse_encoders(model)
     other = _new(adapters, model)
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder), "first")
@@ -217,12 +233,20 @@ def _over_the_one_that_is_there(adapters: Any, model: PeftAdapted, ids_BS: Tenso
 
 
 def _copied(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
-    return _logits(adapters, copy.deepcopy(model.model), ids_BS)
+    try:
+        copied = copy.deepcopy(model.model)
+    except RuntimeError as error:
+        if "deepcopy protocol" not in str(error):
+            raise
+        raise NotServed("torch refuses to copy a weight that is computed from another one") from error
+    return _logits(adapters, copied, ids_BS)
 
 
 def _converted(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, rank: float) -> Tensor:
     import peft
 
+    if model.model.peft_config["first"].to_dict().get("layer_replication"):
+        raise NotServed("a converted adapter does not replicate layers")
     try:
         convert = find_name("peft", ["peft:convert_to_lora", "peft.tuners.lora.conversion:convert_to_lora"])
     except Gone as gone:

@@ -25,7 +25,12 @@ def _on(
     return adapter_of(config, known=known, **{"target_modules": LINEAR, **options})
 
 
-PROMPTS = (known_failures.MIXED, known_failures.PROMPTS_TRAIN, known_failures.TRAINS_FOR_INFERENCE)
+PROMPTS = (
+    known_failures.MIXED,
+    known_failures.GENERATED,
+    known_failures.PROMPTS_TRAIN,
+    known_failures.TRAINS_FOR_INFERENCE,
+)
 
 LORA: dict[str, type[Any]] = {
     "lora": lora(combining=True),
@@ -69,7 +74,9 @@ LORA: dict[str, type[Any]] = {
     "lora-all-linear": lora(target_modules="all-linear"),
     "lora-excluded": lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
     "lora-tokens": lora(
-        trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
+        known=[known_failures.NOWHERE_ELSE],
+        trainable_token_indices={"embed_tokens": [5, 9, 20]},
+        spec={"refuses": ("two at once",)},
     ),
     "lora-tied": lora(trait="tied"),
     "lora-tied-saved": lora(
@@ -169,9 +176,11 @@ OTHERS: dict[str, type[Any]] = {
         feedforward_modules=["mlp.c_proj"],
         fan_in_fan_out=True,
     ),
-    "loha": _on("LoHaConfig", r=4, alpha=6),
-    "lokr": _on("LoKrConfig", r=2, alpha=3),
-    "lokr-both": _on("LoKrConfig", r=2, alpha=3, decompose_both=True, decompose_factor=8),
+    "loha": _on("LoHaConfig", dropout="rank_dropout", r=4, alpha=6),
+    "lokr": _on("LoKrConfig", dropout="rank_dropout", r=2, alpha=3),
+    "lokr-both": _on(
+        "LoKrConfig", dropout="module_dropout", r=2, alpha=3, decompose_both=True, decompose_factor=8
+    ),
     "vera": _on("VeraConfig", r=8, dropout="vera_dropout"),
     "vera-conv1d": _on("VeraConfig", r=8, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
     "vera-keeps-no-projection": _on("VeraConfig", r=8, save_projection=False),
@@ -184,7 +193,7 @@ OTHERS: dict[str, type[Any]] = {
         oft_block_size=8,
         use_cayley_neumann=True,
     ),
-    "boft": _on("BOFTConfig", boft_block_size=4, boft_n_butterfly_factor=2),
+    "boft": _on("BOFTConfig", dropout="boft_dropout", boft_block_size=4, boft_n_butterfly_factor=2),
     "hra": _on("HRAConfig", r=4),
     "hra-gram-schmidt": _on("HRAConfig", also=[known_failures.HRA_START], r=4, apply_GS=True),
     "vblora": _on(
@@ -212,27 +221,33 @@ OTHERS: dict[str, type[Any]] = {
     "shira": _on("ShiraConfig", r=4, random_seed=3),
     "c3a": _on("C3AConfig", also=[known_failures.C3A_TWO], block_size=16, spec={"starts_as_base": False}),
     "waveft": _on("WaveFTConfig", n_frequency=60),
-    "delora": _on("DeloraConfig", r=4, delora_lambda=3),
+    "delora": _on("DeloraConfig", dropout="module_dropout", r=4, delora_lambda=3),
     "gralora": _on("GraloraConfig", r=8, alpha=16, gralora_k=2, dropout="gralora_dropout"),
     "gralora-hybrid": _on("GraloraConfig", r=8, hybrid_r=4, alpha=16, gralora_k=2),
     "hira": _on("HiraConfig", r=4, dropout="hira_dropout"),
     "psoft": _on("PsoftConfig", r=8, psoft_alpha=8, spec={"start_bound": 1e-3}, dropout="psoft_dropout"),
     "lily": _on("LilyConfig", also=[known_failures.LILY_SECOND, known_failures.LILY_ROWS], r=4),
     "peanut": _on("PeanutConfig", r=4, spec={"merges": True}),
-    "tinylora": _on("TinyLoraConfig", r=2, u=8),
+    "tinylora": _on("TinyLoraConfig", dropout="tinylora_dropout", r=2, u=8),
     "unilora": _on(
         "UniLoraConfig", r=4, theta_d_length=64, dropout="unilora_dropout", spec={"starts_as_base": False}
     ),
-    "pvera": _on("PveraConfig", r=8, spec={"starts_as_base": True}),
-    "frod": _on("FrodConfig", also=[known_failures.FROD_BFLOAT16], progressbar=False),
+    "pvera": _on("PveraConfig", dropout="pvera_dropout", r=8, spec={"starts_as_base": True}),
+    "frod": _on(
+        "FrodConfig",
+        dropout="frod_dropout",
+        also=[known_failures.FROD_BFLOAT16, known_failures.NOWHERE_ELSE],
+        progressbar=False,
+    ),
     "glora": _on("GloraConfig", mixes=True, r=4),
     "adamss": _on("AdamssConfig", r=8, num_subspaces=2, subspace_rank=1, needs="sklearn"),
     "beft": _on("BeftConfig", target_modules=ATTENTION, spec={"weights": frozenset()}),
-    "deft": _on("DeftConfig", r=4, dropout="deft_dropout"),
-    "osf": _on("OSFConfig", also=[known_failures.OSF_DISABLED], effective_rank=16),
-    "supertuning": _on("SupertuningConfig", sparsity=0.9),
+    "deft": _on("DeftConfig", r=4, dropout="deft_dropout", spec={"drops_added": False}),
+    "osf": _on("OSFConfig", also=[known_failures.OSF_DISABLED, known_failures.OSF_TWICE], effective_rank=16),
+    "supertuning": _on("SupertuningConfig", dropout="lora_dropout", sparsity=0.9),
     "ln-tuning": _on(
         "LNTuningConfig",
+        also=[known_failures.NOWHERE_ELSE, known_failures.SAVED_WHILE_MERGED],
         target_modules=["input_layernorm", "norm"],
         spec={"refuses": ("two at once",), "keeps_dtype": True},
     ),
