@@ -67,6 +67,7 @@ from seatrial.relations.contracts.run import ShortRun
 from seatrial.relations.contracts.saved_loops import SavedLoops
 from seatrial.relations.contracts.saving import Saving
 from seatrial.relations.contracts.schedules import NamedSchedules
+from seatrial.relations.contracts.settings import Settings
 from seatrial.relations.contracts.supervised import SupervisedEvaluation, SupervisedRun, SupervisedStep
 from seatrial.relations.contracts.syncs import CutSync, TrainedSync
 from seatrial.relations.contracts.tables import RowTables
@@ -358,6 +359,7 @@ COMPONENTS: Mapping[str, type] = {
     "accumulated_training": AccumulatedTraining,
     "tracker": Tracker,
     "functions": Functions,
+    "settings": Settings,
     "prompt_files": PromptFiles,
     "written_commands": WritingCommands,
     "tasks": Tasks,

@@ -18,10 +18,13 @@ from seatrial.relations.contracts.loops import (
 )
 from seatrial.relations.contracts.processes import ExchangePlan, SeedPlan, SplitPart, SplitPlan
 from seatrial.relations.contracts.saved_loops import SavedLoop, SavedLoopPlan, SavedLoopStep
+from seatrial.targets.accelerate.alone import LoadersAlone
 from seatrial.targets.accelerate.functions import Functions
+from seatrial.targets.accelerate.known import EPOCH_LOST, SEED_LOST, STILL_FILLED
 from seatrial.targets.accelerate.models import Models
+from seatrial.targets.accelerate.settings import SettingsOfVariables
 from seatrial.targets.accelerate.trackers import TRACKERS
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
+from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import find_name
 
@@ -29,20 +32,6 @@ RANKED = "seatrial.targets.accelerate.ranked"
 SAVED = "seatrial.targets.accelerate.saved"
 SHARED = "seatrial.targets.accelerate.shared"
 PRELOAD = ("torch", "accelerate")
-EPOCH_LOST = KnownFailure(
-    "the epoch does not reach a sampler of the caller behind the one that divides batches",
-    finding="Accelerate: the epoch of a sampler of the caller",
-    releases=before("accelerate", "1.7"),
-).of("R30.rows/another order in each epoch, a sampler of the caller")
-SEED_LOST = KnownFailure(
-    "the generator of a shuffle is not seeded by the run",
-    finding="Accelerate: the seed of a shuffle",
-    releases=before("accelerate", "1.6"),
-).of("R30.rows/another order for another seed of the process")
-STILL_FILLED = KnownFailure(
-    "iterable data are filled up with rows from the beginning although even_batches is False",
-    finding="Accelerate: uneven ends of iterable data",
-).of("R30.rows/every row once, iterable data, uneven ends")
 
 
 class _Accelerate(KnowsFailures):
@@ -242,6 +231,7 @@ def _on_ranks(function: str, plan: Any, **more: Any) -> Sequence[Any]:
 ADAPTERS: dict[str, type[Any]] = {
     "loaders": Loaders,
     "loaders-stateful": StatefulLoaders,
+    "loaders-alone": LoadersAlone,
     "metrics": Metrics,
     "exchanges": Exchanges,
     "exchanges-nested": NestedExchanges,
@@ -253,4 +243,5 @@ ADAPTERS: dict[str, type[Any]] = {
     "accumulation": Accumulation,
     **TRACKERS,
     "functions": Functions,
+    "settings": SettingsOfVariables,
 }

@@ -77,7 +77,8 @@ class _Permuted(Sampler[int]):
         return self.num_rows
 
 
-def _loader(plan: Mapping[str, Any]) -> DataLoader[Any]:
+def loader_of(plan: Mapping[str, Any]) -> DataLoader[Any]:
+    """Return the plain loader of a plan, after the process is seeded."""
     torch.manual_seed(plan["seed"])
     rows = torch.arange(plan["num_rows"])
     options: dict[str, Any] = {"batch_size": plan["batch_size"], "drop_last": plan["drop_last"]}
@@ -97,7 +98,7 @@ def _loader(plan: Mapping[str, Any]) -> DataLoader[Any]:
 def loaded(plan: Mapping[str, Any]) -> list[list[list[int]]]:
     """Return the rows of each epoch that this process reads, by batch."""
     accelerator = _loader_accelerator(plan)
-    loader = accelerator.prepare(_loader(plan))
+    loader = accelerator.prepare(loader_of(plan))
     epochs = []
     for epoch in range(plan["first_epoch"], plan["num_epochs"]):
         if hasattr(loader, "set_epoch"):
@@ -114,13 +115,13 @@ def loaded_from_state(plan: Mapping[str, Any]) -> list[list[list[int]]]:
     state = None
     if plan["skip"]:
         accelerator = _loader_accelerator(given)
-        loader = accelerator.prepare(_loader(plan))
+        loader = accelerator.prepare(loader_of(plan))
         for epoch in range(plan["first_epoch"] + 1):
             for number, _ in enumerate(loader, start=1):
                 if epoch == plan["first_epoch"] and number == plan["skip"]:
                     state = loader.state_dict()
                     break
-    loader = _loader_accelerator(given).prepare(_loader(plan))
+    loader = _loader_accelerator(given).prepare(loader_of(plan))
     if state is not None:
         loader.load_state_dict(state)
     epochs = []
@@ -134,7 +135,7 @@ def gathered_for_metrics(plan: Mapping[str, Any]) -> list[int]:
     """Return the rows that this process gathers over one epoch."""
     accelerator = _loader_accelerator(plan)
     found: list[int] = []
-    loader = accelerator.prepare(_loader(plan))
+    loader = accelerator.prepare(loader_of(plan))
     for batch in accelerator.skip_first_batches(loader, plan["skip"]) if plan["skip"] else loader:
         if plan["kind"] == "tensor":
             found += accelerator.gather_for_metrics(batch).tolist()

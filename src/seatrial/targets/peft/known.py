@@ -38,7 +38,7 @@ OLORA_SQUARE = KnownFailure(
 OLORA_OTHER = KnownFailure(
     "OLoRA decomposes the weight of a Conv1D in its transposed layout, and factors of another shape raise",
     finding="PEFT: OLoRA of transposed layers",
-).of("R29.adapted", "R29.merged", "R29.trained", "R29.saved")
+).of("R29.adapted", "R29.merged", "R29.trained", "R29.saved", "R29.routes")
 _ELSEWHERE = ("R29.elsewhere/switched", "R29.elsewhere/deleted and added again", "R29.elsewhere/any order")
 _SECONDS = ("R29.saved/loaded as another one", "R29.saved/tensors of one set in the other")
 TIED_MERGE = KnownFailure(
@@ -145,6 +145,10 @@ CONVOLUTION = KnownFailure(
     "R29.merged/outputs while merged",
     "R29.merged/two adapters",
     "R29.merged/one of two by name",
+    "R29.elsewhere/merged twice",
+    "R29.elsewhere/merged again",
+    "R29.elsewhere/merged next to the other",
+    "R29.elsewhere/any order",
 )
 REPLICATED_SECOND = KnownFailure(
     "adding an adapter replicates layers again, which then share the factors of the first one",

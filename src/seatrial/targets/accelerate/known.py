@@ -1,0 +1,20 @@
+"""What several loaders of Accelerate are known to break, with the finding that shows each."""
+
+from __future__ import annotations
+
+from seatrial.targets.common.known import KnownFailure, before
+
+EPOCH_LOST = KnownFailure(
+    "the epoch does not reach a sampler of the caller behind the one that divides batches",
+    finding="Accelerate: the epoch of a sampler of the caller",
+    releases=before("accelerate", "1.7"),
+).of("R30.rows/another order in each epoch, a sampler of the caller")
+SEED_LOST = KnownFailure(
+    "the generator of a shuffle is not seeded by the run",
+    finding="Accelerate: the seed of a shuffle",
+    releases=before("accelerate", "1.6"),
+).of("R30.rows/another order for another seed of the process")
+STILL_FILLED = KnownFailure(
+    "iterable data are filled up with rows from the beginning although even_batches is False",
+    finding="Accelerate: uneven ends of iterable data",
+).of("R30.rows/every row once, iterable data, uneven ends")
