@@ -31,6 +31,19 @@ def test_plain_loops_satisfy_the_laws(relation, tidy: bool) -> None:  # type: ig
 
 
 @pytest.mark.parametrize(
+    "fault", ["", "the end is dropped", "a row twice", "the end is short", "processes swapped", "skips twice"]
+)
+def test_pairs_of_options_are_judged(fault: str) -> None:
+    """Plain loaders satisfy the law of pairs, and each fault of rows breaks it."""
+    (rows,) = select(["R30.rows"])
+    (law,) = [one for one in rows.laws if one.name == "pairs of options"]
+    stack = PlainLoops(fault)
+    measure = law.measure(stack, law.make(stack, 0, False))
+    assert measure is not None
+    assert measure.holds == (not fault), measure.what
+
+
+@pytest.mark.parametrize(
     ("fault", "laws"),
     [
         ("the end is dropped", {"R30.rows/every row once", "R30.rows/every row once, split batches"}),
