@@ -70,7 +70,30 @@ from accelerate.utils import offload
 read = offload.load_offloaded_weight
 offload.load_offloaded_weight = lambda path, described: read(path, {**described, "dtype": described["dtype"]}).float()
 """
+INDEX_FROM_0 = """
+from accelerate.utils import dataclasses
+dataclasses.FSDP_SHARDING_STRATEGY = ["", *dataclasses.FSDP_SHARDING_STRATEGY]
+"""
+ONE_SIZE_FOR_ANOTHER = """
+from accelerate import parallelism_config as config
+made = config.ParallelismConfig.__post_init__
+def swapped(self):
+    made(self)
+    self.tp_size, self.cp_size = self.cp_size, self.tp_size
+config.ParallelismConfig.__post_init__ = swapped
+"""
+FILLED_ALWAYS = """
+from accelerate import data_loader
+made = data_loader.BatchSamplerShard.__init__
+def even(self, *given, **options):
+    options["even_batches"] = True
+    made(self, *given, **options)
+data_loader.BatchSamplerShard.__init__ = even
+"""
 FAULTS = [
+    ("settings", "R32.settings", INDEX_FROM_0, "read from variables"),
+    ("settings", "R32.settings", ONE_SIZE_FOR_ANOTHER, "read together"),
+    ("loaders-alone", "R30.rows", FILLED_ALWAYS, "every row once, uneven ends"),
     ("functions", "R32.values", TYPES_LOST, "sent to a device"),
     ("functions", "R32.sizes", OVER_MEMORY, "device maps"),
     ("functions", "R32.sizes", BUFFERS_OUT, "of modules"),

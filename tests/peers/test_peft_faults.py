@@ -95,7 +95,52 @@ layer.LoraLayer.lora_ga_init = lambda self, adapter_name, *given, **options: [
     torch.nn.init.normal_(kept[adapter_name].weight) for kept in (self.lora_A, self.lora_B)
 ]
 """
+NO_PROMPT_BEFORE_EMBEDDINGS = """
+from peft import peft_model
+forward = peft_model.PeftModelForCausalLM.forward
+def plain(self, input_ids=None, attention_mask=None, inputs_embeds=None, **options):
+    if inputs_embeds is not None:
+        return self.get_base_model()(inputs_embeds=inputs_embeds, attention_mask=attention_mask)
+    return forward(self, input_ids, attention_mask, **options)
+peft_model.PeftModelForCausalLM.forward = plain
+"""
+CONVERTS_ALL = """
+from peft.tuners.hira import layer as hira
+hira.Linear.supports_lora_conversion = lambda self, adapter_name="default": True
+"""
+SCALE_NOT_INJECTED = """
+import peft.mapping as mapping
+inject = peft.inject_adapter_in_model
+def halved(config, *given, **options):
+    config.lora_alpha = config.lora_alpha / 2
+    return inject(config, *given, **options)
+peft.inject_adapter_in_model = halved
+"""
+DROPS_THE_BASE = """
+forward = layer.Linear.forward
+def dropped(self, x, *given, **options):
+    kept = self.lora_dropout["first"] if "first" in self.lora_dropout else torch.nn.Identity()
+    return forward(self, kept(x), *given, **options)
+layer.Linear.forward = dropped
+"""
+TRAINS_WHERE_IT_IS_NOT = """
+from peft.tuners.tuners_utils import BaseTunerLayer
+use = BaseTunerLayer.set_adapter
+def kept(self, names, *given, **options):
+    if any(name in getattr(self, "lora_A", {}) for name in ([names] if isinstance(names, str) else names)):
+        use(self, names, *given, **options)
+BaseTunerLayer.set_adapter = kept
+"""
+MERGES_AGAIN = """
+layer.check_adapters_to_merge = lambda module, names=None: list(names or module.active_adapters)
+"""
 FAULTS = [
+    ("prompt", "R29.routes", NO_PROMPT_BEFORE_EMBEDDINGS, "asked: embeddings given"),
+    ("hira", "R29.routes", CONVERTS_ALL, "moved: converted to low rank by energy"),
+    ("lora", "R29.routes", SCALE_NOT_INJECTED, "moved: injected into a plain model"),
+    ("lora", "R29.routes", DROPS_THE_BASE, "training with dropout starts as the base"),
+    ("lora", "R29.elsewhere", TRAINS_WHERE_IT_IS_NOT, "switched"),
+    ("lora", "R29.elsewhere", MERGES_AGAIN, "merged twice"),
     ("lora-ga-arbr-stable", "R29.adapted", BASE_AS_IT_WAS, "starts as the base"),
     ("delora-lambda-pattern", "R29.options", PATTERN_IGNORED, "the option has an effect"),
     ("peanut-tanh", "R29.options", ACTIVATION_IGNORED, "the option has an effect"),

@@ -33,6 +33,8 @@ TARGETS: Mapping[str, list[str]] = {
 """Layers by the trait: one that the first adapter is on, and others."""
 SHARED = ("VeraConfig", "PveraConfig", "RandLoraConfig")
 """Types whose second adapter has the projections of the first, which fit its layers alone."""
+ONE_NAME = ("TinyLoraConfig", "UniLoraConfig", "VBLoRAConfig")
+"""Types with tensors that all layers have."""
 OF_CONFIG: Mapping[str, Mapping[str, Any]] = {
     "LNTuningConfig": {"target_modules": ["post_attention_layernorm", "input_layernorm"]},
     "TrainableTokensConfig": {"target_modules": ["embed_tokens"], "token_indices": [5, 11]},
@@ -60,6 +62,8 @@ def elsewhere(kind: Kind) -> Kind:
     """
     if kind.options.get("layer_replication"):
         raise NotServed("a second adapter of replicated layers replicates them again")
+    if kind.config in ONE_NAME and kind.options.get("layers_to_transform"):
+        raise NotServed("a tensor of all layers has the name of the first layer that has it, which changes")
     if kind.config in SHARED:
         raise NotServed("a second adapter has the projections of the first, and is another one alone")
     options = {name: value for name, value in kind.options.items() if name not in LEFT_OUT}
