@@ -40,6 +40,12 @@ OLORA_OTHER = KnownFailure(
     finding="PEFT: OLoRA of transposed layers",
 ).of("R29.adapted", "R29.merged", "R29.trained", "R29.saved", "R29.routes")
 _ELSEWHERE = ("R29.elsewhere/switched", "R29.elsewhere/deleted and added again", "R29.elsewhere/any order")
+_MERGED_ELSEWHERE = (
+    "R29.elsewhere/merged twice",
+    "R29.elsewhere/merged again",
+    "R29.elsewhere/merged next to the other",
+    "R29.elsewhere/any order",
+)
 _SECONDS = ("R29.saved/loaded as another one", "R29.saved/tensors of one set in the other")
 TIED_MERGE = KnownFailure(
     "the weight that embedding and head share gets the change of the tied adapter twice in a merge",
@@ -149,10 +155,7 @@ CONVOLUTION = KnownFailure(
     "R29.merged/outputs while merged",
     "R29.merged/two adapters",
     "R29.merged/one of two by name",
-    "R29.elsewhere/merged twice",
-    "R29.elsewhere/merged again",
-    "R29.elsewhere/merged next to the other",
-    "R29.elsewhere/any order",
+    *_MERGED_ELSEWHERE,
 )
 REPLICATED_SECOND = KnownFailure(
     "adding an adapter replicates layers again, which then share the factors of the first one",
@@ -199,6 +202,7 @@ NOWHERE_ELSE = KnownFailure(
     "R29.elsewhere/merged next to the other",
     "R29.elsewhere/saved",
 )
+FROD_TRANSPOSED = NOWHERE_ELSE.of("R29.elsewhere")
 SWAPPED = KnownFailure(
     "hotswap_adapter raises on norms of DoRA, embeddings, heads, biases, saved modules and tokens of the file",
     finding="PEFT: swapping adapters of embeddings",
@@ -224,6 +228,7 @@ OFT_CONVOLUTION = KnownFailure(
     "R29.merged/outputs while merged",
     "R29.merged/one of two by name",
     "R29.merged/two adapters",
+    *_MERGED_ELSEWHERE,
 )
 OFT_CONSTRAINED = KnownFailure(
     "each forward pass projects the weights of the adapter again, which rounds them",

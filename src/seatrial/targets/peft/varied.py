@@ -201,6 +201,7 @@ BREAKS: Mapping[str, Sequence[KnownFailure]] = {
     "road-saved-head": [known_failures.SAVED_IN_A_MIXED_BATCH],
     "hira-rank-pattern": [known_failures.HIRA_RANKS],
     "ln-tuning-saved-head": [known_failures.SAVED_STAYS_WRAPPED],
+    "frod-transposed": [known_failures.FROD_TRANSPOSED],
     "oft-conv2": [known_failures.OFT_CONVOLUTION],
     "oft-constrained": [known_failures.OFT_CONSTRAINED],
     "oft-constrained-shared": [known_failures.OFT_CONSTRAINED],
@@ -250,7 +251,11 @@ def _varied(plain: type[PeftAdapters], options: Mapping[str, Any], name: str) ->
         {
             "plain_type": plain,
             "kind": kind,
-            "known_failures": (*plain.known_failures, *BREAKS.get(name, ())),
+            "known_failures": (
+                *plain.known_failures,
+                *BREAKS.get(name, ()),
+                *known_failures.moving(given),
+            ),
             "thorough": True,
             "__module__": __name__,
         },
