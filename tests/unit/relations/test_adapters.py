@@ -92,7 +92,10 @@ SUMS = "R29.combined/"
         ("sets the first", {"R29.saved/tensors of one set in the other"}),
         ("trains always", {"R29.saved/for inference"}),
         ("frozen when loaded", {"R29.saved/what trains after loading"}),
-        ("all train", {"R29.elsewhere/switched", "R29.elsewhere/any order"}),
+        (
+            "all train",
+            {"R29.elsewhere/added", "R29.elsewhere/switched", "R29.elsewhere/any order"},
+        ),
         ("disabling does nothing", {"R29.elsewhere/disabled"}),
         ("deleting leaves it", {"R29.elsewhere/deleted and added again"}),
         ("saves all", {"R29.elsewhere/saved"}),

@@ -5,12 +5,12 @@ Part of `seatrial.relations.contracts`, which lists every component.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
     """One variable of one object, by the documentation; values are plain: text, numbers, truths, lists, None."""
 
@@ -29,7 +29,7 @@ class Setting:
     """An argument, of another value than the variable's."""
     kept: Any = None
     """What the object has of the argument, where that is not the argument itself."""
-    needs: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Variables without which this one is not read."""
 
 

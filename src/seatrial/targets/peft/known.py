@@ -118,7 +118,7 @@ OSF_TWICE = KnownFailure(
 PROMPTS_TRAIN = KnownFailure(
     "prompts of an adapter that is not in use stay trainable",
     finding="PEFT: prompts that are not in use",
-).of("R29.several/only the adapter in use trains", *_ELSEWHERE)
+).of("R29.several/only the adapter in use trains", "R29.elsewhere/added", *_ELSEWHERE)
 GENERATED = KnownFailure(
     "generation with a cache leaves a prefix out, and moves ids that come after the virtual tokens of a prompt",
     finding="PEFT: generation with virtual tokens",
@@ -197,6 +197,7 @@ NOWHERE_ELSE = KnownFailure(
     "a layer that one of two adapters alone is on raises where the other one is in use, saved or deleted",
     finding="PEFT: a layer that one of two adapters is on",
 ).of(
+    "R29.elsewhere/added",
     *_ELSEWHERE[:2],
     "R29.elsewhere/gradients",
     "R29.elsewhere/merged next to the other",

@@ -86,6 +86,18 @@ def _differences(
     return wrong + [f"{when}: {key} does not train" for key in due if key not in found]
 
 
+@ELSEWHERE.law("added", "an adapter that trains or is in use as soon as it is added")
+def adding_changes_nothing(stack: Any, case: AdapterCase) -> Measure:
+    """Add the second adapter without using it, and compare the first one with a model that has it alone."""
+    ids_BS = ids_of(stack, case)
+    alone = _alone(stack, case, "first")
+    model = stack.adapted(seed=case.seed, dtype="float32")
+    _set(model, alone, "first")
+    stack.add_elsewhere(model, "second")
+    wrong = _differences(model, alone, alone.outputs(ids_BS), ids_BS, "first", "added")
+    return Measure.count(wrong, "what differs from a model with one adapter")
+
+
 @ELSEWHERE.law(
     "switched", "a layer that one of the two adapters does not have, a scale of the other one's rank"
 )
