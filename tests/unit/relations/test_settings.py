@@ -66,7 +66,7 @@ class PlainSettings:
             return text == "True"
         return FORMS[variable](text)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Remove what an object has left."""
         self.left.clear()
 

@@ -49,6 +49,6 @@ class Settings(Protocol):
         """
         ...
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Remove what objects have left in the environment."""
         ...

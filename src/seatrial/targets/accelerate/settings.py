@@ -180,7 +180,7 @@ class SettingsOfVariables(KnowsFailures):
                 made = self._takes[of](**fixed, **options)
             return {one.field: _plain(getattr(made, one.field)) for one in self.settings if one.of == of}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         for name in [name for name in os.environ if name.startswith(PREFIXES)]:
             del os.environ[name]
 

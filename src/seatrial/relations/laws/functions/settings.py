@@ -35,7 +35,7 @@ def variables_are_read(stack: Any, case: Any) -> Measure:
     """Compare each field with the value of its variable, which is set alone."""
     wrong: list[str] = []
     for one in stack.settings:
-        stack.forget()
+        stack.clear()
         found = stack.settled(one.of, {**one.needs, one.variable: one.text})
         wrong += _wrong(stack, one, found, one.value, "with")
     return Measure.count(wrong, "settings that are not the variable's")
@@ -46,7 +46,7 @@ def defaults_are_used(stack: Any, case: Any) -> Measure:
     """Compare each field with its default, where its variable is not set."""
     wrong: list[str] = []
     for one in stack.settings:
-        stack.forget()
+        stack.clear()
         wrong += _wrong(stack, one, stack.settled(one.of, one.needs), one.default, "without")
     return Measure.count(wrong, "settings that are not the default")
 
@@ -57,7 +57,7 @@ def variables_are_read_together(stack: Any, case: Any) -> Measure:
     wrong: list[str] = []
     for of in dict.fromkeys(one.of for one in stack.settings):
         chosen = _one_of_each_variable([one for one in stack.settings if one.of == of])
-        stack.forget()
+        stack.clear()
         variables = {one.variable: one.text for one in chosen}
         needed = {name: text for one in chosen for name, text in one.needs.items() if name not in variables}
         found = stack.settled(of, {**needed, **variables})
@@ -82,7 +82,7 @@ def arguments_go_first(stack: Any, case: Any) -> Measure:
     """Give an argument of another value than the variable's, and compare the field with the argument."""
     wrong: list[str] = []
     for one in stack.settings:
-        stack.forget()
+        stack.clear()
         found = stack.settled(one.of, {**one.needs, one.variable: one.text}, {one.field: one.given})
         due = one.given if one.kept is None else one.kept
         wrong += _wrong(stack, one, found, due, f"given {one.given!r}, with")
@@ -94,9 +94,9 @@ def nothing_is_left(stack: Any, case: Any) -> Measure:
     """Make an object with an argument, then one without, and compare the second one's field with the default."""
     wrong: list[str] = []
     for one in stack.settings:
-        stack.forget()
+        stack.clear()
         stack.settled(one.of, one.needs, {one.field: one.given})
         found = stack.settled(one.of, one.needs)
         wrong += _wrong(stack, one, found, one.default, f"after one with {one.given!r}, without")
-    stack.forget()
+    stack.clear()
     return Measure.count(wrong, "settings that an object before left")
