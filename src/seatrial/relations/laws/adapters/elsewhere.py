@@ -31,7 +31,7 @@ ELSEWHERE = Relation(
     id="R29.elsewhere",
     name="adapters-on-other-layers-are-apart",
     component="adapters_elsewhere",
-    statement="With two adapters on other layers, in whatever order they are added, used, disabled, merged and "
+    statement="With two adapters on other layers, in any order in which they are added, used, disabled, merged and "
     "deleted, the one in use computes and trains as in a model that has it alone.",
     cost="CPU, a tenth of a second",
     cases=adapter_case,
