@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.peft.nets import NETS
-
-if TYPE_CHECKING:
-    from seatrial.targets.peft.kinds import Kind
 
 LEFT_OUT = (
     "modules_to_save",
@@ -54,8 +51,8 @@ SIZES: Mapping[str, tuple[int, int]] = {
 """A size of the second adapter by the option: the first of these that the first adapter does not have."""
 
 
-def elsewhere(kind: Kind) -> Kind:
-    """Return the kind of the second adapter.
+def elsewhere(kind: Any) -> Any:
+    """Return the `kinds.Kind` of the second adapter to one of a kind.
 
     Raises:
         NotServed: its options cannot be those of a second adapter on other layers.
