@@ -11,11 +11,16 @@ import torch
 from seatrial.relations.contracts.utilities import Batch, Episode
 from seatrial.relations.laws.utilities.batches import RIGHT
 from seatrial.relations.laws.utilities.calls import WRITTEN
+from seatrial.relations.laws.utilities.encodings import ENCODING_FUNCTIONS
 from seatrial.relations.laws.utilities.files import FILE_FUNCTIONS
 from seatrial.relations.laws.utilities.metrics import METRIC_FUNCTIONS, majority
 from seatrial.relations.laws.utilities.partitions import PARTITION_FUNCTIONS
+from seatrial.relations.laws.utilities.schemas import SCHEMA_FUNCTIONS
+from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
 from seatrial.relations.laws.utilities.sequences import SEQUENCE_FUNCTIONS
 from seatrial.relations.laws.utilities.statistics import STATISTIC_FUNCTIONS
+from seatrial.relations.laws.utilities.training_parts import TRAINING_PART_FUNCTIONS
+from seatrial.relations.laws.utilities.visible import VISIBLE_FUNCTIONS
 
 
 def balanced(lengths: Sequence[int], num_parts: int, equal: bool) -> list[list[int]]:
@@ -168,6 +173,11 @@ FUNCTIONS = (
     *SEQUENCE_FUNCTIONS,
     *PARTITION_FUNCTIONS,
     *METRIC_FUNCTIONS,
+    *ENCODING_FUNCTIONS,
+    *SCHEMA_FUNCTIONS,
+    *SCORE_FUNCTIONS,
+    *VISIBLE_FUNCTIONS,
+    *TRAINING_PART_FUNCTIONS,
 )
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},

@@ -40,6 +40,7 @@ from seatrial.relations.contracts.left import LeftRuns
 from seatrial.relations.contracts.links import Links
 from seatrial.relations.contracts.loops import AccumulatedTraining, Collectives, MetricGather, RowLoader
 from seatrial.relations.contracts.masking import Masking
+from seatrial.relations.contracts.model_heads import ModelHeads
 from seatrial.relations.contracts.model_options import ModelOptions
 from seatrial.relations.contracts.named_metrics import NamedMetrics
 from seatrial.relations.contracts.objectives import Objective
@@ -292,6 +293,7 @@ COMPONENTS: Mapping[str, type] = {
     "readiness": Readiness,
     "policy": Policy,
     "model_family": ModelFamily,
+    "model_heads": ModelHeads,
     "model_options": ModelOptions,
     "rotary": Rotary,
     "packing": Packing,

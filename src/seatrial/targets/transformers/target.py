@@ -28,12 +28,14 @@ class TransformersTarget(ComponentsTarget):
             generators,
             heads,
             masking,
+            model_heads,
             models,
             ranked,
             rotary,
             rows,
             runs,
             translations,
+            utilities,
             variants,
         )
 
@@ -48,6 +50,7 @@ class TransformersTarget(ComponentsTarget):
             collators,
             collated,
             masking,
+            model_heads,
             models,
             families,
             family_options,
@@ -55,6 +58,7 @@ class TransformersTarget(ComponentsTarget):
             generators,
             runs,
             ranked,
+            utilities,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 

@@ -1,0 +1,77 @@
+"""Processors of scores and criteria of a stop of Transformers' `generate`, by the names of `contracts.utilities`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.laws.utilities.scores import PIECES
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import Gone, find_name
+
+
+def _class(name: str) -> Any:
+    try:
+        return find_name("transformers", [f"transformers.generation:{name}", f"transformers:{name}"])
+    except Gone as error:
+        raise NotServed(str(error)) from error
+
+
+def processed(name: str, options: Mapping[str, Any], ids: Tensor, scores: Tensor) -> Tensor:
+    """Return what a processor makes of scores."""
+    given = dict(options)
+    if "encoder_input_ids" in given:
+        given["encoder_input_ids"] = torch.tensor([given["encoder_input_ids"]] * len(ids))
+        if name == "EncoderNoRepeatNGramLogitsProcessor" and len(ids) > 1:
+            rows = [processed(name, options, ids[row, None], scores[row, None]) for row in range(len(ids))]
+            return torch.cat(rows)
+    try:
+        made = _class(name)(**given)
+    except TypeError as error:
+        raise NotServed(str(error)) from error
+    found: Tensor = made(ids, scores)
+    return found
+
+
+def guided(scores: Tensor, scale: float) -> Tensor:
+    """Return scores with guidance; its processor is given no ids that it reads."""
+    ids = torch.zeros(len(scores) // 2, 1, dtype=torch.long)
+    found: Tensor = _class("ClassifierFreeGuidanceLogitsProcessor")(guidance_scale=scale)(ids, scores)
+    return found
+
+
+@cache
+def _pieces() -> Any:
+    """Return a tokenizer whose tokens are the pieces."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    core = Tokenizer(models.BPE(vocab={piece: place for place, piece in enumerate(PIECES)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    made: Any = transformers.PreTrainedTokenizerFast
+    return made(tokenizer_object=core)
+
+
+def stopped(rows: Sequence[Sequence[str]], strings: Sequence[str]) -> list[bool]:
+    """Return which rows strings stop; each row is a batch, as rows have unequal numbers of pieces."""
+    criteria = _class("StopStringCriteria")(tokenizer=_pieces(), stop_strings=list(strings))
+    return [bool(criteria(torch.tensor([[PIECES.index(piece) for piece in row]]), None)[0]) for row in rows]
+
+
+def ended(name: str, options: Mapping[str, Any], ids: Tensor) -> list[bool]:
+    """Return which rows a criterion stops."""
+    found: list[bool] = _class(name)(**options)(ids, None).tolist()
+    return found
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "processed scores": processed,
+    "guided scores": guided,
+    "stopped by strings": stopped,
+    "stopped": ended,
+}

@@ -1,0 +1,120 @@
+"""R31 of a library's parts: definitions hold, and each fault that people make breaks its law."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.relations.defined_utilities import DEFINED, Defined
+
+from seatrial.relations.engine import run_relation
+from seatrial.relations.laws.utilities.scores import TABLE
+from seatrial.relations.registry import select
+from seatrial.verdict import Outcome
+
+RELATIONS = ("R31.encodings", "R31.schemas", "R31.scores", "R31.visible", "R31.training_parts")
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_definitions_hold(name: str) -> None:
+    """On two seeds, every law."""
+    (relation,) = select([name])
+    verdict = run_relation(relation, Defined(), seeds=[0, 1])
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+    assert set(verdict.details["laws"]) == {law.name for law in relation.laws}
+
+
+def with_options(name: str, place: int = 1, **changed: Any) -> tuple[str, Callable[..., Any]]:
+    """Return a function that takes other options than it is given."""
+
+    def faulty(*arguments: Any) -> Any:
+        given = list(arguments)
+        given[place] = {
+            **given[place],
+            **{key: value for key, value in changed.items() if key in given[place]},
+        }
+        return DEFINED[name](*given)
+
+    return name, faulty
+
+
+def window_off_by_one(kind: str, padding: Any, num_queries: int, *more: Any) -> Any:
+    """Return a mask whose windows show one key more."""
+    found = DEFINED["attended"](kind, padding, num_queries, *more)
+    wide = DEFINED["attended"]("causal", padding, num_queries, *more)
+    shifted = torch.cat([found[..., 1:], torch.zeros_like(found[..., :1])], dim=-1)
+    return found | (shifted & wide) if kind == "sliding" else found
+
+
+def not_begun_again(kind: str, steps: Any) -> Any:
+    """Return the keys of a cache that is never reset."""
+    return DEFINED["cached"](kind, [step for step in steps if step[0] != "reset"])
+
+
+FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "texts and pairs": with_options("encoded", truncation_side="right"),
+    "padding of encodings": with_options("padded encodings", pad_to_multiple_of=None),
+    "conversations": with_options("chat", continue_final_message=False),
+    "byte pairs": ("byte pairs", lambda merges, word: DEFINED["byte pairs"](merges[1:], word)),
+    "types": (
+        "schema of a type",
+        lambda hint: {
+            name: value for name, value in DEFINED["schema of a type"](hint).items() if name != "nullable"
+        },
+    ),
+    "tools": (
+        "schema of a tool",
+        lambda text, hints, needed: DEFINED["schema of a tool"](text, hints, list(hints)),
+    ),
+    **{
+        name.removesuffix("LogitsProcessor").removesuffix("LogitsWarper"): (
+            "processed scores",
+            lambda name, options, ids, scores: DEFINED["processed scores"](
+                name, options, ids[:, :-1] + ids[:, -1:] * 0, scores.flip(0)
+            ).flip(1),
+        )
+        for name, _ in TABLE
+    },
+    "guidance": ("guided scores", lambda scores, scale: DEFINED["guided scores"](scores, 1 / scale)),
+    "strings that stop": (
+        "stopped by strings",
+        lambda rows, strings: ["".join(row).endswith(tuple(strings)) for row in rows],
+    ),
+    "lengths and ends that stop": (
+        "stopped",
+        lambda name, options, ids: DEFINED["stopped"](
+            name, {key: value + 1 if key == "max_length" else value for key, value in options.items()}, ids
+        ),
+    ),
+    "keys that a query sees": ("attended", window_off_by_one),
+    "keys that a cache keeps": ("cached", not_begun_again),
+    "activations": (
+        "activated",
+        lambda name, values: DEFINED["activated"](name.replace("gelu_new", "gelu"), values),
+    ),
+    "loss of next ids": (
+        "causal loss",
+        lambda logits, labels, items, shifted: DEFINED["causal loss"](logits, labels, None, shifted),
+    ),
+    "Adafactor": with_options("adafactor", 0, warmup_init=False),
+    "rates that follow a metric": with_options("greedy rates", 0, threshold_mode="abs"),
+    "optimizers by name": with_options("named optimizer", adam_beta2=0.999),
+    "early stops and the best checkpoint": with_options("early stop", threshold=0.0),
+    "options in a text": (
+        "options of text",
+        lambda text: {**DEFINED["options of text"](text), "scale_attn_weights": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("law", FAULTS)
+def test_a_fault_breaks_its_law(law: str) -> None:
+    """And it is that law."""
+    name, faulty = FAULTS[law]
+    (own,) = [one for relation in RELATIONS for one in select([relation])[0].laws if one.name == law]
+    assert not own.measure(Defined(name, faulty), own.make(None, 0, False)).holds  # type: ignore[union-attr]
+
+
+def test_every_law_has_a_fault() -> None:
+    """One of each."""
+    assert set(FAULTS) == {law.name for name in RELATIONS for law in select([name])[0].laws}
