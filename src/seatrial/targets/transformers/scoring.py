@@ -50,7 +50,9 @@ def _pieces() -> Any:
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    core = Tokenizer(models.BPE(vocab={piece: place for place, piece in enumerate(PIECES)}, merges=[]))
+    # Releases before 5 find the texts of tokens behind the letters a to f.
+    parts = (*PIECES, *(letter for letter in "cdef" if letter not in PIECES))
+    core = Tokenizer(models.BPE(vocab={piece: place for place, piece in enumerate(parts)}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     made: Any = transformers.PreTrainedTokenizerFast

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor, nn
 
 from seatrial.relations.laws.utilities.training_parts import DEFAULTS
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import Gone, find_name
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.trainers import configuration, freeze_imports
 from seatrial.targets.transformers.small import Small
 
@@ -35,10 +37,10 @@ def activated(name: str, values: Tensor) -> Tensor:
 def causal_loss(logits: Tensor, labels: Tensor, num_items: int | None, shifted: bool) -> float:
     """Return the loss of causal language models."""
     loss = _found("transformers.loss.loss_utils:ForCausalLMLoss")
-    given = {"shift_labels": labels} if shifted else {}
-    return float(
-        loss(logits, None if shifted else labels, logits.shape[-1], num_items_in_batch=num_items, **given)
-    )
+    if shifted and "shift_labels" not in inspect.signature(loss).parameters:
+        raise NotServed("the loss of this release shifts its labels")
+    given = {"labels": None, "shift_labels": labels} if shifted else {"labels": labels}
+    return float(loss(logits, vocab_size=logits.shape[-1], num_items_in_batch=num_items, **given))
 
 
 def _stepped(
@@ -109,6 +111,8 @@ def named_optimizer(
     import transformers
 
     freeze_imports()
+    if "optim_args" in options and Version(release("transformers")) < Version("5"):
+        raise NotServed(f"{name} of this release has no options of its own")
     model = _Parts(weights)
     made: Any = transformers.Trainer
     trainer = made(model=model, args=_arguments(optim=name, **options))
@@ -123,6 +127,8 @@ def early_stop(metrics: Sequence[float], options: Mapping[str, Any]) -> dict[str
 
     freeze_imports()
     resumed_after = options.get("resumed_after", 0)
+    if resumed_after and Version(release("transformers")) < Version("4.49"):
+        raise NotServed("resumes of this release do not load random states with torch 2.6 and later")
     steps: list[int] = []
     weights: dict[int, Tensor] = {}
     args = {

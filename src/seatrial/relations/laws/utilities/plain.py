@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.utilities.numbers import Numbers, numbers, without
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.worst import worst_of
 
 FLOAT32 = 64 * torch.finfo(torch.float32).eps
@@ -55,13 +56,23 @@ def add_laws(relation: Relation, functions: Iterable[Plain]) -> None:
 
 
 def equals_definition(stack: Any, case: Numbers, function: Plain) -> Measure:
-    """Compare the results of all cases with the definition; each side gets arguments of its own."""
-    found = []
+    """Compare the results of all cases with the definition; each side gets arguments of its own.
+
+    Raises:
+        NotServed: the stack serves none of the cases.
+    """
+    found, refused = [], None
     for arguments in function.cases(case):
         right = function.right(*copy.deepcopy(arguments))
-        given = stack.utilities[function.name](*copy.deepcopy(arguments))
+        try:
+            given = stack.utilities[function.name](*copy.deepcopy(arguments))
+        except NotServed as reason:
+            refused = reason
+            continue
         error, place = difference(given, right)
         found.append((error, f"{place or 'the result'} of {_named(arguments)}"))
+    if refused is not None and not found:
+        raise refused
     return Measure.largest(found, function.bound, f"{function.name}, error against its definition")
 
 
