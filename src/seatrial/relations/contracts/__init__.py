@@ -40,6 +40,8 @@ from seatrial.relations.contracts.left import LeftRuns
 from seatrial.relations.contracts.links import Links
 from seatrial.relations.contracts.loops import AccumulatedTraining, Collectives, MetricGather, RowLoader
 from seatrial.relations.contracts.masking import Masking
+from seatrial.relations.contracts.model_calls import ModelCalls
+from seatrial.relations.contracts.model_files import ModelFiles
 from seatrial.relations.contracts.model_heads import ModelHeads
 from seatrial.relations.contracts.model_options import ModelOptions
 from seatrial.relations.contracts.named_metrics import NamedMetrics
@@ -293,6 +295,8 @@ COMPONENTS: Mapping[str, type] = {
     "readiness": Readiness,
     "policy": Policy,
     "model_family": ModelFamily,
+    "model_calls": ModelCalls,
+    "model_files": ModelFiles,
     "model_heads": ModelHeads,
     "model_options": ModelOptions,
     "rotary": Rotary,

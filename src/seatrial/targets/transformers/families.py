@@ -14,6 +14,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.contracts.families import ModelForm
+from seatrial.relations.contracts.model_files import FileForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.relations.records import StepResult
@@ -21,6 +22,8 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.transformers.family_calls import FamilyCalls
+from seatrial.targets.transformers.family_files import file_errors
 from seatrial.targets.transformers.family_table import FAMILIES, SIZES, Family
 
 VOCABULARY, PAD, END = 61, 0, 1
@@ -28,7 +31,7 @@ CHUNK = 3
 """Ids of a prompt that are read at once."""
 
 
-class CausalFamily(KnowsFailures):
+class CausalFamily(FamilyCalls, KnowsFailures):
     """A family's tiny model; its weights are the same every time."""
 
     vocab_size = VOCABULARY
@@ -65,7 +68,8 @@ class CausalFamily(KnowsFailures):
         ids = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
         return self._config_class(**{**ids, **quiet, **given, **self.row.options, **more})
 
-    def _made(self, attention: str, **more: Any) -> Any:
+    def made(self, attention: str, **more: Any) -> Any:
+        """Return a model with other options, in evaluation mode."""
         import transformers
 
         auto: Any = transformers.AutoModelForCausalLM
@@ -85,7 +89,7 @@ class CausalFamily(KnowsFailures):
     def model(self, attention: str = "eager") -> Any:
         """Return the model with a kind of attention, in evaluation mode."""
         if attention not in self._models:
-            self._models[attention] = self._made(attention)
+            self._models[attention] = self.made(attention)
         return self._models[attention]
 
     def _parameters(self) -> Mapping[str, Any]:
@@ -249,11 +253,15 @@ class CausalFamily(KnowsFailures):
         return bool(self.model().supports_gradient_checkpointing)
 
     def family_ties(self, *, reloaded: bool) -> bool:
-        return is_tied(saved_and_loaded(self._tied) if reloaded else self._tied)
+        return is_tied(saved_and_loaded(self.tied_model) if reloaded else self.tied_model)
+
+    def file_errors(self, form: FileForm) -> list[str]:
+        return file_errors(self, form)
 
     @cached_property
-    def _tied(self) -> Any:
-        return self._made("eager", tie_word_embeddings=True)
+    def tied_model(self) -> Any:
+        """The model with its head tied to the embeddings."""
+        return self.made("eager", tie_word_embeddings=True)
 
 
 def _is_computed(config: Any, name: str) -> bool:

@@ -61,7 +61,7 @@ class Family:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     not_served: Mapping[str, str] = field(default_factory=dict)
-    """By `padding` or a form of decoding: why the family does not serve it."""
+    """By `padding`, a form of decoding or of a call: why the family does not serve it."""
     without: Sequence[str] = ()
     """Names in `SIZES` that it is not given."""
     since: str = "4"
@@ -112,6 +112,7 @@ FAMILIES: Mapping[str, Family] = {
     "mamba": STATES,
     "falcon_mamba": STATES,
     "mamba2": replace(STATES, options={"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8}),
+    "beam": Family(not_served={"places by a factor": "places scale attention too"}),
     "biogpt": Family(known=(COUNTED_PLACES,)),
     "bloom": Family(),
     "codegen": Family(options={"rotary_dim": 4}),
@@ -126,6 +127,10 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": MLA,
     "deepseek_v3": MLA,
     "glm4_moe_lite": MLA,
+    "axk1": MLA,
+    "deepseek_v32": MLA,
+    "minicpm3": MLA,
+    "sarvam_mla": MLA,
     "youtu": MLA,
     "longcat_flash": replace(MLA, since="5"),
     "granitemoehybrid": Family(options={"layer_types": ["mamba", "attention"]}),
@@ -147,7 +152,7 @@ FAMILIES: Mapping[str, Family] = {
     **{
         name: Family()
         for name in (
-            "apertus", "arcee", "aria_text", "beam", "bert", "bitnet", "camembert", "cohere", "cohere2",
+            "apertus", "arcee", "aria_text", "bert", "bitnet", "camembert", "cohere", "cohere2",
             "diffllama", "doge", "dots1", "electra", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon",
             "flex_olmo", "gemma", "gemma2", "glm", "glm4", "glm4_moe", "gpt_bigcode", "gpt_neox",
             "gpt_neox_japanese", "granite", "granitemoe", "granitemoeshared", "helium", "hunyuan_v1_dense",
@@ -155,7 +160,11 @@ FAMILIES: Mapping[str, Family] = {
             "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mixtral", "mpt", "nanochat", "nemotron",
             "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3",
             "qwen2_moe", "rembert", "roberta", "roformer", "seed_oss", "smollm3", "solar_open", "stablelm",
-            "starcoder2", "vaultgemma", "xglm", "xlm-roberta",
+            "starcoder2", "vaultgemma", "xglm", "xlm-roberta", "afmoe", "apertus1p5_text", "bert-generation",
+            "big_bird", "cohere2_moe", "data2vec-text", "ernie", "exaone", "flint", "gpt-sw3", "granite_swa",
+            "granitemoe_swa", "hrm_text", "hy_v3", "hy_v4", "hyperclovax", "internlm3", "jais2", "kolibri1", "laguna",
+            "lara_mini", "minimax_m3_vl_text", "nemotron_h", "roberta-prelayernorm", "roc_bert", "sarvam_moe",
+            "xlm-roberta-xl",
         )
     },
 }  # fmt: skip

@@ -1,0 +1,59 @@
+"""Contract of a model's calls: what changes no logits, and options that others can take the place of.
+
+Part of `seatrial.relations.contracts`, which lists every component. Forms of one call: `ModelFamily`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CallForm = Literal[
+    "further outputs",
+    "as a tuple",
+    "after other calls",
+    "in float64",
+    "places by a factor",
+    "yarn by larger queries",
+    "no rows of their own",
+]
+IGNORED = -100
+
+
+@runtime_checkable
+class ModelCalls(Protocol):
+    """One tiny model that is called in several ways."""
+
+    vocab_size: int
+
+    def call_pairs(self, rows: Sequence[Sequence[int]], form: CallForm) -> list[tuple[Tensor, Tensor]]:
+        """Return [S, V] logits of each row in a form, each with those that it has to equal.
+
+        Args:
+            rows: of ids.
+            form: `places by a factor` has linear scaling of rotary embeddings and places that are as much larger;
+                `yarn by larger queries` has a scale of attention (mscale of all places), and in its place queries that
+                are larger by its square; `no rows of their own` has the batch in the reverse order.
+
+        Raises:
+            NotServed: the model has no such form.
+        """
+        ...
+
+    def loss_of_labels(
+        self, rows: Sequence[Sequence[int]], labels: Sequence[Sequence[int]]
+    ) -> tuple[float, list[str]]:
+        """Return the model's own loss of a batch padded on the right, and inputs that a step of training changed.
+
+        Args:
+            rows: of ids.
+            labels: of each row, -100 where nothing trains.
+        """
+        ...
+
+    def row_logits(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return [S, V] logits of each row by itself."""
+        ...

@@ -1,0 +1,79 @@
+"""R5.calls: logits do not depend on how a model is called, and options do what others in their place do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from seatrial.relations.contracts.model_calls import IGNORED, CallForm
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.laws.models.families import (
+    BOUND,
+    FAMILY,
+    RELOADED,
+    RowsCase,
+    largest_logit_difference,
+)
+from seatrial.relations.worst import relative_error
+
+CALLS = Relation(
+    id="R5.calls",
+    name="a-model-is-one-however-it-is-called",
+    component="model_calls",
+    statement="Further outputs, tuples, earlier calls, float64 and the order of rows change no logits; scalings of "
+    "rotary embeddings equal other places and larger queries; ignored labels train nothing and no input is changed.",
+    cost="CPU, half a second a family",
+    cases=FAMILY.cases,
+    seeded=False,
+)
+OTHER = "an option that is ignored, or applied twice"
+
+
+@CALLS.law(
+    "further outputs", "states that are changed in place, another kind of attention", form="further outputs"
+)
+@CALLS.law("outputs as a tuple", "another order of outputs", form="as a tuple", bound=RELOADED)
+@CALLS.law(
+    "after other calls", "a state, a mask or frequencies kept from an earlier call", form="after other calls"
+)
+@CALLS.law("float64", "a part that stays in float32, a mask or an epsilon of another type", form="in float64")
+@CALLS.law("rows in the reverse order", "rows that see each other", form="no rows of their own")
+@CALLS.law("linear scaling by larger places", OTHER, form="places by a factor")
+@CALLS.law("scale of attention by larger queries", OTHER, form="yarn by larger queries")
+def calls_change_nothing(stack: Any, case: RowsCase, *, form: CallForm, bound: float = BOUND) -> Measure:
+    """Compare the logits of a form with those that they have to equal."""
+    with torch.no_grad():
+        pairs = stack.call_pairs(case.rows, form)
+    return largest_logit_difference([one for one, _ in pairs], [due for _, due in pairs], bound)
+
+
+def _labels(case: RowsCase) -> list[list[int]]:
+    return [
+        [IGNORED if (place + number) % 3 == 0 else token for place, token in enumerate(row)]
+        for number, row in enumerate(case.rows)
+    ]
+
+
+@CALLS.law("loss, labels ignored", "a mean over ignored labels, labels of the row in place of those given")
+def ignored_labels_train_nothing(stack: Any, case: RowsCase) -> Measure:
+    """Compare the loss, a third of the labels ignored, with that of the logits of the others."""
+    labels = _labels(case)
+    found, _ = stack.loss_of_labels(case.rows, labels)
+    with torch.no_grad():
+        losses = [
+            -float(row[place].double().log_softmax(0)[label])
+            for row, own in zip(stack.row_logits(case.rows), labels, strict=True)
+            for place, label in enumerate(own[1:])
+            if label != IGNORED
+        ]
+    right = sum(losses) / len(losses)
+    what = f"loss {found:.6g} against {right:.6g} of the labels that train, relative difference"
+    return Measure(error=relative_error(found, right, 1e-3), bound=BOUND, what=what)
+
+
+@CALLS.law("inputs stay", "labels, ids, a mask or places that are changed in place")
+def inputs_are_not_changed(stack: Any, case: RowsCase) -> Measure:
+    """Check that a step of training leaves its inputs as they are."""
+    _, changed = stack.loss_of_labels(case.rows, _labels(case))
+    return Measure.count(changed, "inputs that are changed")
