@@ -31,6 +31,8 @@ MAPPINGS: Mapping[HeadKind, str] = {
     "targets": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
 }
 LABELS: Mapping[str, int] = {"row numbers": 1, "spans": 2}
+SMALL: Mapping[str, int] = {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4}
+"""Sizes by further names that a configuration may have."""
 OF_ROWS = ("row classes", "row numbers", "row labels", "choices")
 IGNORED = -100
 
@@ -72,21 +74,26 @@ class FamilyHeads(KnowsFailures):
     def _models(self) -> dict[tuple[HeadKind, str], Any]:
         return {}
 
+    def _fresh(self, kind: HeadKind, attention: str) -> Any:
+        """Return a model with fresh weights."""
+        config = small_config(self._config_class)
+        config.num_labels = LABELS.get(kind, CLASSES)
+        config.tie_word_embeddings = getattr(self._config_class(), "tie_word_embeddings", True)
+        if config.is_encoder_decoder:
+            config.decoder_start_token_id = START
+        if kind == "row labels":
+            config.problem_type = "multi_label_classification"
+        for name, value in {**SMALL, **FAMILIES[self.family]}.items():
+            if hasattr(config, name):
+                setattr(config, name, value)
+        found = model_class(head_names(kind)[self.family])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return found._from_config(config, attn_implementation=attention).float()
+
     def _model(self, kind: HeadKind, attention: str) -> Any:
         if (kind, attention) not in self._models:
-            config = small_config(self._config_class)
-            config.num_labels = LABELS.get(kind, CLASSES)
-            config.tie_word_embeddings = self._config_class().tie_word_embeddings
-            if config.is_encoder_decoder:
-                config.decoder_start_token_id = START
-            if kind == "row labels":
-                config.problem_type = "multi_label_classification"
-            for name, value in FAMILIES[self.family].items():
-                setattr(config, name, value)
-            found = model_class(head_names(kind)[self.family])
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                model = found._from_config(config, attn_implementation=attention).float()
+            model = self._fresh(kind, attention)
             draw_by_names(model)
             self._models[kind, attention] = model.eval()
         return self._models[kind, attention]

@@ -12,12 +12,14 @@ from torch.nn import functional as F  # noqa: N812  the usual name
 
 from seatrial.relations.contracts.model_heads import CLASSES, HeadForm, HeadKind
 from seatrial.relations.law import Measure, Relation
-from seatrial.relations.laws.models.families import BOUND, RELOADED, RowsCase, largest_logit_difference
+from seatrial.relations.laws.models.families import BOUND, RowsCase, largest_logit_difference
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line, place_of
 from seatrial.relations.worst import relative_error
 
 IGNORED = -100
+RELOADED = 5e-5
+"""Float32, relative to the largest logit, of which a head with one number has one alone."""
 
 
 def _make(stack: Any, seed: int, tidy: bool) -> RowsCase:

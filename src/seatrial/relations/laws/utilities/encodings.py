@@ -39,9 +39,8 @@ def _encoded_cases(case: Numbers) -> Iterator[Arguments]:
     yield SINGLE, {"truncation": True, "max_length": 6, "padding": "max_length", "padding_side": "left"}
     yield SINGLE, {"padding": "max_length", "model_max_length": 12}
     yield SINGLE, {"truncation": False, "padding": True}
-    for cut, side in product(("longest_first", "only_second"), ("left", "right")):
-        yield PAIRED[:1], {"truncation": cut, "max_length": 11, "truncation_side": side}
-    yield PAIRED[1:2], {"truncation": "only_first", "max_length": 9}
+    for cut, side in product(("longest_first", "only_first", "only_second"), ("left", "right")):
+        yield [("abcdefg", "hijklm")], {"truncation": cut, "max_length": 11, "truncation_side": side}
     for stride, side in product((0, 2), ("left", "right")):
         windows = {"truncation": True, "max_length": 7, "stride": stride, "return_overflowing_tokens": True}
         yield SINGLE, {**windows, "truncation_side": side, "padding": True}

@@ -1,0 +1,99 @@
+"""Laws of Transformers' small functions, of calls, files and heads of models break where Transformers is patched."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.peers.patched import judged
+from tests.peers.test_transformers_adapters import NAMES, OF_TARGET
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(900)]
+WORD_IS_TRUE = """
+from transformers.configuration_utils import PreTrainedConfig
+def read(self, text):
+    for name, word in (pair.split("=") for pair in text.split(",")):
+        setattr(self, name, type(getattr(self, name))(word))
+PreTrainedConfig.update_from_string = read
+"""
+NOT_RESTORED = "transformers.Trainer._load_callback_state = lambda self: None"
+LARGER_IS_BETTER = """
+decide = transformers.Trainer._determine_best_metric
+def larger(self, metrics, trial):
+    self.args.greater_is_better = True
+    return decide(self, metrics, trial)
+transformers.Trainer._determine_best_metric = larger
+"""
+NEVER_NONE = """
+from transformers.utils import chat_template_utils
+parse = chat_template_utils._parse_type_hint
+chat_template_utils._parse_type_hint = lambda hint: {
+    name: value for name, value in parse(hint).items() if name != "nullable"
+}
+"""
+OTHER_CUT = """
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase, TruncationStrategy
+choose = PreTrainedTokenizerBase._get_padding_truncation_strategies
+def longest(self, *args, **options):
+    padding, cut, length, more = choose(self, *args, **options)
+    longest_first = TruncationStrategy.LONGEST_FIRST
+    return padding, longest_first if cut == TruncationStrategy.ONLY_SECOND else cut, length, more
+PreTrainedTokenizerBase._get_padding_truncation_strategies = longest
+"""
+ONE_STEP_LATER = """
+from transformers.generation import logits_process
+penalise = logits_process.ExponentialDecayLengthPenalty.__call__
+logits_process.ExponentialDecayLengthPenalty.__call__ = lambda self, ids, scores: penalise(self, ids[:, 1:], scores)
+"""
+WIDER = """
+from transformers import masking_utils
+overlay = masking_utils.sliding_window_overlay
+masking_utils.sliding_window_overlay = lambda window: overlay(window + 1)
+"""
+STARTS_ALONE = """
+from transformers.models.electra import modeling_electra
+forward = modeling_electra.ElectraForQuestionAnswering.forward
+def starts(self, *args, **options):
+    found = forward(self, *args, **options)
+    if options.get("start_positions") is not None:
+        width = found.start_logits.shape[1]
+        found["loss"] = torch.nn.functional.cross_entropy(
+            found.start_logits, options["start_positions"].clamp(max=width), ignore_index=width
+        )
+    return found
+modeling_electra.ElectraForQuestionAnswering.forward = starts
+"""
+TYPE_OF_FILES = """
+load = transformers.PreTrainedModel.from_pretrained.__func__
+transformers.PreTrainedModel.from_pretrained = classmethod(
+    lambda cls, *args, dtype=None, **options: load(cls, *args, **options)
+)
+"""
+ONE_SCALE = """
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
+modeling_deepseek_v3.yarn_apply_mscale = lambda parameters, scaling: scaling
+"""
+FAULTS = [
+    ("utilities", "R31.encodings", OTHER_CUT, "texts and pairs"),
+    ("utilities", "R31.schemas", NEVER_NONE, "types"),
+    ("utilities", "R31.scores", ONE_STEP_LATER, "ExponentialDecayLengthPenalty"),
+    ("utilities", "R31.visible", WIDER, "keys that a query sees"),
+    ("utilities", "R31.training_parts", WORD_IS_TRUE, "options in a text"),
+    ("utilities-of-trainers", "R31.training_parts", NOT_RESTORED, "early stops and the best checkpoint"),
+    ("utilities-of-trainers", "R31.training_parts", LARGER_IS_BETTER, "early stops and the best checkpoint"),
+    ("heads-electra", "R5.heads", STARTS_ALONE, "loss"),
+    ("family-llama", "R5.files", TYPE_OF_FILES, "in bfloat16"),
+    ("family-deepseek_v3", "R5.calls", ONE_SCALE, "scale of attention by larger queries"),
+]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "relation", "fault", "law"),
+    [FAULTS[0], *(pytest.param(*fault, marks=pytest.mark.nightly) for fault in FAULTS[1:])],
+)
+def test_a_patched_release_breaks_the_law(
+    peer_python: Callable[[str], Path], adapter: str, relation: str, fault: str, law: str
+) -> None:
+    """Each fault is of one place of Transformers."""
+    outcome, broken = judged(peer_python("trl"), [NAMES, fault, OF_TARGET], adapter, relation)
+    assert outcome == "Fail"
+    assert law in broken
