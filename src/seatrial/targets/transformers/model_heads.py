@@ -43,6 +43,11 @@ def head_names(kind: HeadKind) -> Mapping[str, str]:
     return {family: name if isinstance(name, str) else name[0] for family, name in names.items()}
 
 
+def families_with_heads() -> list[str]:
+    """Return the types of configurations that have a head of any kind in the installed release."""
+    return sorted({family for kind in MAPPINGS for family in head_names(kind)})
+
+
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     """Return rows padded on the right, [B, S]."""
     S = max(map(len, rows))

@@ -68,6 +68,8 @@ class TransformersTarget(ComponentsTarget):
         from seatrial.targets.transformers.families import families_of_release
         from seatrial.targets.transformers.family_table import FAMILIES
         from seatrial.targets.transformers.generators import KINDS
+        from seatrial.targets.transformers.head_table import FAMILIES as HEADS
+        from seatrial.targets.transformers.model_heads import families_with_heads
         from seatrial.targets.transformers.option_table import NOT_JUDGED
         from seatrial.targets.transformers.runs import BY_METRIC, schedule_names
         from seatrial.targets.transformers.small_models import classes_of_release
@@ -82,6 +84,11 @@ class TransformersTarget(ComponentsTarget):
                 f"family {name}": "no tiny model of it is made yet"
                 for name in families_of_release()
                 if name not in FAMILIES
+            }
+            | {
+                f"heads of {name}": "no small model of it is judged yet"
+                for name in families_with_heads()
+                if name not in HEADS
             }
             | {f"options of {name}": "its options are not judged yet" for name in NOT_JUDGED}
             | {
