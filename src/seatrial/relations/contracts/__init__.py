@@ -62,6 +62,7 @@ from seatrial.relations.contracts.processes import (
 from seatrial.relations.contracts.prompt_rows import PromptRows
 from seatrial.relations.contracts.ranks import RankedLoss, Ranks
 from seatrial.relations.contracts.readiness import Readiness
+from seatrial.relations.contracts.recorded import RecordedModel
 from seatrial.relations.contracts.resume import KilledRun, ResumableRun
 from seatrial.relations.contracts.resumed_training import ResumedTraining
 from seatrial.relations.contracts.rollout_flow import RolloutFlow
@@ -299,6 +300,7 @@ COMPONENTS: Mapping[str, type] = {
     "model_files": ModelFiles,
     "model_heads": ModelHeads,
     "model_options": ModelOptions,
+    "recorded_model": RecordedModel,
     "rotary": Rotary,
     "packing": Packing,
     "pack_plan": PackPlan,

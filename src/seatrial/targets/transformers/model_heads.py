@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.model_heads import CLASSES, HeadForm, HeadKind
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.transformers.families import saved_and_loaded
 from seatrial.targets.transformers.family_options import draw_by_names
+from seatrial.targets.transformers.generators import LARGEST
 from seatrial.targets.transformers.head_table import FAILURES, FAMILIES, NO_HEADS
 from seatrial.targets.transformers.small_models import END, PAD, START, VOCABULARY, model_class, small_config
 
@@ -92,6 +94,10 @@ class FamilyHeads(KnowsFailures):
             if hasattr(config, name):
                 setattr(config, name, value)
         found = model_class(head_names(kind)[self.family])
+        with torch.device("meta"):
+            size = sum(value.numel() for value in found(copy.deepcopy(config)).parameters())
+        if size > LARGEST:
+            raise NotServed(f"{size} parameters: no small model of it is made")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return found._from_config(config, attn_implementation=attention).float()

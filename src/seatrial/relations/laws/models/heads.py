@@ -54,10 +54,10 @@ def _over_heads(stack: Any, law: str, judge: Callable[[HeadKind], Measure], form
     known = stack.head_failures(law)
     wrong, judged = [], 0
     for kind in stack.head_kinds:
-        if stack.head_excludes(kind, form):
-            continue
         judged += 1
         try:
+            if why := stack.head_excludes(kind, form):
+                raise NotServed(why)
             measure = judge(kind)
             error = (
                 "" if measure.holds else f"{measure.what}: {measure.error:.3g}, at most {measure.bound:.3g}"

@@ -1,0 +1,51 @@
+"""R5.recorded: logits of a model with given weights are those that were recorded of other releases.
+
+A scale, a norm or a weight of experts that is wrong in every form alike changes no comparison of one form with another.
+The record does not say that its numbers are right: it says that releases that were compared had the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from seatrial.relations.cases.case import Case
+from seatrial.relations.law import Measure, Relation
+from seatrial.relations.not_served import NotServed
+
+BOUND = 5e-3
+"""Relative to the root of the mean square of the logits: float32 through a few layers with enlarged weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Case):
+    """The rows of the record."""
+
+
+RECORDED = Relation(
+    id="R5.recorded",
+    name="logits-are-those-on-record",
+    component="recorded_model",
+    statement="A model with given weights has the logits that were recorded of other releases, also with other rotary "
+    "embeddings.",
+    cost="CPU, half a second a family",
+    cases=lambda stack, seed, tidy: Recorded(),
+    seeded=False,
+)
+
+
+@RECORDED.law("logits", "a scale, a norm, an order or a default that another release had otherwise")
+def logits_are_on_record(stack: Any, case: Recorded) -> Measure:
+    """Compare projections of logits with the recorded ones, with every option on record."""
+    found = []
+    for name, right in stack.recorded.items():
+        try:
+            given = stack.projections(name)
+        except NotServed:
+            continue
+        size = right[-1]
+        error = max(abs(one - due) for one, due in zip(given, right, strict=True)) / max(size, 1e-9)
+        found.append((error, name or "no option"))
+    if not found:
+        raise NotServed("no option on record is served")
+    return Measure.largest(found, BOUND, "projections of logits against the record, relative")
