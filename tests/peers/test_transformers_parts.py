@@ -72,7 +72,16 @@ ONE_SCALE = """
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
 modeling_deepseek_v3.yarn_apply_mscale = lambda parameters, scaling: scaling
 """
+ANOTHER_SCALE = """
+from transformers.models.qwen3 import modeling_qwen3
+make = modeling_qwen3.Qwen3Attention.__init__
+def scaled(self, *args, **options):
+    make(self, *args, **options)
+    self.scaling *= 1.2
+modeling_qwen3.Qwen3Attention.__init__ = scaled
+"""
 FAULTS = [
+    ("recorded-qwen3", "R5.recorded", ANOTHER_SCALE, "logits"),
     ("utilities", "R31.encodings", OTHER_CUT, "texts and pairs"),
     ("utilities", "R31.schemas", NEVER_NONE, "types"),
     ("utilities", "R31.scores", ONE_STEP_LATER, "ExponentialDecayLengthPenalty"),

@@ -1,4 +1,4 @@
-"""R5.calls, R5.files and R5.heads: a plain model holds, and each fault that people make breaks its law."""
+"""R5.calls, R5.files, R5.heads and R5.recorded: a plain model holds, and each fault that people make breaks its law."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -55,6 +55,13 @@ class Plain:
     def file_errors(self, form: FileForm) -> list[str]:
         return ["a tensor"] if self.fault == form else []
 
+    @property
+    def recorded(self) -> dict[str, list[float]]:
+        return {"": [1.0, 2.0, 4.0], "an option": [1.0, 2.0, 4.0]}
+
+    def projections(self, name: str) -> list[float]:
+        return [1.0, 2.2 if self.fault == "another scale" and name else 2.0, 4.0]
+
     def head_failures(self, law: str) -> dict[str, str]:
         return {}
 
@@ -83,7 +90,7 @@ class Plain:
         return ["labels"] if self.fault == "labels changed" else []
 
 
-@pytest.mark.parametrize("name", ["R5.calls", "R5.files", "R5.heads"])
+@pytest.mark.parametrize("name", ["R5.calls", "R5.files", "R5.heads", "R5.recorded"])
 def test_a_plain_model_holds(name: str) -> None:
     """Every law."""
     (relation,) = select([name])

@@ -29,9 +29,9 @@ OPTIONS = ("rope_", "partial_rotary_factor")
 
 
 @cache
-def record() -> Mapping[str, Mapping[str, Sequence[float] | None]]:
-    """Return projections by family and option; None where releases differ."""
-    found: Mapping[str, Mapping[str, Sequence[float] | None]] = json.loads(RECORD.read_text(encoding="utf-8"))
+def record() -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    """Return by family and option the oldest release with these projections, and the projections."""
+    found: Mapping[str, Mapping[str, Sequence[Any]]] = json.loads(RECORD.read_text(encoding="utf-8"))
     return found
 
 
@@ -56,8 +56,9 @@ class FamilyRecord(KnowsFailures):
 
     @cached_property
     def recorded(self) -> Mapping[str, Sequence[float]]:
-        own = record().get(self.family, {})
-        return {name: value for name, value in own.items() if value is not None}
+        installed = Version(release("transformers"))
+        own = record().get(self.family, {}).items()
+        return {name: values for name, (oldest, *values) in own if installed >= Version(oldest)}
 
     def option_names(self) -> list[str]:
         """Return the options that are recorded, of those that the release has."""
