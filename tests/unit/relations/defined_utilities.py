@@ -19,6 +19,7 @@ from seatrial.relations.laws.utilities.schemas import SCHEMA_FUNCTIONS
 from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
 from seatrial.relations.laws.utilities.sequences import SEQUENCE_FUNCTIONS
 from seatrial.relations.laws.utilities.statistics import STATISTIC_FUNCTIONS
+from seatrial.relations.laws.utilities.stops import STOP_FUNCTIONS
 from seatrial.relations.laws.utilities.training_parts import TRAINING_PART_FUNCTIONS
 from seatrial.relations.laws.utilities.visible import VISIBLE_FUNCTIONS
 
@@ -176,6 +177,7 @@ FUNCTIONS = (
     *ENCODING_FUNCTIONS,
     *SCHEMA_FUNCTIONS,
     *SCORE_FUNCTIONS,
+    *STOP_FUNCTIONS,
     *VISIBLE_FUNCTIONS,
     *TRAINING_PART_FUNCTIONS,
 )

@@ -12,7 +12,7 @@ from seatrial.relations.laws.utilities.scores import TABLE
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-RELATIONS = ("R31.encodings", "R31.schemas", "R31.scores", "R31.visible", "R31.training_parts")
+RELATIONS = ("R31.encodings", "R31.schemas", "R31.scores", "R31.stops", "R31.visible", "R31.training_parts")
 
 
 @pytest.mark.parametrize("name", RELATIONS)

@@ -33,23 +33,21 @@ def _written(model: Any, **options: Any) -> Path:
     return folder
 
 
-def _read(model: Any, folder: Path, *, made_again: str = "", **options: Any) -> tuple[Any, list[str]]:
+def _read(model: Any, folder: Path, **options: Any) -> tuple[Any, list[str]]:
     """Return what is read from a folder, and names that are missing or unexpected.
 
     Args:
         model: of whose class it is, with its kind of attention.
         folder: of the files.
-        made_again: how names begin that may be missing.
         options: of `from_pretrained`.
     """
-    found, told = type(model).from_pretrained(
+    found, reported = type(model).from_pretrained(
         folder, attn_implementation=model.config._attn_implementation, output_loading_info=True, **options
     )
     wrong = [
         f"{name} is {kind.partition('_')[0]}"
         for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
-        for name in told[kind]
-        if not (made_again and str(name).startswith(made_again))
+        for name in reported[kind]
     ]
     return found, wrong
 

@@ -140,7 +140,7 @@ class FamilyHeads(KnowsFailures):
         if form.again:
             model = copy.deepcopy(model)
             with torch.no_grad():
-                model.train()(**self._given(kind, [row * 2 for row in rows], HeadForm(), model))
+                model.train()(**self._given(kind, [[*row, *row] for row in rows], HeadForm(), model))
                 model.eval()(**self._given(kind, [row[2:] for row in rows], HeadForm(), model))
         batches = [rows] if form.together else [[row] for row in rows]
         return [one for batch in batches for one in self._called(kind, batch, form, model)]

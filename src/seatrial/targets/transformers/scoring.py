@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.laws.utilities.scores import PIECES
+from seatrial.relations.laws.utilities.stops import PIECES
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
 

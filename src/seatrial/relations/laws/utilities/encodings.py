@@ -13,7 +13,7 @@ ENCODINGS = relation_of(
     "encodings",
     "encodings-are-those-of-plain-lists",
     "Special tokens, truncation, strides, padding on both sides, masks and types of texts, of pairs and of "
-    "conversations are those of plain lists, whatever was encoded before.",
+    "conversations are those of plain lists, after other calls too.",
 )
 FIRST, BETWEEN, PADDING = "<cls>", "<sep>", "<pad>"
 Text = tuple[str, str | None]
@@ -52,19 +52,20 @@ def _encoded_cases(case: Numbers) -> Iterator[Arguments]:
     yield SINGLE[:1], {"padding": True}
 
 
-def _cut(one: str, room: int, side: str) -> str:
-    return one[len(one) - room :] if side == "left" and room < len(one) else one[:room]
+def _cut(one: str, space: int, side: str) -> str:
+    return one[len(one) - space :] if side == "left" and space < len(one) else one[:space]
 
 
-def _windows(one: str, room: int, stride: int, side: str) -> list[str]:
+def _windows(one: str, space: int, stride: int, side: str) -> list[str]:
     """Return parts of a text, each with the last letters of the one before; from the end where that side is cut."""
-    if len(one) <= room:
+    if len(one) <= space:
         return [one]
     whole = one[::-1] if side == "left" else one
-    found, start = [], 0
+    found: list[str] = []
+    start = 0
     while not found or start + stride < len(whole):
-        found.append(whole[start : start + room])
-        start += room - stride
+        found.append(whole[start : start + space])
+        start += space - stride
     return [part[::-1] for part in found] if side == "left" else found
 
 
@@ -74,20 +75,20 @@ def encoded(texts: Sequence[Text], options: Mapping[str, Any]) -> dict[str, list
     limit = options.get("max_length", options.get("model_max_length"))
     rows: list[tuple[int, list[str], list[int]]] = []
     for number, (first, second) in enumerate(texts):
-        room = limit - (0 if not special else 2 if second is None else 3) if limit else 0
+        space = limit - (0 if not special else 2 if second is None else 3) if limit else 0
         cut, side = options.get("truncation", False), options.get("truncation_side", "right")
         parts: list[Text] = [(first, second)]
-        if cut and len(first) + len(second or "") > room:
+        if cut and len(first) + len(second or "") > space:
             stride = options.get("stride", 0)
             if second is None:
-                parts = [(one, None) for one in _windows(first, room, stride, side)]
+                parts = [(one, None) for one in _windows(first, space, stride, side)]
             elif cut == "only_first":
-                parts = [(one, second) for one in _windows(first, room - len(second), stride, side)]
+                parts = [(one, second) for one in _windows(first, space - len(second), stride, side)]
             elif cut == "only_second":
-                parts = [(first, one) for one in _windows(second, room - len(first), stride, side)]
+                parts = [(first, one) for one in _windows(second, space - len(first), stride, side)]
             else:
                 sizes = [len(first), len(second)]
-                while sum(sizes) > room:
+                while sum(sizes) > space:
                     sizes[0 if sizes[0] >= sizes[1] else 1] -= 1
                 parts = [(_cut(first, sizes[0], side), _cut(second, sizes[1], side))]
             if not options.get("return_overflowing_tokens"):
@@ -104,7 +105,12 @@ def encoded(texts: Sequence[Text], options: Mapping[str, Any]) -> dict[str, list
     found: dict[str, list[Any]] = {name: [] for name in NAMES}
     for _, tokens, types in rows:
         gap = max(0, (width or 0) - len(tokens))
-        values = (tokens, [1] * len(tokens), types, [int(token.startswith("<")) for token in tokens])
+        values: tuple[list[Any], ...] = (
+            tokens,
+            [1] * len(tokens),
+            types,
+            [int(token.startswith("<")) for token in tokens],
+        )
         for name, value, fill in zip(NAMES, values, (PADDING, 0, 0, 1), strict=True):
             found[name].append([fill] * gap + value if left else value + [fill] * gap)
     if options.get("return_overflowing_tokens"):
@@ -191,7 +197,7 @@ def chat(turns: Sequence[Turns], options: Mapping[str, Any]) -> dict[str, list[A
     found: dict[str, list[Any]] = {}
     for tokens, mine in rows:
         gap, left = max(0, width - len(tokens)), options.get("padding_side") == "left"
-        values = (tokens, mine, [1] * len(tokens))
+        values: tuple[list[Any], ...] = (tokens, mine, [1] * len(tokens))
         for name, value, fill in zip(names, values, (PADDING, 0, 0), strict=True):
             found.setdefault(name, []).append([fill] * gap + value if left else value + [fill] * gap)
     if options.get("continue_final_message"):

@@ -77,7 +77,7 @@ def _tools(case: Numbers) -> Iterable[Arguments]:
 def tool(written: str, hints: Mapping[str, Any], needed: Sequence[str]) -> dict[str, Any]:
     """Return what is said of a function with this docstring, types, and arguments without a default."""
     described = {"city": "Where it is, over two lines.", "days": "How many.", "unit": "Of temperatures."}
-    properties = {
+    properties: dict[str, dict[str, Any]] = {
         name: {"type": PLAIN_TYPES[hint], "description": described[name]} for name, hint in hints.items()
     }
     properties["unit"]["enum"] = ["c", "f"]

@@ -1,4 +1,4 @@
-"""R31.scores: processors of scores and criteria of a stop do what their definition says, row by row."""
+"""R31.scores: processors of scores do what their definition says, row by row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from seatrial.relations.laws.utilities.plain import FLOAT32, Arguments, Plain, a
 
 SCORES = relation_of(
     "scores",
-    "scores-and-stops-are-their-definition",
-    "Each processor of scores gives a row what its definition gives, and each criterion stops the rows that it should.",
+    "scores-are-their-definition",
+    "Each processor of scores gives a row what its definition gives.",
 )
 NEVER = -math.inf
 IDS, V = 7, 11
@@ -58,7 +58,7 @@ def _best(scores: Row, least: int) -> set[int]:
     return set(_order(scores)[:least])
 
 
-def _ends(options: Options) -> list[int]:
+def ends_of(options: Options) -> list[int]:
     end = options["eos_token_id"]
     return [end] if isinstance(end, int) else list(end)
 
@@ -105,7 +105,8 @@ def _eta(ids: Sequence[int], scores: Row, o: Options) -> Row:
 
 def _top_h(ids: Sequence[int], scores: Row, o: Options) -> Row:
     probs = _probs(scores)
-    limit, total, kept = o["top_h"] * _entropy(probs), 0.0, []
+    limit, total = o["top_h"] * _entropy(probs), 0.0
+    kept: list[int] = []
     for token in _order(scores):
         total -= probs[token] * math.log(probs[token]) if probs[token] else 0.0
         if kept and total > limit:
@@ -138,7 +139,7 @@ def _decayed(ids: Sequence[int], scores: Row, o: Options) -> Row:
     over = len(ids) - start - o["input_ids_seq_length"]
     if over <= 0:
         return scores
-    ends = _ends(o)
+    ends = ends_of(o)
     return [
         score + abs(score) * (factor**over - 1) if token in ends and math.isfinite(score) else score
         for token, score in enumerate(scores)
@@ -155,9 +156,11 @@ def _forced(ids: Sequence[int], scores: Row, tokens: Sequence[int], now: bool) -
 
 
 DEFINITIONS: Mapping[str, Callable[[Sequence[int], Row, Options], Row]] = {
-    "MinLengthLogitsProcessor": lambda ids, s, o: _without(s, _ends(o) if len(ids) < o["min_length"] else ()),
+    "MinLengthLogitsProcessor": lambda ids, s, o: _without(
+        s, ends_of(o) if len(ids) < o["min_length"] else ()
+    ),
     "MinNewTokensLengthLogitsProcessor": lambda ids, s, o: _without(
-        s, _ends(o) if len(ids) - o["prompt_length_to_skip"] < o["min_new_tokens"] else ()
+        s, ends_of(o) if len(ids) - o["prompt_length_to_skip"] < o["min_new_tokens"] else ()
     ),
     "TemperatureLogitsWarper": lambda ids, s, o: [score / o["temperature"] for score in s],
     "RepetitionPenaltyLogitsProcessor": lambda ids, s, o: _penalised(
@@ -183,7 +186,7 @@ DEFINITIONS: Mapping[str, Callable[[Sequence[int], Row, Options], Row]] = {
     ),
     "ForcedBOSTokenLogitsProcessor": lambda ids, s, o: _forced(ids, s, [o["bos_token_id"]], len(ids) == 1),
     "ForcedEOSTokenLogitsProcessor": lambda ids, s, o: _forced(
-        ids, s, _ends(o), len(ids) == o["max_length"] - 1
+        ids, s, ends_of(o), len(ids) == o["max_length"] - 1
     ),
     "InfNanRemoveLogitsProcessor": _finite,
     "ExponentialDecayLengthPenalty": _decayed,
@@ -325,48 +328,6 @@ def _guided_cases(case: Numbers) -> Iterable[Arguments]:
     return [(made, scale) for scale in (1.5, 3.0)]
 
 
-PIECES = ("a", "b", "st", "op", "s", "stop", "o", "p", "stopx", "to", "xst", "opb")
-WRITTEN = (
-    ("a", "stop"), ("a", "st", "op"), ("xst", "opb"), ("stop", "a"), ("st", "o", "p"), ("a", "stopx"), ("s", "to"),
-    ("st", "a", "op"), ("stop", "st"), ("b", "a", "b"), ("op", "s"), ("a", "b", "a"),
-)  # fmt: skip
-
-
-def _stops(case: Numbers) -> Iterable[Arguments]:
-    return [(WRITTEN, strings) for strings in (["stop"], ["ab"], ["stop", "ba"], ["tos", "p", "zz"])]
-
-
-def stopped(rows: Sequence[Sequence[str]], strings: Sequence[str]) -> list[bool]:
-    """Return for each row of pieces whether a string ends in its last piece."""
-    found = []
-    for row in rows:
-        text, before = "".join(row), sum(len(piece) for piece in row[:-1])
-        ends = {
-            start + len(one) for one in strings for start in range(len(text)) if text.startswith(one, start)
-        }
-        found.append(any(end > before for end in ends))
-    return found
-
-
-CRITERIA: Sequence[tuple[str, Options]] = (
-    *(("MaxLengthCriteria", {"max_length": length}) for length in (IDS - 1, IDS, IDS + 1)),
-    *(("EosTokenCriteria", {"eos_token_id": end}) for end in (3, [4, 8], 2)),
-)
-
-
-def _ended_cases(case: Numbers) -> Iterator[Arguments]:
-    ids = torch.randint(2, 9, (5, IDS), generator=case.generator())
-    ids[:3, -1] = torch.tensor([3, 4, 8])
-    return ((name, options, ids) for name, options in CRITERIA)
-
-
-def ended(name: str, options: Options, ids: Tensor) -> list[bool]:
-    """Return for each row whether a criterion stops it."""
-    if name == "MaxLengthCriteria":
-        return [ids.shape[1] >= options["max_length"]] * len(ids)
-    return [row[-1] in _ends(options) for row in ids.tolist()]
-
-
 SCORE_FUNCTIONS: Sequence[Plain] = (
     *(
         Plain(
@@ -386,20 +347,6 @@ SCORE_FUNCTIONS: Sequence[Plain] = (
         cases=_guided_cases,
         right=guided,
         bound=FLOAT32,
-    ),
-    Plain(
-        name="stopped by strings",
-        law="strings that stop",
-        suspects="a string that ends before the last piece, or goes beyond it",
-        cases=_stops,
-        right=stopped,
-    ),
-    Plain(
-        name="stopped",
-        law="lengths and ends that stop",
-        suspects="a limit off by one, the first of several ends alone",
-        cases=_ended_cases,
-        right=ended,
     ),
 )
 add_laws(SCORES, SCORE_FUNCTIONS)
