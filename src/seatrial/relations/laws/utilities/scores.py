@@ -59,6 +59,7 @@ def _best(scores: Row, least: int) -> set[int]:
 
 
 def ends_of(options: Options) -> list[int]:
+    """Return the end ids of options, which may be one."""
     end = options["eos_token_id"]
     return [end] if isinstance(end, int) else list(end)
 
