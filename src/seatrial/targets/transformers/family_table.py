@@ -154,6 +154,8 @@ FAMILIES: Mapping[str, Family] = {
     "phimoe": Family(known=(BEYOND_THE_WINDOW,)),
     "minimax": Family(not_served=NO_CHUNKS),
     "openai-gpt": Family(not_served=NO_CHUNKS, since="5"),
+    "roc_bert": Family(since="5"),
+    "xlm-roberta-xl": Family(since="5"),
     "rwkv": Family(not_served={**NO_CHUNKS, "padding": "padding changes the state, as there is no mask"}),
     **{
         name: Family()
@@ -169,8 +171,7 @@ FAMILIES: Mapping[str, Family] = {
             "starcoder2", "vaultgemma", "xglm", "xlm-roberta", "afmoe", "apertus1p5_text", "bert-generation",
             "big_bird", "cohere2_moe", "data2vec-text", "ernie", "exaone", "flint", "gpt-sw3", "granite_swa",
             "granitemoe_swa", "hrm_text", "hy_v3", "hy_v4", "hyperclovax", "internlm3", "jais2", "kolibri1", "laguna",
-            "lara_mini", "minimax_m3_vl_text", "nemotron_h", "roberta-prelayernorm", "roc_bert", "sarvam_moe",
-            "xlm-roberta-xl",
+            "lara_mini", "minimax_m3_vl_text", "nemotron_h", "roberta-prelayernorm", "sarvam_moe",
         )
     },
 }  # fmt: skip

@@ -24,6 +24,7 @@ OLDER = KnownFailure(
 class Utilities(KnowsFailures):
     """Tokenizers, templates, processors of scores, masks, caches, losses and optimizers."""
 
+    thorough = True
     known_failures = (OLDER,)
 
     utilities: Mapping[str, Callable[..., Any]] = {
