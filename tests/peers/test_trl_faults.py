@@ -94,6 +94,27 @@ FAULTS = [
         "import trl.trainer.sft_trainer\nseeded = trl.trainer.sft_trainer.set_seed\n"
         "trl.trainer.sft_trainer.set_seed = lambda seed: seeded(7)",
     ),
+    (
+        "compared-distillation", "R33.compared", "effective options",
+        "after_init(trl.DistillationTrainer, lambda self: setattr(self, 'beta', 0.5))",
+    ),
+    (
+        "compared-sdft", "R33.compared", "other models stay",
+        "from trl.experimental.sdft import SDFTTrainer\n"
+        "replace(SDFTTrainer, 'training_step', lambda f: lambda self, *a, **k: ("
+        "f(self, *a, **k), next(self.teacher_model.parameters()).data.add_(0.1))[0])",
+    ),
+    (
+        "compared-gkd-given", "R33.compared", "micro-batches, unequal lengths",
+        "from trl.experimental.gkd import GKDTrainer\nown = GKDTrainer.generalized_jsd_loss\n"
+        "GKDTrainer.generalized_jsd_loss = staticmethod(lambda *a, num_items_in_batch=None, **k: own(*a, **k))",
+    ),
+    (
+        "compared-tpo", "R33.compared", "the caller's arguments",
+        "from trl.experimental.tpo import TPOTrainer\nreplace(TPOTrainer, '__init__', lambda f: "
+        "lambda self, *a, **k: (f(self, *a, **k), vars(k['args']).setdefault('label_names', []), "
+        "k['args'].debug.append('x'))[0])",
+    ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
 BY_DAY = (0, 10, 13)

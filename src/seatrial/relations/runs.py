@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seatrial.relations.cases.case import Case
+from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun
 from seatrial.relations.contracts.left import LeftRun
 from seatrial.relations.contracts.placements import PlacedRun
 from seatrial.relations.contracts.resume import Kill, ResumedRun
@@ -164,6 +165,12 @@ def trainer_run(stack: Any, plan: TrainerPlan) -> TrainerRecord:
     """Return the run of a whole trainer by a plan, shared as runs are."""
     record: TrainerRecord = _shared(stack, "trainer_run", plan, plan.seed, lambda: stack.trainer_run(plan))
     return record
+
+
+def compared_run(stack: Any, plan: ComparedPlan) -> ComparedRun:
+    """Return the run of a compared trainer by a plan, shared as runs are."""
+    found: ComparedRun = _shared(stack, "compared_run", plan, plan.seed, lambda: stack.compared_run(plan))
+    return found
 
 
 def supervised_run(stack: Any, plan: EpochsPlan) -> Sequence[SupervisedUpdate]:

@@ -18,6 +18,7 @@ from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.collators import Collators
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
+from seatrial.relations.contracts.compared import ComparedTrainer
 from seatrial.relations.contracts.controllers import KLController, LengthBalance
 from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.corrections import SamplerCorrection
@@ -368,6 +369,7 @@ COMPONENTS: Mapping[str, type] = {
     "tracker": Tracker,
     "functions": Functions,
     "settings": Settings,
+    "compared_trainer": ComparedTrainer,
     "prompt_files": PromptFiles,
     "written_commands": WritingCommands,
     "tasks": Tasks,

@@ -28,7 +28,7 @@ LONG = 200
 """Beyond every example: of CPO and ORPO, which truncate prompt and completion by rules of their own."""
 
 
-MODULES: Mapping[str, str] = {"OnlineDPO": "online_dpo", "NashMD": "nash_md"}
+MODULES: Mapping[str, str] = {"OnlineDPO": "online_dpo", "NashMD": "nash_md", "IWOPD": "iw_opd"}
 """Modules whose name is not the algorithm's in lowercase."""
 
 

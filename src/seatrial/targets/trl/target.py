@@ -34,6 +34,7 @@ class TRLTarget(ComponentsTarget):
             utilities,
             whole,
         )
+        from seatrial.targets.trl.compared import adapter as compared
 
         return {
             "sft": supervised.SFT,
@@ -60,6 +61,7 @@ class TRLTarget(ComponentsTarget):
             **drawing.ADAPTERS,
             **utilities.ADAPTERS,
             **whole.ADAPTERS,
+            **compared.ADAPTERS,
         }
 
     def option_lines(self) -> Iterator[str]:

@@ -1,0 +1,120 @@
+"""Contract of trainers whose runs are compared with one another, without a definition of their objective.
+
+Part of `seatrial.relations.contracts`, which lists every component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from seatrial.relations.cases.case import Case
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPlan(Case):
+    """A short run of a trainer on the same rows in every step; a made input."""
+
+    num_steps: int = 1
+    num_micro_batches: int = 1
+    """That the rows of an optimizer step are divided into: a divisor of four."""
+    lengths: Literal["unequal", "equal"] = "unequal"
+    """Of prompts, and of answers: with equal ones every mean over tokens is one number."""
+    seed: int = 0
+    process_seed: int = 0
+    """Of the process's random numbers before the trainer is made."""
+    variation: str = ""
+    """One that the `CompareSpec` names; empty: none."""
+    evaluates: Literal["never", "held out", "trained"] = "never"
+    """Which rows are evaluated after every step; those that are trained on also before the first one."""
+    num_evaluation_parts: int = 1
+    """Batches of an evaluation: a divisor of four."""
+    adapters: bool = False
+    """Whether the trainer adds low-rank adapters to the model, and trains them alone."""
+    ends_after: int = 0
+    """Step after whose checkpoint the run is stopped and resumed; 0: none."""
+    repeats: bool = False
+    """Whether the run is made twice with the same configuration, data set and tokenizer, and the second one is kept."""
+
+    def smaller(self) -> Iterator[ComparedPlan]:
+        """Yield the plan of one step."""
+        if self.num_steps > 1 and not self.ends_after:
+            yield replace(self, num_steps=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedStep:
+    """One optimizer step."""
+
+    gradients: Mapping[str, Tensor]
+    """As they reach the optimizer, without clipping; a tensor without a gradient is left out."""
+    backward: float
+    """Sum of the losses that were backpropagated."""
+    logged: Mapping[str, float]
+    """What was logged after the step, times and rates left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRun:
+    """What a run leaves."""
+
+    steps: tuple[ComparedStep, ...]
+    before: Mapping[str, Tensor]
+    """Trainable tensors before the first step."""
+    after: Mapping[str, Tensor]
+    fixed_before: Mapping[str, Tensor]
+    """Tensors of the other models that the trainer holds, and frozen ones of its own."""
+    fixed_after: Mapping[str, Tensor]
+    saved: Mapping[str, Tensor] | None
+    """Tensors of the model that the trainer saved at the end, read again; None where it is read in no plain way."""
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors of the trained model that belong in `saved`."""
+    changed: tuple[str, ...] = ()
+    """What the trainer changed in the caller's data set, options and callables' arguments."""
+    num_steps: int = 0
+    """Optimizer steps that the trainer counts."""
+    evaluated: tuple[Mapping[str, float], ...] = ()
+    """What each evaluation logged, without the prefix `eval_`, times and rates left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSpec:
+    """What a trainer declares."""
+
+    neutral: Mapping[str, str]
+    """Variations that give the gradients of another one, by name; those of the run without any for an empty text.
+
+    What a variation means is the adapter's: an option, or the form of an argument.
+    """
+    effective: Sequence[str]
+    """Variations that change the gradients of the run without any, and differ from one another."""
+    means: Literal["rows", "tokens", "batch"] = "rows"
+    """How micro-batches make a step: each row counts alone; the loss is a mean over the tokens of a micro-batch, so
+    only rows of equal lengths count alone; or rows of a micro-batch are compared with one another."""
+    mixed_scalars: str = ""
+    """A pattern of the names of logged scalars that are no means of the step's rows."""
+    resumes: bool = True
+    evaluates: bool = True
+    evaluates_loss: bool = True
+    """Whether an evaluation's loss is the loss of training."""
+    adapts: bool = True
+    """Whether the trainer takes a configuration of adapters."""
+
+
+@runtime_checkable
+class ComparedTrainer(Protocol):
+    """Short runs of a trainer of which only invariances are known."""
+
+    compare_spec: CompareSpec
+
+    def compared_run(self, plan: ComparedPlan) -> ComparedRun:
+        """Run the stack's own training loop and return what was observed.
+
+        Raises:
+            NotServed: the stack has no such option, by design.
+        """
+        ...

@@ -1,0 +1,294 @@
+"""One adapter for every trainer of the table; see `contracts.compared`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import tempfile
+import typing
+from collections.abc import Mapping
+from functools import lru_cache
+from inspect import Parameter, signature
+from typing import Any, Literal
+
+import torch
+from packaging.version import Version
+
+from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, CompareSpec
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import error_line
+from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.made_generation import ROLE, made_generation
+from seatrial.targets.common.target import Gone, release
+from seatrial.targets.common.tiny import TinyCausalModel, tiny_model, tiny_scorer, tiny_tokenizer
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.trl.compared.rows import NUM_ROWS, as_texts, made_rows, rewards_of, with_turns
+from seatrial.targets.trl.compared.running import Run
+from seatrial.targets.trl.compared.table import KINDS, NEUTRAL, Kind, Options
+from seatrial.targets.trl.fitting import admits
+from seatrial.targets.trl.named import averages_tokens, code_has
+from seatrial.targets.trl.preferences import find_trainer
+
+FORMS = (
+    "the model as a folder",
+    "no tokenizer",
+    "more columns",
+    "padding on the right",
+    "padding is the end token",
+    "a stream",
+)
+"""Variations of arguments, in addition to those of options."""
+MAY_BE_REFUSED = ("the model as a folder", "no tokenizer", "a stream", "turns")
+"""Forms that a trainer may refuse with an error of any kind: it does so aloud."""
+TURNS = ("prompts", "pairs", "triples", "labels", "completions")
+"""Kinds of rows that may be conversations."""
+REWARDS = ("a list of rewards", "two rewards of half the weight")
+GIVEN = frozenset(
+    {
+        "self", "model", "args", "train_dataset", "eval_dataset", "processing_class", "tokenizer", "ref_model",
+        "teacher_model", "reward_funcs", "reward_model", "value_model",
+    }
+)  # fmt: skip
+"""Arguments that a trainer may require."""
+LORA: Mapping[str, Any] = {
+    "r": 4,
+    "lora_alpha": 12,
+    "target_modules": ["q_proj", "down_proj"],
+    "init_lora_weights": False,
+}
+
+
+class Compared(KnowsFailures, TinyCausalModel):
+    """A trainer of the table."""
+
+    kind: Kind
+    thorough: bool
+
+    def __init__(self) -> None:
+        """Find the trainer and its options in the installed release.
+
+        Raises:
+            Gone: the release does not have the trainer, or takes it another way.
+        """
+        self.trainer_class, self.config_class = find_trainer(self.kind.trainer)
+        self._known = {item.name: item for item in dataclasses.fields(self.config_class)}
+        self._takes = _parameters(self.trainer_class)
+        required = {
+            name
+            for name, one in self._takes.items()
+            if one.default is Parameter.empty and one.kind is Parameter.POSITIONAL_OR_KEYWORD
+        }
+        if unknown := sorted(required - GIVEN):
+            raise Gone(f"{self.kind.trainer}Trainer of trl {release('trl')} needs {', '.join(unknown)}")
+        for name in self.kind.imports:
+            importlib.import_module(name)
+        if self.kind.rows in ("prompts", "privileged") and not self._makes_rewards:
+            raise Gone(f"{self.kind.trainer}Trainer of trl {release('trl')} takes no prompts with rewards")
+        if missing := [name for name in self.kind.requires if name not in self._known]:
+            raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
+        neutral = [one for one in (*NEUTRAL, *self.kind.neutral) if self._has(one)]
+        effective = [one for one in self.kind.effective if self._has(one)]
+        self._variations: Mapping[str, Options] = {
+            ", ".join(f"{name}={value}" for name, value in one.items()): one for one in (*neutral, *effective)
+        }
+        names = list(self._variations)
+        rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
+        turns = {"turns": "turns as texts"} if self._has_turns else {}
+        given = {**dict.fromkeys([*names[: len(neutral)], *FORMS, *rewards], ""), **turns}
+        self.compare_spec = CompareSpec(
+            neutral={name: other for name, other in given.items() if name not in self.kind.leaves_out},
+            effective=names[len(neutral) :],
+            means=self._means,
+            resumes=self.kind.resumes,
+            evaluates=self.kind.evaluates,
+            evaluates_loss=self.kind.evaluates_loss,
+            mixed_scalars=self.kind.mixed_scalars,
+            adapts=self.kind.adapts and "peft_config" in self._takes,
+        )
+
+    @property
+    def _takes_functions(self) -> bool:
+        return "reward_funcs" in self._takes and not self.kind.scored_by_model
+
+    @property
+    def _has_turns(self) -> bool:
+        """Whether conversations are their texts: releases before 1.0 add another end token to one of both."""
+        return self.kind.rows in TURNS and Version(release("trl")) >= Version("1.0")
+
+    @property
+    def _means(self) -> Literal["rows", "tokens", "batch"]:
+        """How micro-batches make a step: GRPO had a mean over the tokens of each before it had `dapo`."""
+        is_old = self.kind.trainer == "GRPO" and averages_tokens(self.trainer_class)
+        return "tokens" if is_old and not code_has("dapo", self.trainer_class) else self.kind.means
+
+    @property
+    def _makes_rewards(self) -> bool:
+        """Whether the trainer takes what prompts need: rewards, a teacher, or nothing more than the rows."""
+        needs = {"reward_funcs", "reward_model", "teacher_model"}
+        return self.kind.rows == "privileged" or bool(needs & self._takes.keys())
+
+    def _has(self, options: Options) -> bool:
+        """Return whether the release has these options with these values, and the run has others."""
+        kinds = typing.get_type_hints(self.config_class)
+        return all(name in kinds and admits(kinds[name], value) for name, value in options.items()) and any(
+            self.kind.options.get(name, self._known[name].default) != value for name, value in options.items()
+        )
+
+    def compared_run(self, plan: ComparedPlan) -> ComparedRun:
+        freeze_imports()
+        if plan.num_micro_batches > self.kind.most_parts:
+            raise NotServed(f"micro-batches of {NUM_ROWS // plan.num_micro_batches} rows")
+        run = Run(self, plan)
+        with made_generation(self.ordinary_ids, self.eos_id, self.pad_id, equal=plan.lengths == "equal"):
+            try:
+                return run.finished()
+            except Exception as error:
+                if plan.variation not in MAY_BE_REFUSED:
+                    raise
+                raise NotServed(f"{plan.variation}: {error_line(error)[:200]}") from error
+
+    def arguments(self, plan: ComparedPlan) -> Any:
+        """Return the trainer's configuration."""
+        rows = NUM_ROWS * self.kind.copies
+        wanted = {
+            **CPU_OPTIONS,
+            "per_device_train_batch_size": rows // plan.num_micro_batches,
+            "per_device_eval_batch_size": rows // plan.num_evaluation_parts,
+            "gradient_accumulation_steps": plan.num_micro_batches,
+            "max_steps": plan.num_steps,
+            "total_episodes": rows * plan.num_steps,
+            "optim": "adamw_torch",
+            "learning_rate": 0.003,
+            "seed": plan.seed,
+            "save_only_model": False,
+            "remove_unused_columns": self._known["remove_unused_columns"].default,
+            **({"eval_strategy": "steps", "eval_steps": 1} if plan.evaluates != "never" else {}),
+            **({"eval_on_start": True} if plan.evaluates == "trained" else {}),
+            **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
+            **self.kind.options,
+            **self._variations.get(plan.variation, {}),
+            **({"logging_steps": 2} if plan.variation == "logging_steps=2" else {}),
+        }
+        if plan.variation == REWARDS[1]:
+            wanted["reward_weights"] = [0.5, 0.5]
+        given = {name: value for name, value in wanted.items() if name in self._known}
+        return self.config_class(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **given)
+
+    def datasets(self, plan: ComparedPlan) -> tuple[Any, Any]:
+        """Return the data set of training and the held-out one."""
+        from datasets import Dataset
+
+        equal = plan.lengths == "equal"
+        made = [
+            made_rows(self.kind.rows, equal=equal, held_out=held_out, tokenizer=self.tokenizer)
+            for held_out in (False, True)
+        ]
+        if plan.variation == "more columns" and self.kind.rows != "ids":
+            made = [[{"source": "x" * number, **row} for number, row in enumerate(rows)] for rows in made]
+        if self.kind.rows == "ids":  # another batch, so that the first is not the last of an epoch
+            made[0] += made[1]
+        changes = {"turns": with_turns, "turns as texts": as_texts}
+        if change := changes.get(plan.variation):
+            made = [[change(row) for row in rows] for rows in made]
+        train, held_out = (Dataset.from_list(rows) for rows in made)
+        if plan.variation == "a stream":
+            train = train.to_iterable_dataset()
+        return train, (train if plan.evaluates == "trained" else held_out)
+
+    def trainer(self, plan: ComparedPlan, arguments: Any, sets: tuple[Any, Any], tokenizer: Any) -> Any:
+        """Return the trainer of a new model."""
+        torch.manual_seed(1000 + plan.process_seed)
+        if plan.variation == "padding on the right":
+            tokenizer.padding_side = "right"
+        if plan.variation == "padding is the end token":
+            tokenizer.pad_token = tokenizer.eos_token
+        given: dict[str, Any] = {
+            "model": self._model(plan),
+            "args": arguments,
+            "train_dataset": sets[0],
+            "eval_dataset": sets[1],
+        }
+        given["tokenizer" if "processing_class" not in self._takes else "processing_class"] = tokenizer
+        given |= self._models()
+        if plan.variation == "no tokenizer":
+            given["processing_class"] = given["tokenizer"] = None
+        if plan.variation in REWARDS:
+            given["reward_funcs"] = [rewards_of] * (1 + REWARDS.index(plan.variation))
+        if plan.adapters:
+            from peft import LoraConfig
+
+            given["peft_config"] = LoraConfig(task_type="SEQ_CLS" if self._scores else "CAUSAL_LM", **LORA)
+            given["ref_model"] = None
+        return self.trainer_class(**{name: one for name, one in given.items() if name in self._takes})
+
+    def _model(self, plan: ComparedPlan) -> Any:
+        """Return the model, or its folder, from which some trainers load their reference."""
+        folder = _folder(self._scores)
+        if plan.variation in ("the model as a folder", "no tokenizer"):
+            return folder
+        model = tiny_scorer(0) if self._scores else tiny_model(self.tokenizer, 0)
+        model.config._name_or_path = folder
+        return model
+
+    @property
+    def _scores(self) -> bool:
+        return self.kind.trainer == "Reward"
+
+    def _models(self) -> dict[str, Any]:
+        """Return the other models that the trainer may take, and rewards."""
+        made: dict[str, Any] = {}
+        for seed, name in enumerate(("ref_model", "teacher_model"), start=1):
+            made[name] = tiny_model(self.tokenizer, seed)
+            made[name].config._name_or_path = _tokenizer_folder()
+            setattr(made[name], ROLE, seed)
+        made["reward_funcs"] = tiny_scorer(3) if self.kind.scored_by_model else rewards_of
+        if self.kind.scored_by_model:
+            made["reward_processing_classes"] = copy.deepcopy(self.tokenizer)
+        if "reward_funcs" not in self._takes:
+            made["reward_model"] = tiny_scorer(3)
+            made["reward_processing_class"] = copy.deepcopy(self.tokenizer)
+        made["value_model"] = tiny_scorer(4)
+        return made
+
+
+def _parameters(trainer_class: type) -> Mapping[str, Parameter]:
+    """Return what a trainer takes; one that passes all on takes what its base does."""
+    found: dict[str, Parameter] = {}
+    for base in trainer_class.__mro__:
+        if "__init__" in vars(base):
+            own = signature(vars(base)["__init__"]).parameters
+            found = {**own, **found}
+            if not any(one.kind is Parameter.VAR_KEYWORD for one in own.values()):
+                break
+    return found
+
+
+@lru_cache(maxsize=2)
+def _folder(scores: bool) -> str:
+    """Return the folder of the first model with its tokenizer."""
+    folder, tokenizer = tempfile.mkdtemp(dir=temporary_folder()), tiny_tokenizer()
+    (tiny_scorer(0) if scores else tiny_model(tokenizer, 0)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@lru_cache(maxsize=1)
+def _tokenizer_folder() -> str:
+    """Return a folder with the tokenizer alone, which is read again as it is."""
+    folder = tempfile.mkdtemp(dir=temporary_folder())
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def _adapter(name: str, kind: Kind) -> type[Compared]:
+    members = {
+        "__doc__": f"`{kind.trainer}Trainer`, run against run.",
+        "kind": kind,
+        "thorough": kind.thorough,
+        "known_failures": kind.known_failures,
+    }
+    return type(f"Compared{name.title().replace('-', '')}", (Compared,), members)
+
+
+ADAPTERS: dict[str, type[Any]] = {f"compared-{name}": _adapter(name, kind) for name, kind in KINDS.items()}

@@ -1,0 +1,83 @@
+"""Four rows of each kind of data set of TRL, as texts of letters."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from seatrial.targets.common.tiny import ORDINARY
+
+NUM_ROWS = 4
+LENGTHS = ((3, 2, 5), (6, 4, 1), (1, 6, 3), (4, 1, 4))
+"""Letters of the prompt, of an answer and of another one, by row."""
+EQUAL = 4
+
+
+def made_rows(kind: str, *, equal: bool, held_out: bool, tokenizer: Any) -> list[dict[str, Any]]:
+    """Return the rows of a kind; `equal` gives all prompts one length, and all answers."""
+    stream = random.Random(f"{kind} {held_out}")
+
+    def text(length: int) -> str:
+        return "".join(stream.choice(ORDINARY) for _ in range(EQUAL if equal else length))
+
+    parts = [tuple(text(length) for length in lengths) for lengths in LENGTHS]
+    return [MAKERS[kind](part, number, tokenizer) for number, part in enumerate(parts)]
+
+
+def _steps(part: Sequence[str], number: int, tokenizer: Any) -> dict[str, Any]:
+    return {"prompt": part[0], "completions": [part[1], part[2]], "labels": [True, number % 2 == 0]}
+
+
+MAKERS: Mapping[str, Callable[[Sequence[str], int, Any], dict[str, Any]]] = {
+    "prompts": lambda part, number, tokenizer: {"prompt": part[0]},
+    "chats": lambda part, number, tokenizer: {"prompt": [{"role": "user", "content": part[0]}]},
+    "privileged": lambda part, number, tokenizer: {"prompt": part[0], "privileged_context": part[1]},
+    "pairs": lambda part, number, tokenizer: dict(zip(("prompt", "chosen", "rejected"), part, strict=True)),
+    "triples": lambda part, number, tokenizer: {
+        **dict(zip(("prompt", "chosen", "rejected"), part, strict=True)),
+        "reference": part[1][::-1] + "Q",
+    },
+    "labels": lambda part, number, tokenizer: {
+        "prompt": part[0],
+        "completion": part[1],
+        "label": number % 2 == 0,
+    },
+    "steps": _steps,
+    "messages": lambda part, number, tokenizer: {
+        "messages": [{"role": "user", "content": part[0]}, {"role": "assistant", "content": part[1]}]
+    },
+    "completions": lambda part, number, tokenizer: {"prompt": part[0], "completion": part[1]},
+    "ids": lambda part, number, tokenizer: {"input_ids": tokenizer(part[0])["input_ids"]},
+}
+
+
+def with_turns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of texts as one of conversations."""
+    return {
+        name: [{"role": ROLES[name], "content": value}] if name in ROLES else value
+        for name, value in row.items()
+    }
+
+
+def as_texts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of texts that the template of `tiny` makes of the same conversations."""
+    return {
+        name: f"<|im_start|>user\n{value}<|im_end|><|im_start|>assistant\n" if name == "prompt" else value
+        for name, value in row.items()
+    }
+
+
+ROLES: Mapping[str, str] = {
+    "prompt": "user",
+    **dict.fromkeys(("chosen", "rejected", "reference", "completion"), "assistant"),
+}
+
+
+def rewards_of(prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+    """Return a reward of each completion, 0 or 1, which depends on its text alone."""
+    return [float(sum(map(ord, _text(one))) % 2) for one in completions]
+
+
+def _text(completion: Any) -> str:
+    return completion if isinstance(completion, str) else str(completion[-1]["content"])

@@ -1,0 +1,318 @@
+"""Which trainers of TRL are compared, with the rows that they train on and the options of their runs.
+
+A trainer or an option that the installed release does not have is left out. `effective` options are those whose
+documentation says that they change the loss of the rows here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from seatrial.targets.common.known import KnownFailure
+
+Options = Mapping[str, Any]
+
+
+DIVIDED = (
+    "R33.compared/micro-batches, equal lengths",
+    "R33.compared/micro-batches, unequal lengths",
+    "R33.compared/logged scalars, equal lengths",
+    "R33.compared/adapters, micro-batches",
+)
+REPEATED = KnownFailure(
+    "each micro-batch counts the tokens of the whole step, so that the loss is divided by their number twice",
+    finding="TRL: micro-batches of GOLD and IW-OPD",
+).of(*DIVIDED)
+SUMMED = KnownFailure(
+    "gradients of micro-batches are summed, and the mean of their losses is logged",
+    finding="TRL: micro-batches of online DPO",
+).of(*DIVIDED, "R33.compared/the logged loss", "R33.compared/the logged loss of two steps")
+UNREAD = KnownFailure("`beta` of SDPO is not read", finding="TRL: beta of SDPO").of(
+    "R33.compared/effective options"
+)
+TOKENS = KnownFailure(
+    "dapo of SDPO is the mean of micro-batches' means over tokens", finding="TRL: dapo of SDPO"
+).of("R33.compared/micro-batches, unequal lengths")
+RIGHT = KnownFailure(
+    "prompts are padded on the side of the given tokenizer, and completions follow the padding",
+    finding="TRL: A2PO and padding on the right",
+).of("R33.compared/neutral variations")
+LIKELIHOOD = KnownFailure(
+    "the negative log-likelihood is a mean over the tokens of each micro-batch",
+    finding="TRL: the likelihood term of TPO",
+).of("R33.compared/micro-batches, unequal lengths")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A trainer with the options of its runs."""
+
+    trainer: str
+    """Name of its class without `Trainer`."""
+    rows: Literal[
+        "prompts",
+        "chats",
+        "privileged",
+        "pairs",
+        "triples",
+        "labels",
+        "steps",
+        "messages",
+        "completions",
+        "ids",
+    ]
+    options: Options = field(default_factory=dict)
+    """Those that a release does not have are left out."""
+    requires: Sequence[str] = ()
+    """Names of `options` without which it is another case."""
+    copies: int = 1
+    """Rows of a batch that a prompt has."""
+    effective: Sequence[Options] = ()
+    neutral: Sequence[Options] = ()
+    """In addition to those of every trainer."""
+    means: Literal["rows", "tokens", "batch"] = "rows"
+    resumes: bool = True
+    evaluates: bool = True
+    evaluates_loss: bool = True
+    mixed_scalars: str = r"/std|_std|/min|/max|min_|max_|accurac|margin|_var|^kl$|distillation_loss"
+    leaves_out: Sequence[str] = ()
+    """Neutral variations that mean something else to it; see `NEUTRAL` and `adapter.FORMS`."""
+    adapts: bool = True
+    """Whether adapters are all that it trains if it is given a configuration of them."""
+    scored_by_model: bool = False
+    """Whether completions are scored by a reward model alone."""
+    imports: Sequence[str] = ()
+    """Modules that the trainer needs in addition to TRL's."""
+    most_parts: int = 4
+    """Micro-batches that four rows can be divided into."""
+    thorough: bool = True
+    known_failures: Sequence[KnownFailure] = ()
+
+
+NEUTRAL: Sequence[Options] = (
+    {"gradient_checkpointing": True},
+    {"pad_to_multiple_of": 8},
+    {"max_length": 190},
+    {"max_prompt_length": 150},
+    {"max_completion_length": 7},
+    {"max_new_tokens": 7},
+    {"disable_dropout": True},
+    {"disable_dropout": False},
+    {"precompute_ref_log_probs": True},
+    {"cast_lm_head_to_fp32": True},
+    {"truncation_mode": "keep_end"},
+    {"dataloader_drop_last": True},
+    {"average_tokens_across_devices": False},
+    {"mask_truncated_completions": True},
+    {"missing_eos_penalty": 1.0},
+    {"local_rollout_forward_batch_size": 1},
+    {"shuffle_dataset": False},
+    {"torch_empty_cache_steps": 1},
+    {"dataset_num_proc": 1},
+    {"generation_kwargs": {"typical_p": 0.9}},
+    {"top_p": 0.9},
+    {"max_steps": -1, "num_train_epochs": 1},
+)
+"""Options of any trainer that do not change the loss: rows are short, completions are made and end, no dropout."""
+
+SHORT: Options = {
+    "max_completion_length": 9,
+    "max_new_tokens": 9,
+    "response_length": 9,
+    "max_length": 200,
+    "max_prompt_length": 100,
+}
+GROUPS: Options = {**SHORT, "num_generations": 2}
+
+KINDS: Mapping[str, Kind] = {
+    "distillation": Kind(
+        trainer="Distillation",
+        rows="chats",
+        options={**SHORT, "beta": 0.5},
+        effective=({"beta": 0.0}, {"beta": 1.0}, {"temperature": 0.5}),
+    ),
+    "iwopd": Kind(
+        trainer="IWOPD",
+        known_failures=(REPEATED,),
+        rows="messages",
+        options={**SHORT, "lmbda": 1.0},
+        evaluates_loss=False,
+        effective=({"iw_opd_gamma": 0.1}, {"distillation_objective": "jsd"}),
+    ),
+    "iwopd-given": Kind(
+        trainer="IWOPD",
+        known_failures=(REPEATED,),
+        rows="messages",
+        options={**SHORT, "lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5},
+    ),
+    "gold": Kind(
+        trainer="GOLD",
+        known_failures=(REPEATED,),
+        rows="messages",
+        options={**SHORT, "lmbda": 1.0},
+        evaluates_loss=False,
+        effective=({"beta": 0.0}, {"beta": 1.0}),
+    ),
+    "gold-given": Kind(
+        trainer="GOLD",
+        known_failures=(REPEATED,),
+        rows="messages",
+        options={**SHORT, "lmbda": 0.0},
+        effective=({"beta": 0.0}, {"beta": 1.0}),
+    ),
+    "gkd": Kind(
+        trainer="GKD",
+        rows="messages",
+        options={**SHORT, "lmbda": 1.0},
+        evaluates_loss=False,
+        effective=({"beta": 0.0}, {"beta": 1.0}),
+    ),
+    "gkd-given": Kind(
+        trainer="GKD", rows="messages", options={**SHORT, "lmbda": 0.0}, effective=({"beta": 0.0},)
+    ),
+    "minillm": Kind(trainer="MiniLLM", rows="prompts", options=GROUPS, copies=2, means="batch"),
+    "onlinedpo": Kind(
+        trainer="OnlineDPO",
+        known_failures=(SUMMED,),
+        rows="prompts",
+        options=SHORT,
+        evaluates=False,
+        effective=({"beta": 0.7}, {"beta": [0.7]}, {"loss_type": "ipo"}),
+    ),
+    "nashmd": Kind(
+        trainer="NashMD",
+        known_failures=(SUMMED,),
+        rows="prompts",
+        options=SHORT,
+        scored_by_model=True,
+        evaluates=False,
+        effective=(
+            {"beta": 0.7},
+            {"beta": [0.7]},
+        ),
+    ),
+    "xpo": Kind(
+        trainer="XPO",
+        known_failures=(SUMMED,),
+        rows="prompts",
+        options=SHORT,
+        scored_by_model=True,
+        evaluates=False,
+        effective=({"beta": 0.7}, {"beta": [0.7]}, {"alpha": 0.1}, {"loss_type": "ipo"}),
+    ),
+    "sdft": Kind(
+        trainer="SDFT",
+        rows="privileged",
+        options=GROUPS,
+        copies=2,
+        effective=(
+            {"distillation_alpha": 0.0},
+            {"distillation_mode": "full_logits"},
+            {"distillation_topk": 3},
+            {"distillation_topk": 3, "distillation_add_tail": True},
+            {"num_loss_tokens_to_skip": 1},
+            {"generate_from_teacher": True},
+        ),
+    ),
+    "sdpo": Kind(
+        trainer="SDPO",
+        known_failures=(UNREAD,),
+        rows="prompts",
+        options={**GROUPS, "teacher_model_kind": "base", "distillation_weight": 0.5, "loss_type": "grpo"},
+        copies=2,
+        leaves_out=("turns",),
+        effective=(
+            {"distillation_weight": 0.9},
+            {"distillation_mode": "full_logits"},
+            {"beta": 0.5},
+            {"scale_rewards": "none"},
+        ),
+    ),
+    "sdpo-tokens": Kind(
+        trainer="SDPO",
+        known_failures=(TOKENS,),
+        rows="prompts",
+        options={**GROUPS, "distillation_weight": 0.0, "loss_type": "dapo", "teacher_model_kind": "base"},
+        requires=("distillation_weight", "loss_type"),
+        copies=2,
+        leaves_out=("turns",),
+    ),
+    "a2po": Kind(
+        trainer="A2PO",
+        known_failures=(RIGHT,),
+        rows="prompts",
+        options={**SHORT, "num_value_samples": 3, "filter_all_incorrect": False},
+        effective=({"beta1": 0.1}, {"beta2": 0.1}, {"num_value_samples": 2}),
+    ),
+    "gmpo": Kind(trainer="GMPO", rows="prompts", options=GROUPS, copies=2),
+    "tpo": Kind(
+        trainer="TPO",
+        known_failures=(LIKELIHOOD,),
+        rows="triples",
+        options=SHORT,
+        effective=({"beta": 0.7}, {"label_smoothing": 0.2}, {"tpo_alpha": 0.3}, {"loss_type": "ipo"}),
+    ),
+    "bco": Kind(
+        trainer="BCO",
+        rows="labels",
+        options=SHORT,
+        imports=("sklearn", "joblib"),
+        means="batch",
+        effective=({"beta": 0.7},),
+    ),
+    "prm": Kind(
+        trainer="PRM",
+        rows="steps",
+        options=SHORT,
+        leaves_out=("max_completion_length=7",),
+        effective=({"train_on_last_step_only": True},),
+    ),
+    "ppo": Kind(
+        trainer="PPO",
+        rows="ids",
+        options={
+            **SHORT,
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 1,
+            "num_sample_generations": 0,
+            "stop_token": "eos",
+            "whiten_rewards": False,
+        },
+        resumes=False,
+        evaluates=False,
+        adapts=False,
+        leaves_out=("padding on the right", "padding is the end token"),
+        means="tokens",
+        effective=({"kl_coef": 0.5}, {"vf_coef": 0.7}, {"gamma": 0.5}, {"lam": 0.5}),
+    ),
+    "dpo": Kind(
+        trainer="DPO",
+        rows="pairs",
+        options=SHORT,
+        effective=({"beta": 0.7}, {"loss_type": "ipo"}, {"loss_type": "robust", "label_smoothing": 0.2}),
+    ),
+    "cpo": Kind(trainer="CPO", rows="pairs", options=SHORT, means="tokens", effective=({"beta": 0.7},)),
+    "orpo": Kind(trainer="ORPO", rows="pairs", options=SHORT, means="tokens", effective=({"beta": 0.7},)),
+    "kto": Kind(
+        trainer="KTO", rows="labels", options=SHORT, means="batch", most_parts=2, effective=({"beta": 0.7},)
+    ),
+    "reward": Kind(
+        trainer="Reward",
+        rows="pairs",
+        options=SHORT,
+        leaves_out=("padding is the end token",),
+        effective=({"center_rewards_coefficient": 0.5},),
+    ),
+    "sft": Kind(
+        trainer="SFT",
+        rows="completions",
+        options=SHORT,
+        effective=({"completion_only_loss": False}, {"loss_type": "dft"}),
+    ),
+    "grpo": Kind(
+        trainer="GRPO", rows="prompts", options=GROUPS, copies=2, effective=({"scale_rewards": "none"},)
+    ),
+    "rloo": Kind(trainer="RLOO", rows="prompts", options={**GROUPS, "beta": 0.2}, copies=2),
+}

@@ -1,0 +1,61 @@
+"""R33.compared: a plain trainer is one with itself, and each fault breaks its law."""
+
+import pytest
+from tests.unit.relations.plain_compared import PlainCompared
+
+from seatrial.relations.engine import run_relation
+from seatrial.relations.registry import select
+from seatrial.verdict import Outcome
+
+(COMPARED,) = select(["R33.compared"])
+
+
+def test_a_plain_trainer_passes() -> None:
+    """Every law is exercised and holds."""
+    verdict = run_relation(COMPARED, PlainCompared(), seeds=[0], thorough=True)
+    assert verdict.outcome is Outcome.PASS, verdict.reason
+    assert set(verdict.details["laws"]) == {law.name for law in COMPARED.laws}
+
+
+FAULTS = [
+    ("micro-batches summed", "micro-batches, equal lengths"),
+    ("micro-batches summed", "adapters, micro-batches"),
+    ("token means", "micro-batches, unequal lengths"),
+    ("padding counts", "neutral variations"),
+    ("unread", "effective options"),
+    ("a weight left out", "every weight is trained"),
+    ("shared reference", "other models stay"),
+    ("the last loss", "the logged loss"),
+    ("a sum is logged", "the logged loss of two steps"),
+    ("a scalar is summed", "logged scalars, equal lengths"),
+    ("the last batch", "batches of an evaluation, equal lengths"),
+    ("another loss in evaluation", "evaluation of the trained rows"),
+    ("adapters with the base", "adapters"),
+    ("evaluation trains", "evaluation"),
+    ("moments are lost", "resumed"),
+    ("first weights", "the process's random numbers"),
+    ("second trainer", "a second trainer of the same arguments"),
+    ("rows", "the caller's arguments"),
+    ("unsaved", "the saved model"),
+]
+
+
+def test_each_law_has_a_fault() -> None:
+    """So that none can hold by itself."""
+    assert {law for _, law in FAULTS} == {law.name for law in COMPARED.laws}
+
+
+@pytest.mark.parametrize(("fault", "law"), FAULTS)
+def test_a_fault_breaks_its_law(fault: str, law: str) -> None:
+    """Its own, whatever else it breaks."""
+    verdict = run_relation(COMPARED, PlainCompared(fault), seeds=[0], thorough=True, shrink_seconds=0)
+    assert law in verdict.details["laws_broken"], verdict.reason
+
+
+def test_means_over_tokens_may_be_declared() -> None:
+    """Then unequal rows are not compared, and equal ones are."""
+    verdict = run_relation(
+        COMPARED, PlainCompared("token means", means="tokens"), seeds=[0], shrink_seconds=0
+    )
+    assert "micro-batches, unequal lengths" not in verdict.details["laws"]
+    assert "micro-batches, equal lengths" in verdict.details["laws"]
