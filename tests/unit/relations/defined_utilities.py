@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from tests.unit.relations.defined_rollouts import ROLLOUTS
 
 from seatrial.relations.contracts.utilities import Batch, Episode
 from seatrial.relations.laws.utilities.batches import RIGHT
@@ -183,6 +184,7 @@ FUNCTIONS = (
 )
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},
+    **ROLLOUTS,
     "balanced parts": balanced,
     "greedy parts": greedy,
     "micro-batches by tokens": by_tokens,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.relations.defined_rollouts import ROLLOUT_FAULTS, ROLLOUT_RELATIONS
 from tests.unit.relations.defined_utilities import DEFINED, Defined, operate, validation
 
 from seatrial.relations.engine import run_relation
@@ -24,6 +25,8 @@ RELATIONS = (
     "R31.calls",
     "R31.files",
     "R31.turns",
+    "R31.repeated",
+    *ROLLOUT_RELATIONS,
 )
 
 
@@ -280,6 +283,11 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "checkpoints that are kept": (
         "kept checkpoints",
         lambda n, limit: DEFINED["kept checkpoints"](n, limit and limit + 1),
+    ),
+    **ROLLOUT_FAULTS,
+    "arguments, and a second call": (
+        "throughput",
+        lambda tokens, *rest: tokens.append(1) or DEFINED["throughput"](tokens, *rest),
     ),
     "random states that are saved": wrapped("random state", lambda same: {**same, "numpy": False}),
 }

@@ -54,6 +54,9 @@ class EstimatorSpec:
     """Whether rows may have tokens in their middle that do not train, such as a tool's output."""
     unequal_groups: bool = True
     """Whether groups may have unequal numbers of rows."""
+    alone: Literal["score", "zero"] | None = None
+    """Advantage of the only row of a group: its score, as if the mean were 0 and the deviation 1, or 0; None: a
+    group has to have several."""
     dtype: Literal["float64", "float32"] = "float64"
     """What it computes in."""
 

@@ -43,6 +43,33 @@ class Episode(NamedTuple):
     """`city` of each call that ran."""
 
 
+class Rollout(NamedTuple):
+    """A row that a rollout left."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    """Of the answer: 1 for tokens that train."""
+    logprobs: list[float] | None
+    experts_SLK: Tensor | None
+    """Of prompt and answer, which may have fewer tokens than both."""
+    reward: float | None
+    num_turns: int
+    extras: dict[str, Any]
+
+
+class Continued(NamedTuple):
+    """What a rollout has before an answer of the model."""
+
+    text: str
+    """Of all tokens."""
+    answered: str
+    """Of the tokens whose mask is 1."""
+    mask: Sequence[int]
+    """Of the tokens after the first prompt."""
+    logprobs: Sequence[float]
+
+
 UTILITIES: Mapping[str, str] = {
     "logprobs": "(logits [..., V], ids [...]) -> log-probabilities [...]",
     "logprobs of several": "(logits [..., V], ids [..., K]) -> log-probabilities [..., K]",
@@ -104,14 +131,25 @@ UTILITIES: Mapping[str, str] = {
     "step metrics": "(tensors of a step, whether with a critic) -> metrics by verl's names",
     "timings": "(tensors of a step, seconds of stages) -> seconds, and milliseconds a token",
     "throughput": "(tokens of rows, seconds, GPUs) -> tokens a second and GPU",
+    "row metrics": "(tensors of a step, turns and calls of rows) -> metrics of answers, turns and calls",
+    "variance proxies": "(tensors of a step, with weights or not, norm of the gradient or None) -> metrics",
+    "expert load": "(experts and mask of a batch, number of experts) -> deviations from a balanced load",
+    "expert load of steps": "(batches of steps, interval, number of experts) -> what each step logs",
+    "number of experts": "(configuration of a model) -> its number, or None",
     "rewards with KL": "(tensors of a step, coefficient, kind) -> rewards of tokens, mean KL of rows",
     "answer part": "(tensors of a step) -> mask of the answers",
     "speculation": "(drafted, accepted, steps of requests) -> means of ratios",
     "validation metrics": "(sources, prompts, scores, answers of rows) -> metrics of scores by source",
     "call formats": "() -> names of the formats of tool calls that the release reads",
     "tool calls": "(format, text, types of arguments by tool) -> text around the calls; names and arguments as JSON",
+    "trainer loop": "(`trainer_flow.FlowPlan`) -> `trainer_flow.FlowRecord`",
+    "batch of episodes": "(rows, pad id) -> columns by verl's names, positions of shown tokens, turns, extras",
+    "continued forms": "() -> names of `cases.token_forms.FORMS` that the release has a builder of",
+    "continued tokens": "(form, special tokens, template, messages, answers with stop, without, and what follows)"
+    " -> text, text under the mask, mask and log-probabilities before each answer",
     "agent episode": "(answers of the model, text of the tool, options of sampling, options of the loop) -> `Episode`",
     "latest checkpoint": "(steps on disk, step in the note of the last or None) -> step that is found, or None",
+    "merged model": "(kind, numbers of copies and shards) -> what the model has, and what the merged files have",
     "kept checkpoints": "(number saved in succession, limit or None) -> steps that are left",
     "random state": "() -> by library, whether draws after loading a state equal those after saving it",
     "batch operation": "(operation, batches, *arguments) -> batches; see `relations.laws.utilities.batches.RIGHT`",

@@ -88,14 +88,26 @@ def _gae(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
 
 
 def _of_groups(
-    rows: Sequence[TokenRow], scores: Sequence[float], rule: Callable[[list[float]], list[float]]
+    rows: Sequence[TokenRow],
+    scores: Sequence[float],
+    spec: EstimatorSpec,
+    rule: Callable[[list[float]], list[float]],
 ) -> list[float]:
-    """Return what a rule makes of the scores of each group."""
+    """Return what a rule makes of the scores of each group; the only row of a group has what `alone` says."""
     found = [0.0] * len(rows)
     for group in groups_of(rows):
+        if len(group) == 1 and spec.alone is not None:
+            found[group[0]] = _alone(scores[group[0]], spec)
+            continue
         for place, value in zip(group, rule([scores[place] for place in group]), strict=True):
             found[place] = value
     return found
+
+
+def _alone(score: float, spec: EstimatorSpec) -> float:
+    if spec.alone == "zero":
+        return 0.0
+    return score / (1.0 + spec.epsilon) if spec.scaled and spec.kind in ("grpo", "gdpo") else score
 
 
 def _centred(scores: list[float]) -> list[float]:
@@ -113,13 +125,15 @@ def _normal(scores: list[float], spec: EstimatorSpec) -> list[float]:
 
 
 def _grpo(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
-    return _spread(rows, _of_groups(rows, [row.score for row in rows], lambda own: _normal(own, spec)))
+    return _spread(rows, _of_groups(rows, [row.score for row in rows], spec, lambda own: _normal(own, spec)))
 
 
 def _gdpo(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
     total = [0.0] * len(rows)
     for number, weight in enumerate(spec.weights):
-        own = _of_groups(rows, [row.components[number] for row in rows], lambda part: _normal(part, spec))
+        own = _of_groups(
+            rows, [row.components[number] for row in rows], spec, lambda part: _normal(part, spec)
+        )
         total = [value + weight * more for value, more in zip(total, own, strict=True)]
     return _spread(rows, total)
 
@@ -130,7 +144,7 @@ def _passk(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
         margin = (first - second) / (_deviation(scores) + spec.epsilon if spec.scaled else 1.0)
         return [margin if place == scores.index(first) else 0.0 for place in range(len(scores))]
 
-    return _spread(rows, _of_groups(rows, [row.score for row in rows], rule))
+    return _spread(rows, _of_groups(rows, [row.score for row in rows], spec, rule))
 
 
 def _reinforce(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
@@ -138,7 +152,7 @@ def _reinforce(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
 
 
 def _baseline(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
-    return _spread(rows, _of_groups(rows, [row.score for row in rows], _centred))
+    return _spread(rows, _of_groups(rows, [row.score for row in rows], spec, _centred))
 
 
 def _rloo(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
@@ -146,7 +160,7 @@ def _rloo(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
         total = math.fsum(scores)
         return [score - (total - score) / (len(scores) - 1) for score in scores]
 
-    return _spread(rows, _of_groups(rows, [row.score for row in rows], rule))
+    return _spread(rows, _of_groups(rows, [row.score for row in rows], spec, rule))
 
 
 def _opo(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
@@ -156,6 +170,8 @@ def _opo(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
         mean = math.fsum(rows[place].score * len(rows[place].rewards) for place in group) / lengths
         for place in group:
             found[place] = rows[place].score - mean
+        if len(group) == 1 and spec.alone is not None:
+            found[group[0]] = _alone(rows[group[0]].score, spec)
     return _spread(rows, found)
 
 
@@ -167,7 +183,7 @@ def _gpg(rows: Sequence[TokenRow], spec: EstimatorSpec) -> Tokens:
     """Scale centred scores by the rows over those whose group has a gradient: whose rewards differ."""
     scores = [row.score for row in rows]
     useful = sum(len(group) for group in groups_of(rows) if len({scores[place] for place in group}) > 1)
-    centred = _of_groups(rows, scores, _centred)
+    centred = _of_groups(rows, scores, spec, _centred)
     return _spread(rows, [value * len(rows) / max(useful, 1) for value in centred])
 
 

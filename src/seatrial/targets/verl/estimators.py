@@ -33,6 +33,7 @@ UNUSED = (
 OUTCOMES = "R12.estimator/advantages of outcomes"
 EQUAL = f"{OUTCOMES}, a group of equal rewards"
 CLOSE = f"{OUTCOMES}, rewards close together"
+ALONE = f"{OUTCOMES}, rows that are alone in their group"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +75,19 @@ NOT_CALLABLE = KnownFailure(
 ).of("R3.estimator", "R5.estimator", "R12.estimator", "R27.estimator")
 ESTIMATORS: Mapping[str, RegisteredEstimator] = {
     "gae": RegisteredEstimator(name="gae", spec=EstimatorSpec(kind="gae", gamma=0.9, lam=0.8, whitened=True)),
-    "grpo": RegisteredEstimator(name="grpo", spec=EstimatorSpec(kind="grpo")),
-    "grpo-unscaled": RegisteredEstimator(name="grpo", spec=EstimatorSpec(kind="grpo", scaled=False)),
+    "grpo": RegisteredEstimator(name="grpo", spec=EstimatorSpec(kind="grpo", alone="score")),
+    "grpo-unscaled": RegisteredEstimator(
+        name="grpo", spec=EstimatorSpec(kind="grpo", alone="score", scaled=False)
+    ),
     "grpo_vectorized": RegisteredEstimator(
-        name="grpo_vectorized", spec=EstimatorSpec(kind="grpo", dtype="float32"), known=[SMALL_DIVISOR]
+        name="grpo_vectorized",
+        spec=EstimatorSpec(kind="grpo", alone="score", dtype="float32"),
+        known=[SMALL_DIVISOR],
     ),
     "grpo_vectorized-unscaled": RegisteredEstimator(
         name="grpo_vectorized",
-        spec=EstimatorSpec(kind="grpo", scaled=False, dtype="float32"),
-        known=[UNSCALED_IGNORED.of(OUTCOMES, EQUAL, CLOSE)],
+        spec=EstimatorSpec(kind="grpo", alone="score", scaled=False, dtype="float32"),
+        known=[UNSCALED_IGNORED.of(OUTCOMES, EQUAL, CLOSE, ALONE)],
     ),
     "grpo_passk": RegisteredEstimator(name="grpo_passk", spec=EstimatorSpec(kind="passk")),
     "grpo_passk-unscaled": RegisteredEstimator(
@@ -90,12 +95,14 @@ ESTIMATORS: Mapping[str, RegisteredEstimator] = {
     ),
     "gdpo": RegisteredEstimator(
         name="gdpo",
-        spec=EstimatorSpec(kind="gdpo", weights=(1.0, 0.5), whitened=True, dtype="float32"),
+        spec=EstimatorSpec(kind="gdpo", alone="score", weights=(1.0, 0.5), whitened=True, dtype="float32"),
     ),
     "gdpo-unscaled": RegisteredEstimator(
         name="gdpo",
-        spec=EstimatorSpec(kind="gdpo", weights=(1.0, 0.5), whitened=True, scaled=False, dtype="float32"),
-        known=[UNSCALED_IGNORED.of(OUTCOMES, EQUAL)],
+        spec=EstimatorSpec(
+            kind="gdpo", alone="score", weights=(1.0, 0.5), whitened=True, scaled=False, dtype="float32"
+        ),
+        known=[UNSCALED_IGNORED.of(OUTCOMES, EQUAL, ALONE)],
     ),
     "reinforce_plus_plus": RegisteredEstimator(
         name="reinforce_plus_plus",
@@ -104,11 +111,13 @@ ESTIMATORS: Mapping[str, RegisteredEstimator] = {
     ),
     "reinforce_plus_plus_baseline": RegisteredEstimator(
         name="reinforce_plus_plus_baseline",
-        spec=EstimatorSpec(kind="reinforce_plus_plus_baseline", whitened=True),
+        spec=EstimatorSpec(kind="reinforce_plus_plus_baseline", alone="score", whitened=True),
     ),
-    "rloo": RegisteredEstimator(name="rloo", spec=EstimatorSpec(kind="rloo")),
-    "rloo_vectorized": RegisteredEstimator(name="rloo_vectorized", spec=EstimatorSpec(kind="rloo")),
-    "opo": RegisteredEstimator(name="opo", spec=EstimatorSpec(kind="opo")),
+    "rloo": RegisteredEstimator(name="rloo", spec=EstimatorSpec(kind="rloo", alone="score")),
+    "rloo_vectorized": RegisteredEstimator(
+        name="rloo_vectorized", spec=EstimatorSpec(kind="rloo", alone="zero")
+    ),
+    "opo": RegisteredEstimator(name="opo", spec=EstimatorSpec(kind="opo", alone="score")),
     "remax": RegisteredEstimator(name="remax", spec=EstimatorSpec(kind="remax")),
     "gpg": RegisteredEstimator(name="gpg", spec=EstimatorSpec(kind="gpg"), known=[NONZERO.of(EQUAL)]),
     "optimal_token_baseline": RegisteredEstimator(

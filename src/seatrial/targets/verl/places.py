@@ -6,11 +6,14 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from seatrial.targets.common.trainers import temporary_folder
 
@@ -24,6 +27,42 @@ def in_float32() -> Iterator[None]:
 
     with mock.patch.object(torch, "autocast", nothing), contextlib.redirect_stdout(io.StringIO()):
         yield
+
+
+def unpad_input(rows_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
+    """Return what is shown end to end, its places, sums of lengths from 0 on, the longest row, and the lengths."""
+    places, lengths = mask_BS.flatten().nonzero().flatten(), mask_BS.sum(1, dtype=torch.int32)
+    sums = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return rows_BS.flatten(0, 1)[places], places, sums, int(lengths.max()), lengths
+
+
+def pad_input(flat: Tensor, places: Tensor, num_rows: int, width: int) -> Tensor:
+    """Return rows with 0 where nothing was shown."""
+    rows = flat.new_zeros(num_rows * width, *flat.shape[1:])
+    rows[places] = flat
+    return rows.view(num_rows, width, *flat.shape[1:])
+
+
+@contextlib.contextmanager
+def rows_without_flash_attn() -> Iterator[None]:
+    """Where flash_attn is missing, let releases that flatten rows with it find its functions here."""
+    if find_spec("flash_attn") is not None:
+        yield
+        return
+    given = {
+        "unpad_input": unpad_input,
+        "pad_input": pad_input,
+        "index_first_axis": lambda flat, places: flat[places],
+        "rearrange": lambda rows, _: rows.flatten(0, 1),
+    }
+    own = {"flash_attn": ModuleType("flash_attn"), "flash_attn.bert_padding": ModuleType("bert_padding")}
+    vars(own["flash_attn.bert_padding"]).update(given)
+    sys.modules.update(own)
+    try:
+        yield
+    finally:
+        for name in own:
+            del sys.modules[name]
 
 
 def one_process() -> None:

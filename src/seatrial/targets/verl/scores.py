@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -58,11 +59,37 @@ TAGGED: Cases = (
 )
 
 
+def _call(*calls: tuple[str, dict[str, int]]) -> str:
+    lines = [json.dumps({"name": name, "parameters": values}) for name, values in calls]
+    return "\n".join(["<think>t</think>", "<tool_call>", *lines, "</tool_call>"])
+
+
+_ONE, _TWICE = _call(("f", {"a": 1, "b": 2})), _call(("f", {"a": 1}), ("f", {"a": 1}))
+_SAID = "<think>t</think>\n<response>yes</response>"
+CALLS: Cases = (
+    (_ONE, _ONE, 4.0),
+    (_ONE, f"<|im_start|>assistant\n{_ONE}<|im_end|>\n", 4.0),
+    (_ONE, _call(("f", {"a": 1, "b": 3})), 2.5),
+    (_ONE, _call(("f", {"a": 1})), 1.75),
+    (_ONE, _call(("g", {"a": 1, "b": 2})), -2.0),
+    (_ONE, _ONE.removeprefix("<think>t</think>\n"), 3.0),
+    (_ONE, _SAID, -3.0),
+    (_ONE, "yes", -3.0),
+    (_TWICE, _call(("f", {"a": 1})), 1.0),
+    (_TWICE, _TWICE, 4.0),
+    (_SAID, _SAID, 1.0),
+    (_SAID, "yes", 0.0),
+)
+"""1 for the form, and -3 to 3 for the share of names and arguments (arXiv 2504.13958): 1 for the names of all
+calls, 1 for the names of its arguments and 1 for each right value; each call of the text counts once."""
+
+
 class VerlScore:
     """`default_compute_score` for one name of data; see `contracts.texts.Reward`."""
 
     data_source: ClassVar[str]
     cases: ClassVar[Cases]
+    options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self) -> None:
         """Find the function."""
@@ -80,10 +107,22 @@ class VerlScore:
     def reward(self, problems: Sequence[Any], completions: Sequence[str]) -> list[float]:
         with contextlib.redirect_stdout(io.StringIO()):
             found = [
-                self.compute(self.data_source, text, problem)
+                self.compute(self.data_source, text, problem, **self.options)
                 for problem, text in zip(problems, completions, strict=True)
             ]
         return [float(one["score"] if isinstance(one, dict) else one) for one in found]
+
+
+class VerlScoreOfCalls(VerlScore):
+    """`rlla.compute_score`: calls of tools against those of the right answer."""
+
+    data_source = "rlla"
+    cases = CALLS
+    options: ClassVar[Mapping[str, Any]] = {"extra_info": {"experiment_name": "qwen"}}
+
+    def __init__(self) -> None:
+        """Find the function."""
+        self.compute = find_name("verl", ["verl.utils.reward_score.rlla:compute_score"])
 
 
 SOURCES: Mapping[str, tuple[str, Cases]] = {
@@ -93,10 +132,13 @@ SOURCES: Mapping[str, tuple[str, Cases]] = {
     "score-search": ("searchR1_nq", TAGGED),
 }
 ADAPTERS: dict[str, type[Any]] = {
-    name: type(
-        f"Verl_{name}",
-        (VerlScore,),
-        {"__doc__": f"`default_compute_score` of `{source}`.", "data_source": source, "cases": cases},
-    )
-    for name, (source, cases) in SOURCES.items()
+    "score-calls": VerlScoreOfCalls,
+    **{
+        name: type(
+            f"Verl_{name}",
+            (VerlScore,),
+            {"__doc__": f"`default_compute_score` of `{source}`.", "data_source": source, "cases": cases},
+        )
+        for name, (source, cases) in SOURCES.items()
+    },
 }

@@ -58,13 +58,16 @@ class EstimatorCase(Case):
         return {"seed": self.seed, "rows": [vars(row) for row in self.rows]}
 
 
-def _make(stack: Any, seed: int, tidy: bool, *, equal_group: bool = False) -> EstimatorCase:
+def _make(
+    stack: Any, seed: int, tidy: bool, *, equal_group: bool = False, alone: bool = False
+) -> EstimatorCase:
     """Return groups of unequal sizes, if the stack takes such, of rows of unequal lengths that are not adjacent.
 
     Sizes and lengths are equal when tidy.
     """
     rng = np.random.default_rng([seed, 17])
-    sizes = (3, 3, 3) if tidy or not stack.estimator_spec.unequal_groups else GROUPS
+    sizes = [3, 3, 3] if tidy or not stack.estimator_spec.unequal_groups else [*GROUPS]
+    sizes += [1, 1] if alone else []
     inner = stack.estimator_spec.inner_masks and not tidy
     rows = [
         _row(rng, 40 + 3 * prompt, 6 if tidy else int(rng.integers(2, 10)), inner)
@@ -126,6 +129,10 @@ def _takes_outcomes(stack: Any) -> str | None:
     return None if kind in OWN_RETURNS else f"estimator_spec.kind={kind!r} takes a reward of the row"
 
 
+def _takes_groups_only(stack: Any) -> str | None:
+    return None if stack.estimator_spec.alone else "estimator_spec.alone=None"
+
+
 def _has_epsilon(stack: Any) -> str | None:
     """Return the declaration by which an epsilon blurs rewards that are close together, or None."""
     return "estimator_spec.whitened=True" if stack.estimator_spec.whitened else None
@@ -184,6 +191,12 @@ INPUTS = Relation(
     cases=_close_rewards,
     excluded=_has_epsilon,
     bounds=CLOSE_BOUNDS,
+)
+@FORMULA.law(
+    "advantages of outcomes, rows that are alone in their group",
+    "a deviation of one number, the score itself as the mean of its group",
+    cases=partial(_make, alone=True),
+    excluded=_takes_groups_only,
 )
 @FORMULA.law(
     "advantages of rewards of tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -49,10 +50,44 @@ def relation_of(subject: str, name: str, statement: str) -> Relation:
     )
 
 
+REPEATED = relation_of(
+    "repeated",
+    "functions-keep-their-arguments-and-have-no-memory",
+    "A function changes none of its arguments, and a second call with the same arguments gives the same.",
+)
+FUNCTIONS: list[Plain] = []
+"""All that `add_laws` was given."""
+
+
+@REPEATED.law(
+    "arguments, and a second call",
+    "an operation in place on what the caller gave, a default that is shared between calls, a cache without its key",
+    excluded=lambda stack: without(*[one.name for one in FUNCTIONS])(stack),
+)
+def calls_are_alike(stack: Any, case: Numbers) -> Measure:
+    """Call each function that a definition describes twice with the same arguments."""
+    wrong = []
+    for function in FUNCTIONS:
+        if function.name not in stack.utilities:
+            continue
+        utility = stack.utilities[function.name]
+        for arguments in function.cases(case):
+            kept = copy.deepcopy(arguments)
+            with contextlib.suppress(NotServed):
+                first = copy.deepcopy(utility(*arguments))
+                changed, place = difference(arguments, kept)
+                if changed:
+                    wrong.append(f"{function.name!r} changes its arguments{place}: {_named(kept)}")
+                elif difference(utility(*arguments), first)[0]:
+                    wrong.append(f"{function.name!r} gives something else the second time: {_named(kept)}")
+    return Measure.count(wrong, "calls that change their arguments or the next call")
+
+
 def add_laws(relation: Relation, functions: Iterable[Plain]) -> None:
     """Register a law for each function."""
     for one in functions:
         relation.law(one.law, one.suspects, excluded=without(one.name), function=one)(equals_definition)
+        FUNCTIONS.append(one)
 
 
 def equals_definition(stack: Any, case: Numbers, function: Plain) -> Measure:

@@ -1,0 +1,230 @@
+"""R31.flow: what a trainer trains with, logs, saves and resumes, where generator, models and data are stand-ins."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from seatrial.relations.contracts.trainer_flow import (
+    FlowPlan,
+    FlowRecord,
+    FlowRow,
+    answer_ids,
+    logprob_of,
+    prompt_ids,
+    score_of,
+    source_of,
+)
+from seatrial.relations.law import Measure
+from seatrial.relations.laws.utilities.numbers import Numbers, without
+from seatrial.relations.laws.utilities.plain import relation_of
+
+FLOW = relation_of(
+    "flow",
+    "a-trainer-s-loop-keeps-rows-together",
+    "Each row that trains has the log-probabilities, score and advantage of its own answer, at each step once.",
+)
+TOLERANCE = 1e-5
+"""float32, of numbers up to ten."""
+PLANS = (
+    FlowPlan(steps=2),
+    FlowPlan(steps=2, balanced=True),
+    FlowPlan(steps=2, balanced=True, kl_in_reward=0.5, copies=2),
+    FlowPlan(steps=1, prompts=1, copies=4),
+)
+
+
+def _near(given: Sequence[float], due: Sequence[float]) -> bool:
+    return len(given) == len(due) and all(
+        abs(one - other) <= TOLERANCE for one, other in zip(given, due, strict=True)
+    )
+
+
+def _due_rewards(row: FlowRow, plan: FlowPlan) -> list[float]:
+    """Return the score at the last token, less the weighted difference of log-probabilities at each."""
+    scores = [0.0] * (len(row.answer_ids) - 1) + [score_of(row.prompt, row.copy, row.step)]
+    kl = [logprob_of(token) - logprob_of(token, reference=True) for token in row.answer_ids]
+    return [score - plan.kl_in_reward * one for score, one in zip(scores, kl, strict=True)]
+
+
+def _wrong_row(row: FlowRow, step: int, plan: FlowPlan, group: Sequence[FlowRow]) -> list[str]:
+    what = f"step {step}, answer {row.copy} of prompt {row.prompt}"
+    totals = [sum(_due_rewards(one, plan)) for one in group]
+    mean = math.fsum(totals) / len(totals)
+    deviation = math.sqrt(math.fsum((one - mean) ** 2 for one in totals) / (len(totals) - 1))
+    rewards = _due_rewards(row, plan)
+    advantage = (sum(rewards) - mean) / (deviation + 1e-6)
+    size = len(row.answer_ids)
+    due: dict[str, tuple[Any, Any]] = {
+        "step": (row.step, step),
+        "source": (row.source, source_of(row.prompt)),
+        "ids": (row.answer_ids, answer_ids(row.prompt, row.copy, step)),
+        "mask": (row.mask, [1] * size),
+        "old log-probabilities": (row.old_logprobs, [logprob_of(token) for token in row.answer_ids]),
+        "log-probabilities of the reference": (
+            row.ref_logprobs,
+            [logprob_of(token, reference=True) for token in row.answer_ids],
+        ),
+        "scores": (row.scores, [0.0] * (size - 1) + [score_of(row.prompt, row.copy, row.step)]),
+        "rewards": (row.rewards, rewards),
+        "advantages": (row.advantages, [advantage] * size),
+    }
+    return [
+        f"{what}: {name} {given}, {right} is right"
+        for name, (given, right) in due.items()
+        if (not _near(given, right) if isinstance(given, list) else given != right)
+    ]
+
+
+@FLOW.law(
+    "rows of a step",
+    "columns of two orders, scores of another answer, groups by place, a row that is missing or twice",
+    excluded=without("trainer loop"),
+)
+def rows_are_kept_together(stack: Any, case: Numbers) -> Measure:
+    """Check every column of every row, and that each prompt of a step has all its answers in a group of its own."""
+    wrong = []
+    for plan in PLANS:
+        record: FlowRecord = _run(stack, plan)
+        if sorted(record.trained) != list(range(1, plan.steps + 1)):
+            wrong.append(f"{plan}: steps {sorted(record.trained)}")
+        if record.mini_batch != plan.prompts * plan.copies:
+            wrong.append(f"{plan}: mini-batches of {record.mini_batch} rows")
+        for step, rows in record.trained.items():
+            groups: dict[str, list[FlowRow]] = {}
+            for row in rows:
+                groups.setdefault(row.group, []).append(row)
+            if len(rows) != plan.prompts * plan.copies or len(groups) != plan.prompts:
+                wrong.append(f"{plan}, step {step}: {len(rows)} rows in {len(groups)} groups")
+            for group in groups.values():
+                if sorted((row.prompt, row.copy) for row in group) != [
+                    (group[0].prompt, copy) for copy in range(plan.copies)
+                ]:
+                    wrong.append(
+                        f"{plan}, step {step}: a group of {[(row.prompt, row.copy) for row in group]}"
+                    )
+                else:
+                    wrong += [one for row in group for one in _wrong_row(row, step, plan, group)]
+    return Measure.count(wrong, "faults of rows that train")
+
+
+@FLOW.law(
+    "order of a step",
+    "weights of the step before, a step too many or too few, a save or a validation at another step",
+    excluded=without("trainer loop"),
+)
+def each_step_happens_in_order(stack: Any, case: Numbers) -> Measure:
+    """Check when the loop generates, trains, saves, sends weights and validates, also before the policy is trained."""
+    wrong = []
+    for plan in (
+        FlowPlan(steps=5, save_every=2, validate_every=2),
+        FlowPlan(steps=4, save_every=4, validate_every=3),
+        FlowPlan(steps=4, warmup=3, save_every=1),
+    ):
+        record = _run(stack, plan)
+        due = [("sync", 0)]
+        for step in range(1, plan.steps + 1):
+            last = step == plan.steps
+            due.append(("generate", step))
+            if step >= plan.warmup:
+                due.append(("update", step))
+                if plan.save_every and (last or step % plan.save_every == 0):
+                    due.append(("save", step))
+                due.append(("sync", step))
+            if plan.validate_every and (last or step % plan.validate_every == 0):
+                due.append(("validate", step))
+        # Weights that did not change may be sent or not.
+        given = [one for one in record.events if one[0] != "sync" or not 0 < one[1] < plan.warmup]
+        if given != due:
+            wrong.append(f"{plan}: {given}, {due} is right")
+    return Measure.count(wrong, "runs in another order")
+
+
+@FLOW.law(
+    "rows that are written",
+    "scores of another answer, prompts in another order than answers, rows of another step",
+    excluded=without("trainer loop"),
+)
+def written_rows_are_those_that_train(stack: Any, case: Numbers) -> Measure:
+    """Compare the rows of each step's file with those that the step trains with."""
+    record, wrong = _run(stack, FlowPlan(steps=2, balanced=True)), []
+    for step, rows in record.trained.items():
+        due = sorted(
+            (_text(prompt_ids(row.prompt)), _text(row.answer_ids), score_of(row.prompt, row.copy, step))
+            for row in rows
+        )
+        given = sorted(record.dumped.get(step, []))
+        if given != due:
+            wrong.append(f"step {step}: {given[:2]}, {due[:2]} is right")
+    return Measure.count(wrong, "files of steps that have other rows")
+
+
+def _text(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+@FLOW.law(
+    "prompts after a resume",
+    "prompts again or left out, a later epoch in the order of the first",
+    excluded=without("trainer loop"),
+    stops=(1, 5),
+)
+@FLOW.law(
+    "prompts after a resume at the end of an epoch",
+    "an epoch without a step, the order of the first epoch",
+    excluded=without("trainer loop"),
+    stops=(3, 6),
+)
+def a_resumed_run_goes_on(stack: Any, case: Numbers, stops: Sequence[int]) -> Measure:
+    """Compare the prompts of each step of a run that is stopped and resumed with those of one that is not."""
+    whole, wrong = _run(stack, FlowPlan(steps=8)), []
+    for stop in stops:
+        with tempfile.TemporaryDirectory() as folder:
+            plan = FlowPlan(steps=stop, save_every=1, folder=folder)
+            stack.utilities["trainer loop"](plan)
+            record = stack.utilities["trainer loop"](replace(plan, steps=8, resumed=True))
+        for step in range(stop + 1, 9):
+            due = sorted({row.prompt for row in whole.trained[step]})
+            given = sorted({row.prompt for row in record.trained.get(step, [])})
+            if given != due:
+                wrong.append(f"stopped after step {stop}: step {step} has prompts {given}, {due} is right")
+        if min(record.trained) != stop + 1:
+            wrong.append(f"stopped after step {stop}: continues at step {min(record.trained)}")
+    return Measure.count(wrong, "steps of resumed runs")
+
+
+@FLOW.law(
+    "metrics of the loop",
+    "means of another step, rows of padding in a validation, scores of another source",
+    excluded=without("trainer loop"),
+)
+def metrics_are_of_the_step(stack: Any, case: Numbers) -> Measure:
+    """Compare means of scores of steps and of validations, of rows that no number of processes divides."""
+    plan = FlowPlan(steps=2, validate_every=1, balanced=True)
+    record, wrong = _run(stack, plan), []
+    for step, rows in record.trained.items():
+        scores = [score_of(row.prompt, row.copy, step) for row in rows]
+        due = {
+            "critic/score/mean": math.fsum(scores) / len(scores),
+            "critic/score/max": max(scores),
+            "response_length/mean": sum(len(row.answer_ids) for row in rows) / len(rows),
+            "training/global_step": float(step),
+        }
+        for source in sorted({source for _, source in record.validated}):
+            own = [prompt for prompt, one in record.validated if one == source]
+            values = [score_of(prompt, 0, step) for prompt in own]
+            due[f"val-core/{source}/reward/mean@1"] = math.fsum(values) / len(values)
+        for name, right in due.items():
+            given = record.logged.get(step, {}).get(name, math.nan)
+            if not abs(given - right) <= TOLERANCE:
+                wrong.append(f"step {step}: {name} is {given}, {right} is right")
+    return Measure.count(wrong, "metrics of other rows")
+
+
+def _run(stack: Any, plan: FlowPlan) -> FlowRecord:
+    with tempfile.TemporaryDirectory() as folder:
+        record: FlowRecord = stack.utilities["trainer loop"](replace(plan, folder=folder))
+    return record

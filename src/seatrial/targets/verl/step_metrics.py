@@ -1,0 +1,94 @@
+"""verl's metrics of a step beyond means of its columns: turns, proxies of the variance, and the load of experts."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy
+from torch import Tensor
+
+from seatrial.targets.common.target import Gone, find_name, release
+
+METRICS = "verl.trainer.ppo.metric_utils"
+ROWS = ("response_length_non_aborted/", "response/aborted_ratio", "num_turns/", "tool_call_counts/")
+
+
+class VerlStepMetrics:
+    """`compute_data_metrics`, `compute_variance_proxy_metrics` and the load of experts; see `contracts.utilities`."""
+
+    def __init__(self) -> None:
+        """Find those that the installed release has.
+
+        Raises:
+            Gone: there are none.
+        """
+        made: dict[str, Callable[..., Any]] = {}
+        for name, (needed, adapt) in ADAPTED.items():
+            with contextlib.suppress(Gone):
+                made[name] = adapt(*[find_name("verl", [f"{METRICS}:{one}"]) for one in needed])
+        if not made:
+            raise Gone(f"verl {release('verl')} has none of {', '.join(ADAPTED)}")
+        self.utilities: Mapping[str, Callable[..., Any]] = made
+
+
+def _batch(tensors: Mapping[str, Tensor], objects: Mapping[str, Any]) -> Any:
+    proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+    return proto.from_dict(tensors=dict(tensors), non_tensors=dict(objects))
+
+
+def _row_metrics(compute: Any) -> Callable[..., Any]:
+    if not all(name in inspect.getsource(compute) for name in ROWS):
+        raise Gone(f"compute_data_metrics of verl {release('verl')} has no {', '.join(ROWS)}")
+
+    def measured(batch: Mapping[str, Tensor], turns: Sequence[int], calls: Sequence[int]) -> dict[str, float]:
+        columns = {"__num_turns__": numpy.array(turns), "tool_call_counts": numpy.array(calls)}
+        found = compute(_batch(batch, columns), use_critic=False)
+        return {name: float(value) for name, value in found.items() if name.startswith(ROWS)}
+
+    return measured
+
+
+def _variance_proxies(compute: Any) -> Callable[..., Any]:
+    def measured(batch: Mapping[str, Tensor], weighted: bool, norm: float | None) -> dict[str, float]:
+        given = {name: column for name, column in batch.items() if weighted or name != "rollout_is_weights"}
+        return {name: float(value) for name, value in compute(_batch(given, {}), norm).items()}
+
+    return measured
+
+
+def _expert_load_of_steps(compute: Any, accumulator_class: Any) -> Callable[..., Any]:
+    def logged(batches: Sequence[Any], interval: int, num_experts: int) -> list[dict[str, float]]:
+        accumulator = accumulator_class({"num_experts": num_experts})
+        steps = [
+            compute(
+                _batch({"routed_experts": one.experts_BSLK, "response_mask": one.mask_BT}, {}),
+                interval,
+                step,
+                accumulator,
+            )
+            for step, one in enumerate(batches, 1)
+        ]
+        return [{name: float(value) for name, value in step.items()} for step in steps]
+
+    return logged
+
+
+ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] = {
+    "row metrics": (["compute_data_metrics"], _row_metrics),
+    "variance proxies": (["compute_variance_proxy_metrics"], _variance_proxies),
+    "expert load": (
+        ["compute_rollout_moe_load_balance_metrics"],
+        lambda compute: lambda batch, num_experts: compute(batch.experts_BSLK, batch.mask_BT, num_experts),
+    ),
+    "expert load of steps": (
+        ["compute_moe_lb_metrics", "RolloutMoELoadBalanceMetricsAccumulator"],
+        _expert_load_of_steps,
+    ),
+    "number of experts": (["infer_moe_num_experts"], lambda infer: infer),
+}
+"""By the name of the contract: functions of the module, and what fits them to it."""
+
+ADAPTERS: dict[str, type[Any]] = {"step-metrics": VerlStepMetrics}

@@ -1,0 +1,361 @@
+"""verl's `RayPPOTrainer.fit` in this process: generator, models, loader and log are stand-ins, the loop is its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from inspect import getsource
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+
+from seatrial.relations.contracts.trainer_flow import (
+    FlowPlan,
+    FlowRecord,
+    FlowRow,
+    answer_ids,
+    logprob_of,
+    prompt_ids,
+    read_answer,
+    score_of,
+    source_of,
+)
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
+from seatrial.targets.common.stand_ins import import_without
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.verl.estimators import UNUSED
+from seatrial.targets.verl.places import rows_without_flash_attn
+from seatrial.targets.verl.rewards import objects
+
+TRAINER = "verl.trainer.ppo.ray_trainer"
+P, T = 4, 6
+VALIDATED = (5, 8, 11, 13, 14)
+"""Prompts of a validation: no number of workers divides theirs."""
+
+
+class VerlTrainerLoop(KnowsFailures):
+    """`RayPPOTrainer.fit`, whose parts the adapter puts in the place of what `__init__` and `init_workers` make."""
+
+    thorough: ClassVar[bool] = True
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "the loader is not restored at the end of an epoch: the next one has the order of the first",
+            finding="verl: a resume at the end of an epoch",
+            releases=since("verl", "0.8"),
+        ).of("R31.flow/prompts after a resume at the end of an epoch"),
+    )
+
+    def __init__(self) -> None:
+        """Find the class.
+
+        Raises:
+            Gone: the loop of this release has other parts.
+        """
+        import_without(TRAINER, UNUSED)
+        self.trainer = find_name("verl", [f"{TRAINER}:RayPPOTrainer"])
+        source = getsource(self.trainer)
+        parts = (
+            "async_rollout_manager.generate_sequences",
+            "checkpoint_manager.update_weights",
+            "extract_reward",
+        )
+        if not all(part in source for part in parts):
+            raise Gone(f"the loop of verl {release('verl')} has not all of {', '.join(parts)}")
+        os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
+        self._proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+        self.utilities: Mapping[str, Callable[..., Any]] = {"trainer loop": self._run}
+
+    def _run(self, plan: FlowPlan) -> FlowRecord:
+        """Return what a run does."""
+        record = FlowRecord()
+        trainer = self._made(plan, record)
+        with (
+            rows_without_flash_attn(),
+            mock.patch("verl.utils.tracking.Tracking", lambda **_: SimpleNamespace(log=_logger(record))),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            trainer.fit()
+        for written in Path(plan.folder).glob("rows/*.jsonl"):
+            lines = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+            record.dumped[int(written.stem)] = [(one["input"], one["output"], one["score"]) for one in lines]
+        return record
+
+    def _made(self, plan: FlowPlan, record: FlowRecord) -> Any:
+        trainer = object.__new__(self.trainer)
+        config = _configuration(plan)
+        workers = _Workers(plan, record)
+        parts: dict[str, Any] = {
+            "config": config,
+            "tokenizer": _Tokenizer(),
+            "train_dataloader": _Loader(plan),
+            "val_dataloader": [_rows_of(VALIDATED)],
+            "train_dataset": None,
+            "actor_rollout_wg": workers,
+            "ref_policy_wg": workers,
+            "critic_wg": workers,
+            "async_rollout_manager": SimpleNamespace(
+                generate_sequences=_Generator(self._proto, trainer, record)
+            ),
+            "checkpoint_manager": SimpleNamespace(
+                update_weights=lambda step: record.events.append(("sync", step)), sleep_replicas=lambda: None
+            ),
+            "resource_pool_manager": SimpleNamespace(get_n_gpus=lambda: 1),
+            "validation_generations_logger": None,
+            "reward_loop_manager": None,
+            "llm_server_manager": None,
+            "use_rm": False,
+            "use_critic": False,
+            "use_reference_policy": True,
+            "use_prefix_grouper": False,
+            "use_teacher_policy": False,
+            "ref_in_actor": False,
+            "hybrid_engine": True,
+            "use_legacy_worker_impl": "disable",
+            "device_name": "cpu",
+            "total_training_steps": plan.steps,
+            "kl_ctrl_in_reward": find_name("verl", ["verl.trainer.ppo.core_algos:FixedKLController"])(
+                plan.kl_in_reward
+            ),
+        }
+        for name, part in parts.items():
+            setattr(trainer, name, part)
+        if hasattr(trainer, "_init_dump_executor"):
+            trainer._init_dump_executor()
+        update = trainer._update_actor
+
+        def recorded(batch: Any) -> Any:
+            record.events.append(("update", trainer.global_steps))
+            record.trained[trainer.global_steps] = _rows(batch)
+            return update(batch)
+
+        trainer._update_actor = recorded
+        return trainer
+
+
+@cache
+def _own_configuration() -> Any:
+    import hydra
+
+    spec = find_spec("verl")
+    assert spec is not None and spec.origin is not None
+    folder = Path(spec.origin).parent / "trainer" / "config"
+    with hydra.initialize_config_dir(str(folder), version_base=None):
+        return hydra.compose("ppo_trainer")
+
+
+def _configuration(plan: FlowPlan) -> Any:
+    """Return the release's own configuration with the options of a plan."""
+    from omegaconf import OmegaConf
+
+    own = {
+        "trainer.total_epochs": plan.epochs,
+        "trainer.save_freq": plan.save_every or -1,
+        "trainer.test_freq": plan.validate_every or -1,
+        "trainer.val_before_train": False,
+        "trainer.critic_warmup": plan.warmup,
+        "trainer.balance_batch": plan.balanced,
+        "trainer.default_local_dir": plan.folder,
+        "trainer.resume_mode": "auto" if plan.resumed else "disable",
+        "trainer.rollout_data_dir": str(Path(plan.folder) / "rows"),
+        "trainer.logger": ["console"],
+        "trainer.project_name": "made",
+        "trainer.experiment_name": "made",
+        "algorithm.adv_estimator": plan.estimator,
+        "algorithm.use_kl_in_reward": plan.kl_in_reward > 0,
+        "algorithm.kl_penalty": "kl",
+        "actor_rollout_ref.rollout.n": plan.copies,
+        "actor_rollout_ref.rollout.val_kwargs.n": 1,
+        "actor_rollout_ref.rollout.agent.num_workers": plan.ranks,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": plan.prompts,
+    }
+    config = OmegaConf.create(OmegaConf.to_container(_own_configuration(), resolve=False))
+    for name, value in own.items():
+        OmegaConf.update(config, name, value, force_add=True)
+    OmegaConf.update(config, "actor_rollout_ref.model.path", "made", force_add=True)
+    return config
+
+
+def _logger(record: FlowRecord) -> Callable[..., None]:
+    def log(data: Mapping[str, Any], step: int) -> None:
+        numbers = {name: float(value) for name, value in data.items() if not isinstance(value, str)}
+        record.logged.setdefault(step, {}).update(numbers)
+
+    return log
+
+
+class _Tokenizer:
+    eos_token_id, pad_token_id = 1, 0
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return " ".join(str(token) for token in ids.tolist() if token != self.pad_token_id)
+
+    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
+        return [self.decode(row) for row in rows]
+
+
+def _rows_of(prompts: Any) -> dict[str, Any]:
+    """Return what a data set gives of prompts."""
+    numbers = [int(prompt) for prompt in prompts]
+    return {
+        "dummy_tensor": torch.zeros(len(numbers), 1),
+        "raw_prompt": objects([[{"role": "user", "content": str(prompt)}] for prompt in numbers]),
+        "data_source": objects([source_of(prompt) for prompt in numbers]),
+        "reward_model": objects([{"ground_truth": str(prompt)} for prompt in numbers]),
+        "extra_info": objects([{"index": prompt} for prompt in numbers]),
+        "index": objects(numbers),
+    }
+
+
+class _Loader:
+    """Gives the prompts of steps, of each epoch in another order, and continues from a saved place."""
+
+    sampler = None
+
+    def __init__(self, plan: FlowPlan) -> None:
+        self.plan, self.epoch, self.place = plan, 0, 0
+
+    def __len__(self) -> int:
+        return self.plan.steps_of_epoch
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        size = self.plan.prompts
+        order = torch.randperm(len(self) * size, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        while self.place < len(self):
+            self.place += 1
+            yield _rows_of(order[(self.place - 1) * size : self.place * size])
+        self.epoch, self.place = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "place": self.place}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.epoch, self.place = state["epoch"], state["place"]
+
+
+class _Generator:
+    """Answers each prompt as often as it is there; a row's first id says which prompt, copy and step it is of."""
+
+    def __init__(self, proto: Any, trainer: Any, record: FlowRecord) -> None:
+        self.proto, self.trainer, self.record = proto, trainer, record
+
+    def __call__(self, prompts: Any) -> Any:
+        step, validates = prompts.meta_info["global_steps"], prompts.meta_info.get("validate", False)
+        given = prompts.non_tensor_batch
+        numbers = [int(one[0]["content"]) for one in given["raw_prompt"]]
+        self.record.events.append(("validate" if validates else "generate", step))
+        if validates:
+            self.record.validated = [(number, source_of(number)) for number in VALIDATED]
+        seen: Counter[int] = Counter()
+        columns: dict[str, list[Any]] = {"prompts": [], "responses": [], "shown": [], "rm_scores": []}
+        for number in numbers:
+            copy = 0 if validates else seen[number]
+            seen[number] += 1
+            prompt, answer = prompt_ids(number), answer_ids(number, copy, step)
+            left, right = P - len(prompt), T - len(answer)
+            columns["prompts"].append([0] * left + prompt)
+            columns["responses"].append(answer + [0] * right)
+            columns["shown"].append([0] * left + [1] * (len(prompt) + len(answer)) + [0] * right)
+            score = score_of(number, copy, step)
+            columns["rm_scores"].append([0.0] * (len(answer) - 1) + [score] + [0.0] * right)
+        shown = torch.tensor(columns["shown"])
+        ids = [torch.tensor(columns[name]) for name in ("prompts", "responses")]
+        return self.proto.from_dict(
+            tensors={
+                "prompts": ids[0],
+                "responses": ids[1],
+                "input_ids": torch.cat(ids, dim=1),
+                "attention_mask": shown,
+                "position_ids": (shown.cumsum(1) - 1).clamp(min=0),
+                "response_mask": shown[:, P:].clone(),
+                "rm_scores": torch.tensor(columns["rm_scores"]),
+            },
+            non_tensors={
+                **given,
+                "multi_modal_inputs": objects([{} for _ in numbers]),
+                "__num_turns__": torch.full((len(numbers),), 2).numpy(),
+            },
+            meta_info={"timing": {}, "metrics": [{} for _ in numbers]},
+        )
+
+
+class _Workers:
+    """The models: a log-probability says of which token it is."""
+
+    def __init__(self, plan: FlowPlan, record: FlowRecord) -> None:
+        self.plan, self.record = plan, record
+        self._dispatch_info: dict[str, list[int]] = {}
+        self.make = find_name("verl", ["verl.utils.tensordict_utils:get_tensordict"])
+        self.get = find_name("verl", ["verl.utils.tensordict_utils:get"])
+
+    def _query_dispatch_info(self, role: str) -> list[int]:
+        return list(range(self.plan.ranks))
+
+    def _of(self, batch: Any, reference: bool) -> Any:
+        rows = batch["input_ids"].unbind()
+        found = [
+            torch.tensor([logprob_of(token, reference) for token in [*row.tolist()[1:], 0]]) for row in rows
+        ]
+        nested = torch.nested.as_nested_tensor(found, layout=torch.jagged)
+        return self.make({"log_probs": nested, "entropy": nested.abs()}, {"metrics": {"mfu": 0.0}})
+
+    def compute_log_prob(self, batch: Any) -> Any:
+        return self._of(batch, reference=False)
+
+    def compute_ref_log_prob(self, batch: Any) -> Any:
+        return self._of(batch, reference=True)
+
+    def update_actor(self, batch: Any) -> Any:
+        self.record.mini_batch = int(self.get(batch, "mini_batch_size"))
+        return self.make({}, {"metrics": {"mfu": [0.0], "loss": [0.0]}})
+
+    def save_checkpoint(self, path: str, remote: str | None, step: int, **_: Any) -> None:
+        Path(path).mkdir(parents=True)
+        self.record.events.append(("save", step))
+
+    def load_checkpoint(self, path: str, **_: Any) -> None:
+        self.record.events.append(("load", int(Path(path).parent.name.removeprefix("global_step_"))))
+
+
+def _rows(batch: Any) -> list[FlowRow]:
+    tensors, columns = batch.batch, batch.non_tensor_batch
+    found = []
+    for row in range(len(batch)):
+        shown = tensors["attention_mask"][row, -T:].bool()
+        values = {
+            name: tensors[column][row][shown].tolist()
+            for name, column in {
+                "answer_ids": "responses",
+                "mask": "response_mask",
+                "old_logprobs": "old_log_probs",
+                "ref_logprobs": "ref_log_prob",
+                "scores": "token_level_scores",
+                "rewards": "token_level_rewards",
+                "advantages": "advantages",
+            }.items()
+        }
+        prompt, copy, step = read_answer(int(tensors["responses"][row, 0]))
+        found.append(
+            FlowRow(
+                prompt=prompt,
+                copy=copy,
+                step=step,
+                group=str(columns["uid"][row]),
+                source=str(columns["data_source"][row]),
+                **values,
+            )
+        )
+    return found
+
+
+ADAPTERS: dict[str, type[Any]] = {"trainer-loop": VerlTrainerLoop}

@@ -1,0 +1,214 @@
+"""Adapters of verl's rollouts, their metrics and scores: each law breaks where verl is patched."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.peers.making import PEERS
+from tests.peers.patched import by_day, judged
+from tests.peers.wild.runner import layer
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(900)]
+NEW = "verl==0.9.1"
+SCORE_AS_MEAN = """
+from verl.trainer.ppo import core_algos
+group = core_algos.compute_grpo_outcome_advantage
+def without_alone(token_level_rewards, response_mask, index, **options):
+    found, other = group(token_level_rewards, response_mask, index, **options)
+    for row, label in enumerate(index):
+        if list(index).count(label) == 1:
+            found[row] = 0
+    return found, other
+core_algos.compute_grpo_outcome_advantage = without_alone
+"""
+LAST_SLOT = """
+from verl.trainer.ppo import metric_utils
+count = metric_utils._compute_rollout_moe_load_counts
+def with_last(routed_experts, response_mask, num_experts):
+    after = torch.nn.functional.pad(response_mask, (1, 0))[:, :-1]
+    return count(routed_experts, response_mask | after, num_experts)
+metric_utils._compute_rollout_moe_load_counts = with_last
+"""
+NEVER_RESET = """
+from verl.trainer.ppo import metric_utils
+metric_utils.RolloutMoELoadBalanceMetricsAccumulator.reset = lambda self: None
+"""
+TOP_ONE = """
+from verl.trainer.ppo import metric_utils
+metric_utils.infer_moe_num_experts = lambda config: getattr(config, "num_experts", None)
+"""
+WHOLE_ROW = """
+from verl.trainer.ppo import metric_utils
+mean = metric_utils.verl_F.masked_mean
+metric_utils.verl_F.masked_mean = lambda values, mask, axis=None: values.mean(axis)
+"""
+NEVER_EMPTY = """
+from verl.trainer.ppo import metric_utils
+info = metric_utils._compute_response_info
+def never_empty(batch):
+    found = info(batch)
+    return {**found, "response_length": found["response_length"].clamp(min=1)}
+metric_utils._compute_response_info = never_empty
+"""
+IN_PLACE = """
+from verl.utils import torch_functional
+torch_functional.masked_sum = lambda values, mask, axis=None: values.mul_(mask.bool()).nan_to_num_().sum(axis)
+"""
+NO_BREAK = """
+from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, QwenContinuousTokenBuilder
+QwenContinuousTokenBuilder._merge_context_token_ids = ContinuousTokenBuilder._merge_context_token_ids
+"""
+STOP_TWICE = """
+from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, GLMContinuousTokenBuilder
+GLMContinuousTokenBuilder._merge_context_token_ids = ContinuousTokenBuilder._merge_context_token_ids
+"""
+CONTEXT_TRAINS = """
+from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
+align = ContinuousTokenBuilder.align_response_metadata
+def trains(self, merged, mask, logprobs=None, **options):
+    found, values = align(self, merged, mask, logprobs, **options)
+    return [1] * len(found), values
+ContinuousTokenBuilder.align_response_metadata = trains
+"""
+TURNED = """
+from verl.model_merger.fsdp_model_merger import FSDPModelMerger
+merge = FSDPModelMerger._merge_by_placement
+FSDPModelMerger._merge_by_placement = lambda self, tensors, placement: merge(self, tensors[::-1], placement)
+"""
+FRESH_HEAD = """
+from verl.model_merger.fsdp_model_merger import FSDPModelMerger
+save = FSDPModelMerger.save_hf_model_and_tokenizer
+def without_score(self, state):
+    return save(self, {name: tensor for name, tensor in state.items() if "score" not in name})
+FSDPModelMerger.save_hf_model_and_tokenizer = without_score
+"""
+OWN_SETTINGS = """
+from verl.model_merger.fsdp_model_merger import FSDPModelMerger
+FSDPModelMerger.patch_model_generation_config = lambda self, model: model
+"""
+LAST_COLUMN = """
+from seatrial.targets.verl.padded import ADAPTERS as adapters
+worker = adapters["padded-episodes"]().worker
+join = worker._postprocess
+def at_the_end(self, rows, *arguments, **options):
+    batch = join(self, rows, *arguments, **options)
+    if "rm_scores" in batch.batch:
+        scores = batch.batch["rm_scores"]
+        batch.batch["rm_scores"] = torch.cat([scores[:, 1:], scores[:, :1]], 1)
+    return batch
+worker._postprocess = at_the_end
+"""
+TENSORS_ALONE = """
+from verl import DataProto
+def reorder(self, order):
+    self.batch = self.batch[order]
+DataProto.reorder = reorder
+"""
+TWICE = """
+from seatrial.targets.verl.trainer_loop import ADAPTERS as adapters
+trainer = adapters["trainer-loop"]().trainer
+validate = trainer._validate
+def twice(self, *arguments):
+    validate(self, *arguments)
+    return validate(self, *arguments)
+trainer._validate = twice
+"""
+FROM_THE_BEGINNING = """
+from seatrial.targets.verl.trainer_loop import ADAPTERS as adapters
+trainer = adapters["trainer-loop"]().trainer
+load = trainer._load_checkpoint
+def without_place(self):
+    load(self)
+    self.train_dataloader.load_state_dict({"epoch": 0, "place": 0})
+trainer._load_checkpoint = without_place
+"""
+OTHER_SOURCES = """
+from seatrial.targets.verl.trainer_loop import ADAPTERS as adapters
+trainer = adapters["trainer-loop"]().trainer
+update = trainer._val_metrics_update
+trainer._val_metrics_update = lambda self, sources, *rest: update(self, sources[::-1], *rest)
+"""
+OTHER_SCORES = """
+from seatrial.targets.verl.trainer_loop import ADAPTERS as adapters
+trainer = adapters["trainer-loop"]().trainer
+dump = trainer._dump_generations
+trainer._dump_generations = lambda self, *, scores, **columns: dump(self, scores=scores[::-1], **columns)
+"""
+CALLS_TWICE = """
+from verl.utils.reward_score import rlla
+reward = rlla.compute_tool_call_reward
+def repeated(right, given, *rest):
+    return reward(right, given * len(right) if len(given) == 1 else given, *rest)
+rlla.compute_tool_call_reward = repeated
+"""
+FAULTS = [
+    (
+        "estimators",
+        "estimator-grpo",
+        "R12.estimator",
+        SCORE_AS_MEAN,
+        "advantages of outcomes, rows that are alone in their group",
+    ),
+    ("step_metrics", "step-metrics", "R31.expert_load", LAST_SLOT, "the load of one batch"),
+    ("step_metrics", "step-metrics", "R31.expert_load", NEVER_RESET, "the load of several steps"),
+    ("step_metrics", "step-metrics", "R31.expert_load", TOP_ONE, "numbers of experts of models"),
+    (
+        "step_metrics",
+        "step-metrics",
+        "R31.step_metrics",
+        WHOLE_ROW,
+        "proxies of the variance of the gradient",
+    ),
+    (
+        "step_metrics",
+        "step-metrics",
+        "R31.step_metrics",
+        NEVER_EMPTY,
+        "metrics of rows with an answer, of turns and of calls",
+    ),
+    ("small", "small-functions", "R31.repeated", IN_PLACE, "arguments, and a second call"),
+    ("merged", "merged-checkpoints", "R31.merged", TURNED, "weights"),
+    ("merged", "merged-checkpoints", "R31.merged", FRESH_HEAD, "weights, a head of values"),
+    ("merged", "merged-checkpoints", "R31.merged", OWN_SETTINGS, "weights, a head that is the embedding"),
+    ("trainer_loop", "trainer-loop", "R31.flow", TENSORS_ALONE, "rows of a step"),
+    ("trainer_loop", "trainer-loop", "R31.flow", TWICE, "order of a step"),
+    ("trainer_loop", "trainer-loop", "R31.flow", FROM_THE_BEGINNING, "prompts after a resume"),
+    ("trainer_loop", "trainer-loop", "R31.flow", OTHER_SOURCES, "metrics of the loop"),
+    ("trainer_loop", "trainer-loop", "R31.flow", OTHER_SCORES, "rows that are written"),
+    ("scores", "score-calls", "R17.reward", CALLS_TWICE, "reward of each answer"),
+    ("padded", "padded-episodes", "R31.padded", LAST_COLUMN, "a batch of episodes"),
+    ("continued", "continued-tokens", "R31.continuous", NO_BREAK, "turns one by one, qwen"),
+    ("continued", "continued-tokens", "R31.continuous", STOP_TWICE, "turns one by one, glm"),
+    ("continued", "continued-tokens", "R31.continuous", CONTEXT_TRAINS, "turns one by one, default"),
+]
+
+
+def judged_in(
+    python: Path, module: str, adapter: str, relation: str, fault: str = ""
+) -> tuple[str, list[str]]:
+    """Judge a relation of an adapter on the newest release, with a fault in it."""
+    program = ["import torch", fault, f"from seatrial.targets.verl.{module} import ADAPTERS as adapters"]
+    return judged(python, program, adapter, relation, paths=[layer(python, PEERS / "layers", [NEW])])
+
+
+@pytest.mark.parametrize(("module", "adapter", "relation", "fault", "law"), by_day(FAULTS, 2))
+def test_a_patched_release_breaks_the_law(
+    peer_python: Callable[[str], Path], module: str, adapter: str, relation: str, fault: str, law: str
+) -> None:
+    """The law about it, whichever others."""
+    outcome, broken = judged_in(peer_python("wild"), module, adapter, relation, fault)
+    assert outcome == "Fail"
+    assert law in broken
+
+
+@pytest.mark.parametrize(
+    ("module", "adapter", "relation"),
+    by_day(sorted({(module, adapter, relation) for module, adapter, relation, *_ in FAULTS}), 0),
+)
+def test_the_release_as_it_is_holds(
+    peer_python: Callable[[str], Path], module: str, adapter: str, relation: str
+) -> None:
+    """Nothing is broken but what is declared."""
+    outcome, broken = judged_in(peer_python("wild"), module, adapter, relation)
+    assert outcome in ("Pass", "Skipped")
+    assert not broken
