@@ -103,8 +103,8 @@ def _renamed(batches: Sequence[Batch], old: Sequence[str], new: Sequence[str]) -
 
 def _popped(batches: Sequence[Batch], *names: Sequence[str]) -> list[Batch]:
     (batch,) = batches
-    parts = zip((batch.tensors, batch.objects, batch.facts), names, strict=True)
-    rest = [[name for name in part if name not in own] for part, own in parts]
+    parts: Sequence[Mapping[str, Any]] = (batch.tensors, batch.objects, batch.facts)
+    rest = [[name for name in part if name not in own] for part, own in zip(parts, names, strict=True)]
     return [named(batch, *names), named(batch, *rest)]
 
 
