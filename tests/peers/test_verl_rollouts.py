@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.peers.making import PEERS
-from tests.peers.patched import by_day, judged
+from tests.peers.patched import judged
 from tests.peers.wild.runner import layer
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -141,6 +141,8 @@ def repeated(right, given, *rest):
     return reward(right, given * len(right) if len(given) == 1 else given, *rest)
 rlla.compute_tool_call_reward = repeated
 """
+BY_DAY = STOP_TWICE
+"""Ten seconds each, as verl is imported for each: one by day."""
 FAULTS = [
     (
         "estimators",
@@ -191,7 +193,10 @@ def judged_in(
     return judged(python, program, adapter, relation, paths=[layer(python, PEERS / "layers", [NEW])])
 
 
-@pytest.mark.parametrize(("module", "adapter", "relation", "fault", "law"), by_day(FAULTS, 2))
+@pytest.mark.parametrize(
+    ("module", "adapter", "relation", "fault", "law"),
+    [pytest.param(*case, marks=[pytest.mark.nightly] * (case[3] != BY_DAY)) for case in FAULTS],
+)
 def test_a_patched_release_breaks_the_law(
     peer_python: Callable[[str], Path], module: str, adapter: str, relation: str, fault: str, law: str
 ) -> None:
@@ -201,9 +206,10 @@ def test_a_patched_release_breaks_the_law(
     assert law in broken
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("module", "adapter", "relation"),
-    by_day(sorted({(module, adapter, relation) for module, adapter, relation, *_ in FAULTS}), 0),
+    sorted({(module, adapter, relation) for module, adapter, relation, *_ in FAULTS}),
 )
 def test_the_release_as_it_is_holds(
     peer_python: Callable[[str], Path], module: str, adapter: str, relation: str
