@@ -52,6 +52,7 @@ of bug, not for the plant. A rate that includes laws written afterwards is no lo
 | blind, in media, draft heads, routers, int8, adapters, resumes, optimizers; the nearest laws alone | 24 | 75.0% |
 | blind, in the static decoder (blocks of 3 tokens, on CPU); 15 relations run on most, no trial | 42 | 92.9% |
 | blind, at most two a module over 57 modules; most relations and level 0, as described below | 58 | 58.6% |
+| blind, at most two a module over 56 modules drawn at random; the same relations and level 0 | 33 of 60 | 69.7% |
 
 Of the 46 that the second measurement missed, three were misses of a switch: a new section of the configuration made the
 adapter skip all laws of fine-tuning, which nothing said. Most others were of classes without a law: what a run leaves
@@ -109,7 +110,26 @@ over other data or another base; and, by trials, all that is a matter of a run's
 24 since (the table counts each as it is seen now), and trials compute the first update, logged scalars, the
 sampling support, filters and the recorded configuration again from the rows. With those sensors the trials that had
 passed ran once more, on two H100: of 56 plants whose trial passes on the sound stack 33 fail with the fault (59%). That
-is no blind figure, as the sensors were written for classes of these plants."""
+is no blind figure, as the sensors were written for classes of these plants.
+
+On the same day, with the laws above, someone else planted 60 more in 56 modules, drawn at random by their lines. Who
+planted knew refrl, the catalogue and the texts of earlier plants, and had seen by accident one assertion of a test of
+plants and the list of models of refrl's target. They were committed before anything was measured, and measured once, at
+the commit that follows the plants. The first 33 or so in the order of the draw were measured until the time was up, the
+others not. From the sixth on, R2, R25 and R13.trainer were left out, except where they are the nearest, and so were the
+longest relations: this is a lower bound. **23 of the 33 are seen (70%; 90% were wanted)**, two of them
+by level 0 alone, three because a law raises an error with the fault. Of the ten missed, four were checked by their
+planter in a direct call alone, and not in a run.
+
+The trials that execute them, chosen before: all 50 that have one ran on two H100. **25 of 50 fail with the fault (50%;
+70% were wanted)**. One more, `kept-ids-lost-in-packs`, fails its trial on a CPU; on CUDA its code does not run. Of 7 the
+trial does not take the options that reach the fault. Two of these were false alarms of the trial: a gradient of 4e-9, of advantages that are all zero, was compared relatively. That is fixed, and so
+is a check of scalars that was silently left out where several verifiers were configured.
+
+Trials since check times and rates against the rows, whether a token was drawn with the random number of the one before,
+whether the reference is the policy before the first update, log-probabilities rounded to bfloat16, the acceptance of
+drafts, rewards of rows that a verifier could not judge, and that changes of weights were decoded and written. With
+these 6 more of the 50 fail (not blind). R14.files has answers of many digits since, and sees one of the ten."""
 
 
 def page() -> str:

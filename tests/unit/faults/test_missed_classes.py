@@ -67,6 +67,16 @@ EDITS = [
         "R28.updates",
         "loss of held-out answers, every second step and the last",
     ),
+    (
+        Edit(
+            "answers of many digits are rounded",
+            "refrl.tasks.files.rows",
+            "return str(value) if math.isfinite(value) else None",
+            'return f"{value:g}" if math.isfinite(value) else None',
+        ),
+        "R14.files",
+        "every row of JSONL",
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ from tests.unit.relations.defined_utilities import DEFINED, Defined, operate, va
 from seatrial.relations.engine import run_relation
 from seatrial.relations.laws.utilities.batches import RIGHT
 from seatrial.relations.laws.utilities.plain import difference
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
@@ -326,3 +327,22 @@ def test_another_form_is_infinitely_far(given: Any, right: Any) -> None:
 def test_nan_equals_nan() -> None:
     """In tensors and in numbers."""
     assert difference([torch.tensor([math.nan]), math.nan], [torch.tensor([math.nan]), math.nan])[0] == 0
+
+
+def test_a_function_that_raises_is_left_to_its_own_law() -> None:
+    """A second call says nothing of it; where every function does, there is no evidence."""
+
+    def refuses(*arguments: Any) -> Any:
+        raise ValueError("not a form that this release reads")
+
+    (own,) = [
+        one
+        for relation in RELATIONS
+        for one in select([relation])[0].laws
+        if one.name == "arguments, and a second call"
+    ]
+    stack = Defined("throughput", refuses)
+    assert own.measure(stack, own.make(stack, 0, False)).holds  # type: ignore[union-attr]
+    stack.utilities = dict.fromkeys(DEFINED, refuses)
+    with pytest.raises(NotServed, match="no call gave anything"):
+        own.measure(stack, own.make(stack, 0, False))

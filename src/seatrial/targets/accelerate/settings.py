@@ -8,6 +8,8 @@ import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from seatrial.relations.contracts.settings import Setting
@@ -35,6 +37,8 @@ BY_SIZE, BY_LAYER = "size_based_auto_wrap_policy", "transformer_auto_wrap_policy
 FULL, BEFORE, AFTER = "FULL_SHARD", "BACKWARD_PRE", "BACKWARD_POST"
 PREFIXES = ("FSDP_", "ACCELERATE_", "PARALLELISM_CONFIG_")
 """Of the variables that objects read."""
+COMPOSED = ("", "ACCELERATE_DYNAMO_", *PREFIXES)
+"""Beginnings that the code of a release adds to the rest of a variable's name."""
 # fmt: off
 ROWS: tuple[tuple[Any, ...], ...] = (
     (
@@ -165,7 +169,11 @@ class SettingsOfVariables(KnowsFailures):
         if one.of not in self._takes:
             return False
         known = inspect.signature(self._takes[one.of]).parameters
-        return one.field in known and (one.of != "fsdp2" or "fsdp_version" in known)
+        return (
+            one.field in known
+            and (one.of != "fsdp2" or "fsdp_version" in known)
+            and any(one.variable.removeprefix(prefix) in source() for prefix in COMPOSED)
+        )
 
     def settled(
         self, of: str, variables: Mapping[str, str], given: Mapping[str, Any] | None = None
@@ -183,6 +191,13 @@ class SettingsOfVariables(KnowsFailures):
     def clear(self) -> None:
         for name in [name for name in os.environ if name.startswith(PREFIXES)]:
             del os.environ[name]
+
+
+@cache
+def source() -> str:
+    """Return the code of the installed release: a variable that it does not name is not read."""
+    package = find_name("accelerate", ["accelerate:__file__"])
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(Path(package).parent.rglob("*.py")))
 
 
 @contextmanager

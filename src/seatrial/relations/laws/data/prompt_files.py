@@ -33,11 +33,16 @@ class FileCase(Case):
             yield replace(self, num_rows=self.num_rows // 2)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return rows: prompts that begin alike and end with various characters, answers that are numbers or text."""
+        """Return rows: prompts that begin alike and end with various characters, answers that are numbers or text.
+
+        Some numbers have ten digits.
+        """
         return [
             {
                 "prompt": f"How much is {number + self.seed} and {number * 7 % 5}, in words{ENDS[number % len(ENDS)]}",
-                "answer": number if number % 2 else f"  {number} ",
+                "answer": (number, 1234567 * number + 0.375)[number % 4 == 3]
+                if number % 2
+                else f"  {number} ",
                 "solution": f"It is {number}.",
             }
             for number in range(self.num_rows)
