@@ -122,9 +122,10 @@ by level 0 alone, three because a law raises an error with the fault. Of the ten
 planter in a direct call alone, and not in a run.
 
 The trials that execute them, chosen before: all 50 that have one ran on two H100. **25 of 50 fail with the fault (50%;
-70% were wanted)**. One more, `kept-ids-lost-in-packs`, fails its trial on a CPU; on CUDA its code does not run. Of 7 the
-trial does not take the options that reach the fault. Two of these were false alarms of the trial: a gradient of 4e-9, of advantages that are all zero, was compared relatively. That is fixed, and so
-is a check of scalars that was silently left out where several verifiers were configured.
+70% were wanted)**. One more, `kept-ids-lost-in-packs`, fails its trial on a CPU; on CUDA its code does not run. Of 7
+the trial does not take the options that reach the fault. Two of these were false alarms of the trial: a gradient of
+4e-9, of advantages that are all zero, was compared relatively. That is fixed, and so is a check of scalars that was
+silently left out where several verifiers were configured.
 
 Trials since check times and rates against the rows, whether a token was drawn with the random number of the one before,
 whether the reference is the policy before the first update, log-probabilities rounded to bfloat16, the acceptance of
