@@ -144,6 +144,15 @@ from transformers.loss import loss_utils
 whole = loss_utils.LOSS_MAPPING["ForSequenceClassification"]
 loss_utils.LOSS_MAPPING["ForSequenceClassification"] = lambda labels, **more: whole(labels=2 * labels, **more)
 """
+FORGETS = """
+from transformers import cache_utils
+update = cache_utils.DynamicLayer.update
+def forgets(self, keys, values, *args, **kwargs):
+    if keys.shape[-2] > 1 and self.is_initialized:
+        self.keys, self.values = torch.zeros_like(self.keys), torch.zeros_like(self.values)
+    return update(self, keys, values, *args, **kwargs)
+cache_utils.DynamicLayer.update = forgets
+"""
 PLACE_LATER = """
 from transformers.models.llama import modeling_llama
 turn = modeling_llama.LlamaRotaryEmbedding.forward
@@ -215,6 +224,7 @@ FAULTS = [
     ("generation", "R26.decoding", UNPENALISED, "repetition_penalty"),
     ("generation", "R26.decoding", CUT_FIRST, "top_p"),
     ("family-llama", "R5.family", PLACE_LATER, "decoded from the cache"),
+    ("family-llama", "R5.family", FORGETS, "in two passes"),
     ("causal-lm-epochs", "R12.epochs", OF_ANOTHER_SIZE, "loss and gradient, three micro-batches an update"),
     ("causal-lm-epochs", "R12.epochs", WHOLE_UPDATES, "rows, three micro-batches an update"),
     ("encoder-decoder-bart", "R12.supervised", TWICE, "loss and gradient"),

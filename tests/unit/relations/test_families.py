@@ -39,6 +39,8 @@ class PlainFamily:
             places = torch.arange(1, len(ids) + 1)[:, None]
             if self.fault == "the cache begins again" and form.decoded == "from the cache":
                 places = places + 1
+            if self.fault == "a second pass begins again" and form.decoded == "in two passes":
+                places = places + 1
             if self.fault == "a tensor made again" and form.reloaded:
                 sums_SV = sums_SV + 1e-3
             found.append((sums_SV / places)[-(form.num_last or len(row)) :])
@@ -72,6 +74,7 @@ LEFT = [
     "decoded from the cache, padded on the left",
     "decoded from the cache, scaled dot-product attention",
     "decoded without a cache",
+    "in two passes, padded on the left",
 ]
 
 
@@ -81,6 +84,7 @@ LEFT = [
         ("", []),
         ("padding is seen", LEFT),
         ("the cache begins again", ["decoded from the cache", *LEFT[2:4]]),
+        ("a second pass begins again", ["in two passes", "in two passes, padded on the left"]),
         ("a tensor made again", ["saved and loaded"]),
         ("another mask when computed again", ["checkpointed gradients"]),
         ("first labels counted", ["loss"]),

@@ -14,7 +14,9 @@ from seatrial.relations.records import StepResult
 if TYPE_CHECKING:
     from torch import Tensor
 
-Decoded = Literal["", "from the cache", "from a static cache", "without a cache", "a chunked prompt"]
+Decoded = Literal[
+    "", "from the cache", "from a static cache", "without a cache", "a chunked prompt", "in two passes"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,10 @@ class ModelForm:
     """The side that rows of a batch are padded on; empty: each row by itself."""
     attention: Literal["eager", "sdpa"] = "eager"
     decoded: Decoded = ""
-    """How the last ids are generated, one by one, each then replaced by the row's own; empty: they are not."""
+    """How the last ids are generated, one by one, each then replaced by the row's own; empty: they are not.
+
+    `in two passes`: the last ids are given at once, with the cache of those before.
+    """
     num_last: int = 0
     """Of the last places of each row that logits are computed of; 0: all."""
     embedded: bool = False

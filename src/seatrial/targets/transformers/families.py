@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -29,6 +29,8 @@ from seatrial.targets.transformers.family_table import FAMILIES, SIZES, Family
 VOCABULARY, PAD, END = 61, 0, 1
 CHUNK = 3
 """Ids of a prompt that are read at once."""
+CACHES = ("cache", "past_key_values", "cache_params")
+"""Names of the argument that takes a cache, and of what is given."""
 
 
 class CausalFamily(FamilyCalls, KnowsFailures):
@@ -125,9 +127,7 @@ class CausalFamily(FamilyCalls, KnowsFailures):
             torch.manual_seed(0)
             batches = [rows] if form.together else [[row] for row in rows]
             return [
-                one[..., :VOCABULARY]
-                for batch in batches
-                for one in (self._decoded if form.decoded else self._forward)(model, batch, form)
+                one[..., :VOCABULARY] for batch in batches for one in self._computed(form)(model, batch, form)
             ]
 
     def _inputs(self, rows: Sequence[Sequence[int]], side: str) -> tuple[dict[str, Tensor], list[slice]]:
@@ -184,6 +184,36 @@ class CausalFamily(FamilyCalls, KnowsFailures):
         found_BC = model(**{name: value for name, value in inputs.items() if name in takes}).logits
         states = [model.base_model(input_ids=torch.tensor([row])).last_hidden_state[0, -1] for row in rows]
         return found_BC, model.score(torch.stack(states))
+
+    def _computed(
+        self, form: ModelForm
+    ) -> Callable[[Any, Sequence[Sequence[int]], ModelForm], Iterator[Tensor]]:
+        """Return what computes the logits of a form."""
+        if form.decoded == "in two passes":
+            return self._in_two_passes
+        return self._decoded if form.decoded else self._forward
+
+    def _in_two_passes(self, model: Any, rows: Sequence[Sequence[int]], form: ModelForm) -> Iterator[Tensor]:
+        """Yield the logits of the last places, which follow a pass over the ids before them."""
+        T = form.num_last
+        inputs, _ = self._inputs(rows, "left")
+        cache = next((name for name in CACHES if name in self._parameters()), None)
+        if cache is None:
+            raise NotServed("no cache is taken")
+        if cache == "cache_params":
+            raise NotServed(
+                "this release takes several ids after a state only with their places in the cache"
+            )
+        # In a batch some rows begin in the second pass, behind padding.
+        start = CHUNK if form.together else inputs["input_ids"].shape[1] - T
+        before = model(**{name: value[:, :start] for name, value in inputs.items()}, use_cache=True)
+        given = [one for name in CACHES if (one := getattr(before, name, None)) is not None]
+        if not given:
+            raise NotServed("no cache is given")
+        # Attention needs the mask of the ids before as well, which a state holds by itself.
+        whole = ("attention_mask",) if hasattr(model.config, "num_attention_heads") else ()
+        rest = {name: value if name in whole else value[:, start:] for name, value in inputs.items()}
+        yield from model(**rest, **{cache: given[0]}, use_cache=True).logits[:, -T:]
 
     def _decoded(self, model: Any, rows: Sequence[Sequence[int]], form: ModelForm) -> Iterator[Tensor]:
         """Yield the logits with which the last ids of rows are predicted, and those after the last one."""

@@ -72,10 +72,20 @@ class Family:
 
 
 NO_CHUNKS = {"a chunked prompt": "prompts are not read in chunks"}
+IN_PASSES, PADDED_PASSES = "R5.family/in two passes", "R5.family/in two passes, padded on the left"
 CHUNKS_RESTART = KnownFailure(
     "each chunk of a prompt begins with an empty state of the recurrent layers",
     finding="Transformers: chunked prompts of Jamba",
-).of("R5.family/decoded after a chunked prompt")
+).of("R5.family/decoded after a chunked prompt", IN_PASSES, PADDED_PASSES)
+STATE_RESTARTS = KnownFailure(
+    "several ids that are given with a state begin with an empty one",
+    finding="Transformers: several ids after a state of Mamba",
+).of(IN_PASSES, PADDED_PASSES)
+OLD_PASSES = KnownFailure(
+    "several ids that are given with a cache are computed otherwise than in one pass",
+    finding="Transformers: several ids after a state of Mamba",
+    releases=before("transformers", "5"),
+)
 STATIC_WINDOWS = KnownFailure(
     "a mask of other places than those of the keys in a static cache",
     finding="Transformers: a static cache of GPT-Neo",
@@ -89,6 +99,7 @@ BEYOND_THE_WINDOW = KnownFailure(
     "R5.family/decoded from the cache, padded on the left",
     "R5.family/decoded from the cache, scaled dot-product attention",
     "R5.family/decoded after a chunked prompt",
+    IN_PASSES,
 )
 COUNTED_PLACES = KnownFailure(
     "the place of a row's last id is the number of ids that are no padding, on whichever side padding is",
@@ -114,8 +125,8 @@ FAMILIES: Mapping[str, Family] = {
     "mistral": Family(),
     "qwen3_moe": Family(quick=True),
     "gpt_oss": Family(),
-    "mamba": STATES,
-    "falcon_mamba": STATES,
+    "mamba": replace(STATES, known=(STATE_RESTARTS,)),
+    "falcon_mamba": replace(STATES, known=(STATE_RESTARTS,)),
     "mamba2": replace(STATES, options={"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8}),
     "aria_text": Family(known=(NO_TUPLE,)),
     "beam": Family(not_served={"places by a factor": "places scale attention too"}),
@@ -145,14 +156,15 @@ FAMILIES: Mapping[str, Family] = {
         known=(CHUNKS_RESTART,),
     ),
     "recurrent_gemma": replace(STATES, options={"block_types": ("recurrent", "attention")}, since="5"),
-    "qwen3_next": LINEAR,
+    "qwen3_next": replace(LINEAR, known=(OLD_PASSES.of(IN_PASSES, PADDED_PASSES),)),
     "qwen3_5_text": LINEAR,
     "qwen3_5_moe_text": LINEAR,
     "falcon_h1": Family(options={"mamba_d_ssm": 32, "mamba_n_heads": 4}),
     "bamba": Family(options={"attn_layer_indices": [1]}),
     "lfm2_moe": Family(options={"layer_types": ["conv", "full_attention"]}),
     "phimoe": Family(known=(BEYOND_THE_WINDOW,)),
-    "minimax": Family(not_served=NO_CHUNKS),
+    "minimax": Family(not_served=NO_CHUNKS, known=(OLD_PASSES.of(PADDED_PASSES),)),
+    "xglm": Family(known=(OLD_PASSES.of(PADDED_PASSES),)),
     "openai-gpt": Family(not_served=NO_CHUNKS, since="5"),
     "roc_bert": Family(since="5"),
     "xlm-roberta-xl": Family(since="5"),
@@ -168,7 +180,7 @@ FAMILIES: Mapping[str, Family] = {
             "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mixtral", "mpt", "nanochat", "nemotron",
             "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3",
             "qwen2_moe", "rembert", "roberta", "roformer", "seed_oss", "smollm3", "solar_open", "stablelm",
-            "starcoder2", "vaultgemma", "xglm", "xlm-roberta", "afmoe", "apertus1p5_text", "bert-generation",
+            "starcoder2", "vaultgemma", "xlm-roberta", "afmoe", "apertus1p5_text", "bert-generation",
             "big_bird", "cohere2_moe", "data2vec-text", "ernie", "exaone", "flint", "gpt-sw3", "granite_swa",
             "granitemoe_swa", "hrm_text", "hy_v3", "hy_v4", "hyperclovax", "internlm3", "jais2", "kolibri1", "laguna",
             "lara_mini", "minimax_m3_vl_text", "nemotron_h", "roberta-prelayernorm", "sarvam_moe",

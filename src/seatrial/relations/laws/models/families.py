@@ -89,6 +89,8 @@ def _form(**options: Any) -> dict[str, Any]:
 @FAMILY.law("decoded from a static cache", CACHE, **_form(decoded="from a static cache", together="left"))
 @FAMILY.law("decoded without a cache", CACHE, **_form(decoded="without a cache", together="left"))
 @FAMILY.law("decoded after a chunked prompt", CACHE, **_form(decoded="a chunked prompt"))
+@FAMILY.law("in two passes", CACHE, **_form(decoded="in two passes"))
+@FAMILY.law("in two passes, padded on the left", CACHE, **_form(decoded="in two passes", together="left"))
 @FAMILY.law("embeddings in place of ids", "a scale that ids alone get, or both", **_form(embedded=True))
 @FAMILY.law("logits of the last places", "the first places, or one too few", **_form(num_last=3))
 @FAMILY.law("resized embeddings", "rows that are made again, a head that is not resized", **_form(more_ids=5))
