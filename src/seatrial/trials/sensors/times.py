@@ -43,7 +43,9 @@ def times_and_parts(
         any(name.startswith("data.verifiers.") for name in options)
         and not options["grpo.use_dynamic_sampling"]
     ):
-        yield from _wrong_parts(_logged(evidence, "train/verifier/", step), seconds, step, len(rows))
+        # Rows of an asynchronous step are judged before it, with those of later steps.
+        num_rows = math.inf if options["grpo.async_grpo.enabled"] else len(rows)
+        yield from _wrong_parts(_logged(evidence, "train/verifier/", step), seconds, step, num_rows)
 
 
 def _logged(evidence: RunEvidence, prefix: str, step: int) -> dict[str, float]:
@@ -83,7 +85,7 @@ def _wrong_rates(
 
 
 def _wrong_parts(
-    parts: Mapping[str, float], seconds: Mapping[str, float], step: int, num_rows: int
+    parts: Mapping[str, float], seconds: Mapping[str, float], step: int, num_rows: float
 ) -> Iterator[str]:
     for name, timeouts in parts.items():
         part, _, metric = name.rpartition("/")
@@ -92,7 +94,7 @@ def _wrong_parts(
         errors = parts.get(f"{part}/num_errors", math.nan)
         taken = seconds.get(f"reward_calculation/{part}", math.inf)
         if not timeouts <= errors <= num_rows:
-            yield f"step {step}: verifier {part} has {timeouts:g} time-outs and {errors:g} errors of {num_rows} rows"
+            yield f"step {step}: verifier {part} has {timeouts:g} time-outs and {errors:g} errors of {num_rows:g} rows"
         if timeouts * TIMEOUT > taken:
             yield f"step {step}: verifier {part} has {timeouts:g} time-outs in {taken:.3g} s"
         if errors == num_rows and f"{part}/reward" in parts:

@@ -50,6 +50,7 @@ class Killer(Observer):
     def passed(self, session: Session, micro: PassedBatch) -> None:
         """End between the forward and the backward pass."""
         if self._is_at("training", self._step + 1):
+            self._wait_for_a_checkpoint()
             _end()
 
     def trained(self, session: Session, step: TrainedStep) -> None:
@@ -62,6 +63,7 @@ class Killer(Observer):
         def cut() -> Iterator[tuple[str, Tensor]]:
             weights = list(named_weights())
             yield from weights[: len(weights) // 2]
+            self._wait_for_a_checkpoint()
             _end()
 
         patch.object(session.policy, "named_weights", cut).start()
