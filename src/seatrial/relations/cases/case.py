@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -17,3 +17,13 @@ class Case:
     def describe(self) -> Mapping[str, Any]:
         """Return the case as JSON values, enough to replay it."""
         return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsItIs(Case):
+    """What the stack makes by itself: there is nothing to choose."""
+
+
+def as_it_is(stack: Any, seed: int, tidy: bool) -> AsItIs:
+    """Return a law's case where there is nothing to choose."""
+    return AsItIs()

@@ -66,7 +66,7 @@ def scalars_follow(evidence: RunEvidence) -> tuple[list[str], str, int]:
             number += 1
             names.add(name)
         taken += num_updates
-        wrong += times_and_parts(evidence, step, rows, options)
+    wrong += times_and_parts(evidence, options)
     return wrong[:4], f"{number} values of {len(names)} scalars", number
 
 

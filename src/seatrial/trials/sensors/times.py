@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.relations.measures.rates import RATES
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.options import steps_of
 from seatrial.trials.sensors.paths import by_step
 
-PHASES = {
-    "tokens_per_sec": "total_step_time",
-    "policy_training_tokens_per_sec": "policy_training",
-    "policy_and_reference_logprobs_tokens_per_sec": "policy_and_reference_logprobs",
-    "generation_tokens_per_sec": "generation",
-}
-"""Rates by the phase whose seconds they divide by."""
 RATE = 1e-4
 """Relative difference of a rate: of scalars logged in float32."""
 SLACK = 1e-3
@@ -27,35 +23,35 @@ TIMEOUT = 0.05
 """Least seconds that a verifier takes until it is given up."""
 
 
-def times_and_parts(
-    evidence: RunEvidence, step: int, rows: Sequence[LedgerRow], options: Mapping[str, Any]
-) -> Iterator[str]:
-    """Yield what is wrong with a step's seconds, rates and parts of a verifier.
+def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the seconds, rates and parts of a verifier of every step.
 
     Raises:
-        NotGivenError: an option is not given.
+        NotGivenError: an option or the rows are not given.
     """
-    seconds = _logged(evidence, "timing/train/", step)
-    if seconds:
-        yield from _wrong_seconds(seconds, step, options)
-        yield from _wrong_rates(_logged(evidence, "performance/", step), seconds, step, rows)
-    if (
-        any(name.startswith("data.verifiers.") for name in options)
-        and not options["grpo.use_dynamic_sampling"]
-    ):
-        # Rows of an asynchronous step are judged before it, with those of later steps.
-        num_rows = math.inf if options["grpo.async_grpo.enabled"] else len(rows)
-        yield from _wrong_parts(_logged(evidence, "train/verifier/", step), seconds, step, num_rows)
+    timed, rates, parts = (
+        _logged(evidence, prefix) for prefix in ("timing/train/", "performance/", "train/verifier/")
+    )
+    has_parts = any(name.startswith("data.verifiers.") for name in options)
+    for step, rows in steps_of(evidence).items():
+        seconds = timed[step]
+        if seconds:
+            yield from _wrong_seconds(seconds, step, options)
+            yield from _wrong_rates(rates[step], seconds, step, rows)
+        if has_parts and not options["grpo.use_dynamic_sampling"]:
+            # Rows of an asynchronous step are judged before it, with those of later steps.
+            num_rows = math.inf if options["grpo.async_grpo.enabled"] else len(rows)
+            yield from _wrong_parts(parts[step], seconds, step, num_rows)
 
 
-def _logged(evidence: RunEvidence, prefix: str, step: int) -> dict[str, float]:
-    """Return the values of a step by the rest of their names."""
-    values = {
-        tag.removeprefix(prefix): by_step(evidence, tag).get(step)
-        for tag in evidence.log.series
-        if tag.startswith(prefix)
-    }
-    return {name: value for name, value in values.items() if value is not None}
+def _logged(evidence: RunEvidence, prefix: str) -> Mapping[int, dict[str, float]]:
+    """Return the values of every step by the rest of their names."""
+    found: dict[int, dict[str, float]] = defaultdict(dict)
+    for tag in evidence.log.series:
+        if tag.startswith(prefix):
+            for step, value in by_step(evidence, tag).items():
+                found[step][tag.removeprefix(prefix)] = value
+    return found
 
 
 def _wrong_seconds(seconds: Mapping[str, float], step: int, options: Mapping[str, Any]) -> Iterator[str]:
@@ -77,9 +73,10 @@ def _wrong_rates(
 ) -> Iterator[str]:
     sampled = float(sum(sum(map(len, row.turns)) for row in rows))
     tokens = sampled + sum(row.prompt_length or 0 for row in rows)
-    for name, phase in PHASES.items():
-        if name in rates and seconds.get(phase):
-            right = (sampled if phase == "generation" else tokens) / seconds[phase]
+    counts = {"sampled": sampled, "tokens": tokens}
+    for name, (of, phase) in RATES.items():
+        if of in counts and name in rates and seconds.get(phase):
+            right = counts[of] / seconds[phase]
             if not math.isclose(rates[name], right, rel_tol=RATE):
                 yield f"step {step}: performance/{name} is {rates[name]:.6g}, rows and seconds give {right:.6g}"
 

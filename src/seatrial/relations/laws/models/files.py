@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from seatrial.relations.cases.case import Case
+from seatrial.relations.cases.case import AsItIs, as_it_is
 from seatrial.relations.contracts.model_files import FileForm
 from seatrial.relations.law import Measure, Relation
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tiny(Case):
-    """The tiny model as it is."""
-
 
 FILES = Relation(
     id="R5.files",
@@ -22,7 +15,7 @@ FILES = Relation(
     statement="Files in shards, in another type, of the base or of the whole, and with tied weights under any of their "
     "names give the weights that were written, and no name is missing or unexpected.",
     cost="CPU, half a second a family",
-    cases=lambda stack, seed, tidy: Tiny(),
+    cases=as_it_is,
     seeded=False,
 )
 LOST = "a renaming that applies one way alone, a tensor that is made again without a word"
@@ -38,6 +31,6 @@ LOST = "a renaming that applies one way alone, a tensor that is made again witho
     "a head that is drawn where the files have the embeddings alone",
     form="another tied name",
 )
-def files_have_the_weights(stack: Any, case: Case, *, form: FileForm) -> Measure:
+def files_have_the_weights(stack: Any, case: AsItIs, *, form: FileForm) -> Measure:
     """Check that nothing differs after a model was written and read."""
     return Measure.count(stack.file_errors(form), "tensors and names that differ after reading")

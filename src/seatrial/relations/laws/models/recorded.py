@@ -6,21 +6,14 @@ The record does not say that its numbers are right: it says that releases that w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from seatrial.relations.cases.case import Case
+from seatrial.relations.cases.case import AsItIs, as_it_is
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.not_served import NotServed
 
 BOUND = 5e-3
 """Relative to the root of the mean square of the logits: float32 through a few layers with enlarged weights."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recorded(Case):
-    """The rows of the record."""
-
 
 RECORDED = Relation(
     id="R5.recorded",
@@ -29,13 +22,13 @@ RECORDED = Relation(
     statement="A model with given weights has the logits that were recorded of other releases, also with other rotary "
     "embeddings.",
     cost="CPU, half a second a family",
-    cases=lambda stack, seed, tidy: Recorded(),
+    cases=as_it_is,
     seeded=False,
 )
 
 
 @RECORDED.law("logits", "a scale, a norm, an order or a default that another release had otherwise")
-def logits_are_on_record(stack: Any, case: Recorded) -> Measure:
+def logits_are_on_record(stack: Any, case: AsItIs) -> Measure:
     """Compare projections of logits with the recorded ones, with every option on record."""
     found = []
     for name, right in stack.recorded.items():

@@ -18,6 +18,7 @@ from seatrial.relations.contracts.command import Defaults
 from seatrial.relations.contracts.left import LeftRow, LeftRun, unjudgeable
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.run.options import as_tuple
+from seatrial.relations.measures.rates import RATES
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records.evidence import same
 from seatrial.relations.records.run import RunRow
@@ -26,14 +27,6 @@ from seatrial.relations.runs import dotted, left
 WHOLE = "timing/train/total_step_time"
 PARTS = ("logprob_inference_prep", "policy_and_reference_logprobs", "policy_training")
 """Phases that follow one another within a step, by NeMo RL's names; generation may run at the same time."""
-RATES = {
-    "samples_per_sec": ("rows", "total_step_time"),
-    "tokens_per_sec": ("tokens", "total_step_time"),
-    "generation_tokens_per_sec": ("sampled", "generation"),
-    "policy_and_reference_logprobs_tokens_per_sec": ("tokens", "policy_and_reference_logprobs"),
-    "policy_training_tokens_per_sec": ("tokens", "policy_training"),
-}
-"""What a rate counts, and the phase that took the seconds, by NeMo RL's names."""
 PASSWORD = "hunter22"
 OTHER_SEED = 5
 """Added to the seed, so that no law runs with seed 0, which is what a lost seed looks like."""
