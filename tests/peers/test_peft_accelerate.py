@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("lora", "lora-rslora", "lora-dora", "lora-pissa", "lora-plus", "ia3")
-"""Of about eighty: two that declare nothing, one with an expected failure, one with another start."""
+QUICK = ("lora", "lora-dora", "lora-plus")
+"""Of hundreds: the plain one, one with a magnitude, and groups of an optimizer."""
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 

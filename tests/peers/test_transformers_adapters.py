@@ -281,9 +281,10 @@ def test_a_patched_release_breaks_the_law(
     assert law in broken
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("adapter", "relation", "fault"),
-    [ON_RANKS[0], *(pytest.param(*case, marks=pytest.mark.nightly) for case in ON_RANKS[1:])],
+    ON_RANKS,
 )
 def test_a_release_patched_in_each_process_breaks_a_law(
     peer_python: Callable[[str], Path], tmp_path: Path, adapter: str, relation: str, fault: str
@@ -309,12 +310,11 @@ def test_a_release_patched_in_each_process_breaks_a_law(
 ON_THEIR_OWN = {
     "schedules": "R24.schedules",
     "resumed-training": "R13.trainer",
-    "causal-lm-ranks": "R2.ranks",
 }
 
 
 @pytest.mark.parametrize(
-    "adapters", [tuple(ON_THEIR_OWN), pytest.param((), marks=pytest.mark.nightly)], ids=["three", "every one"]
+    "adapters", [tuple(ON_THEIR_OWN), pytest.param((), marks=pytest.mark.nightly)], ids=["two", "every one"]
 )
 def test_the_release_as_it_is_holds(
     peer_python: Callable[[str], Path], tmp_path: Path, adapters: tuple[str, ...]

@@ -63,6 +63,7 @@ def _origin(make_repository: Callable[..., Any]) -> tuple[Any, list[str]]:
     return repository, hashes[1:]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_nightly_is_bisected_from_a_shallow_clone_though_it_is_killed_twice(
     make_repository: Callable[..., Any],

@@ -54,7 +54,7 @@ def test_an_edited_time_limit_reaches_the_scheduler(
     assert sorted(limits) == ["--time=200", "--time=201", "--time=202"]
 
 
-@pytest.mark.parametrize("container", [True, False])
+@pytest.mark.parametrize("container", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_a_script_of_several_nodes_runs_once_on_a_ray_cluster_over_all_of_them(
     container: bool,
     make_repository: Callable[..., Any],

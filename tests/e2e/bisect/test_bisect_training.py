@@ -112,7 +112,9 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize("launcher", list(LAUNCHERS))
+@pytest.mark.parametrize(
+    "launcher", ["slurm", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("container", "ray"))]
+)
 def test_every_launcher_reaches_the_same_answer(
     launcher: str, stack: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str]
 ) -> None:

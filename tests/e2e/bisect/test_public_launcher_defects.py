@@ -111,6 +111,7 @@ def test_16_a_missing_variable_is_told_before_any_run(
     assert called.runs() == []
 
 
+@pytest.mark.nightly
 def test_15_each_jobs_size_comes_from_its_own_script(
     make_repository: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str]
 ) -> None:

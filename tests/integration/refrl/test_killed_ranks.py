@@ -69,7 +69,7 @@ class Runs:
 @pytest.fixture(
     scope="module",
     params=[
-        "cpu",
+        pytest.param("cpu", marks=pytest.mark.nightly),
         pytest.param(
             "cuda",
             marks=[

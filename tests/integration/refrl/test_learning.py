@@ -61,6 +61,7 @@ def test_without_a_learning_rate_nothing_changes(learn: Callable[..., tuple[floa
     assert after == before
 
 
+@pytest.mark.nightly
 def test_against_the_gradient_accuracy_falls(
     learn: Callable[..., tuple[float, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,7 +119,7 @@ def test_a_harmless_commit_that_changes_numbers_does_not_stop_a_deterministic_se
     ("world", "least_right", "most_median"),
     [
         (FailureRates(0.1, 0.9), 0.97, 24),
-        (FailureRates(0.2, 0.8), 0.93, 48),
+        pytest.param(FailureRates(0.2, 0.8), 0.93, 48, marks=pytest.mark.nightly),
         pytest.param(FailureRates(0.0, 0.5), 0.85, 70, marks=pytest.mark.nightly),
         (MetricShift(3.0), 0.96, 20),
         pytest.param(MetricShift(2.0), 0.91, 34, marks=pytest.mark.nightly),
@@ -138,7 +138,7 @@ def test_noisy_searches_name_the_culprit_at_low_cost(
 @pytest.mark.parametrize(
     ("shift", "worse", "least_right", "most_median"),
     [
-        (3.0, None, 0.98, 17),
+        pytest.param(3.0, None, 0.98, 17, marks=pytest.mark.nightly),
         pytest.param(2.0, None, 0.94, 30, marks=pytest.mark.nightly),
         (3.0, Worse.HIGHER, 0.98, 16),
         pytest.param(2.0, Worse.HIGHER, 0.94, 30, marks=pytest.mark.nightly),
@@ -149,7 +149,7 @@ def test_a_metric_whose_noise_is_learned_takes_few_runs(
 ) -> None:
     """In docs/evidence/bisect.md they are 17 and 29.5: outliers, unequal noise and drifts cost three runs at 2 sd."""
     told = with_settings(Settings(metric=MetricPrior(worse=worse)))
-    figures = measure(MetricShift(shift), told, num_suspects=128, trials=150, seed=17)
+    figures = measure(MetricShift(shift), told, num_suspects=128, trials=100, seed=17)
     assert figures.share_right >= least_right
     assert figures.median_runs <= most_median
 
@@ -159,7 +159,7 @@ def test_noise_that_earlier_runs_have_shown_saves_runs() -> None:
     healthy = np.array([statistics.NormalDist().inv_cdf((number + 0.5) / 12) for number in range(12)])
     known = MetricPrior(healthy=tuple((healthy / healthy.std(ddof=1)).tolist()))
     before, learned = (
-        measure(MetricShift(3.0), with_settings(settings), num_suspects=128, trials=100, seed=19)
+        measure(MetricShift(3.0), with_settings(settings), num_suspects=128, trials=50, seed=19)
         for settings in (Settings(metric=known), Settings())
     )
     assert before.share_right >= 0.95
