@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -85,10 +86,37 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
     rates = performance_metrics(seconds, num_samples=batch.num_rows, num_tokens=num_tokens, num_generated=0)
     model = getattr(session.policy, "model", None)
     session.logger.log({**rates, **utilization_metrics(seconds, batch, model)}, step, "performance")
+    session.logger.log_rows(answer_rows(examples, batch, step), "train_data", step)
     printed = {**metrics, "seconds": seconds["total_step_time"]}
     print(console_line(step, config.sft.max_num_steps, printed, SHOWN), flush=True)
     check_update(trained, step, session.logger.directory)
     session.observer.tuned(session, TunedStep(step=step, batch=batch, updates=updates, metrics=metrics))
+
+
+def answer_rows(examples: Sequence[Example], batch: Batch, step: int) -> Iterator[dict[str, Any]]:
+    """Yield one log row per answer, read from the batch that was trained on."""
+    columns = zip(
+        examples,
+        batch.input_ids_BS.tolist(),
+        batch.completion_starts_B.tolist(),
+        batch.prompt_lens_B.tolist(),
+        batch.completion_lens_B.tolist(),
+        batch.mask_BT.tolist(),
+        strict=True,
+    )
+    for index, (example, ids, start, prompt_length, length, mask) in enumerate(columns):
+        yield {
+            "step": step,
+            "index": index,
+            "prompt_id": example.prompt_id,
+            "prompt": example.prompt,
+            "completion": example.target,
+            "answer": example.answer,
+            "task": example.task,
+            "token_ids": ids[start - prompt_length : start + length],
+            "prompt_length": prompt_length,
+            "loss_mask": [0] * prompt_length + [int(value) for value in mask[:length]],
+        }
 
 
 def make_answer_batch(session: Session, config: SFTRunConfig, examples: Sequence[Example]) -> Batch:

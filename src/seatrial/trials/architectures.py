@@ -65,6 +65,8 @@ class Architecture:
     recipe: str = RECIPE
     words: tuple[str, ...] = ()
     """`a.b=value` words of its run, in addition to those of the smoke."""
+    options: tuple[str, ...] = ()
+    """`a.b=value` words for options that the smoke leaves at their defaults; the user's own override them."""
     level: int = 5
     proves: str = ""
     """What it claims unless something limits the run; follows from the claim."""
@@ -87,7 +89,7 @@ class Architecture:
             model=model,
             directory=context.directory,
             seed=context.seed,
-            overrides=context.overrides,
+            overrides=(*self.options, *context.overrides),
             words=self.words,
         )
         job = context.target.job(request)
@@ -182,6 +184,15 @@ def architecture_trials() -> Sequence[Architecture]:
             summary="GRPO on a dense model without norms of queries and keys, with a head of its own",
             claim="attention, feed-forward layers and the head train",
             sensors=(sensor("dense: every kind of layer trains", "each kind moved", _dense),),
+            options=(
+                "grpo.advantage.estimator=rloo",
+                "loss_fn.entropy_coefficient=0.01",
+                "loss_fn.reference_policy_kl_type=k2",
+                "policy.generation.temperature=0.8",
+                "policy.optimizer.weight_decay=0.1",
+                "policy.scheduler.name=cosine",
+                "policy.scheduler.warmup_steps=1",
+            ),
         ),
         Architecture(
             name="arch-tied",
@@ -190,6 +201,13 @@ def architecture_trials() -> Sequence[Architecture]:
             summary="GRPO on a model whose head is its embedding",
             claim="the tied matrix trains, is one in the sampler and the trainer, and is exported tied",
             sensors=(sensor("tied: the head is the embedding", "moved, and exported once", _tied),),
+            options=(
+                "grpo.advantage.scale=batch",
+                "grpo.zero_variance_filter=true",
+                "loss_fn.kind=cispo",
+                "policy.max_grad_norm=0.1",
+                "policy.sequence_packing.enabled=true",
+            ),
         ),
         Architecture(
             name="arch-moe",
@@ -232,6 +250,12 @@ def architecture_trials() -> Sequence[Architecture]:
                 "policy.generation.quantization=int8",
                 "policy.generation.colocated.enabled=false",
                 "loss_fn.importance_sampling=truncated",
+            ),
+            options=(
+                "grpo.advantage.estimator=reinforce_plus_plus_baseline",
+                "grpo.overlong_filtering=true",
+                "policy.dynamic_batching.enabled=true",
+                "policy.dynamic_batching.train_mb_tokens=96",
             ),
             does_not_prove="fp8, activations in int8, quantisation-aware training, speed, that the model learns "
             "(level 6)",

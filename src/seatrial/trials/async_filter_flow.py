@@ -10,7 +10,7 @@ from typing import Any
 from seatrial.errors import BlockedError
 from seatrial.targets.base import TrainingJob
 from seatrial.trials.base import Claim, TrialContext
-from seatrial.trials.grpo_smoke import LEDGER_SENSORS, train_and_judge
+from seatrial.trials.grpo_smoke import LEDGER_SENSORS, sharp_model, train_and_judge
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.filters import buffer_holds_what_waits
 from seatrial.trials.sensors.guards import GUARDS_HOLD
@@ -193,4 +193,6 @@ class AsyncFilterFlow:
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
         context.target.preflight()
-        train_and_judge(context, "grpo-async", lambda job: list(SENSORS), lambda job: CLAIMS)
+        train_and_judge(
+            context, "grpo-async", lambda job: list(SENSORS), lambda job: CLAIMS, sharp_model(context.target)
+        )

@@ -9,9 +9,11 @@ from seatrial.trials.grpo_smoke import (
     LEDGER_SENSORS,
     guard_sensors,
     on_policy_checks,
+    sharp_model,
     train_and_judge,
     within_reach,
 )
+from seatrial.trials.sensors.adapters import ADAPTED
 from seatrial.trials.sensors.checkpoints import (
     ADAPTERS_TRAINED,
     BASE_FROZEN,
@@ -68,7 +70,7 @@ class _OneRun:
         """Prepare, launch, collect, sense."""
         context.target.preflight()
         recipe = self.name if self.name.startswith("grpo-") else f"grpo-{self.name}"
-        train_and_judge(context, recipe, self.sensors, self.claims)
+        train_and_judge(context, recipe, self.sensors, self.claims, sharp_model(context.target))
 
     def claims(self, job: TrainingJob) -> list[Claim]:
         """Return what the run proves."""
@@ -93,6 +95,7 @@ class GrpoLora(_OneRun):
     own_sensors = (
         KL_SMALL,
         REWARDED,
+        ADAPTED,
         ADAPTERS_TRAINED,
         BASE_FROZEN,
         CHECKPOINTS_WHOLE,
@@ -100,6 +103,9 @@ class GrpoLora(_OneRun):
         MOMENTS_SAVED,
     )
     own_claims = (
+        Claim(
+            text="adapters are on the configured layers, with the rank and scale", verdicts=(ADAPTED.name,)
+        ),
         Claim(text="every adapter trains", verdicts=(GRADIENT_POSITIVE.name, ADAPTERS_TRAINED.name)),
         Claim(
             text="the model under the adapters is frozen, and the export is both merged",

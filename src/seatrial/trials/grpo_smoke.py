@@ -34,6 +34,8 @@ from seatrial.trials.sensors.scoring import unreached_experts
 from seatrial.verdict import Outcome, Verdict
 
 MAKING = "make-model.log"
+SHARP = "sharp"
+"""Architecture of a model whose weights are five times as large as usual."""
 RATIO_CHECKS = (
     check_sensor('min(data["train/probs_ratio_min"]) > 0.79', "no token's ratio is low before clamping"),
     check_sensor('max(data["train/probs_ratio_max"]) < 1.21', "no token's ratio is high before clamping"),
@@ -153,11 +155,19 @@ class GrpoSmoke:
     def run(self, context: TrialContext) -> None:
         """Prepare, launch, collect, sense."""
         check_origins(context)
-        train_and_judge(context, self.name, smoke_sensors, self.claims)
+        train_and_judge(context, self.name, smoke_sensors, self.claims, sharp_model(context.target))
 
     def claims(self, job: TrainingJob) -> list[Claim]:
         """Return what the run proves."""
         return [*smoke_claims(job), *within_reach(RECOMPUTED_CLAIMS, job)]
+
+
+def sharp_model(target: Target) -> str | None:
+    """Return the architecture of a model whose attention depends on its weights; None where the target makes none.
+
+    With weights of the usual size the logits of a random model are almost those of its last token's embedding.
+    """
+    return SHARP if isinstance(target, MakesArchitectures) else None
 
 
 def check_origins(context: TrialContext) -> None:

@@ -11,10 +11,12 @@ from seatrial.trials.grpo_smoke import (
     LEDGER_SENSORS,
     guard_sensors,
     on_policy_checks,
+    sharp_model,
     train_and_judge,
 )
-from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.guards import READ_BACK
+from seatrial.trials.sensors.paths import sensor
 from seatrial.trials.sensors.recomputed import RECOMPUTED
 from seatrial.trials.sensors.run import (
     FINITE,
@@ -25,11 +27,10 @@ from seatrial.trials.sensors.run import (
     Sensor,
     check_sensor,
 )
+from seatrial.trials.sensors.sent import BYTES, FULL, sizes_of_syncs, syncs_carry_changes
 from seatrial.verdict import Outcome, Verdict
 
 VERIFIED = "train/weight_sync/tensors_verified"
-FULL = "train/weight_sync/full"
-BYTES = "train/weight_sync/bytes_sent"
 CONSUMER = "timing/train/prepare_for_generation/weight_transfer/consumer/"
 WRITING = ("decode_sparse", "load_delta")
 """Phases in which a generator writes changes, of which each is timed."""
@@ -64,15 +65,26 @@ def every_tensor_verified(evidence: RunEvidence) -> Verdict:
 
 
 def deltas_between_full_syncs(evidence: RunEvidence) -> Verdict:
-    """There were full syncs and others; each of the others carried something, and less than any full one."""
+    """There were full syncs and others; each of the others carried less than any full one, and something.
+
+    A sync of weights that did not change since the one before carries nothing, where the saved weights say so.
+
+    Raises:
+        NotGivenError: the weights changed before fewer than two of the others.
+    """
     name = "changes alone travelled between full syncs"
     full, size = evidence.series(FULL), evidence.series(BYTES)
     if full is None or size is None or len(full) != len(size) or not len(full):
         return Verdict(
             name=name, outcome=Outcome.FAIL, reason=f"{FULL} and {BYTES} were not logged at the same steps"
         )
-    whole = [sent for is_full, sent in zip(full.values, size.values, strict=True) if is_full == 1]
-    deltas = [sent for is_full, sent in zip(full.values, size.values, strict=True) if is_full == 0]
+    still = {step for step, (_, changed) in sizes_of_syncs(evidence).items() if not changed}
+    syncs = list(zip(full.steps.tolist(), full.values.tolist(), size.values.tolist(), strict=True))
+    whole = [sent for _, is_full, sent in syncs if is_full == 1]
+    deltas = [sent for step, is_full, sent in syncs if is_full == 0 and not (step in still and sent == 0)]
+    num_empty = sum(is_full == 0 for _, is_full, _ in syncs) - len(deltas)
+    if num_empty and len(deltas) < 2 <= len(whole):
+        raise NotGivenError(f"{num_empty} of the syncs between full ones carried no change: there was none")
     for phase in WRITING:
         if any(deltas) and evidence.series(f"{CONSUMER}{phase}") is None:
             return Verdict(name=name, outcome=Outcome.FAIL, reason=f"{CONSUMER}{phase} was not logged")
@@ -83,7 +95,8 @@ def deltas_between_full_syncs(evidence: RunEvidence) -> Verdict:
         name=name,
         outcome=Outcome.PASS if good else Outcome.FAIL,
         reason=f"{len(whole)} full syncs of {min(whole, default=0):.0f} bytes or more, {len(deltas)} of changes, "
-        f"of {min(deltas, default=0):.0f} to {max(deltas, default=0):.0f} bytes",
+        f"of {min(deltas, default=0):.0f} to {max(deltas, default=0):.0f} bytes, {num_empty} of weights that had not "
+        "changed",
         value=float(max(deltas, default=0)),
         bound="two of each at least; 0 < bytes of changes < bytes of a full sync",
         num_samples=len(full),
@@ -92,10 +105,18 @@ def deltas_between_full_syncs(evidence: RunEvidence) -> Verdict:
 
 ALL_VERIFIED = Sensor("every tensor held against its fingerprint, at every step", every_tensor_verified)
 DELTAS = Sensor("changes alone travelled between full syncs", deltas_between_full_syncs)
+SENT = sensor(
+    "every sync carries as many bytes as the weights that it brings",
+    "of all weights, or of those that changed",
+    syncs_carry_changes,
+)
 TRANSFER_TIMED = check_sensor(
     'min(data["timing/train/prepare_for_generation/transfer_and_update_weights"]) > 0',
     "the transfer was timed at every step",
 )
+
+
+CARRIED = Claim(text="every sync carries what changed, or all", verdicts=(SENT.name,))
 
 
 class Form(NamedTuple):
@@ -105,19 +126,20 @@ class Form(NamedTuple):
     sensors: tuple[Sensor, ...]
     claims: tuple[Claim, ...]
     made: str | None = None
-    """Architecture of the model (`prepare_model`); None: the target's own."""
+    """Architecture of the model (`prepare_model`); None: a sharp one."""
 
 
 WHOLE = Form(
     "grpo-refit-noncolocated",
-    sensors=(PARAMETERS_MOVED,),
-    claims=(Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)),),
+    sensors=(PARAMETERS_MOVED, SENT),
+    claims=(Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)), CARRIED),
 )
 CHANGES = Form(
     "grpo-refit-delta",
     made="peaked",  # with weights of the usual size a sampler that errs is within the rounding of bfloat16
-    sensors=(DELTAS,),
+    sensors=(DELTAS, SENT),
     claims=(
+        CARRIED,
         Claim(
             text="between full syncs changes alone travel, and leave the generator with the same bits",
             verdicts=(DELTAS.name, ALL_VERIFIED.name),
@@ -181,7 +203,7 @@ class _Refit:
             self.form.recipe,
             lambda job: refit_sensors(job, self.form),
             lambda job: refit_claims(job, self.form),
-            self.form.made,
+            self.form.made or sharp_model(context.target),
         )
 
 

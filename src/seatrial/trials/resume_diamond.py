@@ -18,6 +18,7 @@ from seatrial.trials.grpo_smoke import guard_sensors, judge_run, prepare_model, 
 from seatrial.trials.launching import exit_verdict, train
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence, find_series
 from seatrial.trials.sensors.damage import DAMAGE_SEEN, damage_seen, damaged_copies
+from seatrial.trials.sensors.recomputed import OPTIMIZER
 from seatrial.trials.sensors.run import (
     FINITE,
     LOG_UNDAMAGED,
@@ -28,6 +29,7 @@ from seatrial.trials.sensors.run import (
     not_given,
 )
 from seatrial.trials.sensors.served import need, served
+from seatrial.trials.sensors.tuning import COUNTED, HELD_OUT, LEARNED, TUNED
 from seatrial.verdict import Outcome, Verdict
 
 RECIPE = "sft-resume-diamond"
@@ -174,7 +176,7 @@ class SftResumeDiamond:
                 before = frozenset(map(str, files))
             job = target.job(request)
             evidence[way] = train(context, job, request.directory / "run.log")
-            sensors = [LOG_UNDAMAGED, STEPS_REACHED, FINITE, *guard_sensors(job)]
+            sensors = [LOG_UNDAMAGED, STEPS_REACHED, FINITE, *guard_sensors(job), *TUNED, OPTIMIZER]
             if not judge_run(context, evidence[way], sensors, f"{way}: "):
                 return
         seen = {} if self.backends else self._damage(context, model, evidence["whole"])
@@ -243,6 +245,15 @@ class SftResumeDiamond:
             ),
         ]
         if self.backends is None:
+            claims.append(
+                Claim(
+                    text="every step learns its answers, as logged",
+                    verdicts=(f"whole: {COUNTED}", f"whole: {LEARNED}", f"whole: {HELD_OUT}"),
+                )
+            )
+            claims.append(
+                Claim(text="every update is the optimizer's", verdicts=(f"whole: {OPTIMIZER.name}",))
+            )
             claims.append(Claim(text="a damaged checkpoint is refused, with a line", verdicts=(DAMAGE_SEEN,)))
         else:
             text = f"{self.backends[0]} saved, and {self.backends[1]} continued"

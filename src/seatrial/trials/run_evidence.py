@@ -85,7 +85,7 @@ class RunEvidence:
 
     @cached_property
     def steps_without_signal(self) -> list[int]:
-        """Steps at which every group of the ledger has equal rewards: no advantage, and nothing to learn from.
+        """Steps at which every group of the ledger has equal rewards, none missing: nothing to learn.
 
         None where the target gives no rows.
         """
@@ -95,7 +95,9 @@ class RunEvidence:
         for row in self.ledger:
             rewards[row.step][row.prompt_id].add(row.reward)
         return [
-            step for step, groups in sorted(rewards.items()) if all(len(of) == 1 for of in groups.values())
+            step
+            for step, groups in sorted(rewards.items())
+            if all(len(of) == 1 and None not in of for of in groups.values())
         ]
 
     @property

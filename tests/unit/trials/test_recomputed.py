@@ -18,18 +18,24 @@ from refrl.models.tiny import TinyModelSpec, make_model
 from seatrial.evidence.ledger.laws.rewards import _unjudged
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
+from seatrial.evidence.weights import stored_tensors
 from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
+from seatrial.trials.sensors.draws import Draws
 from seatrial.trials.sensors.filters import rows_are_filtered
-from seatrial.trials.sensors.first_step import Draws, _support, drawn_as_configured, first_update
+from seatrial.trials.sensors.first_step import _support, drawn_as_configured, first_update
+from seatrial.trials.sensors.later_steps import later_scores, later_updates
+from seatrial.trials.sensors.optimizer import updates_are_adamws
 from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.scalars import scalars_follow
 from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds
 
 WORDS = (
-    "grpo.max_num_steps=1",
+    "grpo.max_num_steps=2",
+    "policy.optimizer.weight_decay=0.1",
+    "policy.scheduler.name=linear",
     "grpo.val_at_start=false",
     "grpo.val_at_end=false",
     "policy.sequence_packing.enabled=true",
@@ -38,8 +44,17 @@ WORDS = (
     "policy.generation.temperature=0.5",
     "grpo.overlong_filtering=true",
 )
-"""One step with most of what is computed again: packs, a bonus, a filter of sampling and one of rows."""
-CHECKS = (scalars_follow, rows_are_filtered, drawn_as_configured, first_update, record_is_whole)
+"""Two steps, saved, with most of what is computed again: packs, a bonus, a filter of sampling and one of rows."""
+CHECKS = (
+    scalars_follow,
+    rows_are_filtered,
+    drawn_as_configured,
+    first_update,
+    later_scores,
+    later_updates,
+    updates_are_adamws,
+    record_is_whole,
+)
 
 
 class Changed(RunEvidence):
@@ -56,12 +71,12 @@ class Changed(RunEvidence):
         found = super().series(tag)
         if found is None or tag not in self._scalars:
             return found
-        return replace(found, values=np.array([self._scalars[tag]]))
+        return replace(found, values=np.full(len(found), self._scalars[tag]))
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
-    """Run one step of the smoke on a peaked model."""
+    """Run two steps of the smoke on a peaked model."""
     folder = tmp_path_factory.mktemp("run")
     make_model(TinyModelSpec(initializer_range=0.2, hidden_size=32, intermediate_size=48), folder / "model")
     request = JobRequest(recipe="grpo-smoke", model=folder / "model", directory=folder, seed=0, words=WORDS)
@@ -103,6 +118,7 @@ def test_a_sound_step_passes(job: TrainingJob) -> None:
         ("performance/tokens_per_sec", 1.01, scalars_follow),
         ("timing/train/total_step_time", 0.5, scalars_follow),
         ("train/num_overlong_filtered", 2.0, rows_are_filtered),
+        ("train/grad_norm", 0.1, updates_are_adamws),
     ],
 )
 def test_another_value_of_a_scalar_is_seen(
@@ -205,6 +221,72 @@ def test_tokens_that_one_number_draws_are_seen() -> None:
         for place in range(40):
             draws.see(row, place, logits_TV[place])
         assert bool(list(draws.too_many())) is shared
+
+
+def test_rows_that_share_random_numbers_are_seen() -> None:
+    """Over distributions that differ, so that the tokens are others; rows of their own numbers are not."""
+    generator = np.random.default_rng(0)
+    logits_BTV = 0.5 * generator.standard_normal((6, 8, 64))
+    for shared in (False, True):
+        numbers_BT = generator.random((6, 8))
+        numbers_BT[5] = numbers_BT[2] if shared else numbers_BT[5]
+        draws = Draws()
+        for index, logits_TV in enumerate(logits_BTV):
+            ends_TV = np.cumsum(np.exp(logits_TV) / np.exp(logits_TV).sum(1, keepdims=True), 1)
+            pairs = zip(ends_TV, numbers_BT[index], strict=True)
+            ids = tuple(int(np.searchsorted(ends_V, one)) for ends_V, one in pairs)
+            row = LedgerRow(step=1, index=index, prompt_id=0, prompt_length=0, token_ids=ids)
+            for place in range(8):
+                draws.see(row, place, logits_TV[place])
+        assert [said.split(" are")[0] for said in draws.alike()] == ["step 1 row 2 and step 1 row 5"][
+            : int(shared)
+        ]
+
+
+def _of_step_2(job: TrainingJob, change: Callable[[LedgerRow], LedgerRow]) -> list[LedgerRow]:
+    """Return the rows, those of step 2 changed."""
+    return [change(row) if row.step == 2 else row for row in rows_of(job)]
+
+
+@pytest.mark.parametrize("column", ["prev_logprobs", "generation_logprobs"])
+def test_another_score_of_a_later_step_is_seen(job: TrainingJob, column: str) -> None:
+    """It is compared with the saved weights of its step."""
+    wrong, _, _ = later_scores(Changed(job, _of_step_2(job, _shifted(column)), {}))
+    assert any(f"has {column}" in text for text in wrong), wrong
+
+
+def test_rows_of_older_weights_are_seen(job: TrainingJob) -> None:
+    """Those that say that the weights of step 1 sampled them, and were sampled by the initial ones."""
+    old = _of_step_2(job, lambda row: replace(row, weight_version=0))
+    assert later_scores(Changed(job, old, {}))[0]
+
+
+def test_another_later_update_is_seen(job: TrainingJob) -> None:
+    """Of advantages that are not those of the logged loss."""
+    rows = _of_step_2(job, lambda row: replace(row, advantage=(row.advantage or 0.0) + 0.5))
+    assert later_updates(Changed(job, rows, {}))[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "option", "value"),
+    [
+        ("optimizer", "betas", [0.8, 0.999]),
+        ("optimizer", "betas", [0.9, 0.99]),
+        ("optimizer", "eps", 1e-4),
+        ("optimizer", "weight_decay", 0.0),
+        ("optimizer", "lr", 9e-4),
+        ("scheduler", "name", "constant"),
+        ("scheduler", "warmup_steps", 1),
+    ],
+)
+def test_an_update_with_another_option_is_seen(
+    job: TrainingJob, section: str, option: str, value: object
+) -> None:
+    """The saved moments and weights do not follow from it."""
+    configuration = json.loads(json.dumps(job.configuration))
+    configuration["policy"][section][option] = value
+    other = replace(job, configuration=configuration)
+    assert updates_are_adamws(Changed(other, rows_of(job), {}))[0]
 
 
 def test_a_verifier_that_failed_gives_one_reward() -> None:
@@ -315,7 +397,7 @@ def test_the_decoder_is_that_of_transformers(tmp_path: Path, spec: TinyModelSpec
     make_model(replace(spec, initializer_range=0.3), tmp_path / "model")
     facts = json.loads((tmp_path / "model" / "config.json").read_text())
     assert why_not(facts, tmp_path / "model") is None
-    decoder = Decoder(tmp_path / "model", facts)
+    decoder = Decoder(stored_tensors(tmp_path / "model"), facts)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float64")
     rng = np.random.default_rng(0)
     for ids in ([257, 7, 256, 90, 7], [257, 3, 200]):

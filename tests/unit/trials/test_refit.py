@@ -1,21 +1,25 @@
 """What the trials of level 2 ask of a run that is not what it should be."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
 from seatrial.trials.refit import (
-    BYTES,
     CONSUMER,
-    FULL,
     VERIFIED,
     WRITING,
     deltas_between_full_syncs,
     every_tensor_verified,
 )
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.sent import BYTES, FULL, sizes_of_syncs, syncs_carry_changes
 from seatrial.verdict import Outcome
 
 
@@ -32,7 +36,7 @@ def evidence(num_tensors: int = 3, num_steps: int = 3, **series: list[float] | N
     }
     return SimpleNamespace(
         series=logged.get,
-        job=SimpleNamespace(num_steps=num_steps),
+        job=SimpleNamespace(num_steps=num_steps, checkpoint_dir=None),
         weights=SimpleNamespace(changes=[None] * num_tensors),
     )
 
@@ -87,3 +91,70 @@ def test_a_phase_that_is_not_timed_is_named(phase: str) -> None:
     verdict = deltas_between_full_syncs(evidence(full=[1, 0, 0, 1], sent=[100, 40, 30, 100], **timed))
     assert verdict.outcome is Outcome.FAIL
     assert f"{CONSUMER}{phase} was not logged" in verdict.reason
+
+
+class Saving(RunEvidence):
+    """A run of three steps in bfloat16 whose only tensor has 100 elements, of which each step changes some."""
+
+    def __init__(
+        self, folder: Path, changed: Sequence[int], full: Sequence[float], sent: Sequence[float]
+    ) -> None:
+        """Write the initial model and the checkpoints, and log what each sync carried."""
+        weights = np.ones(100, dtype=np.float32)
+        for step, count in enumerate((0, *changed)):
+            place = folder / ("model" if not step else f"checkpoints/step_{step}/policy")
+            place.mkdir(parents=True)
+            weights[:count] += 1
+            save_file({"w" if not step else "model.w": weights}, place / "model.safetensors")
+        options: dict[str, Any] = {
+            "policy": {
+                "precision": "bfloat16",
+                "train_global_batch_size": 1,
+                "lora_cfg": {"enabled": False},
+                "generation": {"delta_compression": {"enabled": True, "dtype": "bfloat16"}},
+            }
+        }
+        job: Any = SimpleNamespace(
+            num_steps=3,
+            num_updates_per_step=1,
+            checkpoint_dir=folder / "checkpoints",
+            checkpoint_form="step_{step}/policy",
+            initial_model=folder / "model",
+            configuration=options,
+        )
+        super().__init__(job, None, [])  # type: ignore[arg-type]
+        logged = evidence(full=list(full), sent=list(sent), **{phase: [0.1] for phase in WRITING})
+        self._logged = logged.series
+        self.__dict__["ledger"] = [
+            LedgerRow(step=step, index=0, prompt_id=0, token_ids=(1, 2), prompt_length=1, loss_mask=(0, 1))
+            for step in (1, 2, 3)
+        ]
+
+    def series(self, tag: str) -> Series | None:
+        """Return a logged series."""
+        found: Series | None = self._logged(tag)
+        return found
+
+
+def test_bytes_of_changes_are_those_of_the_saved_weights(tmp_path: Path) -> None:
+    """Two bytes an element, four for its place; a tensor whose changes take as much as all of it travels whole."""
+    run = Saving(tmp_path, (10, 90, 0), full=(1, 0, 0), sent=(200, 60, 200))
+    assert sizes_of_syncs(run) == {1: (200, 200), 2: (200, 60), 3: (200, 200)}
+    assert syncs_carry_changes(run)[0] == []
+    assert (
+        "step 2" in syncs_carry_changes(Saving(tmp_path / "2", (10, 90, 0), (1, 0, 0), (200, 54, 200)))[0][0]
+    )
+
+
+@pytest.mark.parametrize(("sent", "outcome"), [((200, 0, 0), None), ((200, 6, 0), Outcome.FAIL)])
+def test_a_sync_of_unchanged_weights_is_empty(
+    tmp_path: Path, sent: tuple[float, ...], outcome: Outcome | None
+) -> None:
+    """With too few others, whether changes alone travel is not judged; bytes for no change are a fault."""
+    run = Saving(tmp_path, (0, 0, 0), full=(1, 0, 0), sent=sent)
+    if outcome is None:
+        run = Saving(tmp_path / "two", (0, 0, 0), full=(1, 0, 1), sent=(200, 0, 200))
+        with pytest.raises(NotGivenError, match="carried no change"):
+            deltas_between_full_syncs(run)
+        return
+    assert deltas_between_full_syncs(run).outcome is outcome

@@ -42,9 +42,14 @@ ARCHITECTURES = {
     "draft": ("--draft-head",),
     "vlm": ("--family", "llava"),
     "audio": ("--family", "qwen2_audio"),
+    "sharp": ("--initializer-range", "0.1"),
     "peaked": ("--initializer-range", "0.1", "--small-norms"),  # small: a norm of 1 does not move in bfloat16
 }
 """Words of `refrl make-model`, by what trials call an architecture."""
+SAVED = frozenset({"grpo-smoke", "grpo-refit-noncolocated", "grpo-refit-delta", "grpo-async"})
+"""Recipes that a trial lets save after every step, so that every update can be computed again."""
+_DISTRIBUTED = ("policy.dtensor_cfg.", "policy.megatron_cfg.", "cluster.num_processes", "cluster.launcher")
+"""Beginnings of words with which a policy is spread, or started otherwise."""
 FROZEN = {"qwen2_audio": ("audio_tower.embed_positions.weight",)}
 """Tensors that transformers' own code keeps fixed, by the type of model."""
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -154,13 +159,12 @@ class ReferenceTarget:
             else 1000 * request.seed + request.number
         )
         chosen = [word for word in request.overrides if not word.startswith("policy.model_name=")]
-        words = [
-            *_own_words(request, "grpo", loop_seed),
-            f"logger.observers=[{GUARDS}]",
-            *chosen,
-            *request.words,
-        ]
-        config = self._load(request.recipe, words)
+        own = _own_words(request, "grpo", loop_seed)
+        words = [*own, f"logger.observers=[{GUARDS}]", *chosen, *request.words]
+        if _saves_every_step(request):
+            words, config = self._saving(request.recipe, own, words)
+        else:
+            config = self._load(request.recipe, words)
         advantage = config.grpo.advantage
         loss = config.loss_fn
         recomputable = advantage.is_built_in and (
@@ -249,9 +253,17 @@ class ReferenceTarget:
             **facts,
         )
 
+    def _saving(self, recipe: str, own: Sequence[str], words: list[str]) -> tuple[list[str], GRPORunConfig]:
+        """Return the words of a run that saves after every step, unless an option forbids it, and its configuration."""
+        saving = [*own, "checkpointing.save_period=1", *words[len(own) :]]
+        try:
+            return saving, self._load(recipe, saving)
+        except UsageError:
+            return words, self._load(recipe, words)
+
     def _environment_for(self, model: Path | None) -> dict[str, str]:
         """Return the variables of a command on a model, or one to be made (None); keep those that are set already."""
-        size = sum(file.stat().st_size for file in model.glob("*.safetensors")) if model is not None else 0
+        size = 0 if model is None else _size(model)
         threads = (
             {} if size > _SMALL_MODEL_BYTES or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
         )
@@ -267,6 +279,20 @@ class ReferenceTarget:
             return load_config(GRPORunConfig, _config(recipe), list(overrides))
         except ConfigError as error:
             raise UsageError(str(error)) from error
+
+
+def _saves_every_step(request: JobRequest) -> bool:
+    """Return whether a run saves after every step: a small model, in one process."""
+    return (
+        request.recipe in SAVED
+        and _size(request.model) <= _SMALL_MODEL_BYTES
+        and not any(word.startswith(_DISTRIBUTED) for word in (*request.words, *request.overrides))
+    )
+
+
+def _size(model: Path) -> int:
+    """Return the bytes of a model's weights."""
+    return sum(file.stat().st_size for file in model.glob("*.safetensors"))
 
 
 def _config(recipe: str) -> Path:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seatrial.evidence.ledger.schema import LedgerRow
-from seatrial.evidence.weights import stored_tensors
+from seatrial.evidence.weights import StoredTensor
 
 Array = npt.NDArray[np.float64]
 FAMILIES = frozenset({"llama", "qwen3"})
@@ -49,11 +49,9 @@ def why_not(facts: Mapping[str, Any], folder: Path) -> str | None:
 class Decoder:
     """A model, with the sum of the gradients of the rows that went back through it."""
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Read the weights of a folder; `why_not` must say nothing about it."""
-        self._weights = {
-            name: tensor.read().astype(np.float64) for name, tensor in stored_tensors(folder).items()
-        }
+    def __init__(self, tensors: Mapping[str, StoredTensor], facts: Mapping[str, Any]) -> None:
+        """Read the weights; `why_not` must say nothing about their model."""
+        self._weights = {name: tensor.read().astype(np.float64) for name, tensor in tensors.items()}
         self._gradients: dict[str, Any] = defaultdict(float)
         self._heads = int(facts["num_attention_heads"])
         self._key_heads = int(facts.get("num_key_value_heads") or self._heads)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,10 +17,12 @@ import numpy.typing as npt
 
 from seatrial.evidence.ledger.laws.logprobs import AGREEMENT
 from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.weights import stored_tensors
 from seatrial.relations import oracles
 from seatrial.relations.oracles.options import loss_spec
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
+from seatrial.trials.sensors.draws import Draws
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of, updates_of
 from seatrial.trials.sensors.paths import by_step, model_facts
 from seatrial.trials.sensors.scalars import BUILT_IN, counts_of, loss_of
@@ -39,8 +40,6 @@ GRADIENT = {"float32": 1e-4, "bfloat16": 0.05}
 """Relative difference of a gradient's norm, by the policy's precision."""
 LEAST_GRADIENT = {"float32": 1e-7, "bfloat16": 1e-3}
 """Norm below which a gradient is rounding, by the policy's precision: that of advantages of zero."""
-LEAST_CHANCE = 1e-9
-"""Of as many tokens that meet the one before."""
 LEAST_VALUES = 20
 """Of a column, to say that all of them are rounded."""
 SAME = 1e-5
@@ -81,42 +80,14 @@ class Support(NamedTuple):
     """Whether the token that was drawn is one of them."""
 
 
-@dataclass
-class Draws:
-    """Tokens whose share of their distribution meets that of the token before, and how often chance does so.
+class Compared(NamedTuple):
+    """What comparing log-probabilities found."""
 
-    A share is the interval of the cumulative distribution, in the order of ids, in which a random number draws the
-    token. Two tokens that one number draws have shares that meet.
-    """
-
-    number: int = 0
-    expected: float = 0.0
-    _before: tuple[float, float] = (0.0, 0.0)
-
-    def see(self, row: LedgerRow, place: int, logprobs_V: Array) -> None:
-        """Count the token at a place of a row; places come in order."""
-        probs_V = np.exp(logprobs_V)
-        ends_V = np.cumsum(probs_V) / probs_V.sum()
-        starts_V = np.concatenate(([0.0], ends_V[:-1]))
-        token = row.sampled_ids[place]
-        if place:
-            first, last = self._before
-            meets_V = (starts_V < last) & (ends_V > first)
-            self.number += bool(meets_V[token])
-            self.expected += float(probs_V[meets_V].sum() / probs_V.sum())
-        self._before = float(starts_V[token]), float(ends_V[token])
-
-    def too_many(self) -> Iterator[str]:
-        """Yield that more of them meet than by chance (Chernoff's bound of a sum of independent draws)."""
-        number, expected = self.number, self.expected
-        if number <= expected:
-            return
-        bound = number - expected - (number * math.log(number / expected) if expected else math.inf)
-        if bound < math.log(LEAST_CHANCE):
-            yield (
-                f"step 1: {number} tokens are drawn where the one before them was, in the cumulative distribution; "
-                f"chance gives {expected:.3g}"
-            )
+    wrong: list[str]
+    largest: float
+    """Difference, in nats."""
+    number: int
+    """Of tokens."""
 
 
 def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -127,31 +98,49 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
         BlockedError: the model cannot be read.
     """
     options, rows = _step_1(evidence)
-    model = _model(evidence, options)
+    draws = Draws()
+    found = compare_scores(_model(evidence, options), rows, options, evidence.job.precision, draws=draws)
+    wrong = [*_rounded(rows), *draws.too_many(), *draws.alike(), *_unlike_the_reference(rows), *found.wrong]
+    return (
+        wrong[:3],
+        f"{found.number} tokens of {len(rows)} rows, at most {found.largest:.2g} nats apart",
+        found.number,
+    )
+
+
+def compare_scores(
+    model: Model,
+    rows: Sequence[LedgerRow],
+    options: Mapping[str, Any],
+    precision: str,
+    columns: Sequence[str] = ("prev_logprobs", "reference_logprobs", "generation_logprobs"),
+    draws: Draws | None = None,
+) -> Compared:
+    """Compare columns of log-probabilities with a model's, and, with `draws`, the tokens with what may be drawn.
+
+    Args:
+        model: whose scores the columns should be.
+        rows: of one step.
+        options: of the run.
+        precision: of the sampler.
+        columns: of the rows.
+        draws: where the model is the sampler's; the tokens are added to it.
+    """
     own = NATS[options["policy.precision"]]
-    bounds = {
-        "prev_logprobs": own,
-        "reference_logprobs": own,
-        "generation_logprobs": max(own, AGREEMENT[evidence.job.precision].token),
-    }
-    wrong, largest, number, draws = [], 0.0, 0, Draws()
+    bounds = dict.fromkeys(columns, own)
+    if "generation_logprobs" in bounds:
+        bounds["generation_logprobs"] = max(own, AGREEMENT[precision].token)
+    wrong, largest, number = [], 0.0, 0
     for row in rows:
         for place, scaled_V in _scaled(model, row, options):
             size = _kept_size(row, place)
             token = row.sampled_ids[place]
             number += 1
-            draws.see(row, place, _logprobs(scaled_V, row, place))
-            support = _support(scaled_V, token, options, evidence.job.precision)
-            at = f"step 1 row {row.index} token {place}"
-            if not support.allows:
-                wrong.append(
-                    f"{at} is {token}, which top-k and top-p leave out at temperature {_temperature(options):g}"
-                )
-            if size is not None and not support.least <= size <= support.most:
-                wrong.append(
-                    f"{at} was drawn of {size} tokens; {support.least} to {support.most} are left by the options"
-                )
-            if size is None and _is_filtered(options):
+            at = f"{row.where()} token {place}"
+            if draws is not None:
+                draws.see(row, place, _logprobs(scaled_V, row, place))
+                wrong += [f"{at} {what}" for what in _not_drawn(scaled_V, token, size, options, precision)]
+            if size is None and is_filtered(options):
                 continue  # how many tokens were left is not written
             score = _score(scaled_V, token, size)
             for column, bound in bounds.items():
@@ -162,8 +151,18 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
                 largest = max(largest, gap)
                 if not gap <= bound:
                     wrong.append(f"{at} has {column} {values[place]:.6g}, the model gives {score:.6g}")
-    wrong = [*_rounded(rows), *draws.too_many(), *_unlike_the_reference(rows), *wrong]
-    return wrong[:3], f"{number} tokens of {len(rows)} rows, at most {largest:.2g} nats apart", number
+    return Compared(wrong, largest, number)
+
+
+def _not_drawn(
+    scaled_V: Array, token: int, size: int | None, options: Mapping[str, Any], precision: str
+) -> Iterator[str]:
+    """Yield why a token cannot have been drawn as configured."""
+    support = _support(scaled_V, token, options, precision)
+    if not support.allows:
+        yield f"is {token}, which top-k and top-p leave out at temperature {_temperature(options):g}"
+    if size is not None and not support.least <= size <= support.most:
+        yield f"was drawn of {size} tokens; {support.least} to {support.most} are left by the options"
 
 
 def _unlike_the_reference(rows: Sequence[LedgerRow]) -> Iterator[str]:
@@ -191,30 +190,41 @@ def first_update(evidence: RunEvidence) -> tuple[list[str], str, int]:
         BlockedError: the model cannot be read.
     """
     options, rows = _step_1(evidence)
+    wrong, seen = compare_update(evidence, _model(evidence, options), rows, options)
+    return wrong[:3], seen, len(rows)
+
+
+def compare_update(
+    evidence: RunEvidence, model: Model, rows: Sequence[LedgerRow], options: Mapping[str, Any]
+) -> tuple[list[str], str]:
+    """Return what is wrong with the loss, entropy and gradient's norm of a step under the model before it, and them.
+
+    Raises:
+        NotGivenError: an option is not computed again, or the step has not one update.
+    """
     _check_options(options)
-    updates = updates_of(rows, options)
+    step, updates = rows[0].step if rows else 1, updates_of(rows, options)
     if len(updates) != 1:
-        raise NotGivenError(f"step 1 has {len(updates)} updates, whose means are logged")
+        raise NotGivenError(f"step {step} has {len(updates)} updates, whose means are logged")
     precision = options["policy.precision"]
     with_gradient = not (options["policy.lora_cfg.enabled"] or options["policy.draft.enabled"])
-    found = recompute(_model(evidence, options), updates[0], options, with_gradient=with_gradient)
+    found = recompute(model, updates[0], options, with_gradient=with_gradient)
     wrong = []
     for name, value in found.items():
         series = by_step(evidence, f"train/{name}")
         if name.startswith("moe/") and not series:
             continue  # packed rows and Megatron-core log no routers
-        logged = series.get(1, math.nan)
+        logged = series.get(step, math.nan)
         allowed = LOSS[precision] * max(1.0, abs(value))
         if name == "grad_norm":
             allowed = max(GRADIENT[precision] * value, LEAST_GRADIENT[precision])
         elif name.startswith("moe/tokens"):
             allowed = ROUTED[precision]
         if not abs(logged - value) <= allowed:
-            wrong.append(f"step 1: train/{name} is logged as {logged:.7g}, the rows give {value:.7g}")
-    seen = ", ".join(
+            wrong.append(f"step {step}: train/{name} is logged as {logged:.7g}, the rows give {value:.7g}")
+    return wrong, ", ".join(
         f"{name} {value:.6g}" for name, value in found.items() if not name.startswith("moe/tokens")
     )
-    return wrong[:3], seen, len(rows)
 
 
 def recompute(
@@ -285,7 +295,7 @@ def _model(evidence: RunEvidence, options: Mapping[str, Any]) -> Model:
     facts = model_facts(folder)
     reason = why_not(facts, folder)
     if reason is None:
-        return Decoder(folder, facts)
+        return Decoder(stored_tensors(folder), facts)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if size > MOST_BYTES:
         raise NotGivenError(f"{reason} is too large to be computed again")
@@ -298,7 +308,8 @@ def _temperature(options: Mapping[str, Any]) -> float:
     return float(options["policy.generation.temperature"])
 
 
-def _is_filtered(options: Mapping[str, Any]) -> bool:
+def is_filtered(options: Mapping[str, Any]) -> bool:
+    """Return whether top-k or top-p leave tokens out."""
     return options["policy.generation.top_k"] is not None or options["policy.generation.top_p"] < 1.0
 
 

@@ -303,13 +303,21 @@ def _few(items: Sequence[object]) -> str:
 
 
 def left_reference(evidence: RunEvidence) -> Verdict:
-    """The policy has left its frozen reference; not triggered where no step has anything to learn from."""
+    """The policy has left its frozen reference; not triggered where no step before the last has anything to learn from.
+
+    Each step compares the two before its update.
+    """
     need_logged(["train/kl_penalty"], evidence)
     verdict = _judged(_REFERENCE, evidence)
-    if verdict.outcome is not Outcome.FAIL or not evidence.is_without_signal:
+    if verdict.outcome is not Outcome.FAIL or "rows" in evidence.job.absent:
+        return verdict
+    taught = {row.step for row in evidence.ledger} - set(evidence.steps_without_signal)
+    if min(taught, default=evidence.job.num_steps) < evidence.job.num_steps:
         return verdict
     return replace(
-        verdict, outcome=Outcome.SKIPPED, reason="not triggered: at every step every group has equal rewards"
+        verdict,
+        outcome=Outcome.SKIPPED,
+        reason="not triggered: at every step before the last every group has equal rewards",
     )
 
 

@@ -1,0 +1,74 @@
+"""Verdict on which layers got an adapter, and of which rank and scale."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seatrial.errors import BlockedError
+from seatrial.evidence.weights import StoredTensor, stored_tensors
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.decoder import FAMILIES
+from seatrial.trials.sensors.options import options_of
+from seatrial.trials.sensors.paths import model_facts, sensor
+
+HALVES = (".lora_A.weight", ".lora_B.weight")
+PREFIX = "base_model.model."
+"""What PEFT puts before the name of every tensor."""
+EMBEDDING, HEAD = "embed_tokens", "lm_head"
+
+
+def adapters_are_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """The exported adapters are on the layers that the options name, and have their rank and scale.
+
+    Raises:
+        NotGivenError: the run exports no adapters, or its model's linear layers are not known by their weights.
+        BlockedError: a file cannot be read.
+    """
+    options, folder = options_of(evidence), evidence.job.adapter_dir
+    if folder is None or model_facts(evidence.job.initial_model).get("model_type") not in FAMILIES:
+        raise NotGivenError("the run exports no adapters of a model whose layers are known")
+    wanted = set(_layers(stored_tensors(evidence.job.initial_model), options))
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in stored_tensors(folder).items()}
+    adapted = {name.removesuffix(half) for name in tensors for half in HALVES if name.endswith(half)}
+    wrong = [f"{name} has no adapter" for name in sorted(wanted - adapted)]
+    wrong += [f"{name} has an adapter" for name in sorted(adapted - wanted)]
+    rank = options["policy.lora_cfg.dim"]
+    wrong += [
+        f"{name} has shape {tensor.shape}, and policy.lora_cfg.dim is {rank}"
+        for name, tensor in tensors.items()
+        if (name.endswith(HALVES[0]) and tensor.shape[0] != rank)
+        or (name.endswith(HALVES[1]) and tensor.shape[1] != rank)
+    ]
+    try:
+        said = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BlockedError(f"{folder}/adapter_config.json cannot be read: {error}") from error
+    for name, value in {"r": rank, "lora_alpha": options["policy.lora_cfg.alpha"]}.items():
+        if said.get(name) != value:
+            wrong.append(f"adapter_config.json has {name}={said.get(name)}, the run has {value}")
+    return wrong[:3], f"{len(adapted)} layers with an adapter of rank {rank}", len(adapted)
+
+
+ADAPTED = sensor(
+    "adapters: they are on the configured layers",
+    "those named, of the rank and scale",
+    adapters_are_configured,
+)
+
+
+def _layers(tensors: Mapping[str, StoredTensor], options: Mapping[str, Any]) -> list[str]:
+    """Return the linear layers of a decoder that the options adapt."""
+    targets, left_out = (options[f"policy.lora_cfg.{name}"] for name in ("target_modules", "exclude_modules"))
+    matrices = [
+        name.removesuffix(".weight")
+        for name, tensor in tensors.items()
+        if len(tensor.shape) == 2 and EMBEDDING not in name
+    ]
+    chosen = [name for name in matrices if (name != HEAD if targets is None else _ends_with(name, targets))]
+    return [name for name in chosen if not _ends_with(name, left_out)]
+
+
+def _ends_with(name: str, ends: Sequence[str]) -> bool:
+    return any(name == end or name.endswith(f".{end}") for end in ends)

@@ -1,0 +1,137 @@
+"""Verdicts on steps after the first, computed again from their rows with the weights that the run saved before them.
+
+Where a run saves after every step, the weights before each step are known, and so are those that a row was sampled
+with. Nothing of the stack is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.weights import StoredTensor, stored_tensors
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.decoder import Decoder, why_not
+from seatrial.trials.sensors.draws import Draws
+from seatrial.trials.sensors.first_step import compare_scores, compare_update, is_filtered
+from seatrial.trials.sensors.options import options_of, steps_of
+from seatrial.trials.sensors.paths import model_facts
+from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_steps
+
+SAMPLED = "generation_logprobs"
+
+
+def later_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Every row is drawn and scored by the weights of its version, and scored by those before its step and the first.
+
+    Raises:
+        NotGivenError: the evidence does not say what is needed.
+        BlockedError: a checkpoint or a model cannot be read.
+    """
+    options, precision = options_of(evidence), evidence.job.precision
+    models = SavedModels(evidence, options)
+    wrong, largest, number, draws = [], 0.0, 0, Draws()
+    for step, rows in _later(evidence, models):
+        for at, columns, chosen in _asked(step, rows, models, options):
+            seen = draws if SAMPLED in columns else None
+            found = compare_scores(models.at(at), chosen, options, precision, columns, seen)
+            wrong += found.wrong
+            largest, number = max(largest, found.largest), number + found.number * len(columns)
+    wrong = [*draws.too_many(), *draws.alike(), *wrong]
+    return wrong[:3], f"{number} log-probabilities, at most {largest:.2g} nats apart", number
+
+
+def later_updates(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Loss, entropy and gradient of the last step whose weights are known are those of its rows.
+
+    Raises:
+        NotGivenError: the evidence does not say what is needed, or an option is not computed again.
+        BlockedError: a checkpoint or a model cannot be read.
+    """
+    options = options_of(evidence)
+    models = SavedModels(evidence, options)
+    step, rows = list(_later(evidence, models))[-1]
+    wrong, seen = compare_update(evidence, models.at(step - 1), rows, options)
+    return wrong[:3], f"step {step}: {seen}", len(rows)
+
+
+def _asked(
+    step: int, rows: Sequence[LedgerRow], models: SavedModels, options: Mapping[str, Any]
+) -> Iterator[tuple[int, Sequence[str], Sequence[LedgerRow]]]:
+    """Yield columns of a step with the step whose weights they were scored with, and the rows.
+
+    What top-k and top-p leave is the sampler's choice, which other weights do not make again.
+    """
+    filtered = is_filtered(options)
+    own = [row for row in rows if row.weight_version == step - 1]
+    others = [row for row in rows if row.weight_version != step - 1]
+    sampled = (SAMPLED,) if models.are_the_samplers else ()
+    yield step - 1, ("prev_logprobs", *sampled), own
+    if not filtered:
+        yield step - 1, ("prev_logprobs",), others
+        yield 0, ("reference_logprobs",), [row for row in rows if row.reference_logprobs]
+    for version in sorted({row.weight_version or 0 for row in others} & models.steps) if sampled else ():
+        yield version, sampled, [row for row in others if row.weight_version == version]
+
+
+class SavedModels:
+    """The models of a run by the step after which they were saved; 0 is the initial one."""
+
+    def __init__(self, evidence: RunEvidence, options: Mapping[str, Any]) -> None:
+        """Find the steps.
+
+        Raises:
+            NotGivenError: the run saves none, or its model is not computed again.
+        """
+        evidence.need("checkpoints")
+        job = evidence.job
+        if job.checkpoint_dir is None or job.first_step > 1:
+            raise NotGivenError("the run saves no checkpoints of its own steps")
+        if job.backend not in (None, "hf"):
+            raise NotGivenError(f"the policy of {job.backend} is computed again at step 1 alone")
+        if job.num_updates_per_step != 1 or options["policy.lora_cfg.enabled"]:
+            raise NotGivenError("the weights before each update are not saved as the model has them")
+        self._folder, self._facts = job.initial_model, model_facts(job.initial_model)
+        reason = why_not(self._facts, self._folder)
+        if reason is not None:
+            raise NotGivenError(f"{reason} is computed again at step 1 alone")
+        self._places = {
+            step: job.checkpoint_dir / job.checkpoint_form.format(step=step)
+            for step in saved_steps(job.checkpoint_dir, job.checkpoint_form)
+        }
+        self.steps = frozenset({0, *self._places})
+        in_flight = (f"grpo.async_grpo.{name}" for name in ("enabled", "in_flight_weight_updates"))
+        self.are_the_samplers = job.precision == options["policy.precision"] and not all(
+            map(options.get, in_flight)
+        )
+        """Whether each row is drawn with the weights of one step: not rounded to int8, and not changed within a row."""
+        self._held: dict[int, Mapping[str, StoredTensor]] = {}
+
+    def at(self, step: int) -> Decoder:
+        """Return the model after a step, without a gradient yet."""
+        if step not in self._held:
+            self._held[step] = dict(self._read(step))
+        return Decoder(self._held[step], self._facts)
+
+    def _read(self, step: int) -> Iterator[tuple[str, StoredTensor]]:
+        if step == 0:
+            yield from stored_tensors(self._folder).items()
+            return
+        for name, tensor in checkpoint_tensors(self._places[step]).items():
+            if name.startswith(WEIGHT):
+                yield name.removeprefix(WEIGHT), tensor
+
+
+def _later(evidence: RunEvidence, models: SavedModels) -> list[tuple[int, Sequence[LedgerRow]]]:
+    """Return the steps after the first whose weights before are known, with their rows.
+
+    Raises:
+        NotGivenError: there are none.
+    """
+    found: list[tuple[int, Sequence[LedgerRow]]] = [
+        (step, rows) for step, rows in steps_of(evidence).items() if step > 1 and step - 1 in models.steps
+    ]
+    if not found:
+        raise NotGivenError("no step follows a saved one")
+    return found

@@ -1,0 +1,101 @@
+"""What each weight sync had to carry, computed from the weights that the run saved, and what it carried.
+
+The sync of a step brings the weights that the step before left; what the generator has then are those of the sync
+before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seatrial.evidence.weights import StoredTensor, stored_tensors
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.options import options_of, steps_of, updates_of
+from seatrial.trials.sensors.paths import by_step
+from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_steps
+
+FULL = "train/weight_sync/full"
+BYTES = "train/weight_sync/bytes_sent"
+PLACE_BYTES = 4
+"""Of the place of an element that changed."""
+
+
+def sizes_of_syncs(evidence: RunEvidence) -> dict[int, tuple[int, int]]:
+    """Return, by step, the bytes of all elements and of those that changed, with their places, where both are known.
+
+    A tensor whose changes take as much as all of it travels whole.
+    """
+    job = evidence.job
+    if job.checkpoint_dir is None or job.num_updates_per_step != 1:
+        return {}
+    options = options_of(evidence)
+    if options["policy.lora_cfg.enabled"]:
+        return {}  # what travels is merged, and what is saved is not
+    delta = "policy.generation.delta_compression"
+    travels = options[f"{delta}.dtype"] if options[f"{delta}.enabled"] else None
+    initial, held = stored_tensors(job.initial_model), {}
+    for step in saved_steps(job.checkpoint_dir, job.checkpoint_form):
+        tensors = checkpoint_tensors(job.checkpoint_dir / job.checkpoint_form.format(step=step))
+        model = {name.removeprefix(WEIGHT): of for name, of in tensors.items() if name.startswith(WEIGHT)}
+        held[step] = {name: _bits(tensor, tensor.dtype, travels) for name, tensor in model.items()}
+        # Tables that a model computes from its configuration travel too; its folder does not hold them.
+        held.setdefault(
+            0,
+            {name: _bits(initial.get(name, tensor), tensor.dtype, travels) for name, tensor in model.items()},
+        )
+    found = {}
+    for step in range(1, job.num_steps + 1):
+        now, before = held.get(step - 1), held.get(step - 2)
+        if now is None or (step > 1 and before is None):
+            continue
+        whole = sum(bits.nbytes for bits in now.values())
+        found[step] = whole, whole if before is None else _changed(now, before)
+    return found
+
+
+def syncs_carry_changes(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Every sync carries as many bytes as all weights have, or as those that changed since the one before.
+
+    Raises:
+        NotGivenError: the weights before and after each step are not saved.
+    """
+    wanted = sizes_of_syncs(evidence)
+    full, sent = by_step(evidence, FULL), by_step(evidence, BYTES)
+    if not wanted:
+        raise NotGivenError("the weights of each sync are not saved")
+    options, rows = options_of(evidence), steps_of(evidence)
+    wrong, number = [], 0
+    for step, (whole, changed) in wanted.items():
+        if step > 1 and not updates_of(rows.get(step - 1, []), options):
+            continue  # without an update there is no sync, and what the last one carried is logged again
+        right = whole if full.get(step) == 1 else changed
+        number += 1
+        if sent.get(step) != right:
+            wrong.append(f"step {step}: {BYTES} is {sent.get(step)}, the weights give {right}")
+    return wrong[:3], f"{number} syncs, {sum(full.values()):g} of them full", number
+
+
+def _changed(now: Mapping[str, npt.NDArray[Any]], before: Mapping[str, npt.NDArray[Any]]) -> int:
+    total = 0
+    for name, bits in now.items():
+        count = int(np.count_nonzero(bits != before[name]))
+        total += min(bits.nbytes, count * (bits.itemsize + PLACE_BYTES))
+    return total
+
+
+def _bits(tensor: StoredTensor, kind: str, travels: str | None) -> npt.NDArray[Any]:
+    """Return the elements of a tensor as integers, in the type in which they travel.
+
+    Args:
+        tensor: as it is stored.
+        kind: its type in the policy.
+        travels: the type in which all tensors travel; None: their own.
+    """
+    bits: npt.NDArray[Any] = tensor.read().astype(np.float32).view(np.uint32)
+    for is_rounded in (kind == "BF16", travels == "bfloat16"):
+        bits = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16) << 16 if is_rounded else bits
+    return (bits >> 16).astype(np.uint16) if (travels or kind) in ("bfloat16", "BF16") else bits
