@@ -47,7 +47,7 @@ DATA_PLANE = (
     *("DP1.writes", "DP2.claims", "DP3.reads", "DP4.lifecycle"),
     *("R14.data_plane", "R19.data_plane", "R27.data_plane"),
     *("DP5.partitions", "DP6.restart", "DP7.metas", "DP8.columns", "DP9.filters"),
-    *("DP10.steps", "DP11.buffer", "DP12.clients"),
+    *("DP10.steps", "DP11.buffer", "DP12.clients", "DP13.model"),
 )
 """Relations of the data plane and of the rollout flow through it."""
 ASYNCHRONOUS = ("R14.async", "R19.async")
@@ -63,6 +63,24 @@ PATHS = (
 )
 """Relations of models with images, audio, experts or draft heads, and of int8 samplers."""
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
+WORKED = tuple(
+    f"refrl.{name}"
+    for name in (
+        *(
+            "algorithms",
+            "checkpointing",
+            "cli",
+            "config",
+            "data_plane",
+            "directories",
+            "distributed",
+            "errors",
+        ),
+        *("logging", "masking", "media", "models", "rewards", "rollout", "runtime", "streams", "tasks"),
+        *("timing", "training"),
+    )
+)
+"""Packages whose functions have worked examples (R34.worked), which take a second."""
 NEAREST = {
     "refrl.__main__": ("R18.command",),
     "refrl.cli": ("R18.command", "R18.written"),
@@ -156,6 +174,8 @@ def _nearest(plant: Plant) -> list[str]:
         if _is_in(plant.module, name)
         for relation in relations
     ]
+    if any(_is_in(plant.module, name) for name in WORKED):
+        found.insert(0, "R34.worked")
     if plant.starts > 1:
         found.insert(0, "R13.run")
     if plant.options.get("cluster.num_processes", 1) > 1 and _is_in(plant.module, "refrl.policy"):

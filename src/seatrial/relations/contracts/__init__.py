@@ -84,6 +84,7 @@ from seatrial.relations.contracts.utilities import Utilities
 from seatrial.relations.contracts.validation import ValidationMetrics
 from seatrial.relations.contracts.values import ValueLoss
 from seatrial.relations.contracts.windows import DefaultSampling, RolloutWindow, TrainedTokens
+from seatrial.relations.contracts.worked import WorkedExamples
 from seatrial.relations.contracts.written import WritingCommands
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import (
@@ -369,6 +370,7 @@ COMPONENTS: Mapping[str, type] = {
     "tracker": Tracker,
     "functions": Functions,
     "settings": Settings,
+    "worked_examples": WorkedExamples,
     "compared_trainer": ComparedTrainer,
     "prompt_files": PromptFiles,
     "written_commands": WritingCommands,

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Reward(Protocol):
-    """The verifier."""
+    """The verifier; an adapter may have `unjudged_cases()`: (problem, completion) pairs that it cannot judge."""
 
     def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
         """Return (problem, completion, the reward that is right) triples, golden and wrong ones."""

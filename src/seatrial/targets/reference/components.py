@@ -53,6 +53,7 @@ from seatrial.targets.reference.runs.placements import ReferencePlacements
 from seatrial.targets.reference.runs.resume import ReferenceResumedTraining, ReferenceResumes
 from seatrial.targets.reference.runs.short import ReferenceRuns
 from seatrial.targets.reference.runs.tuning import ReferenceTuning
+from seatrial.targets.reference.worked.examples import ReferenceExamples
 
 PAD_ID = 0
 PACKED = {"policy.sequence_packing.enabled": True, "policy.sequence_length_buckets": []}
@@ -71,6 +72,7 @@ class ReferenceComponents(
     ReferenceDataPlane,
     ReferenceEngines,
     ReferenceEpisodes,
+    ReferenceExamples,
     ReferenceFlow,
     ReferenceFormulas,
     ReferenceLayouts,

@@ -10,6 +10,7 @@ import numpy as np
 
 from seatrial.relations.cases.case import Case
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.worst import Worst
 
 
@@ -71,3 +72,21 @@ def verifier_is_right(stack: Any, case: VerifierCase) -> Measure:
     for reward, (_, completion, right) in zip(given, chosen, strict=True):
         worst.add(abs(float(reward) - right), f"{reward} for {completion!r}, right is {right}")
     return Measure(error=worst.error, bound=1e-9, what=f"rewards of answers, {worst.place}")
+
+
+@REWARD.law(
+    "no verdict", "a comparison that fails and counts as a wrong completion, completion and answer exchanged"
+)
+def verifier_says_what_it_cannot_judge(stack: Any, case: VerifierCase) -> Measure:
+    """Check that the verifier raises where it cannot judge; a stack says where in `unjudged_cases`."""
+    unjudged = list(getattr(stack, "unjudged_cases", tuple)())
+    if not unjudged:
+        raise NotServed("the stack names no completion that its verifier cannot judge")
+    wrong = []
+    for problem, completion in unjudged:
+        try:
+            (given,) = stack.reward([problem], [completion])
+        except Exception:  # noqa: BLE001  the stack chooses the type of its error
+            continue
+        wrong.append(f"{given} for {completion!r}")
+    return Measure.count(wrong, "rewards of completions that cannot be judged")

@@ -268,6 +268,13 @@ def no_password_is_recorded(stack: Any, case: LeftCase) -> Measure:
     "rates",
     "tokens of prompts counted as sampled, another phase's seconds, a rate of the process in place of all",
 )
+@WRITTEN.law(
+    "rates, some rows masked",
+    "tokens that train in place of those sampled",
+    cases=_cases(
+        grpo__val_period=1, grpo__val_at_start=True, grpo__max_val_samples=3, grpo__overlong_filtering=True
+    ),
+)
 def rates_are_counts_by_seconds(stack: Any, case: LeftCase) -> Measure:
     """Check that each logged rate is what the step's rows count, divided by the logged seconds of its phase."""
     found = case.left(stack)

@@ -89,7 +89,16 @@ class ReferenceTexts(ReferenceTransfers):
         for case in table("reward_cases"):
             yield Problem(case["verifier"], case["answer"]), case["completion"], case["reward"]
         yield Problem("math_equivalence", "7"), f"{LONG_REASONING}so \\boxed{{7}}", 1.0
+        yield Problem("math_equivalence", "7"), f"so \\boxed{{7}} {LONG_REASONING[:15_000]}", 1.0
         yield Problem("math_equivalence", "7"), f"so \\boxed{{7}} {LONG_REASONING} or \\boxed{{8}}", 0.0
+
+    def unjudged_cases(self) -> Iterable[tuple[Problem, str]]:
+        """Return completions whose answer no verifier can compare them with."""
+        yield Problem("math_equivalence", "\\text{}"), "\\boxed{5}"
+        yield Problem("integer_match", "five"), "5"
+        yield Problem("multiple_choice", "AB"), "A"
+        yield Problem("format_match", "("), "("
+        yield Problem("code_output", "[]"), "print(5)"
 
     def reward(self, problems: Sequence[Problem], completions: Sequence[str]) -> list[float]:
         rewards = [0.0] * len(problems)

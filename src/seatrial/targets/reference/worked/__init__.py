@@ -1,0 +1,1 @@
+"""Worked examples of refrl's functions, one module a subject (`seatrial.relations.contracts.worked`)."""

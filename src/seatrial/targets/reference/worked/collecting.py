@@ -1,0 +1,249 @@
+"""Worked examples of collecting: prompts that are drawn and sampled, turns with a tool, states for a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from refrl.config import DataConfig
+from refrl.generation.base import Completion, SamplingParams
+from refrl.models.tokenization import make_byte_tokenizer
+from refrl.rewards.verifiers import exact_match
+from refrl.rollout.collect import Collector
+from refrl.rollout.environments import make_environment
+from refrl.rollout.environments.lookup import LookupEnvironment
+from refrl.rollout.multi_turn import take_turns
+from refrl.rollout.progress import Origin, RolloutProgress
+from refrl.rollout.sync import RolloutWorker
+from refrl.tasks import Example, PromptSource
+from refrl.tasks.lookup import price_of
+from refrl.timing import Timer
+from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.worked.made import example, refused, rollouts
+
+
+def examples() -> Iterator[WorkedExample]:
+    """Yield the examples."""
+    yield from _of_collecting()
+    yield from _of_turns()
+    yield from _of_states()
+
+
+class _Sampler:
+    """A sampler whose completions are the last prompt token, right where that is even."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+        self.prompts: list[list[int]] = []
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
+    ) -> list[Completion]:
+        self.seeds.append(generator.initial_seed())
+        self.prompts.append([prompt[-1] for prompt in prompts])
+        return [
+            Completion(prompt_ids=tuple(prompt), ids=(97 + row % 2,), logprobs=(-0.5,), finish_reason="stop")
+            for row, prompt in enumerate(prompts)
+        ]
+
+
+def _collector(**options: Any) -> tuple[Collector, _Sampler]:
+    """Return a collector of five prompts in order; rows say `a` and `b` in turn, and prompts of odd ids want `c`."""
+    made = [Example(number, str(number), "c" if number % 2 else "a", "made") for number in range(5)]
+    chosen = {
+        "grpo.num_prompts_per_step": 2,
+        "grpo.num_generations_per_prompt": 2,
+        "policy.train_global_batch_size": 4,
+    }
+    config = configuration({**chosen, **options}).grpo
+    sampler = _Sampler()
+    worker = RolloutWorker(
+        sampler,
+        make_byte_tokenizer(),
+        lambda examples: [(65, int(one.prompt)) for one in examples],
+    )
+    sampling = SamplingParams(max_new_tokens=4)
+    source = PromptSource(made, seed=0, shuffle=False)
+    return Collector(source, worker, exact_match, sampling, Timer(), config), sampler
+
+
+def _of_collecting() -> Iterator[WorkedExample]:
+    def collected(steps: Sequence[int] = (1,), **options: Any) -> Any:
+        collector, sampler = _collector(**{name.replace("__", "."): value for name, value in options.items()})
+        found = [collector.collect(step) for step in steps]
+        return (
+            [[one.prompt_id for one in of.rollouts.examples] for of in found],
+            [[one.prompt_id for one in of.served] for of in found],
+            [[one.prompt_id for one in of.discarded.examples] if of.discarded else None for of in found],
+            len(set(sampler.seeds)) == len(sampler.seeds),
+        )
+
+    yield example(
+        "groups of each prompt",
+        ([[0, 0, 1, 1], [2, 2, 3, 3]], [[0, 1], [2, 3]], [None, None], True),
+        collected,
+        (1, 2),
+    )
+    yield example(
+        "rewards of rows",
+        [1.0, 0.0, 0.0, 0.0],
+        lambda: list(_collector()[0].collect(1).rollouts.scores.rewards),
+    )
+    dynamic = {"grpo__use_dynamic_sampling": True, "data__num_train": 8}
+    # Prompts 0, 2 and 4 have groups with spread: 0, 1, then 2, 3.
+    yield example(
+        "until the step is full", ([[0, 0, 2, 2]], [[0, 1, 2, 3]], [[1, 1, 3, 3]], True), collected, **dynamic
+    )
+    yield example(
+        "more prompts a batch",
+        ([[0, 0, 2, 2]], [[0, 1, 2]], [[1, 1]], True),
+        collected,
+        grpo__batch_multiplier=1.2,
+        **dynamic,
+    )
+    yield refused("step 1", "too few batches", collected, grpo__dynamic_sampling_max_gen_batches=1, **dynamic)
+    yield example("counts of dynamic sampling", (2.0, 2.0, 0.0), _counts)
+    yield example("phases of a step", ["data_processing", "generation", "reward_calculation"], _phases)
+    yield example("one seed for a step, regardless of the steps before", True, _seeds_of_steps)
+
+
+def _counts() -> Any:
+    collector, _ = _collector(**{"grpo.use_dynamic_sampling": True, "data.num_train": 8})
+    counts = collector.collect(1).counts
+    names = ("gen_batches", "dropped_groups", "discarded_valid_samples")
+    return tuple(counts[f"dynamic_sampling_num_{name}"] for name in names)
+
+
+def _phases() -> list[str]:
+    collector, _ = _collector()
+    collector.collect(1)
+    return sorted(collector.timer.take())
+
+
+def _seeds_of_steps() -> bool:
+    first, one = _collector()
+    second, other = _collector()
+    for step in (1, 2, 3):
+        first.collect(step)
+    second.collect(3)
+    return one.seeds[2] == other.seeds[0] and len(set(one.seeds)) == 3
+
+
+class _Talker:
+    """A sampler that requests a price in the first turn of rows that begin with 1, and answers in the others."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[int], int, int]] = []
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
+    ) -> list[Completion]:
+        self.calls.append(([len(one) for one in prompts], params.max_new_tokens, generator.initial_seed()))
+        rows = []
+        for prompt in prompts:
+            words = "?ab" if prompt[0] == 1 and len(prompt) == 2 else "no" if prompt[0] == 2 else "yes"
+            ids = tuple(words.encode())[: params.max_new_tokens]
+            reason: Any = "stop" if len(ids) == len(words) else "length"
+            rows.append(
+                Completion(
+                    prompt_ids=tuple(prompt), ids=ids, logprobs=(-0.5,) * len(ids), finish_reason=reason
+                )
+            )
+        return rows
+
+
+def _of_turns() -> Iterator[WorkedExample]:
+    price = f"={price_of('ab')};".encode()
+    answer = (*b"?ab", *price, *b"yes")
+    yield example(
+        "an answered and an unanswered row",
+        (
+            [answer, tuple(b"no")],
+            [(1, 1, 1, *(0 for _ in price), 1, 1, 1), None],
+            [(-0.5,) * 3 + (0.0,) * 4 + (-0.5,) * 3, (-0.5, -0.5)],
+            [([2, 2], 20), ([9], 13)],
+        ),
+        _talked,
+        20,
+    )
+    yield example("no capacity for a second turn", [tuple(b"?ab"), tuple(b"no")], lambda: _talked(7)[0])
+    yield example("a second turn that is cut off", [answer[:-1], tuple(b"no")], lambda: _talked(9)[0])
+    tool = LookupEnvironment()
+    yield example("the tool's answer", price.decode(), tool.respond, ["?x", "so ?ab!"])
+    yield example("no question", None, tool.respond, ["?ab", "no"])
+    yield refused("max_turns=1", "one turn", LookupEnvironment, 1)
+    yield example("no environment", None, make_environment, DataConfig(task="reverse"))
+    made: dict[str, Any] = {"task": "lookup", "environment": "lookup", "environment_args": {"max_turns": 3}}
+    yield example(
+        "an environment with its arguments",
+        3,
+        lambda: getattr(make_environment(DataConfig(**made)), "max_turns", None),
+    )
+    yield refused(
+        "data.environment",
+        "an unknown argument",
+        make_environment,
+        DataConfig(**{**made, "environment_args": {"turns": 3}}),
+    )
+
+
+def _talked(most: int) -> Any:
+    sampler, stream = _Talker(), torch.Generator().manual_seed(5)
+    rows = take_turns(
+        sampler,
+        LookupEnvironment(),
+        make_byte_tokenizer(),
+        [(1, 1), (2, 2)],
+        SamplingParams(max_new_tokens=most),
+        stream,
+    )
+    calls = [call[:2] for call in sampler.calls]
+    return [row.ids for row in rows], [row.mask for row in rows], [row.logprobs for row in rows], calls
+
+
+def _of_states() -> Iterator[WorkedExample]:
+    rows = rollouts()
+    origin = Origin(rows.examples, {"n": 2.0}, rows.rows([2]), {"generation": 1.0})
+    right = replace(origin, seconds={})
+    yield example(
+        "a batch's origin comes back",
+        True,
+        lambda: Origin.of(json.loads(json.dumps(origin.state()))) == right,
+    )
+    bare = Origin(rows.examples[:1], {}, None)
+    yield example(
+        "an origin without discarded rows comes back",
+        True,
+        lambda: Origin.of(json.loads(json.dumps(bare.state()))) == bare,
+    )
+    yield example("what was drawn after the last note is drawn again", [2, 3], _drawn_again)
+    yield example("a progress without a note", ({"num_drawn": 0}, None), _not_noted)
+
+
+def _source() -> PromptSource:
+    made = [Example(number, str(number), "", "made") for number in range(6)]
+    return PromptSource(made, seed=0, shuffle=False)
+
+
+def _drawn_again() -> list[int]:
+    source, other = _source(), _source()
+    progress, again = RolloutProgress(source), RolloutProgress(other)
+    source.draw(2)
+    progress.note({"trained_steps": 1})
+    source.draw(3)
+    again.load_state_dict(progress.state_dict())
+    assert again.collector == {"trained_steps": 1}
+    return [one.prompt_id for one in other.draw(2)]
+
+
+def _not_noted() -> Any:
+    source = _source()
+    progress = RolloutProgress(source)
+    source.draw(3)
+    state = progress.state_dict()
+    return state["prompts"], state["collector"]

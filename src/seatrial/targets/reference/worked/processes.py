@@ -1,0 +1,230 @@
+"""Worked examples of processes: how rows and threads are shared, how ranks end, what an engine's process answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from refrl.config import ClusterConfig, ConfigError
+from refrl.distributed import World, _buckets
+from refrl.generation.messages import Message
+from refrl.rewards.sandbox_kinds import KINDS
+from refrl.runtime.generator_process import GeneratorServer
+from refrl.runtime.launcher import RankError, is_launcher, launch
+from refrl.runtime.rank_process import Ended, RankProcess, end, threads, variables
+from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.made import example, refused
+
+
+def examples() -> Iterator[WorkedExample]:
+    """Yield the examples."""
+    yield from _of_shares()
+    yield from _of_ends()
+    yield from _of_launches()
+    yield from _of_engines()
+
+
+def _of_shares() -> Iterator[WorkedExample]:
+    def shares(rows: int, size: int) -> list[list[int]]:
+        return [list(range(rows)[World(rank, size).share(rows)]) for rank in range(size)]
+
+    yield example("rows of three ranks", [[0, 1], [2, 3], [4, 5, 6]], shares, 7, 3)
+    yield example("fewer rows than ranks", [[], [0], [1]], shares, 2, 3)
+    yield example("one rank", [[0, 1]], shares, 2, 1)
+    yield example("what one process gathers", [1, 2], World().gather, (1, 2))
+    tensors = [torch.zeros(2), torch.zeros(3), torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1)]
+    yield example(
+        "gradients of one type together", [2, 1, 1], lambda: [len(one) for one in _buckets(tensors)]
+    )
+    yield example(
+        "variables of a rank",
+        {"REFRL_RENDEZVOUS": "x", "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"},
+        variables,
+        3,
+        4,
+        "x",
+        local_rank=1,
+    )
+    cores = os.cpu_count() or 1
+    yield example("threads of ranks", (str(cores), "1"), lambda: (threads(1), threads(cores + 1)))
+    yield example(
+        "what starts ranks",
+        [False, True],
+        lambda: [is_launcher(ClusterConfig(num_processes=number)) for number in (1, 2)],
+    )
+    yield example("sandboxes, the strongest first", KINDS[0], lambda: next(iter(KINDS)))
+
+
+def _of_ends() -> Iterator[WorkedExample]:
+    for status, right in (
+        (0, "ended with exit status 0"),
+        (3, "ended with exit status 3"),
+        (-9, "ended by signal 9"),
+        (None, "was lost with its actor"),
+    ):
+        yield example(f"how {status} is worded", right, lambda of=status: Ended(of, "").how)
+    yield example("a rank's folder, variables and words", (0, True, "y\n", "z"), _one_rank)
+    yield example("all ranks get SIGTERM", [-signal.SIGTERM] * 2, _two_ended)
+
+
+def _rank(number: int, program: str, **options: Any) -> RankProcess:
+    chosen = {"stdout": subprocess.PIPE, **options}
+    return RankProcess(number, [sys.executable, "-S", "-c", program], {**os.environ, "WORD": "y"}, **chosen)
+
+
+def _one_rank() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        program = "import os,sys; print(os.getcwd()); print(os.environ['WORD']); sys.stderr.write('z')"
+        rank = _rank(5, program, directory=folder)
+        ended = rank.wait()
+        where, _, word = rank.output().decode().partition("\n")
+        rank.finish()
+        return ended.status, Path(where).resolve() == Path(folder).resolve(), word, ended.errors
+
+
+def _two_ended() -> Any:
+    ranks = [_rank(number, "import time; print(1, flush=True); time.sleep(60)") for number in range(2)]
+    for rank in ranks:
+        rank.output()
+    end(ranks)
+    return [rank.wait().status for rank in ranks]
+
+
+class _MadeRank:
+    """A rank that ends as given; it notes what happens to it."""
+
+    def __init__(self, number: int, ended: Ended, noted: list[Any]) -> None:
+        self.number, self._ended, self._noted = number, ended, noted
+
+    def wait(self) -> Ended:
+        return self._ended
+
+    def terminate(self) -> None:
+        self._noted.append(("terminated", self.number))
+
+    def finish(self) -> None:
+        self._noted.append(("finished", self.number))
+
+
+def _launched(ends: Sequence[Ended]) -> Any:
+    """Return what a launch of made ranks raises or prints, and what each was started with."""
+    noted: list[Any] = []
+
+    def start(
+        number: int, command: Sequence[str], environment: Mapping[str, str], *, stdout: int | None
+    ) -> Any:
+        own = [environment[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+        noted.append((number, list(command), own, stdout == subprocess.DEVNULL))
+        return _MadeRank(number, ends[number], noted)
+
+    errors, sys.stderr = sys.stderr, (written := _Written())
+    try:
+        launch(["grpo", "x"], ClusterConfig(num_processes=len(ends)), start=start, command=["refrl"])
+        how = "well"
+    except (ConfigError, RankError) as error:
+        how = f"{type(error).__name__}: {error}"
+    finally:
+        sys.stderr = errors
+    return how, noted, written.text.splitlines()[-1:]
+
+
+class _Written:
+    """A stream that keeps its text."""
+
+    text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        """There is nothing to write."""
+
+
+def _of_launches() -> Iterator[WorkedExample]:
+    started = [
+        (number, ["refrl", "grpo", "x"], [str(number), str(number), "2"], number == 1) for number in range(2)
+    ]
+    stopped = [(what, number) for what in ("terminated", "finished") for number in range(2)]
+    well = Ended(0, "first")
+    yield example(
+        "ranks that end well",
+        ("well", [*started, *stopped], ["first"]),
+        _launched,
+        [well, Ended(0, "second")],
+    )
+    yield example(
+        "a rank that refuses the configuration",
+        "ConfigError: no such option",
+        lambda: _launched([well, Ended(2, "note\nrefrl grpo: no such option\n")])[0],
+    )
+    yield example(
+        "a rank that fails",
+        "RankError: rank 1 ended by signal 9, and the others were stopped: it wrote no message",
+        lambda: _launched([well, Ended(-9, "")])[0],
+    )
+    native = "[W1126 02:09:25.896250867 ProcessGroupNCCL.cpp:1575] Warning: not left"
+    yield example(
+        "a warning after the error",
+        "RankError: rank 0 ended with exit status 1, and the others were stopped: ValueError: x",
+        lambda: _launched([Ended(1, f"Traceback\nValueError: x\n{native}\n"), well])[0],
+    )
+
+
+class _Engine:
+    """An engine that raises what it is given, and notes what it is asked."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.noted: list[str] = []
+
+    def begin(self, version: int, based_on: int | None) -> None:
+        self.noted.append(f"{version} {based_on}")
+        if self.error is not None:
+            raise self.error
+
+    def abort(self) -> None:
+        self.noted.append("abort")
+
+    def resume(self) -> None:
+        self.noted.append("resume")
+
+
+def _asked(error: Exception | None = None) -> Any:
+    server, engine = GeneratorServer(), _Engine(error)
+    server._engine = engine  # type: ignore[assignment]
+    answer = server.answer(Message("begin", {"version": 3, "based_on": None}))
+    server.abort()
+    server.resume()
+    return answer.kind, dict(answer.fields), engine.noted
+
+
+def _not_opened() -> None:
+    server = GeneratorServer()
+    server.abort()
+    server.resume()
+
+
+def _of_engines() -> Iterator[WorkedExample]:
+    from refrl.generation.process import ERRORS
+
+    noted = ["3 None", "abort", "resume"]
+    yield example("an answer", ("begun", {}, noted), _asked)
+    for name, kind in ERRORS.items():
+        yield example(
+            f"an error {name}", ("error", {"error": name, "message": "why"}, noted), _asked, kind("why")
+        )
+    yield refused("", "an error of its own", _asked, AssertionError("why"))
+    yield example(
+        "nothing to abort before it is opened",
+        None,
+        _not_opened,
+    )

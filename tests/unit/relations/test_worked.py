@@ -1,0 +1,125 @@
+"""R34.worked: results of a stack's functions are compared with those worked out by hand; refrl's are right."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from refrl.algorithms.batching import Batch
+from refrl.checkpointing import attempts
+from refrl.models.chat import ChatEncoder
+from refrl.rewards.scoring import Scores
+from refrl.runtime.rank_process import Ended
+from refrl.tasks.files.rows import Columns
+from refrl.timing import Timer
+from seatrial.relations import NotServed
+from seatrial.relations.contracts.worked import SUBJECTS, Refused, WorkedExample
+from seatrial.relations.engine import first_violation
+from seatrial.relations.law import Relation
+from seatrial.relations.laws.functions.worked import agrees, mistake
+from seatrial.relations.registry import select
+from seatrial.targets.reference.worked.examples import ReferenceExamples
+
+(WORKED,) = (relation for relation in select(["R34.worked"]) if isinstance(relation, Relation))
+
+
+def of(call: Callable[[], Any], right: Any) -> str | None:
+    return mistake(WorkedExample(name="made", call=call, right=right))
+
+
+@pytest.mark.parametrize(
+    ("found", "right"),
+    [
+        (torch.tensor([[0.1, 2.0]]), [[0.1, 2.0]]),
+        (np.array([1, 2]), (1, 2)),
+        ({"a": (1, None)}, {"a": [1, None]}),
+        (0.1 + 0.2, 0.3),
+        (1, 1.0),
+        (math.nan, math.nan),
+        ("a", "a"),
+        (True, True),
+    ],
+)
+def test_equal_results_agree(found: Any, right: Any) -> None:
+    assert agrees(found, right)
+
+
+@pytest.mark.parametrize(
+    ("found", "right"),
+    [
+        (torch.tensor([0.1, 2.0]), [0.1]),
+        ({"a": 1, "b": 2}, {"a": 1}),
+        ({"a": 1}, [1]),
+        (0.30001, 0.3),
+        (1.0, 1),
+        (True, 1),
+        (True, 1.0),
+        (None, 0.0),
+        ("1", 1),
+    ],
+)
+def test_other_results_do_not_agree(found: Any, right: Any) -> None:
+    assert not agrees(found, right)
+
+
+def test_a_refusal_is_expected_with_its_words() -> None:
+    def call() -> None:
+        raise ValueError("row 3 is empty")
+
+    assert of(call, Refused("row 3")) is None
+    assert of(call, Refused("row 4")) == "made: ValueError: row 3 is empty, right is Refused(words='row 4')"
+    assert of(lambda: 0, Refused()) == "made: 0, right is Refused(words='')"
+    assert of(call, None) == "made: ValueError: row 3 is empty, right is None"
+
+
+def test_a_missing_package_is_no_mistake() -> None:
+    def call() -> None:
+        raise ModuleNotFoundError("no such package")
+
+    with pytest.raises(ModuleNotFoundError):
+        of(call, 1)
+
+
+def test_every_subject_has_examples_with_names_of_their_own() -> None:
+    for subject in SUBJECTS:
+        names = [one.name for one in ReferenceExamples().worked_examples(subject)]
+        assert len(names) > 5, subject
+        assert len({*names}) == len(names), sorted(name for name in names if names.count(name) > 1)
+
+
+def test_a_stack_without_examples_is_not_judged() -> None:
+    class Empty:
+        def worked_examples(self, subject: str) -> list[WorkedExample]:
+            return []
+
+    with pytest.raises(NotServed, match="no worked examples of batches"):
+        law("batches").measure(Empty(), law("batches").make(Empty(), 0, False))
+    assert first_violation(WORKED, Empty(), seeds=[0]) is None
+
+
+def law(subject: str) -> Any:
+    return next(one for one in WORKED.laws if one.name == subject)
+
+
+FAULTS: dict[str, tuple[Any, str, Any]] = {
+    "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
+    "files": (Columns, "named", lambda self: {}),
+    "metrics": (Timer, "take", lambda self: self._seconds),
+    "processes": (Ended, "how", property(lambda self: "ended")),
+    "rewards": (Scores, "verified", property(lambda self: self.rewards)),
+    "rollouts": (Scores, "verified", property(lambda self: self.rewards)),
+    "starts": (attempts, "cut_log", lambda directory, after: None),
+    "texts": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
+}
+"""Faults by subject; mutants in `seatrial/faults/mutants/worked.yaml` are about the others."""
+
+
+@pytest.mark.parametrize("subject", FAULTS)
+def test_a_fault_in_a_subject_is_seen(monkeypatch: pytest.MonkeyPatch, subject: str) -> None:
+    owner, name, fault = FAULTS[subject]
+    monkeypatch.setattr(owner, name, fault)
+    measure = law(subject).measure(ReferenceExamples(), law(subject).make(None, 0, False))
+    assert not measure.holds
